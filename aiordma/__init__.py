@@ -1,0 +1,1 @@
+"""aiordma: asyncio-native RDMA networking for Python."""

@@ -1,0 +1,5 @@
+import aiordma
+
+
+def test_package_imports() -> None:
+    assert aiordma.__doc__
