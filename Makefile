@@ -1,28 +1,105 @@
 # Every target does all its own set-up on a bare Debian 12 (as root or with sudo) and is quick the second time.
+# `make help` lists the targets. Set-up leaves stamps in .venv; `make clean` forgets everything.
 SHELL := /bin/bash
 PY := .venv/bin/python
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# Exported so that no target trips over the settings of a surrounding virtual environment.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
 APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build pkg-config libibverbs-dev \
        librdmacm-dev ibverbs-providers ibverbs-utils perftest redis-server redis-tools iproute2 procps
+APT_LINT := clang-format clang-tidy
 
-.PHONY: install test lint
-install: .venv/.installed
+# What the compiled parts are made of. Other Python files are used in place and need no rebuild.
+COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
+              -o -name CMakeLists.txt -o -path '*/proto/*.py')
+C_FILES := $(shell find aiordma tests -name '*.c' -o -name '*.h')
+TIDY_FILES := $(shell find aiordma/_softdev -name '*.c')
+STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
-.venv/.apt: Makefile
-	@missing=$$(for p in $(APT); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
-	if [ -n "$$missing" ]; then $(SUDO) apt-get update -q && \
-	  DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -q --no-install-recommends $$missing; fi
-	@test -x .venv/bin/python || /usr/bin/python3 -m venv --system-site-packages .venv
+.DEFAULT_GOAL := help
+.PHONY: help install test lint lint-python lint-types lint-stubs lint-c format docs bench demo clean
+# A recipe that fails half-way must not leave its stamp behind.
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@echo "Targets (each sets itself up; only make itself must be there):"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---- set-up ------------------------------------------------------------------------------------------------
+
+install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable), what tests need
+	@echo "Ready: .venv/bin/python -c 'import aiordma'"
+
+.venv/.apt: Makefile .ci/apt
+	@.ci/apt $(APT)
+	@if ! .venv/bin/python -c '' 2>/dev/null; then \
+	  rm -rf .venv && echo "== venv of /usr/bin/python3 (the Python that the system's pyverbs is built for)" && \
+	  /usr/bin/python3 -m venv --system-site-packages .venv; fi
+	@touch $@
+
+.venv/.apt-lint: .venv/.apt
+	@.ci/apt $(APT_LINT)
 	@touch $@
 
 .venv/.deps: .venv/.apt requirements-dev.txt
-	$(PY) -m pip install -q -r requirements-dev.txt
+	@echo "== Python packages for development (requirements-dev.txt)"
+	@$(PY) -m pip install -q --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-# The compiled parts are rebuilt when one of their sources changed; Python files are used in place.
-.venv/.installed: .venv/.deps pyproject.toml $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' -o -name CMakeLists.txt -o -path '*/proto/*.py')
-	$(PY) -m pip install -q --no-build-isolation -e .
+.venv/.deps-docs: .venv/.deps docs/requirements.txt
+	@echo "== Python packages for the documentation (docs/requirements.txt)"
+	@$(PY) -m pip install -q --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
-test: install
-	$(PY) -m pytest -q
+.venv/.installed: .venv/.deps pyproject.toml $(COMPILED)
+	@echo "== building the compiled parts (editable install)"
+	@$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . || \
+	  { echo "The build failed; the reason is above. A stale build directory is cured by 'make clean'." >&2; exit 1; }
+	@touch $@
+
+# ---- checks ------------------------------------------------------------------------------------------------
+
+test: install ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
+	$(PY) -m pytest -q $(ARGS)
+
+lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
+	@echo "lint: clean"
+
+lint-python: .venv/.deps
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+lint-types: install
+	$(PY) -m mypy
+
+# The .pyi of a compiled module is all a user's type checker sees: it must agree with the built module.
+lint-stubs: install
+	@if [ -n "$(STUBBED)" ]; then set -x; $(PY) -m mypy.stubtest --concise \
+	  --allowlist tests/project/stubtest-allow.txt --ignore-unused-allowlist $(STUBBED); \
+	else echo "stubtest: no compiled module has a .pyi yet"; fi
+
+lint-c: .venv/.apt-lint
+	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
+	@if [ -n "$(TIDY_FILES)" ]; then set -x; clang-tidy --quiet $(TIDY_FILES) -- \
+	  -std=c11 -D_GNU_SOURCE -Wall -Wextra -Iaiordma -Iaiordma/_softdev; fi
+
+format: .venv/.deps .venv/.apt-lint ## rewrite the sources as lint wants them
+	$(PY) -m ruff check --fix-only -q .
+	$(PY) -m ruff format -q .
+	@if [ -n "$(C_FILES)" ]; then clang-format -i $(C_FILES); fi
+
+docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
+	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+# ---- to look at --------------------------------------------------------------------------------------------
+
+bench: install ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)
+	$(PY) -m benchmarks $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
+demo: install ## a real Redis behind the RDMA proxy, checked and measured
+	$(PY) examples/demo.py $(ARGS)
+
+clean: ## remove everything that is made, the .venv too
+	rm -rf build dist .venv docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

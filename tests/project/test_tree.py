@@ -1,0 +1,42 @@
+"""The tree works on every machine: it names no directory of one, and no package registry's host."""
+
+from __future__ import annotations
+
+import re
+
+from .tree import text_files
+
+# Split so that this file does not find itself.
+MACHINE_PATHS = re.compile(r"(?<![\w.$}~-])/(?:wor" + r"k|hom" + r"e/\w+|roo" + r"t|User" + r"s)/")
+REGISTRY_HOSTS = re.compile(
+    r"pypi\." + r"org|pythonhos" + r"ted|deb\.deb" + r"ian|security\.deb" + r"ian|anaconda\." + r"org"
+)
+
+
+def _findings(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path, text in text_files()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_the_patterns_find_what_they_are_for() -> None:
+    assert MACHINE_PATHS.search("cd /wor" + "k/main")
+    assert MACHINE_PATHS.search('open("/hom' + 'e/me/x")')
+    assert not MACHINE_PATHS.search("build/work" + "/x")
+    assert REGISTRY_HOSTS.search("https://pypi." + "org/simple")
+
+
+def test_no_path_of_a_machine() -> None:
+    assert _findings(MACHINE_PATHS) == []
+
+
+def test_no_registry_host() -> None:
+    assert _findings(REGISTRY_HOSTS) == []
+
+
+def test_the_tree_was_looked_at() -> None:
+    names = {str(path) for path, _ in text_files()}
+    assert {"pyproject.toml", "Makefile", "aiordma/__init__.py"} <= names
