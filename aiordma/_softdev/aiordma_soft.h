@@ -1,0 +1,36 @@
+/*
+ * Public extras of the software verbs device, beside the ibv_* functions it exports.
+ */
+#ifndef AIORDMA_SOFT_H
+#define AIORDMA_SOFT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ibv_context;
+struct ibv_pd;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 1 when the context belongs to the software device. */
+int aiordma_soft_is(struct ibv_context *context);
+
+/*
+ * Page-aligned memory that processes holding an rkey may map: register it with ibv_reg_mr as usual, and
+ * WRITE, READ and atomics of a QP peer on the same host become plain memory accesses of that peer.
+ * length is rounded up to whole pages. NULL with errno set on failure.
+ */
+void *aiordma_soft_alloc(struct ibv_pd *pd, size_t length);
+
+/* Gives the memory back. EBUSY while a memory region covers it, EINVAL when ptr/length are not of an alloc. */
+int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length);
+
+/* How many verbs calls went through this library: proof that it is in front of libibverbs. */
+uint64_t aiordma_soft_calls(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

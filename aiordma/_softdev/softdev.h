@@ -1,0 +1,287 @@
+/*
+ * The software verbs device: its objects, and the functions its files offer one another.
+ *
+ * Locks, outermost first. Never take one that stands further left than one you hold:
+ *   soft_proc.lock (tables, control path)  >  qp.sq_lock  >  qp.rq_lock  >  srq.lock  >  cq.lock  >  chan.lock
+ * A requester that runs the responder's side of a QP in its own process holds its sq_lock and takes the
+ * other's rq_lock, so no code may take any sq_lock while it holds an rq_lock.
+ *
+ * Lifetime. QP memory is type-stable: it goes back to a pool, never to the heap, so a pointer found in a
+ * table may be locked and then looked at again. Memory regions are only dereferenced under some QP lock;
+ * ibv_dereg_mr passes through all QP locks before it frees one.
+ */
+#ifndef AIORDMA_SOFTDEV_H
+#define AIORDMA_SOFTDEV_H
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "aiordma_soft.h"
+#include "interpose.h"
+
+#define soft_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+#define soft_likely(x) __builtin_expect(!!(x), 1)
+#define soft_unlikely(x) __builtin_expect(!!(x), 0)
+
+enum {
+	SOFT_MAX_SGE = 32,
+	SOFT_MAX_WR = 16384,
+	SOFT_MAX_CQE = 1 << 20,
+	SOFT_MAX_INLINE = 1 << 20,
+	SOFT_MAX_CQ = 1024,          /* doors in the published door segment */
+	SOFT_MAX_MR = 1 << 16,       /* entries in the published key table */
+	SOFT_QPN_INDEX_BITS = 14,    /* a QP number is process slot (10 bits), index (14 bits) */
+	SOFT_MAX_QP = 1 << SOFT_QPN_INDEX_BITS,
+	SOFT_MAX_SLOT = 1 << (24 - SOFT_QPN_INDEX_BITS),
+	SOFT_CACHE_LINE = 64,
+	SOFT_GRH_BYTES = 40,
+};
+#define SOFT_MAX_MSG (UINT32_C(1) << 31)
+
+/* Spin lock; a waiter yields its time slice soon, the holder may share its CPU. */
+struct soft_lock {
+	atomic_uint word;
+};
+void soft_lock_slow(struct soft_lock *lock);
+static inline void soft_lock(struct soft_lock *lock)
+{
+	if (soft_unlikely(atomic_exchange_explicit(&lock->word, 1, memory_order_acquire)))
+		soft_lock_slow(lock);
+}
+static inline void soft_unlock(struct soft_lock *lock)
+{
+	atomic_store_explicit(&lock->word, 0, memory_order_release);
+}
+
+/* ---- objects ------------------------------------------------------------------------------------ */
+
+struct soft_qp;
+struct soft_cq;
+struct soft_lane;
+struct soft_door;
+struct soft_slab;
+struct soft_wqe;
+struct soft_async; /* async.c */
+
+/* verbs_context "grows up" at its front, so our own fields follow it. */
+struct soft_ctx {
+	struct verbs_context v;      /* v.context is what callers hold */
+	atomic_bool dead;            /* inherited over fork(): no verb may touch it */
+	atomic_uint objects;         /* PDs, CQs, channels, ...: ibv_close_device answers EBUSY while any is left */
+	struct soft_ctx *next;       /* soft_proc's list */
+	struct soft_async *async;    /* async.c: queue behind v.context.async_fd */
+};
+
+struct soft_pd {
+	struct ibv_pd pd;
+	atomic_uint refs;            /* MRs, MWs, QPs, SRQs, AHs, slabs, parent domains */
+	struct soft_pd *parent;      /* parent domain: the PD whose memory it shares; else NULL */
+};
+
+/* What a key opens. MRs and bound MWs; found through soft_key_find(). */
+struct soft_region {
+	uint32_t key;                /* index << 8 | tag */
+	uint32_t access;             /* enum ibv_access_flags */
+	uint64_t base;               /* first address as the peer names it */
+	uint64_t length;
+	char *host;                  /* first byte in our memory */
+	struct soft_pd *pd;
+	uint32_t qp_num;             /* type 2 MW: the only QP that may use it; else 0 */
+	uint64_t serial;             /* never used twice; also in the published key table */
+	struct soft_slab *slab;      /* shareable memory all of it lies in, or NULL */
+};
+
+struct soft_mr {
+	struct ibv_mr mr;
+	struct soft_region region;
+	atomic_uint windows;         /* MWs bound to it */
+};
+
+struct soft_mw {
+	struct ibv_mw mw;
+	struct soft_region region;   /* pd == NULL while not bound */
+	struct soft_mr *mr;
+};
+
+struct soft_ah {
+	struct ibv_ah ah;
+	struct ibv_ah_attr attr;
+	union ibv_gid sgid;          /* of attr.grh.sgid_index when it was created */
+};
+
+struct soft_chan {
+	struct ibv_comp_channel chan; /* chan.fd is the eventfd: readable while an event may be waiting */
+	struct soft_lock lock;
+	struct soft_cq *head, **tail; /* CQs with undelivered events */
+	struct soft_cq *members;      /* all CQs of the channel */
+};
+
+struct soft_cqe {
+	struct ibv_wc wc;
+	uint64_t timestamp;          /* CLOCK_MONOTONIC ns; only filled when soft_cq.timestamps */
+};
+
+struct soft_cq {
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex cq_ex;
+	};
+	struct soft_door *door;      /* in the published segment: who has work for this CQ, is it armed */
+	uint32_t index;              /* of the door */
+	bool timestamps, ignore_overrun, single_threaded;
+	uint64_t wc_flags;           /* cq_ex */
+	struct soft_cqe current;     /* cq_ex: the entry between start_poll/next_poll and end_poll */
+
+	_Alignas(SOFT_CACHE_LINE) struct soft_lock lock;
+	uint32_t mask;
+	struct soft_cqe *ring;
+	atomic_uint head, tail;      /* written under lock; read without it to see that there is nothing */
+	bool overrun;
+	atomic_uint idle_polls;      /* empty polls since something was found: when to kick a silent peer */
+
+	struct soft_lock slot_lock;
+	struct soft_qp *_Atomic *slots; /* QPs by door bit */
+	atomic_uint slots_used;      /* highest slot ever used + 1 */
+	atomic_uint users;           /* QPs and SRQs: ibv_destroy_cq answers EBUSY */
+
+	struct soft_cq *chan_next, *event_next;
+	unsigned events_queued;      /* under chan.lock */
+	unsigned events_delivered;   /* ibv_get_cq_event returned it; under cq.mutex, against comp_events_completed */
+};
+
+struct soft_rwqe {
+	uint64_t wr_id;
+	uint32_t num_sge;
+	uint32_t length;
+	struct ibv_sge sge[];
+};
+
+struct soft_rq {
+	char *wqes;
+	uint32_t stride, mask, limit; /* bytes of an entry; entries - 1 (power of two); entries the user asked for */
+	uint32_t max_sge;
+	uint32_t head, tail;
+};
+
+struct soft_srq {
+	struct ibv_srq srq;
+	struct soft_lock lock;
+	struct soft_rq rq;
+	uint32_t srq_limit;          /* 0: not armed */
+	uint32_t number;
+	atomic_uint users;
+	atomic_uint starved;         /* QPs that wait for a receive of this SRQ */
+};
+
+struct soft_qp {
+	union {
+		struct ibv_qp qp;
+		struct ibv_qp_ex qp_ex;
+	};
+	_Atomic(uint32_t) number;    /* 0: not in use (type-stable memory) */
+	_Atomic(uint32_t) state;     /* enum ibv_qp_state; qp.state is the copy for callers */
+	struct ibv_qp_attr attr;
+	struct ibv_qp_cap cap;
+	bool sq_sig_all;
+	struct soft_srq *srq;
+	uint32_t send_slot, recv_slot; /* bits in the doors of its CQs */
+	struct soft_ex *ex;          /* qp_ex.c: state between wr_start and wr_complete */
+
+	_Alignas(SOFT_CACHE_LINE) struct soft_lock sq_lock;
+	struct soft_wqe *sq;
+	uint32_t sq_mask;
+	uint32_t sq_head, sq_next, sq_tail; /* oldest not complete; next to carry out; next to post */
+	uint64_t sq_msn;             /* last message number given out */
+	struct soft_lane *out;       /* to a QP of another process, or NULL */
+	uint64_t deadline_ns;        /* something of the send queue fails then; 0: nothing */
+	uint32_t wait;               /* enum soft_wait: why the send queue stands still */
+
+	_Alignas(SOFT_CACHE_LINE) struct soft_lock rq_lock;
+	struct soft_rq rq;
+	struct soft_lane *in;        /* from a QP of another process, or NULL */
+	atomic_bool starved;         /* a message waits for a receive */
+	atomic_bool fail;            /* to be moved to ERR as soon as no lock is held */
+
+	struct soft_qp *next;        /* free list; timer list */
+};
+
+/* ---- device.c ------------------------------------------------------------------------------------- */
+
+extern struct ibv_device soft_device; /* device.c */
+static inline bool soft_is(const struct ibv_context *context)
+{
+	return context && context->device == &soft_device;
+}
+static inline struct soft_ctx *to_ctx(struct ibv_context *c) { return soft_container_of(c, struct soft_ctx, v.context); }
+static inline struct soft_pd *to_pd(struct ibv_pd *p) { return soft_container_of(p, struct soft_pd, pd); }
+static inline struct soft_mr *to_mr(struct ibv_mr *m) { return soft_container_of(m, struct soft_mr, mr); }
+static inline struct soft_mw *to_mw(struct ibv_mw *m) { return soft_container_of(m, struct soft_mw, mw); }
+static inline struct soft_ah *to_ah(struct ibv_ah *a) { return soft_container_of(a, struct soft_ah, ah); }
+static inline struct soft_cq *to_cq(struct ibv_cq *c) { return soft_container_of(c, struct soft_cq, cq); }
+static inline struct soft_srq *to_srq(struct ibv_srq *s) { return soft_container_of(s, struct soft_srq, srq); }
+static inline struct soft_qp *to_qp(struct ibv_qp *q) { return soft_container_of(q, struct soft_qp, qp); }
+static inline struct soft_chan *to_chan(struct ibv_comp_channel *c)
+{
+	return soft_container_of(c, struct soft_chan, chan);
+}
+
+/*
+ * ibv_open_device: after zeroing the context and filling device, sz, abi_compat, cmd_fd, async_fd. Sets the
+ * data path operations, joins the process to the fabric (its slot). 0 or errno.
+ */
+int soft_ctx_init(struct soft_ctx *ctx);
+/* ibv_close_device: EBUSY while objects are left, else takes it off the lists. The caller frees. */
+int soft_ctx_fini(struct soft_ctx *ctx);
+/* False with errno = EIO for a context inherited over fork(). First line of every control verb. */
+static inline bool soft_usable(struct soft_ctx *ctx)
+{
+	if (soft_likely(!atomic_load_explicit(&ctx->dead, memory_order_relaxed)))
+		return true;
+	errno = EIO;
+	return false;
+}
+/* device.c: is this one of our port's GIDs (so the destination is on this host)? */
+bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid);
+/* device.c: entry of our GID table; false when index is out of range. */
+bool soft_gid_get(struct soft_ctx *ctx, int index, union ibv_gid *gid);
+
+/* ---- async.c -------------------------------------------------------------------------------------- */
+
+int soft_async_init(struct soft_ctx *ctx);
+void soft_async_fini(struct soft_ctx *ctx);
+/* element: struct ibv_qp/ibv_cq/ibv_srq as the event type says, or the port number cast; any lock may be held. */
+void soft_async_push(struct soft_ctx *ctx, enum ibv_event_type type, void *element);
+/* Before an object is destroyed: drops its queued events, waits until those delivered are acknowledged. No lock held. */
+void soft_async_forget(struct soft_ctx *ctx, void *element);
+
+/* ---- cq.c ----------------------------------------------------------------------------------------- */
+
+/* flags: enum ibv_create_cq_attr_flags. NULL with errno. Used by ibv_create_cq and ibv_create_cq_ex. */
+struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
+			       uint32_t comp_vector, uint64_t wc_flags, uint32_t flags);
+/* Takes up to n entries, driving progress first. The body of ibv_poll_cq; cq_ex takes them one at a time. */
+int soft_cq_pop(struct soft_cq *cq, int n, struct soft_cqe *out);
+/* Adds an entry and fires an armed channel. solicited: counts for solicited-only arming (errors always do). */
+void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited);
+
+/* ---- qp.c, sq.c, srq.c ---------------------------------------------------------------------------- */
+
+/* ibv_create_qp and ibv_create_qp_ex; attr->cap is updated to what was given. NULL with errno. */
+struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+/* ibv_post_send / ibv_post_recv / ibv_post_srq_recv of our context: 0 or errno, *bad set on failure. */
+int soft_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int soft_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int soft_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+struct soft_srq *soft_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
+
+/* ---- pd_mr.c -------------------------------------------------------------------------------------- */
+
+struct soft_pd *soft_pd_create(struct soft_ctx *ctx, struct soft_pd *parent);
+struct ibv_mr *soft_mr_create(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access);
+
+#endif
