@@ -1,0 +1,221 @@
+# ruff: noqa: RUF009  (the helpers called for defaults return dataclasses.field())
+"""Settings: one frozen dataclass, units in the names.
+
+Every field is also an environment variable: ``AIORDMA_`` and the field's name in capitals. *Online* fields
+may be changed while an engine runs (:meth:`Config.changed`), *offline* ones are read when it starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Config", "Mode", "Setting", "settings"]
+
+Mode = Literal["auto", "rdma", "tcp"]
+Check: TypeAlias = "Callable[[Any], bool]"
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_GIB = 1024 * _MIB
+
+
+class Setting(NamedTuple):
+    """One row of the table of settings."""
+
+    name: str
+    variable: str
+    default: Any
+    allowed: str
+    online: bool
+    help: str
+
+
+def _setting(default: Any, check: Check, allowed: str, text: str, online: bool = False) -> Any:
+    metadata = {"check": check, "allowed": allowed, "help": text, "online": online}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _is_int(value: Any, bounds: tuple[int, int]) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and bounds[0] <= value <= bounds[1]
+
+
+def _number(default: int | None, bounds: tuple[int, int], text: str, *, online: bool) -> Any:
+    allowed = f"a whole number from {bounds[0]} to {bounds[1]}"
+    if default is None:
+        allowed += ", or unset"
+
+    def check(value: Any) -> bool:
+        return _is_int(value, bounds) or (value is None and default is None)
+
+    return _setting(default, check, allowed, text, online)
+
+
+def _power(default: int, bounds: tuple[int, int], text: str) -> Any:
+    def check(value: Any) -> bool:
+        return _is_int(value, bounds) and value & (value - 1) == 0
+
+    return _setting(default, check, f"a power of two from {bounds[0]} to {bounds[1]}", text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Settings of an engine and of the streams made with it.
+
+    :raises ValueError: a value that is not allowed; the message names the field (or the environment
+        variable), the value, and what is allowed.
+    """
+
+    mode: Mode = _setting(
+        "auto",
+        lambda v: v in ("auto", "rdma", "tcp"),
+        "auto, rdma or tcp",
+        "auto: RDMA with fallback to TCP; rdma: fail with the reason instead; tcp: never RDMA",
+    )
+    device: str | None = _setting(
+        None,
+        lambda v: v is None or (isinstance(v, str) and v.isprintable() and 0 < len(v) < 64),
+        "the name of an RDMA device, soft, none, or unset",
+        "the RDMA device; soft: the software device; none: no RDMA; unset: the first active one, else soft",
+    )
+    busy_poll_us: int | None = _number(
+        None,
+        (0, 1_000_000),
+        "microseconds that an operation polls before it sleeps; 0: events only; unset: adaptive",
+        online=True,
+    )
+    ring_bytes: int = _power(256 * _KIB, (16 * _KIB, 512 * _MIB), "size of a stream's receive ring")
+    window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")
+    recv_reserve: int = _number(
+        8, (4, 1024), "receives posted beyond the window, for messages outside it", online=False
+    )
+    slab_bytes: int = _power(4 * _MIB, (64 * _KIB, _GIB), "size of a memory region of the pool")
+    memory_limit_bytes: int = _number(
+        2 * _GIB, (_MIB, 1 << 50), "registered memory that an engine may hold", online=True
+    )
+    max_outstanding_wrs: int = _number(
+        256,
+        (1, 1 << 20),
+        "work requests outstanding on an engine; more are queued fairly by connection",
+        online=True,
+    )
+    fragment_bytes: int = _power(
+        64 * _KIB, (4 * _KIB, 16 * _MIB), "largest piece of a transfer in one work request"
+    )
+    small_message_bytes: int = _power(
+        4 * _KIB, (64, 64 * _KIB), "messages up to this size go by SEND, larger ones are pulled by READ"
+    )
+    keepalive_ms: int = _number(
+        10_000,
+        (0, 86_400_000),
+        "silence after which a link is probed with a zero-byte WRITE; 0: never",
+        online=True,
+    )
+    keepalive_timeout_ms: int = _number(
+        5_000,
+        (1, 86_400_000),
+        "time in which the probe must complete before the link counts as lost",
+        online=True,
+    )
+    ack_delay_ms: int = _number(
+        20, (1, 10_000), "longest time that a finished message waits for its acknowledgement", online=True
+    )
+    negotiate_timeout_ms: int = _number(
+        6_000, (1, 600_000), "time for one message of the negotiation on TCP", online=True
+    )
+    link_timeout_ms: int = _number(5_000, (1, 600_000), "time for Confirm Link on a new link", online=True)
+    server_first_wait_ms: int = _number(
+        200,
+        (0, 600_000),
+        "time a listener waits for a silent client's first bytes before it serves it as plain TCP",
+        online=True,
+    )
+    head_start_ms: int = _number(
+        250,
+        (0, 600_000),
+        "head start of the negotiation before a plain connection is opened beside it (unknown peer)",
+        online=True,
+    )
+    plain_peer_memory_ms: int = _number(
+        60_000,
+        (0, 86_400_000),
+        "time for which a peer found to speak plain TCP is not asked again",
+        online=True,
+    )
+    qp_cache: int = _number(16, (0, 4096), "closed QPs kept for reuse", online=True)
+    link_idle_ms: int = _number(
+        60_000, (0, 86_400_000), "time for which a link without connections is kept", online=True
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not field.metadata["check"](value):
+                allowed = field.metadata["allowed"]
+                raise ValueError(f"{field.name}={value!r} is not valid: it must be {allowed}")
+        if self.ring_bytes > self.memory_limit_bytes:
+            raise ValueError(
+                f"ring_bytes={self.ring_bytes} is not valid: it must not exceed "
+                f"memory_limit_bytes={self.memory_limit_bytes}"
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
+        """Settings from ``AIORDMA_*`` variables; ``overrides`` win. An empty variable counts as unset.
+
+        :raises ValueError: naming the variable, its value, and what is allowed.
+        """
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for row in settings():
+            text = environ.get(row.variable, "").strip()
+            if text and row.name not in overrides:
+                values[row.name] = _parse(row, text)
+        return cls(**{**values, **overrides})
+
+    def changed(self, **changes: Any) -> Config:
+        """A copy with *online* settings changed.
+
+        :raises ValueError: an unknown or offline setting, or a value that is not allowed.
+        """
+        rows = {row.name: row for row in settings()}
+        for name in changes:
+            if name not in rows:
+                raise ValueError(f"unknown setting {name!r}: known are {', '.join(rows)}")
+            if not rows[name].online:
+                online = ", ".join(row.name for row in rows.values() if row.online)
+                raise ValueError(f"{name} is read when the engine starts; changeable while it runs: {online}")
+        return dataclasses.replace(self, **changes)
+
+
+def settings() -> list[Setting]:
+    """Every setting, for the documentation and the tools."""
+    return [
+        Setting(
+            name=field.name,
+            variable=f"AIORDMA_{field.name.upper()}",
+            default=field.default,
+            allowed=field.metadata["allowed"],
+            online=field.metadata["online"],
+            help=field.metadata["help"],
+        )
+        for field in dataclasses.fields(Config)
+    ]
+
+
+def _parse(row: Setting, text: str) -> Any:
+    field = next(f for f in dataclasses.fields(Config) if f.name == row.name)
+    value: Any = text
+    if row.name not in ("mode", "device"):
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{row.variable}={text!r} is not valid: it must be {row.allowed}") from None
+    if not field.metadata["check"](value):
+        raise ValueError(f"{row.variable}={text!r} is not valid: it must be {row.allowed}")
+    return value

@@ -1,0 +1,214 @@
+"""The exception tree, the fallback reasons, and the translations at the borders.
+
+Three families. *Stream-level* errors are anyio's own classes (``ClosedResourceError``,
+``BrokenResourceError``, ``EndOfStream``, ``BusyResourceError``, ``WouldBlock``); on the asyncio surface they
+are the built-in ``ConnectionError`` classes. *Protocol* errors are :class:`LocalProtocolError` and
+:class:`RemoteProtocolError`. *Device* errors are :class:`VerbsError` and :class:`CompletionError`. The border
+between the last two and the first is crossed in one place: :func:`stream_errors` (anyio) and
+:func:`as_connection_error` (asyncio), and the original error is always the ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anyio import BrokenResourceError
+
+from .proto.codes import Code, describe
+from .proto.errors import AioRdmaError, LocalProtocolError, ProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "AioRdmaError",
+    "Code",
+    "CompletionError",
+    "FallbackReason",
+    "LinkError",
+    "LocalProtocolError",
+    "NegotiationError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "VerbsError",
+    "as_connection_error",
+    "describe",
+    "stream_errors",
+    "wc_status_name",
+]
+
+# enum ibv_wc_status of infiniband/verbs.h, in order.
+_WC_STATUS = (
+    "SUCCESS",
+    "LOC_LEN_ERR",
+    "LOC_QP_OP_ERR",
+    "LOC_EEC_OP_ERR",
+    "LOC_PROT_ERR",
+    "WR_FLUSH_ERR",
+    "MW_BIND_ERR",
+    "BAD_RESP_ERR",
+    "LOC_ACCESS_ERR",
+    "REM_INV_REQ_ERR",
+    "REM_ACCESS_ERR",
+    "REM_OP_ERR",
+    "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR",
+    "LOC_RDD_VIOL_ERR",
+    "REM_INV_RD_REQ_ERR",
+    "REM_ABORT_ERR",
+    "INV_EECN_ERR",
+    "INV_EEC_STATE_ERR",
+    "FATAL_ERR",
+    "RESP_TIMEOUT_ERR",
+    "GENERAL_ERR",
+    "TM_ERR",
+    "TM_RNDV_INCOMPLETE",
+)
+
+_WC_HINT = {
+    "RETRY_EXC_ERR": "the peer's QP did not answer: it is gone, was reset, or the network lost every retry",
+    "RNR_RETRY_EXC_ERR": "the peer had no receive posted",
+    "REM_ACCESS_ERR": "the peer refused the remote key, address or access right",
+    "LOC_PROT_ERR": "the local memory key or address is not valid for this operation",
+    "WR_FLUSH_ERR": "the QP went to the error state before this request ran; see the first error",
+}
+
+
+def wc_status_name(status: int) -> str:
+    """Name of a completion status (``ibv_wc_status``) without its ``IBV_WC_`` prefix."""
+    return _WC_STATUS[status] if 0 <= status < len(_WC_STATUS) else f"STATUS_{status}"
+
+
+class VerbsError(AioRdmaError, OSError):
+    """A verbs call failed.
+
+    :param errno: the error number the call left (0 when it gave none).
+    :param operation: the call, as a user of verbs knows it: ``"ibv_create_qp"``.
+    :param detail: what it was asked for, and what can be done about it.
+    """
+
+    def __init__(self, errno: int, operation: str, detail: str = "") -> None:
+        reason = os.strerror(errno) if errno else "failed without an error number"
+        OSError.__init__(self, errno, f"{operation}: {reason}" + (f" ({detail})" if detail else ""))
+        self.operation = operation
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errno or 0, self.operation, self.detail)
+
+
+class CompletionError(AioRdmaError):
+    """A work request completed with an error status.
+
+    :param status: ``ibv_wc_status`` as a number; ``status_name`` is its name.
+    :param vendor_err: the device maker's own code, for their support.
+    :param opcode: name of the operation that failed (``"RDMA_WRITE"``).
+    :param qp_num: number of the local QP.
+    """
+
+    def __init__(self, status: int, vendor_err: int = 0, opcode: str = "?", qp_num: int = 0) -> None:
+        self.status = status
+        self.status_name = wc_status_name(status)
+        self.vendor_err = vendor_err
+        self.opcode = opcode
+        self.qp_num = qp_num
+        hint = _WC_HINT.get(self.status_name)
+        super().__init__(
+            f"{opcode} on QP {qp_num} failed: {self.status_name} (vendor error 0x{vendor_err:x})"
+            + (f": {hint}" if hint else "")
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.vendor_err, self.opcode, self.qp_num)
+
+
+class LinkError(AioRdmaError):
+    """A link (the RC QP between two engines) is broken; every connection on it is, too.
+
+    :param reason: what happened.
+    :param peer: the other end, as shown to people.
+    """
+
+    def __init__(self, reason: str, peer: str = "") -> None:
+        super().__init__(f"link to {peer} lost: {reason}" if peer else f"link lost: {reason}")
+        self.reason = reason
+        self.peer = peer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.peer)
+
+
+class NegotiationError(AioRdmaError, ConnectionError):
+    """RDMA is not to be had for this connection.
+
+    :param code: a :class:`Code` (or a peer's code that we do not know).
+    :param text: details; without it the code's own text is used.
+    """
+
+    def __init__(self, code: int, text: str = "") -> None:
+        message = describe(code)
+        if text:
+            message = f"{message}: {text}"
+        OSError.__init__(self, f"{message} (0x{code:08x})")
+        self.code = code
+        self.text = message
+        self.detail = text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackReason:
+    """Why a stream runs on TCP. Printed in the way of ``smcss``: ``TCP 0xlocal/0xpeer: text``."""
+
+    code: int
+    """The deciding reason (one of :class:`Code` unless the peer is newer than we are)."""
+    text: str
+    """One sentence for people."""
+    local: int
+    """What this end stated; ``Code.PEER_DECLINED`` when the peer decided."""
+    peer: int | None = None
+    """The diagnosis that the peer sent; None when it sent none."""
+
+    @classmethod
+    def of_local(cls, code: int, detail: str = "") -> FallbackReason:
+        """This end decided, for ``code``."""
+        text = describe(code)
+        return cls(int(code), f"{text}: {detail}" if detail else text, int(code))
+
+    @classmethod
+    def of_peer(cls, diagnosis: int) -> FallbackReason:
+        """The peer declined with ``diagnosis``."""
+        return cls(diagnosis, f"the peer declined: {describe(diagnosis)}", int(Code.PEER_DECLINED), diagnosis)
+
+    @classmethod
+    def of_error(cls, error: NegotiationError) -> FallbackReason:
+        """This end decided because of ``error``."""
+        return cls(error.code, error.text, error.code)
+
+    def __str__(self) -> str:
+        peer = "" if self.peer is None else f"/0x{self.peer:08x}"
+        return f"TCP 0x{self.local:08x}{peer}: {self.text}"
+
+
+@contextlib.contextmanager
+def stream_errors() -> Iterator[None]:
+    """Turn device, link and protocol errors into ``anyio.BrokenResourceError`` with the cause chained."""
+    try:
+        yield
+    except (VerbsError, CompletionError, LinkError, RemoteProtocolError) as exc:
+        raise BrokenResourceError(str(exc)) from exc
+
+
+def as_connection_error(exc: BaseException) -> OSError:
+    """The built-in error that asyncio's users expect for ``exc`` (``ConnectionResetError`` unless it is an
+    ``OSError`` of the connection kind already), with ``exc`` as its cause."""
+    if isinstance(exc, ConnectionError):
+        return exc
+    error = ConnectionResetError(str(exc) or type(exc).__name__)
+    error.__cause__ = exc
+    return error

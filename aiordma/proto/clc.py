@@ -1,0 +1,550 @@
+"""CLC: the negotiation on the application's TCP connection (RFC 7609, section 3.5 and appendix A; layouts as
+in Linux ``net/smc/smc_clc.h``, version 2, SMC-R only).
+
+Four messages: the client sends a :class:`Proposal`, the server answers with :class:`Accept`, the client ends
+with
+:class:`Confirm`; :class:`Decline` in place of any of the last two means "use TCP". What aiordma needs beyond
+    SMC travels in a block of its own before the trailer, where SMC's readers look for nothing: 8 bytes
+    ``"aiordma" 0x01``, the block's length (2, big-endian), flags (2), then the fields named in
+    ``_PROPOSAL_BLOCK`` and ``_ANSWER_BLOCK``. A longer block is legal: newer senders append. A message
+    without the block comes from another SMC implementation; ``is_aiordma`` is then false.
+
+No I/O here. :func:`decode` takes one whole message, :class:`Splitter` takes a TCP byte stream in any pieces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from .codes import Code, describe
+from .errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "EID",
+    "MAX_MESSAGE_BYTES",
+    "Accept",
+    "Confirm",
+    "Decline",
+    "Message",
+    "Proposal",
+    "Splitter",
+    "accept_proof",
+    "decode",
+    "looks_like_clc",
+    "ring_bytes_code",
+]
+
+EYE_CATCHER = b"\xe2\xd4\xc3\xd9"  # "SMCR" in EBCDIC
+EID = b"AIORDMA".ljust(32)
+"""The enterprise id that every aiordma end offers."""
+MAX_MESSAGE_BYTES = 4096
+"""No message of ours or of Linux is near this size; a longer one is refused when its header arrives."""
+MIN_RING_BYTES = 16 * 1024
+
+_HEADER = struct.Struct(">4sBHB")
+_MIN_BYTES = {1: 52, 2: 68, 3: 68, 4: 28}
+_NAMES = {1: "Proposal", 2: "Accept", 3: "Confirm", 4: "Decline"}
+_VERSION = 2
+_FIRST_CONTACT = 0x08
+
+_MAGIC = b"aiordma\x01"
+_BLOCK_HEADER = struct.Struct(">8sHH")
+_PROPOSAL_BLOCK = struct.Struct(">16s16s16sHBx")  # engine_id nonce host_id lid kind
+_ANSWER_BLOCK = struct.Struct(
+    ">16s16s16sHHBBxx"
+)  # engine_id host_id proof lid window rd_atomic dest_rd_atomic
+
+_PROPOSAL = struct.Struct(">8s16s6sH")  # system id, GID, MAC, offset of the IP area counted from here
+_PROPOSAL_V2 = struct.Struct(">8sHH28s")  # ISM GID, CHID, offset of the v2 extension, reserved
+_V2_EXTENSION = struct.Struct(
+    ">BBxB2xH16sBBH12x"
+)  # EIDs, ISM GIDs, flags, SMC-D offset, GID, limits, features
+_V2_EXTENSION_OFFSET = 28
+_ANSWER = struct.Struct(">8s16s6s3sIBIBxQx3s")
+_ANSWER_V2 = struct.Struct(">32s8x")
+_FIRST_CONTACT_EXT = struct.Struct(">BB2x32s")
+_FIRST_CONTACT_EXT_1 = struct.Struct(
+    ">BBH12x"
+)  # follows from release 1 on: max connections, max links, features
+_GID_LIST = struct.Struct(">B3x")
+_DECLINE = struct.Struct(">8sIB3x")
+_OS_LINUX = 2
+_RELEASE = 1
+
+
+def accept_proof(nonce: bytes, server_engine_id: bytes) -> bytes:
+    """What an Accept must carry: only one who read the Proposal can compute it, and no echo contains it."""
+    return hashlib.sha256(b"aiordma accept" + nonce + server_engine_id).digest()[:16]
+
+
+def ring_bytes_code(ring_bytes: int) -> int:
+    """The RMBE size code ``c`` of a ring of ``16 KiB << c`` bytes.
+
+    :raises LocalProtocolError: not a power of two from 16 KiB to 512 MiB.
+    """
+    code = ring_bytes.bit_length() - MIN_RING_BYTES.bit_length()
+    if not 0 <= code <= 15 or ring_bytes != MIN_RING_BYTES << code:
+        raise LocalProtocolError(f"ring of {ring_bytes} bytes: must be a power of two from 16 KiB to 512 MiB")
+    return code
+
+
+def _violation(text: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"CLC: {text}", Code.PROTOCOL_VIOLATION)
+
+
+def _sized(value: bytes, size: int, name: str) -> bytes:
+    if len(value) != size:
+        raise LocalProtocolError(f"CLC {name} must be {size} bytes, not {len(value)}")
+    return value
+
+
+def _ranged(value: int, low: int, high: int, name: str) -> int:
+    if not low <= value <= high:
+        raise LocalProtocolError(f"CLC {name} must be from {low} to {high}, not {value}")
+    return value
+
+
+def _frame(kind: int, body: bytes, flags: int) -> bytes:
+    length = _HEADER.size + len(body) + len(EYE_CATCHER)
+    return _HEADER.pack(EYE_CATCHER, kind, length, _VERSION << 4 | flags) + body + EYE_CATCHER
+
+
+def _take(area: struct.Struct, data: bytes, at: int, what: str) -> tuple[tuple[Any, ...], int]:
+    """Unpack ``area`` at ``at``; the trailer is out of bounds. Returns the values and the offset behind
+    them."""
+    end = at + area.size
+    if end > len(data) - len(EYE_CATCHER):
+        raise _violation(f"{_NAMES[data[4]]} of {len(data)} bytes is too short for its {what}")
+    return area.unpack_from(data, at), end
+
+
+def _block(area: struct.Struct, data: bytes, at: int) -> tuple[Any, ...] | None:
+    """Our own block at ``at``, or None when the message has none."""
+    body_end = len(data) - len(EYE_CATCHER)
+    if data[at : at + len(_MAGIC)] != _MAGIC or at + _BLOCK_HEADER.size > body_end:
+        return None
+    _, length, _ = _BLOCK_HEADER.unpack_from(data, at)
+    if length < _BLOCK_HEADER.size + area.size or at + length > body_end:
+        raise _violation(f"the aiordma block of a {_NAMES[data[4]]} says {length} bytes, which cannot be")
+    return area.unpack_from(data, at + _BLOCK_HEADER.size)
+
+
+def _pack_block(area: struct.Struct, *values: int | bytes) -> bytes:
+    return _BLOCK_HEADER.pack(_MAGIC, _BLOCK_HEADER.size + area.size, 0) + area.pack(*values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Client to server: RDMA is possible here, and this is who asks."""
+
+    kind_code: ClassVar[int] = 1
+
+    engine_id: bytes = b""
+    """16 random bytes of the client's engine; empty when the sender is not aiordma."""
+    nonce: bytes = b""
+    """16 random bytes of this attempt; the Accept proves that it knows them."""
+    host_id: bytes = b""
+    """16 bytes that are equal for ends which can share memory (boot id and network namespace)."""
+    gid: bytes = bytes(16)
+    """GID of the client's port."""
+    lid: int = 0
+    """LID of the client's port on InfiniBand, 0 on Ethernet."""
+    kind: int = 0
+    """What the connection will carry: 0 a byte stream, 1 datagrams, 2 calls."""
+    system_id: bytes = bytes(8)
+    """SMC sender id: 2 bytes instance, 6 bytes MAC."""
+    mac: bytes = bytes(6)
+    """MAC address of the port."""
+    eids: tuple[bytes, ...] = (EID,)
+    """Enterprise ids offered, 32 bytes each, at most 8."""
+    max_conns: int = 255
+    """Connections that the client allows on one link group."""
+    max_links: int = 2
+    """Links that the client allows in one link group."""
+
+    @property
+    def is_aiordma(self) -> bool:
+        """Whether the sender is aiordma (and so can be answered with an Accept)."""
+        return bool(self.engine_id)
+
+    def encode(self) -> bytes:
+        """:raises LocalProtocolError: a field has the wrong size or range."""
+        if len(self.eids) > 8:
+            raise LocalProtocolError(f"CLC Proposal takes at most 8 enterprise ids, not {len(self.eids)}")
+        extension = _V2_EXTENSION.pack(
+            len(self.eids),
+            0,
+            _RELEASE << 4,
+            0,
+            _sized(self.gid, 16, "GID"),
+            _ranged(self.max_conns, 1, 255, "max_conns"),
+            _ranged(self.max_links, 1, 255, "max_links"),
+            1,
+        )
+        block = _pack_block(
+            _PROPOSAL_BLOCK,
+            _sized(self.engine_id, 16, "engine_id"),
+            _sized(self.nonce, 16, "nonce"),
+            _sized(self.host_id, 16, "host_id"),
+            _ranged(self.lid, 0, 0xFFFF, "lid"),
+            _ranged(self.kind, 0, 255, "kind"),
+        )
+        body = (
+            _PROPOSAL.pack(_sized(self.system_id, 8, "system_id"), self.gid, _sized(self.mac, 6, "mac"), 0)
+            + _PROPOSAL_V2.pack(bytes(8), 0, _V2_EXTENSION_OFFSET, bytes(28))
+            + extension
+            + b"".join(_sized(eid, 32, "enterprise id") for eid in self.eids)
+            + block
+        )
+        return _frame(1, body, 0x02)  # typev2 = SMC-R, typev1 = none
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Proposal:
+        (system_id, gid, mac, _), at = _take(_PROPOSAL, data, _HEADER.size, "fixed part")
+        if data[7] >> 4 < 2 or data[7] >> 2 & 3 == 2:  # version 1 only, or "no version 2 mode": no extension
+            return cls(system_id=system_id, gid=gid, mac=mac, eids=())
+        (_, _, offset, _), _ = _take(_PROPOSAL_V2, data, at, "version 2 part")
+        at += 12 + offset  # counted from behind the offset field itself
+        values, at = _take(_V2_EXTENSION, data, at, "version 2 extension")
+        eid_count, ism_count, _, _, v2_gid, max_conns, max_links, _ = values
+        if eid_count > 8 or ism_count > 8:
+            raise _violation(
+                f"Proposal with {eid_count} enterprise ids and {ism_count} devices (at most 8 each)"
+            )
+        end = at + 32 * eid_count
+        if end > len(data) - len(EYE_CATCHER):
+            raise _violation(f"Proposal of {len(data)} bytes is too short for its {eid_count} enterprise ids")
+        eids = tuple(data[i : i + 32] for i in range(at, end, 32))
+        own = _block(_PROPOSAL_BLOCK, data, end)
+        engine_id, nonce, host_id, lid, kind = own if own else (b"", b"", b"", 0, 0)
+        return cls(
+            engine_id=engine_id,
+            nonce=nonce,
+            host_id=host_id,
+            gid=v2_gid,
+            lid=lid,
+            kind=kind,
+            system_id=system_id,
+            mac=mac,
+            eids=eids,
+            max_conns=max_conns,
+            max_links=max_links,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What Accept and Confirm have in common: how to reach the sender's QP and ring."""
+
+    kind_code: ClassVar[int]
+
+    first_contact: bool
+    """A new link (QP) is set up; otherwise the connection goes on the link that the QP number names."""
+    gid: bytes
+    """GID of the sender's port."""
+    qpn: int
+    """Sender's QP number (24 bits)."""
+    psn: int
+    """Sender's first PSN (24 bits)."""
+    mtu: int
+    """Sender's path MTU as ``ibv_mtu``: 1 = 256 ... 5 = 4096 bytes."""
+    rkey: int
+    """Remote key of the sender's ring."""
+    rmb_addr: int
+    """Virtual address of the memory that holds the sender's ring."""
+    ring_bytes: int
+    """Size of the sender's ring."""
+    token: int
+    """Alert token: the sender's name for this connection, carried by every CDC message sent *to* it; not
+    0."""
+    rmbe_index: int = 1
+    """Which ring of ``rmb_addr``, from 1: it starts at ``rmb_addr + (rmbe_index - 1) * ring_bytes``."""
+    engine_id: bytes = b""
+    """16 random bytes of the sender's engine; empty when the sender is not aiordma."""
+    host_id: bytes = b""
+    """As in the Proposal."""
+    proof: bytes = bytes(16)
+    """Accept: :func:`accept_proof`. Confirm: zeros."""
+    lid: int = 0
+    """LID of the sender's port on InfiniBand, 0 on Ethernet."""
+    window: int = 0
+    """Messages the *other* end may have in flight towards the sender (its receives less the reserve)."""
+    rd_atomic: int = 1
+    """READs and atomics the sender will have outstanding (``max_rd_atomic``)."""
+    dest_rd_atomic: int = 1
+    """READs and atomics the sender answers at a time (``max_dest_rd_atomic``)."""
+    system_id: bytes = bytes(8)
+    """SMC sender id."""
+    mac: bytes = bytes(6)
+    """MAC address of the port."""
+    eid: bytes = EID
+    """The enterprise id chosen."""
+    hostname: str = ""
+    """First contact only: for people."""
+    gids: tuple[bytes, ...] = field(default=())
+    """Confirm on first contact only: further GIDs of the client."""
+
+    @property
+    def is_aiordma(self) -> bool:
+        """Whether the sender is aiordma."""
+        return bool(self.engine_id)
+
+    @property
+    def ring_addr(self) -> int:
+        """Remote address of the ring's first byte."""
+        return self.rmb_addr + (self.rmbe_index - 1) * self.ring_bytes
+
+    def encode(self) -> bytes:
+        """:raises LocalProtocolError: a field has the wrong size or range."""
+        size_mtu = ring_bytes_code(self.ring_bytes) << 4 | _ranged(self.mtu, 1, 5, "mtu")
+        parts = [
+            _ANSWER.pack(
+                _sized(self.system_id, 8, "system_id"),
+                _sized(self.gid, 16, "GID"),
+                _sized(self.mac, 6, "mac"),
+                _ranged(self.qpn, 0, 0xFFFFFF, "qpn").to_bytes(3, "big"),
+                _ranged(self.rkey, 0, 0xFFFFFFFF, "rkey"),
+                _ranged(self.rmbe_index, 1, 255, "rmbe_index"),
+                _ranged(self.token, 1, 0xFFFFFFFF, "token"),
+                size_mtu,
+                _ranged(self.rmb_addr, 0, (1 << 64) - 1, "rmb_addr"),
+                _ranged(self.psn, 0, 0xFFFFFF, "psn").to_bytes(3, "big"),
+            ),
+            _ANSWER_V2.pack(_sized(self.eid, 32, "enterprise id")),
+        ]
+        if self.first_contact:
+            name = self.hostname.encode("ascii", "replace")[:32].ljust(32)
+            parts.append(_FIRST_CONTACT_EXT.pack(0, _OS_LINUX << 4 | _RELEASE, name))
+            parts.append(_FIRST_CONTACT_EXT_1.pack(255, 2, 1))
+            if self.kind_code == 3:
+                parts.append(_GID_LIST.pack(_ranged(len(self.gids), 0, 8, "number of GIDs")))
+                parts.extend(_sized(gid, 16, "GID") for gid in self.gids)
+        elif self.gids:
+            raise LocalProtocolError("CLC Confirm carries further GIDs on first contact only")
+        parts.append(
+            _pack_block(
+                _ANSWER_BLOCK,
+                _sized(self.engine_id, 16, "engine_id"),
+                _sized(self.host_id, 16, "host_id"),
+                _sized(self.proof, 16, "proof"),
+                _ranged(self.lid, 0, 0xFFFF, "lid"),
+                _ranged(self.window, 1, 0x4000, "window"),
+                _ranged(self.rd_atomic, 0, 255, "rd_atomic"),
+                _ranged(self.dest_rd_atomic, 0, 255, "dest_rd_atomic"),
+            )
+        )
+        return _frame(self.kind_code, b"".join(parts), _FIRST_CONTACT if self.first_contact else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept(_Answer):
+    """Server to client: this is my QP and the ring you may write."""
+
+    kind_code: ClassVar[int] = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm(_Answer):
+    """Client to server: agreed, and this is my QP and the ring you may write."""
+
+    kind_code: ClassVar[int] = 3
+
+
+def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
+    name = cls.__name__
+    values, at = _take(_ANSWER, data, _HEADER.size, "fixed part")
+    system_id, gid, mac, qpn, rkey, index, token, size_mtu, addr, psn = values
+    if not 1 <= size_mtu & 15 <= 5:
+        raise _violation(f"{name} with path MTU code {size_mtu & 15} (1 to 5 exist)")
+    if index == 0 or token == 0:
+        raise _violation(f"{name} with ring index {index} and token {token}: neither may be 0")
+    first_contact = bool(data[7] & _FIRST_CONTACT)
+    eid, hostname = bytes(32), ""
+    gids: tuple[bytes, ...] = ()
+    own: tuple[Any, ...] | None = None
+    if data[7] >> 4 >= 2:
+        (eid,), at = _take(_ANSWER_V2, data, at, "enterprise id")
+        if first_contact:
+            hostname, gids, at = _parse_first_contact(data, at)
+        own = _block(_ANSWER_BLOCK, data, at)
+    if own is None:
+        own = (b"", b"", bytes(16), 0, 0, 1, 1)
+    elif not 1 <= own[4] <= 0x4000 or own[4] & (own[4] - 1):
+        raise _violation(f"{name} with a message window of {own[4]} (a power of two from 1 to 16384)")
+    return cls(
+        first_contact=first_contact,
+        gid=gid,
+        qpn=int.from_bytes(qpn, "big"),
+        psn=int.from_bytes(psn, "big"),
+        mtu=size_mtu & 15,
+        rkey=rkey,
+        rmb_addr=addr,
+        ring_bytes=MIN_RING_BYTES << (size_mtu >> 4),
+        token=token,
+        rmbe_index=index,
+        engine_id=own[0],
+        host_id=own[1],
+        proof=own[2],
+        lid=own[3],
+        window=own[4],
+        rd_atomic=own[5],
+        dest_rd_atomic=own[6],
+        system_id=system_id,
+        mac=mac,
+        eid=eid,
+        hostname=hostname,
+        gids=gids,
+    )
+
+
+def _parse_first_contact(data: bytes, at: int) -> tuple[str, tuple[bytes, ...], int]:
+    (_, os_release, host), at = _take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
+    if os_release & 15:
+        _, at = _take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1")
+    gids: tuple[bytes, ...] = ()
+    if data[4] == 3:
+        (count,), at = _take(_GID_LIST, data, at, "list of GIDs")
+        end = at + 16 * count
+        if count > 8 or end > len(data) - len(EYE_CATCHER):
+            raise _violation(f"Confirm of {len(data)} bytes cannot carry {count} GIDs (at most 8)")
+        gids = tuple(data[i : i + 16] for i in range(at, end, 16))
+        at = end
+    return host.rstrip(b" \0").decode("ascii", "replace"), gids, at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decline:
+    """Either way: no RDMA for this connection. The bytes behind it are the application's, on TCP."""
+
+    kind_code: ClassVar[int] = 4
+
+    diagnosis: int
+    """A ``Code`` of ours or of another SMC implementation."""
+    system_id: bytes = bytes(8)
+    """SMC sender id."""
+
+    @property
+    def text(self) -> str:
+        """The diagnosis for people."""
+        return describe(self.diagnosis)
+
+    def encode(self) -> bytes:
+        """:raises LocalProtocolError: a field has the wrong size or range."""
+        diagnosis = _ranged(self.diagnosis, 0, 0xFFFFFFFF, "diagnosis")
+        body = _DECLINE.pack(_sized(self.system_id, 8, "system_id"), diagnosis, _OS_LINUX << 4)
+        return _frame(4, body, 0)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Decline:
+        (system_id, diagnosis, _), _ = _take(_DECLINE, data, _HEADER.size, "fixed part")
+        return cls(diagnosis=diagnosis, system_id=system_id)
+
+
+Message: TypeAlias = Proposal | Accept | Confirm | Decline
+
+
+def looks_like_clc(prefix: bytes | bytearray | memoryview) -> bool | None:
+    """Whether a stream that begins with ``prefix`` begins a negotiation: True, False, or None (need more
+    bytes).
+
+    Eight bytes decide for True, the first wrong one for False: a plain client is never kept waiting for a
+    reason that its first byte already excludes.
+    """
+    head = bytes(prefix[: _HEADER.size])
+    if not EYE_CATCHER.startswith(head[:4]):
+        return False
+    if len(head) > 4 and head[4] not in _NAMES:
+        return False
+    if len(head) > 5 and head[5] > MAX_MESSAGE_BYTES >> 8:
+        return False
+    if len(head) < _HEADER.size:
+        return None
+    return head[7] >> 4 > 0 and _MIN_BYTES[head[4]] <= int.from_bytes(head[5:7], "big") <= MAX_MESSAGE_BYTES
+
+
+def _check_header(data: bytes) -> int:
+    """The length field of a message that starts with these 8 or more bytes."""
+    eye, kind, length, version = _HEADER.unpack_from(data)
+    if eye != EYE_CATCHER:
+        raise _violation(f"the stream begins with {data[:4].hex(' ')}, not with the eye catcher")
+    if kind not in _NAMES:
+        raise _violation(f"unknown message type {kind}")
+    if not _MIN_BYTES[kind] <= length <= MAX_MESSAGE_BYTES:
+        raise _violation(f"{_NAMES[kind]} of {length} bytes (from {_MIN_BYTES[kind]} to {MAX_MESSAGE_BYTES})")
+    if version >> 4 == 0:
+        raise _violation(f"{_NAMES[kind]} of version 0")
+    return int(length)
+
+
+def decode(data: bytes | bytearray | memoryview) -> Message:
+    """One whole message.
+
+    :raises RemoteProtocolError: anything else than exactly one valid message.
+    """
+    data = bytes(data)
+    if len(data) < _HEADER.size:
+        raise _violation(f"message of {len(data)} bytes is shorter than its header")
+    length = _check_header(data)
+    if length != len(data):
+        raise _violation(f"{_NAMES[data[4]]} says {length} bytes, but {len(data)} came")
+    if data[-4:] != EYE_CATCHER:
+        raise _violation(f"{_NAMES[data[4]]} ends with {data[-4:].hex(' ')}, not with the eye catcher")
+    if data[4] == 1:
+        return Proposal._parse(data)
+    if data[4] == 2:
+        return _parse_answer(Accept, data)
+    if data[4] == 3:
+        return _parse_answer(Confirm, data)
+    return Decline._parse(data)
+
+
+class Splitter:
+    """Cuts a TCP byte stream into messages. Holds less than one message of ``MAX_MESSAGE_BYTES``.
+
+    A Decline or Confirm ends the negotiation: what follows it belongs to the application and comes out of
+    :meth:`rest` untouched.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._done = False
+        self._error: RemoteProtocolError | None = None
+
+    @property
+    def done(self) -> bool:
+        """A Decline or Confirm was seen."""
+        return self._done
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
+        """The messages completed by ``data``.
+
+        :raises RemoteProtocolError: the stream is not CLC; further calls raise the same.
+        """
+        if self._error is not None:
+            raise self._error
+        self._buffer += data
+        messages: list[Message] = []
+        try:
+            while not self._done and self._buffer:
+                if looks_like_clc(self._buffer) is None:
+                    break
+                length = _check_header(bytes(self._buffer[: _HEADER.size]).ljust(_HEADER.size, b"\0"))
+                if len(self._buffer) < length:
+                    break
+                message = decode(memoryview(self._buffer)[:length])
+                del self._buffer[:length]
+                messages.append(message)
+                self._done = isinstance(message, Decline | Confirm)
+        except RemoteProtocolError as exc:
+            self._error = exc
+            raise
+        return messages
+
+    def rest(self) -> bytes:
+        """The bytes that were fed and are not part of a message returned so far; they are handed out once."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return rest

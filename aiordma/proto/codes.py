@@ -1,0 +1,68 @@
+"""Reason codes of a negotiation that ended on TCP.
+
+The numbers are those of Linux SMC (``net/smc/smc_clc.h``, printed by ``smcss``), so that a trace or a log
+line means the same to people who know SMC. Our own reasons live in a range that SMC does not use
+(0x0a1dxxxx).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Self
+
+__all__ = ["Code", "describe"]
+
+
+class Code(enum.IntEnum):
+    """Why a connection does not use RDMA. ``text`` is the sentence shown to people."""
+
+    text: str
+
+    def __new__(cls, value: int, text: str) -> Self:
+        self = int.__new__(cls, value)
+        self._value_ = value
+        self.text = text
+        return self
+
+    OUT_OF_MEMORY = 0x01010000, "out of memory for ring buffers"
+    TIMEOUT_CONFIRM_LINK = 0x02010000, "no Confirm Link came over the new link in time"
+    TIMEOUT_ADD_LINK = 0x02020000, "no answer to Add Link in time"
+    CONFIGURATION = 0x03000000, "configuration error"
+    PEER_NO_SMC = 0x03010000, "the peer did not offer RDMA"
+    IPSEC = 0x03020000, "IPsec is in use"
+    NO_DEVICE = 0x03030000, "no RDMA device found"
+    NO_SMCD_DEVICE = 0x03030001, "no SMC-D device found"
+    NO_SMCR_DEVICE = 0x03030002, "no usable RDMA device or port (none active with a GID)"
+    NO_SMC_V2_EXTENSION = 0x03030004, "the proposal has no version 2 extension"
+    NO_COMMON_EID = 0x03030008, "the two ends have no enterprise id in common"
+    MODE_MISMATCH = 0x03040000, "the two ends use different SMC modes"
+    EYE_CATCHERS_IN_RMBE = 0x03050000, "the peer wants eye catchers in its ring buffer"
+    TCP_FASTOPEN = 0x03060000, "a TCP fast open option is in use"
+    SUBNET_MISMATCH = 0x03070000, "the two ends are in different IP subnets"
+    NO_ACTIVE_LINK = 0x030A0000, "the link group has no active link"
+    LINK_NOT_FOUND = 0x030B0000, "the link chosen by the server is not known here"
+    VERSION_MISMATCH = 0x030C0000, "the two ends speak different protocol versions"
+    NO_ROUTE = 0x030E0000, "no RDMA route to the peer's address"
+    OUT_OF_SYNC = 0x04000000, "the two ends do not agree on the state of the connection"
+    PEER_DECLINED = 0x05000000, "the peer declined RDMA"
+    INTERNAL_RTOKEN = 0x09990000, "no free slot for the peer's memory key"
+    INTERNAL_READY_LINK = 0x09990001, "the link could not be made ready"
+    INTERNAL_REGISTER = 0x09990002, "the ring buffer could not be registered"
+
+    DISABLED = 0x0A1D0001, "RDMA is switched off by configuration (mode tcp or device none)"
+    NO_PYVERBS = 0x0A1D0002, "pyverbs is not installed for this Python (apt install python3-pyverbs)"
+    NO_SOFT_DEVICE = 0x0A1D0003, "the software RDMA device could not be loaded"
+    OTHER_PYTHON = 0x0A1D0004, "aiordma's compiled modules or pyverbs belong to another Python version"
+    PLAIN_TCP_PEER = 0x0A1D0005, "the peer speaks plain TCP"
+    TLS_PAYLOAD_POLICY = 0x0A1D0006, "TLS is asked for and payload outside TLS is not allowed"
+    PEER_UNREACHABLE = 0x0A1D0007, "the two RDMA devices cannot reach each other"
+    LIMIT_REACHED = 0x0A1D0008, "a configured limit on memory or connections is reached"
+    PROTOCOL_VIOLATION = 0x0A1D0009, "the peer broke the negotiation protocol"
+    DEVICE_FAILURE = 0x0A1D000A, "the RDMA device failed while the connection was set up"
+    SHUTTING_DOWN = 0x0A1D000B, "the RDMA engine of this event loop is shutting down"
+
+
+def describe(code: int) -> str:
+    """The text of ``code``; a code that we do not know is named by its number."""
+    known = Code._value2member_map_.get(code)
+    return known.text if isinstance(known, Code) else f"unknown reason 0x{code:08x}"

@@ -1,0 +1,380 @@
+"""LLC: control of a link, by SEND on the link itself (RFC 7609, section 3.3 and appendix A; Linux
+``net/smc/smc_llc.c``). Messages are 44 bytes (version 1); the header's type byte of version 2 is understood
+for messages of the same size.
+
+No I/O here: :func:`decode` takes the bytes of one receive, ``encode()`` gives those of one send.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from .codes import Code
+from .errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "MESSAGE_BYTES",
+    "AddLink",
+    "AnnounceAck",
+    "ConfirmLink",
+    "ConfirmRKey",
+    "DeleteLink",
+    "DeleteRKey",
+    "DeleteReason",
+    "LlcMessage",
+    "RToken",
+    "TestLink",
+    "decode",
+    "is_llc",
+]
+
+MESSAGE_BYTES = 44
+_RESPONSE = 0x80
+_BODY_BYTES = 40
+
+_CONFIRM_LINK = struct.Struct(">6s16s3sBIBB8x")
+_ADD_LINK = struct.Struct(">6s2x16s3sBB3s8x")
+_DELETE_LINK = struct.Struct(">BI35x")
+_RTOKEN = struct.Struct(">BIQ")
+_DELETE_RKEY = struct.Struct(">BB2x8I4x")
+_TEST_LINK = struct.Struct(">16s24x")
+
+
+def _violation(text: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"LLC: {text}", Code.PROTOCOL_VIOLATION)
+
+
+def _pack(kind: int, flags: int, body: bytes, byte2: int = 0) -> bytes:
+    return bytes((kind, MESSAGE_BYTES, byte2, flags)) + body
+
+
+def _sized(value: bytes, size: int, name: str) -> bytes:
+    if len(value) != size:
+        raise LocalProtocolError(f"LLC {name} must be {size} bytes, not {len(value)}")
+    return value
+
+
+def _ranged(value: int, high: int, name: str) -> int:
+    if not 0 <= value <= high:
+        raise LocalProtocolError(f"LLC {name} must be from 0 to {high}, not {value}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmLink:
+    """Proves that a new link carries data, each way once (request from the server, response from the
+    client)."""
+
+    kind_code: ClassVar[int] = 0x01
+
+    gid: bytes
+    """GID of the sender's port."""
+    qpn: int
+    """Sender's QP number."""
+    link_uid: int
+    """Sender's unique id of the link."""
+    link_num: int = 1
+    """Number of the link in its group, given by the server."""
+    mac: bytes = bytes(6)
+    """MAC address of the sender's port."""
+    max_links: int = 2
+    """Links the sender allows in the group."""
+    max_conns: int = 255
+    """Connections the sender allows in the group."""
+    response: bool = False
+    """This is the answer."""
+
+    def encode(self) -> bytes:
+        body = _CONFIRM_LINK.pack(
+            _sized(self.mac, 6, "mac"),
+            _sized(self.gid, 16, "GID"),
+            _ranged(self.qpn, 0xFFFFFF, "qpn").to_bytes(3, "big"),
+            _ranged(self.link_num, 255, "link_num"),
+            _ranged(self.link_uid, 0xFFFFFFFF, "link_uid"),
+            _ranged(self.max_links, 255, "max_links"),
+            _ranged(self.max_conns, 255, "max_conns"),
+        )
+        flags = 0x03 | (_RESPONSE if self.response else 0)  # 0x03: no eye catchers in the rings
+        return _pack(self.kind_code, flags, body)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> ConfirmLink:
+        mac, gid, qpn, num, uid, links, conns = _CONFIRM_LINK.unpack_from(data, 4)
+        return cls(
+            gid=gid,
+            qpn=int.from_bytes(qpn, "big"),
+            link_uid=uid,
+            link_num=num,
+            mac=mac,
+            max_links=links,
+            max_conns=conns,
+            response=bool(data[3] & _RESPONSE),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddLink:
+    """Offers a second link (over another port) for the group, or answers such an offer."""
+
+    kind_code: ClassVar[int] = 0x02
+
+    gid: bytes
+    """GID of the sender's port for the new link."""
+    qpn: int
+    """Sender's QP number for the new link."""
+    psn: int
+    """Sender's first PSN."""
+    link_num: int
+    """Number of the new link in its group."""
+    mtu: int = 3
+    """Sender's path MTU as ``ibv_mtu``."""
+    mac: bytes = bytes(6)
+    """MAC address of the sender's port."""
+    response: bool = False
+    """This is the answer."""
+    rejected: int | None = None
+    """In an answer: the reason for a refusal (1 = no alternate path), None when accepted."""
+
+    def encode(self) -> bytes:
+        flags = _RESPONSE if self.response else 0
+        if self.rejected is not None:
+            flags |= 0x40
+        body = _ADD_LINK.pack(
+            _sized(self.mac, 6, "mac"),
+            _sized(self.gid, 16, "GID"),
+            _ranged(self.qpn, 0xFFFFFF, "qpn").to_bytes(3, "big"),
+            _ranged(self.link_num, 255, "link_num"),
+            _ranged(self.mtu, 15, "mtu"),
+            _ranged(self.psn, 0xFFFFFF, "psn").to_bytes(3, "big"),
+        )
+        return _pack(self.kind_code, flags, body, _ranged(self.rejected or 0, 15, "reason"))
+
+    @classmethod
+    def _parse(cls, data: bytes) -> AddLink:
+        mac, gid, qpn, num, mtu, psn = _ADD_LINK.unpack_from(data, 4)
+        if not data[3] & 0x40 and not 1 <= mtu & 15 <= 5:
+            raise _violation(f"Add Link with path MTU code {mtu & 15} (1 to 5 exist)")
+        return cls(
+            gid=gid,
+            qpn=int.from_bytes(qpn, "big"),
+            psn=int.from_bytes(psn, "big"),
+            link_num=num,
+            mtu=mtu & 15,
+            mac=mac,
+            response=bool(data[3] & _RESPONSE),
+            rejected=data[2] & 15 if data[3] & 0x40 else None,
+        )
+
+
+class DeleteReason(enum.IntEnum):
+    """Why a link goes away."""
+
+    LOST_PATH = 0x00010000
+    OPERATOR = 0x00020000
+    PROGRAM = 0x00030000
+    PROTOCOL_VIOLATION = 0x00040000
+    NO_ASYMMETRIC_LINK = 0x00050000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteLink:
+    """Takes one link, or all of them (the end of the group), out of use."""
+
+    kind_code: ClassVar[int] = 0x04
+
+    reason: int
+    """A :class:`DeleteReason`, or a number that we do not know."""
+    link_num: int = 0
+    """Number of the link; ignored with ``all_links``."""
+    all_links: bool = False
+    """The whole group ends."""
+    orderly: bool = False
+    """Nothing is lost: connections have been moved or closed."""
+    response: bool = False
+    """This is the answer."""
+
+    def encode(self) -> bytes:
+        flags = (
+            (_RESPONSE if self.response else 0)
+            | (0x40 if self.all_links else 0)
+            | (0x20 if self.orderly else 0)
+        )
+        number = _ranged(self.link_num, 255, "link_num")
+        return _pack(
+            self.kind_code, flags, _DELETE_LINK.pack(number, _ranged(self.reason, 0xFFFFFFFF, "reason"))
+        )
+
+    @classmethod
+    def _parse(cls, data: bytes) -> DeleteLink:
+        num, reason = _DELETE_LINK.unpack_from(data, 4)
+        flags = data[3]
+        return cls(
+            reason=reason,
+            link_num=num,
+            all_links=bool(flags & 0x40),
+            orderly=bool(flags & 0x20),
+            response=bool(flags & _RESPONSE),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RToken:
+    """How the peer reaches one memory region over one link."""
+
+    link_num: int
+    """The link it holds for; ignored for the first of a message, which holds for the link it travels on."""
+    rkey: int
+    """Remote key."""
+    addr: int
+    """Virtual address of the region."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmRKey:
+    """Announces a new memory region, with its key for up to three links."""
+
+    kind_code: ClassVar[int] = 0x06
+
+    tokens: tuple[RToken, ...]
+    """One for the link that carries the message, then those of the other links (at most 3 in all)."""
+    response: bool = False
+    """This is the answer."""
+    negative: bool = False
+    """In an answer: refused."""
+    retry: bool = False
+    """In a negative answer: try again later."""
+
+    def encode(self) -> bytes:
+        if not 1 <= len(self.tokens) <= 3:
+            raise LocalProtocolError(f"LLC Confirm RKey takes 1 to 3 tokens, not {len(self.tokens)}")
+        body = b""
+        for i, token in enumerate(self.tokens):
+            first = len(self.tokens) - 1 if i == 0 else _ranged(token.link_num, 255, "link_num")
+            body += _RTOKEN.pack(
+                first, _ranged(token.rkey, 0xFFFFFFFF, "rkey"), _ranged(token.addr, (1 << 64) - 1, "addr")
+            )
+        flags = (
+            (_RESPONSE if self.response else 0) | (0x20 if self.negative else 0) | (0x10 if self.retry else 0)
+        )
+        return _pack(self.kind_code, flags, body.ljust(_BODY_BYTES, b"\0"))
+
+    @classmethod
+    def _parse(cls, data: bytes) -> ConfirmRKey:
+        if data[4] > 2:
+            raise _violation(f"Confirm RKey with {data[4]} further links (at most 2)")
+        parts = [_RTOKEN.unpack_from(data, 4 + 13 * i) for i in range(data[4] + 1)]
+        tokens = tuple(RToken(0 if i == 0 else p[0], p[1], p[2]) for i, p in enumerate(parts))
+        flags = data[3]
+        return cls(
+            tokens=tokens,
+            response=bool(flags & _RESPONSE),
+            negative=bool(flags & 0x20),
+            retry=bool(flags & 0x10),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestLink:
+    """Asks the peer's software (not only its NIC) for a sign of life; the answer carries the same 16
+    bytes."""
+
+    __test__: ClassVar[bool] = False  # not a pytest class
+    kind_code: ClassVar[int] = 0x07
+
+    user_data: bytes = bytes(16)
+    """Echoed by the answer."""
+    response: bool = False
+    """This is the answer."""
+
+    def encode(self) -> bytes:
+        body = _TEST_LINK.pack(_sized(self.user_data, 16, "user_data"))
+        return _pack(self.kind_code, _RESPONSE if self.response else 0, body)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> TestLink:
+        return cls(user_data=data[4:20], response=bool(data[3] & _RESPONSE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRKey:
+    """Says that memory regions are gone: the peer must not use these keys any more."""
+
+    kind_code: ClassVar[int] = 0x09
+
+    rkeys: tuple[int, ...]
+    """Remote keys, at most 8."""
+    error_mask: int = 0
+    """In an answer: bit 7 - i set when key i was not known."""
+    response: bool = False
+    """This is the answer."""
+    negative: bool = False
+    """In an answer: some key was not known."""
+
+    def encode(self) -> bytes:
+        if not 1 <= len(self.rkeys) <= 8:
+            raise LocalProtocolError(f"LLC Delete RKey takes 1 to 8 keys, not {len(self.rkeys)}")
+        keys = [_ranged(key, 0xFFFFFFFF, "rkey") for key in self.rkeys] + [0] * (8 - len(self.rkeys))
+        body = _DELETE_RKEY.pack(len(self.rkeys), _ranged(self.error_mask, 255, "error_mask"), *keys)
+        flags = (_RESPONSE if self.response else 0) | (0x20 if self.negative else 0)
+        return _pack(self.kind_code, flags, body)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> DeleteRKey:
+        count, mask, *keys = _DELETE_RKEY.unpack_from(data, 4)
+        if not 1 <= count <= 8:
+            raise _violation(f"Delete RKey with {count} keys (1 to 8)")
+        flags = data[3]
+        return cls(
+            rkeys=tuple(keys[:count]),
+            error_mask=mask,
+            response=bool(flags & _RESPONSE),
+            negative=bool(flags & 0x20),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceAck:
+    """Carries nothing but its immediate data: the acknowledgement that the ack timer sends when nothing else
+    does.
+
+    It takes a place in the window, so that any number of them cannot outrun the posted receives (``seqack``).
+    The type is the one of the credit announcement in Alibaba's kernel, with 0 credits.
+    """
+
+    kind_code: ClassVar[int] = 0x0A
+
+    def encode(self) -> bytes:
+        return _pack(self.kind_code, 0, bytes(_BODY_BYTES))
+
+    @classmethod
+    def _parse(cls, data: bytes) -> AnnounceAck:
+        return cls()
+
+
+LlcMessage: TypeAlias = ConfirmLink | AddLink | DeleteLink | ConfirmRKey | TestLink | DeleteRKey | AnnounceAck
+
+_TYPES: dict[int, type[LlcMessage]] = {
+    cls.kind_code: cls
+    for cls in (ConfirmLink, AddLink, DeleteLink, ConfirmRKey, TestLink, DeleteRKey, AnnounceAck)
+}
+
+
+def is_llc(first_byte: int) -> bool:
+    """Whether a received message with this first byte is LLC (of either version)."""
+    return first_byte >> 4 in (0, 2) and first_byte & 15 in _TYPES
+
+
+def decode(data: bytes | bytearray | memoryview) -> LlcMessage:
+    """One message.
+
+    :raises RemoteProtocolError: wrong size, unknown type or version, or a field that cannot be.
+    """
+    data = bytes(data)
+    if len(data) != MESSAGE_BYTES or data[1] != MESSAGE_BYTES:
+        raise _violation(f"message of {len(data)} bytes that says {data[1:2].hex() or '-'} (hex), not 44")
+    if not is_llc(data[0]):
+        raise _violation(f"unknown message type 0x{data[0]:02x}")
+    return _TYPES[data[0] & 15]._parse(data)

@@ -1,0 +1,127 @@
+"""LLC: our messages, a Linux kernel's messages, every way in which a message can be wrong."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiordma.proto import llc
+from aiordma.proto.errors import LocalProtocolError, RemoteProtocolError
+
+GID = bytes(range(16))
+
+MESSAGES: list[llc.LlcMessage] = [
+    llc.ConfirmLink(
+        gid=GID, qpn=0xABCDEF, link_uid=7, link_num=2, mac=b"\1\2\3\4\5\6", max_links=1, max_conns=9
+    ),
+    llc.ConfirmLink(gid=GID, qpn=1, link_uid=0xFFFFFFFF, response=True),
+    llc.AddLink(gid=GID, qpn=1, psn=0xFFFFFF, link_num=2, mtu=5),
+    llc.AddLink(gid=GID, qpn=1, psn=2, link_num=2, response=True, rejected=1),
+    llc.DeleteLink(reason=llc.DeleteReason.OPERATOR, link_num=1, orderly=True),
+    llc.DeleteLink(reason=5, all_links=True, response=True),
+    llc.ConfirmRKey(tokens=(llc.RToken(0, 1, 2),)),
+    llc.ConfirmRKey(
+        tokens=(llc.RToken(0, 1, 2), llc.RToken(2, 3, 4), llc.RToken(3, 5, (1 << 64) - 1)), response=True
+    ),
+    llc.ConfirmRKey(tokens=(llc.RToken(0, 1, 2),), response=True, negative=True, retry=True),
+    llc.TestLink(user_data=GID),
+    llc.TestLink(response=True),
+    llc.DeleteRKey(rkeys=(1, 2, 0xFFFFFFFF)),
+    llc.DeleteRKey(rkeys=tuple(range(8)), response=True, negative=True, error_mask=0x81),
+    llc.AnnounceAck(),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_roundtrip(message: llc.LlcMessage) -> None:
+    data = message.encode()
+    assert len(data) == data[1] == llc.MESSAGE_BYTES
+    assert llc.is_llc(data[0])
+    assert llc.decode(data) == message
+    assert llc.decode(memoryview(data)) == message
+
+
+def test_kernel_messages() -> None:
+    """Messages of a Linux 6.12 kernel: version 2, whose type byte is all that differs here."""
+    gid = bytes(10) + bytes.fromhex("ffff0a630102")
+    confirm = llc.decode(
+        bytes.fromhex("212c00032a483dbe7f5a") + gid + bytes.fromhex("000011010000010102ff") + bytes(8)
+    )
+    assert confirm == llc.ConfirmLink(
+        gid=gid,
+        qpn=0x11,
+        link_uid=0x101,
+        link_num=1,
+        mac=bytes.fromhex("2a483dbe7f5a"),
+        max_links=2,
+        max_conns=255,
+    )
+    delete = llc.decode(bytes.fromhex("292c0000010000000000034c") + bytes(32))
+    assert delete == llc.DeleteRKey(rkeys=(0x34C,))
+    answer = llc.decode(bytes.fromhex("292c008001") + bytes(39))
+    assert answer == llc.DeleteRKey(rkeys=(0,), response=True)
+
+
+@pytest.mark.parametrize(
+    ("message", "word"),
+    [
+        (llc.ConfirmLink(gid=b"", qpn=1, link_uid=1), "GID"),
+        (llc.ConfirmLink(gid=GID, qpn=1 << 24, link_uid=1), "qpn"),
+        (llc.AddLink(gid=GID, qpn=1, psn=1, link_num=256), "link_num"),
+        (llc.DeleteLink(reason=-1), "reason"),
+        (llc.ConfirmRKey(tokens=()), "1 to 3"),
+        (llc.ConfirmRKey(tokens=(llc.RToken(0, 1, 2),) * 4), "1 to 3"),
+        (llc.TestLink(user_data=b"x"), "user_data"),
+        (llc.DeleteRKey(rkeys=()), "1 to 8"),
+        (llc.DeleteRKey(rkeys=(0,) * 9), "1 to 8"),
+    ],
+)
+def test_bad_fields_are_refused_before_they_are_sent(message: llc.LlcMessage, word: str) -> None:
+    with pytest.raises(LocalProtocolError, match=word):
+        message.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"", "0 bytes"),
+        (b"\x01", "1 bytes"),
+        (bytes([1, 44]) + bytes(41), "43 bytes"),
+        (bytes([1, 43]) + bytes(42), "44 bytes that says 2b"),
+        (bytes([0x0B, 44]) + bytes(42), "type 0x0b"),
+        (bytes([0x11, 44]) + bytes(42), "type 0x11"),
+        (bytes([0xFE, 44]) + bytes(42), "type 0xfe"),
+        (bytes([2, 44]) + bytes(42), "path MTU code 0"),
+        (bytes([6, 44, 0, 0, 3]) + bytes(39), "3 further links"),
+        (bytes([9, 44, 0, 0, 0]) + bytes(39), "with 0 keys"),
+        (bytes([9, 44, 0, 0, 9]) + bytes(39), "with 9 keys"),
+    ],
+)
+def test_every_decode_error(data: bytes, word: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=word):
+        llc.decode(data)
+
+
+@given(st.binary(max_size=60))
+def test_fuzz_random_bytes(data: bytes) -> None:
+    try:
+        llc.decode(data)
+    except RemoteProtocolError:
+        pass
+
+
+def test_fuzz_mutated_messages() -> None:
+    rng = random.Random(44)
+    decoded = refused = 0
+    for _ in range(5000):
+        data = bytearray(rng.choice(MESSAGES).encode())
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            llc.decode(data)
+            decoded += 1
+        except RemoteProtocolError:
+            refused += 1
+    assert decoded > 100
+    assert refused > 100

@@ -1,0 +1,95 @@
+"""Errors: what they say, that they travel between processes, and how they are translated at the borders."""
+
+import errno
+import pickle
+
+import anyio
+import pytest
+
+from aiordma import errors
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.VerbsError(errno.ENOMEM, "ibv_reg_mr", "4 MiB; raise RLIMIT_MEMLOCK"),
+        errors.VerbsError(0, "ibv_open_device"),
+        errors.CompletionError(12, 0x81, "RDMA_WRITE", 77),
+        errors.CompletionError(99, 0, "SEND", 1),
+        errors.LinkError("retries used up", "10.0.0.2"),
+        errors.NegotiationError(errors.Code.NO_DEVICE, "looked at /sys"),
+        errors.NegotiationError(0x12345678),
+        errors.RemoteProtocolError("bad cursor", 7),
+        errors.LocalProtocolError("send after close"),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_errors_survive_pickling(error: errors.AioRdmaError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_verbs_error_is_an_oserror_with_operation() -> None:
+    error = errors.VerbsError(errno.ENOMEM, "ibv_reg_mr", "4 MiB")
+    assert isinstance(error, OSError)
+    assert error.errno == errno.ENOMEM
+    assert "ibv_reg_mr" in str(error)
+    assert "4 MiB" in str(error)
+
+
+def test_completion_error_names_the_status() -> None:
+    error = errors.CompletionError(12, 0x81, "RDMA_WRITE", 77)
+    assert error.status_name == "RETRY_EXC_ERR"
+    assert all(part in str(error) for part in ("RDMA_WRITE", "77", "0x81", "did not answer"))
+    assert errors.wc_status_name(23) == "TM_RNDV_INCOMPLETE"
+    assert errors.wc_status_name(24) == "STATUS_24"
+
+
+def test_codes_are_those_of_smc() -> None:
+    assert errors.Code.PEER_NO_SMC == 0x03010000
+    assert errors.Code.PEER_DECLINED == 0x05000000
+    assert len({code.text for code in errors.Code}) == len(errors.Code)
+    assert "0xdeadbeef" in errors.describe(0xDEADBEEF)
+
+
+def test_fallback_reason_says_who_decided() -> None:
+    local = errors.FallbackReason.of_local(errors.Code.NO_DEVICE, "see ibv_devices")
+    assert str(local).startswith("TCP 0x03030000: no RDMA device found: see ibv_devices")
+    peer = errors.FallbackReason.of_peer(errors.Code.NO_DEVICE)
+    assert (peer.local, peer.peer) == (0x05000000, 0x03030000)
+    assert str(peer).startswith("TCP 0x05000000/0x03030000: the peer declined")
+    caught = errors.FallbackReason.of_error(errors.NegotiationError(errors.Code.NO_DEVICE, "why"))
+    assert caught.code == errors.Code.NO_DEVICE
+    assert "why" in caught.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.CompletionError(12),
+        errors.LinkError("gone"),
+        errors.VerbsError(22, "ibv_post_send"),
+        errors.RemoteProtocolError("bad cursor"),
+    ],
+)
+def test_stream_errors_translates_and_chains(error: errors.AioRdmaError) -> None:
+    with pytest.raises(anyio.BrokenResourceError) as caught, errors.stream_errors():
+        raise error
+    assert caught.value.__cause__ is error
+    assert str(error) in str(caught.value)
+
+
+def test_stream_errors_leaves_our_own_mistakes_alone() -> None:
+    with pytest.raises(errors.LocalProtocolError), errors.stream_errors():
+        raise errors.LocalProtocolError("send after close")
+
+
+def test_connection_errors_for_asyncio() -> None:
+    broken = errors.LinkError("gone", "10.0.0.2")
+    error = errors.as_connection_error(broken)
+    assert isinstance(error, ConnectionResetError)
+    assert error.__cause__ is broken
+    pipe = BrokenPipeError("x")
+    assert errors.as_connection_error(pipe) is pipe
