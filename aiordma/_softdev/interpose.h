@@ -2,8 +2,10 @@
  * Pass-through to the real libibverbs.
  *
  * The device is found by the dynamic linker before libibverbs and answers for its own contexts; everything
- * else is handed on. The real library is opened on first need, never from a constructor: a pyverbs that
- * brings its own libibverbs must be able to load that one first.
+ * else is handed on. interpose.c exports every public ibv_* function that takes an object: one that were not
+ * exported and got an object of ours would run real code on our structs. The real library is opened on first
+ * need, never from a constructor: a pyverbs that brings its own libibverbs must be able to load that one
+ * first.
  */
 #ifndef AIORDMA_SOFT_INTERPOSE_H
 #define AIORDMA_SOFT_INTERPOSE_H
@@ -18,19 +20,83 @@
 
 #define SOFT_EXPORT __attribute__((visibility("default")))
 
-/* Address of name@version in the real libibverbs, or NULL when there is none. Counts as a call. */
+/* Address of name@version in the real libibverbs, or NULL when there is none. */
 void *soft_real_symbol(const char *name, const char *version);
 
 /* REAL(ibv_alloc_pd, "IBVERBS_1.1")(context): the real function; NULL when libibverbs is not installed. */
 #define REAL(name, version)                                                                                  \
-	({                                                                                                   \
-		static _Atomic(void *) cached_;                                                              \
-		void *f_ = atomic_load_explicit(&cached_, memory_order_relaxed);                             \
-		if (!f_) {                                                                                   \
-			f_ = soft_real_symbol(#name, version);                                               \
-			atomic_store_explicit(&cached_, f_, memory_order_relaxed);                           \
-		}                                                                                            \
-		(__typeof__(&name))f_;                                                                       \
-	})
+    ({                                                                                                       \
+        static _Atomic(void *) cached_;                                                                      \
+        void *f_ = atomic_load_explicit(&cached_, memory_order_relaxed);                                     \
+        if (!f_) {                                                                                           \
+            f_ = soft_real_symbol(#name, version);                                                           \
+            atomic_store_explicit(&cached_, f_, memory_order_relaxed);                                       \
+        }                                                                                                    \
+        (__typeof__(&name))f_;                                                                               \
+    })
+
+/* ---- The verbs of the software device: what interpose.c hands our objects to. Signatures, results and errno
+ * are those of the ibv_ functions, where the name is the same. ---- */
+
+/* device.c */
+struct ibv_device **soft_get_device_list(int *num_devices);
+void soft_free_device_list(struct ibv_device **list);
+__be64 soft_get_device_guid(void);
+int soft_read_sysfs_file(const char *file, char *buf, size_t size);
+struct ibv_context *soft_open_device(void);
+int soft_close_device(struct ibv_context *context);
+int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr);
+int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size);
+int soft_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey);
+int soft_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey);
+int soft_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
+int soft_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
+                      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size);
+ssize_t soft_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries,
+                             uint32_t flags, size_t entry_size);
+
+/* async.c */
+int soft_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
+void soft_ack_async_event(struct ibv_async_event *event);
+
+/* pd_mr.c: one registration; ibv_reg_mr and ibv_reg_mr_iova are special cases of it. */
+struct ibv_pd *soft_alloc_pd(struct ibv_context *context);
+int soft_dealloc_pd(struct ibv_pd *pd);
+struct ibv_mr *soft_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                 unsigned int access);
+int soft_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
+int soft_dereg_mr(struct ibv_mr *mr);
+
+/* cq.c */
+struct ibv_comp_channel *soft_create_comp_channel(struct ibv_context *context);
+int soft_destroy_comp_channel(struct ibv_comp_channel *channel);
+struct ibv_cq *soft_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                              struct ibv_comp_channel *channel, int comp_vector);
+int soft_resize_cq(struct ibv_cq *cq, int cqe);
+int soft_destroy_cq(struct ibv_cq *cq);
+int soft_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
+void soft_ack_cq_events(struct ibv_cq *cq, unsigned int nevents);
+
+/* srq.c */
+struct ibv_srq *soft_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
+int soft_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int attr_mask);
+int soft_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
+int soft_destroy_srq(struct ibv_srq *srq);
+
+/* qp.c */
+struct ibv_qp *soft_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+int soft_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
+int soft_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
+                  struct ibv_qp_init_attr *init_attr);
+int soft_destroy_qp(struct ibv_qp *qp);
+
+/* qp_ex.c */
+struct ibv_qp_ex *soft_qp_to_qp_ex(struct ibv_qp *qp);
+
+/* ah.c */
+struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
+int soft_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,
+                         struct ibv_grh *grh, struct ibv_ah_attr *attr);
+int soft_destroy_ah(struct ibv_ah *ah);
 
 #endif

@@ -40,6 +40,13 @@ enum {
 	SOFT_MAX_SLOT = 1 << (24 - SOFT_QPN_INDEX_BITS),
 	SOFT_CACHE_LINE = 64,
 	SOFT_GRH_BYTES = 40,
+	SOFT_GID_TABLE = 64,         /* length of the GID table; most of it is empty */
+	SOFT_COMP_VECTORS = 1,
+	SOFT_MAX_PD = 1 << 16,
+	SOFT_MAX_AH = 1 << 16,
+	SOFT_MAX_MW = 1 << 16,
+	SOFT_MAX_SRQ = 1 << 16,
+	SOFT_MAX_RD_ATOMIC = 128,
 };
 #define SOFT_MAX_MSG (UINT32_C(1) << 31)
 
@@ -67,6 +74,7 @@ struct soft_door;
 struct soft_slab;
 struct soft_wqe;
 struct soft_async; /* async.c */
+struct soft_gids;  /* gid.c */
 
 /* verbs_context "grows up" at its front, so our own fields follow it. */
 struct soft_ctx {
@@ -75,6 +83,7 @@ struct soft_ctx {
 	atomic_uint objects;         /* PDs, CQs, channels, ...: ibv_close_device answers EBUSY while any is left */
 	struct soft_ctx *next;       /* soft_proc's list */
 	struct soft_async *async;    /* async.c: queue behind v.context.async_fd */
+	struct soft_gids *gids;      /* gid.c */
 };
 
 struct soft_pd {
@@ -245,10 +254,27 @@ static inline bool soft_usable(struct soft_ctx *ctx)
 	errno = EIO;
 	return false;
 }
-/* device.c: is this one of our port's GIDs (so the destination is on this host)? */
+/* ---- gid.c ---------------------------------------------------------------------------------------- */
+
+int soft_gids_init(struct soft_ctx *ctx);
+void soft_gids_fini(struct soft_ctx *ctx);
+/* Is this one of our port's GIDs (so the destination is on this host)? */
 bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid);
-/* device.c: entry of our GID table; false when index is out of range. */
+/* Entry of our GID table; false when index is out of range. */
 bool soft_gid_get(struct soft_ctx *ctx, int index, union ibv_gid *gid);
+/* Its index, or -1. */
+int soft_gid_find(struct soft_ctx *ctx, const union ibv_gid *gid);
+
+/* ---- ah.c ----------------------------------------------------------------------------------------- */
+
+/* Can RoCE send there: our port, a GRH, a source GID that exists? For address handles and QP address vectors. */
+bool soft_route_is_valid(struct soft_ctx *ctx, const struct ibv_ah_attr *attr);
+/*
+ * The headers of a datagram with `payload` bytes as its receiver finds them before the payload: RoCEv2 over
+ * IPv6 has the IPv6 header there, over IPv4 twenty zero bytes and the IPv4 header.
+ */
+void soft_grh_write(uint8_t grh[SOFT_GRH_BYTES], const union ibv_gid *sgid, const struct ibv_global_route *route,
+		    uint32_t payload);
 
 /* ---- async.c -------------------------------------------------------------------------------------- */
 
