@@ -1,0 +1,38 @@
+"""Station 7: from "the completion channel is readable" to "a waiter resumes", on asyncio, uvloop and trio.
+
+The rest of the package never imports an event loop; it asks :func:`current` for the
+:class:`~aiordma.wake.base.Waker` of the loop it runs in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import Waker
+
+__all__ = ["current"]
+
+
+def current() -> Waker:
+    """The waker of the running event loop; always the same object for one loop.
+
+    :raises RuntimeError: no event loop runs in this thread.
+    """
+    # A trio task is looked for first: in guest mode a host asyncio loop runs in the same thread.
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        from . import _trio
+
+        return _trio.current()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "aiordma needs a running event loop (asyncio, uvloop or trio): call this from a coroutine"
+        ) from None
+    from . import _asyncio
+
+    return _asyncio.of_loop(loop)

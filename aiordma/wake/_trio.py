@@ -1,0 +1,248 @@
+"""The waker of a trio run."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from .base import run_guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .base import Callback
+
+_log = logging.getLogger("aiordma.wake")
+
+_current: trio.lowlevel.RunVar[TrioWaker] = trio.lowlevel.RunVar("aiordma waker")
+
+
+def current() -> TrioWaker:
+    try:
+        return _current.get()
+    except LookupError:
+        waker = TrioWaker()
+        _current.set(waker)
+        return waker
+
+
+class TrioWaiter:
+    __slots__ = ("_set", "_task")
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+        task = self._task
+        if task is not None:
+            self._task = None
+            trio.lowlevel.reschedule(task)
+
+    def clear(self) -> None:
+        self._set = False
+
+    async def wait(self) -> None:
+        if not self._set:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        self._set = False
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class TrioJob:
+    __slots__ = ("_scope", "done")
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self.done = False
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+    async def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with self._scope:
+                await main()
+        except Exception:
+            # What escapes a system task ends the whole trio run.
+            _log.exception("background task %r failed", main)
+        finally:
+            self.done = True
+
+
+class _Watch:
+    """One fd: a system task that waits for it and calls back."""
+
+    __slots__ = ("_callback", "_fd", "_scope", "ended")
+
+    def __init__(self, fd: int, callback: Callback) -> None:
+        self._fd = fd
+        self._callback = callback
+        self._scope = trio.CancelScope()
+        self.ended = False
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                # An ended watch must not touch its fd again: the number may be somebody else's by now.
+                while not self.ended:
+                    await trio.lowlevel.wait_readable(self._fd)
+                    if not self.ended:
+                        run_guarded(self._callback)
+        except (OSError, trio.ClosedResourceError):
+            _log.exception("fd %d cannot be watched any longer: it was closed before unwatch_fd()", self._fd)
+
+    def end(self) -> None:
+        self.ended = True
+        # The cancellation takes the fd out of epoll before this returns.
+        self._scope.cancel()
+
+
+class TrioTimer:
+    """A callback that waits for its time."""
+
+    __slots__ = ("callback", "when")
+
+    def __init__(self, when: float, callback: Callback) -> None:
+        self.when = when
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class TrioWaker:
+    name = "trio"
+    share = 0
+
+    def __init__(self) -> None:
+        self._watches: dict[int, _Watch] = {}
+        self._soon: deque[Callback] = deque()
+        self._soon_waiter: TrioWaiter | None = None
+        self._timers: list[tuple[float, int, TrioTimer]] = []
+        self._timer_numbers = itertools.count()
+        self._timer_waiter: TrioWaiter | None = None
+        self._end_callbacks: list[Callback] = []
+        self._has_end_hook = False
+
+    # -- readiness of file descriptors
+
+    def watch_fd(self, fd: int, callback: Callback) -> None:
+        if fd in self._watches:
+            raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
+        self._watches[fd] = watch = _Watch(fd, callback)
+        trio.lowlevel.spawn_system_task(watch.run, name=f"aiordma watch of fd {fd}")
+
+    def unwatch_fd(self, fd: int) -> None:
+        watch = self._watches.pop(fd, None)
+        if watch is not None:
+            watch.end()
+
+    async def wait_readable(self, fd: int) -> None:
+        if fd in self._watches:
+            raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
+        await trio.lowlevel.wait_readable(fd)
+
+    async def wait_writable(self, fd: int) -> None:
+        await trio.lowlevel.wait_writable(fd)
+
+    # -- waiting and calling
+
+    def new_waiter(self) -> TrioWaiter:
+        return TrioWaiter()
+
+    def call_soon(self, callback: Callback) -> None:
+        # trio's own way is built for other threads and costs a system call; a parked task costs none.
+        self._soon.append(callback)
+        if self._soon_waiter is None:
+            self._soon_waiter = TrioWaiter()
+            trio.lowlevel.spawn_system_task(self._run_soon, name="aiordma callbacks")
+        self._soon_waiter.set()
+
+    async def _run_soon(self) -> None:
+        assert self._soon_waiter is not None
+        while True:
+            await self._soon_waiter.wait()
+            for _ in range(len(self._soon)):
+                run_guarded(self._soon.popleft())
+            if self._soon:
+                # Callbacks that were added by callbacks wait for the next turn.
+                self._soon_waiter.set()
+                await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def call_at(self, when: float, callback: Callback) -> TrioTimer:
+        timer = TrioTimer(when, callback)
+        first = self._timers[0][0] if self._timers else math.inf
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
+        if self._timer_waiter is None:
+            self._timer_waiter = TrioWaiter()
+            trio.lowlevel.spawn_system_task(self._run_timers, name="aiordma timers")
+        elif when < first:
+            self._timer_waiter.set()
+        return timer
+
+    async def _run_timers(self) -> None:
+        assert self._timer_waiter is not None
+        while True:
+            now = trio.current_time()
+            while self._timers and (self._timers[0][0] <= now or self._timers[0][2].callback is None):
+                callback = heapq.heappop(self._timers)[2].callback
+                if callback is not None:
+                    run_guarded(callback)
+            with trio.CancelScope(deadline=self._timers[0][0] if self._timers else math.inf):
+                await self._timer_waiter.wait()
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def busy(self) -> bool | None:
+        return trio.lowlevel.current_statistics().tasks_runnable > 0
+
+    def at_loop_end(self, callback: Callback) -> None:
+        if not self._has_end_hook:
+            self._has_end_hook = True
+            trio.lowlevel.spawn_system_task(self._run_at_end, name="aiordma end of loop")
+        self._end_callbacks.append(callback)
+
+    async def _run_at_end(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            while self._end_callbacks:
+                run_guarded(self._end_callbacks.pop())
+
+    def spawn(self, main: Callable[[], Awaitable[None]]) -> TrioJob:
+        job = TrioJob()
+        trio.lowlevel.spawn_system_task(job.run, main, name=f"aiordma {getattr(main, '__qualname__', main)}")
+        return job
+
+    # -- checkpoints: trio's rule is that every call is one
+
+    async def checkpoint(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def cancel_check(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def shielded_yield(self) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def cancel_requested(self) -> bool:
+        return trio.current_effective_deadline() == -math.inf
+
+    def renew_share(self) -> None:
+        """Nothing to renew: every call yields."""
+
+    def share_overdue(self) -> bool:
+        return True

@@ -1,0 +1,123 @@
+"""What the rest of the package may ask of an event loop: one small contract, two implementations.
+
+Everything here belongs to one event loop and is called from its thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+__all__ = ["SHARE_OPERATIONS", "SHARE_SECONDS", "Callback", "Handle", "Job", "Waiter", "Waker", "run_guarded"]
+
+Callback = Callable[[], None]
+
+#: How many operations (4 KiB of payload count as one more) may complete in a row on asyncio before one of
+#: them gives the loop a turn, and for how many seconds spinning operations may do so.
+SHARE_OPERATIONS = 128
+SHARE_SECONDS = 0.001
+
+_log = logging.getLogger("aiordma.wake")
+
+
+def run_guarded(callback: Callback) -> None:
+    """Run a callback of ours where an exception would end somebody else's loop: log it and go on."""
+    try:
+        callback()
+    except Exception:
+        _log.exception("callback %r failed", callback)
+
+
+class Waiter(Protocol):
+    """A place for one task to wait. A ``set()`` is never lost: it is kept until a ``wait()`` takes it."""
+
+    def set(self) -> None:
+        """Let the waiting task, or else the next ``wait()``, go on. Repeated calls count once."""
+
+    def clear(self) -> None:
+        """Forget a ``set()`` that nobody took."""
+
+    async def wait(self) -> None:
+        """Return at once (not yielding) when set, else wait. Cancelled: a ``set()`` that came in stays."""
+
+
+class Handle(Protocol):
+    """A callback that waits for its time."""
+
+    def cancel(self) -> None:
+        """Do not call it; no effect when it was called already."""
+
+
+class Job(Protocol):
+    """A task that runs in the background of the loop."""
+
+    @property
+    def done(self) -> bool:
+        """True when it has ended, in whatever way."""
+
+    def cancel(self) -> None:
+        """Ask it to stop; idempotent."""
+
+
+class Waker(Protocol):
+    """The event loop, as this package sees it."""
+
+    #: "asyncio", "uvloop" or "trio".
+    name: str
+    #: What is left of the share of operations that may complete without yielding (see ``SHARE_OPERATIONS``).
+    #: Always 0 on trio, where each call is a full checkpoint.
+    share: int
+
+    def watch_fd(self, fd: int, callback: Callback) -> None:
+        """Call ``callback`` whenever ``fd`` is readable: level triggered, until ``unwatch_fd``.
+
+        :raises ValueError: the fd is watched already.
+        """
+
+    def unwatch_fd(self, fd: int) -> None:
+        """Stop watching; do this before the fd is closed. The callback is not called again. Idempotent."""
+
+    async def wait_readable(self, fd: int) -> None:
+        """Wait once until ``fd``, which nobody else watches, is readable or has failed."""
+
+    async def wait_writable(self, fd: int) -> None:
+        """Wait once until ``fd`` is writable or has failed."""
+
+    def new_waiter(self) -> Waiter: ...
+
+    def call_soon(self, callback: Callback) -> None:
+        """Call it in the next turn of the loop, after what is ready now."""
+
+    def call_at(self, when: float, callback: Callback) -> Handle:
+        """Call it at ``when`` seconds of :meth:`now`."""
+
+    def now(self) -> float:
+        """The loop's clock, in seconds."""
+
+    def busy(self) -> bool | None:
+        """True when others are ready to run in this loop now; None when this loop does not tell."""
+
+    def at_loop_end(self, callback: Callback) -> None:
+        """Call it once when the loop shuts down; the last one registered is called first."""
+
+    def spawn(self, main: Callable[[], Awaitable[None]]) -> Job:
+        """Run ``main()`` in the background; an exception that escapes is logged."""
+
+    async def checkpoint(self) -> None:
+        """Give others a turn, raise when cancelled, and begin a new share."""
+
+    async def cancel_check(self) -> None:
+        """Raise when the calling task has been cancelled; otherwise return without yielding."""
+
+    async def shielded_yield(self) -> None:
+        """Give others a turn, not noticing a cancellation: something was taken that must not be lost."""
+
+    def cancel_requested(self) -> bool:
+        """True when a ``cancel_check()`` would raise. Costs no more than a few lookups."""
+
+    def renew_share(self) -> None:
+        """Begin a new share: the calling task has just really waited, so others had their turn."""
+
+    def share_overdue(self) -> bool:
+        """True when the share has lasted for longer than ``SHARE_SECONDS`` (one look at the clock)."""

@@ -1,0 +1,30 @@
+"""The event loops every async test runs on, and what no test may do: block the loop, warn, hang."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "asyncio": ("asyncio", {}),
+    "asyncio+uvloop": ("asyncio", {"use_uvloop": True}),
+    "trio": ("trio", {}),
+}
+
+
+@pytest.fixture(params=list(LOOPS))
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Every event loop the library runs on."""
+    return LOOPS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def blockbuster() -> Iterator[BlockBuster]:
+    """A call that blocks the event loop is an error."""
+    with blockbuster_ctx("aiordma") as bb:
+        yield bb
