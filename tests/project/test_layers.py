@@ -20,7 +20,7 @@ PACKAGE = ROOT / "aiordma"
 # but `test_every_module_has_a_layer` demands that it is listed.
 LAYERS: list[set[str]] = [
     {"proto", "errors", "config"},
-    {"_softdev", "_ring", "_qp", "_cq", "verbs", "credit"},
+    {"_softdev", "_accessors", "_ring", "_qp", "_cq", "verbs", "credit"},
     {"wake"},
     {"observe"},
     {"engine", "link", "linkgroup", "negotiate", "tcp"},
