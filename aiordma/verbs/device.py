@@ -1,0 +1,226 @@
+"""An open RDMA device: what it can do, and the port and GID that are used."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import Code, NegotiationError, VerbsError
+from .abi import GidType, Mtu, PortState
+from .fork import protect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .softlib import SoftLibrary
+
+_LINK_LAYER_ETHERNET = 2
+
+
+class Pyverbs(NamedTuple):
+    """The classes of pyverbs that are used. They have no type information, and must not be searched with
+    ``getattr``: reading some of their properties ends the process."""
+
+    Context: Any
+    PD: Any
+    CompChannel: Any
+    CQ: Any
+    QP: Any
+    QPAttr: Any
+    QPCap: Any
+    QPInitAttr: Any
+    MR: Any
+    AHAttr: Any
+    GID: Any
+    GlobalRoute: Any
+    get_device_list: Any
+    PyverbsError: type[Exception]
+
+
+@dataclass(slots=True)
+class DeviceLimits:
+    """What the device grants at most. ``max_inline_bytes`` is found by trying, at the first QP."""
+
+    max_qp_wr: int
+    max_sge: int
+    max_cqe: int
+    max_qp: int
+    max_mr: int
+    max_mr_bytes: int
+    max_qp_rd_atom: int
+    max_qp_init_rd_atom: int
+    max_msg_bytes: int
+    max_inline_bytes: int = 0
+
+
+class Gid(NamedTuple):
+    """One entry of a port's GID table."""
+
+    slot: int
+    raw: bytes
+    type: GidType
+
+
+@dataclass(eq=False)
+class Backend:
+    """An open device with the port, GID and path MTU that aiordma uses on it.
+
+    Each engine opens its own (:func:`aiordma.verbs.backend.open_backend`) and closes it at its end, after
+    everything that was made on it.
+    """
+
+    name: str
+    is_soft: bool
+    is_iwarp: bool
+    context: Any = field(repr=False)
+    pyverbs: Pyverbs = field(repr=False)
+    soft: SoftLibrary | None = field(repr=False)
+    port: int
+    gid: Gid
+    #: Local identifier of the port on InfiniBand, 0 on Ethernet.
+    lid: int
+    mtu: Mtu
+    limits: DeviceLimits
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def in_forked_child(self) -> bool:
+        """Whether this process is not the one that opened the device."""
+        return os.getpid() != self.pid
+
+    def check_process(self) -> None:
+        """Raises RuntimeError in a forked child: a device belongs to the process that opened it."""
+        if self.in_forked_child:
+            raise RuntimeError(
+                f"RDMA device {self.name} was opened by process {self.pid} and cannot be used in its forked "
+                f"child {os.getpid()}: open connections after the fork, or spawn processes"
+            )
+
+    def alloc_pd(self) -> Any:
+        """A new protection domain (pyverbs PD). Raises VerbsError."""
+        self.check_process()
+        with translated(self.pyverbs, "ibv_alloc_pd", f"device {self.name}"):
+            return protect(self.pyverbs.PD(self.context))
+
+    def symbol(self, name: str) -> int:
+        """Address of a libibverbs function as this device needs it (of the software device's own, if it is
+        that).
+
+        Raises NegotiationError when there is none.
+        """
+        try:
+            if self.soft is not None:
+                return self.soft.symbol(name)
+            library = ctypes.CDLL("libibverbs.so.1")
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        except (OSError, AttributeError) as error:
+            raise NegotiationError(
+                Code.NO_SMCR_DEVICE, f"no function {name} in libibverbs: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Close the device and what is still open on it. Idempotent; does nothing in a forked child."""
+        if not self.in_forked_child:
+            with translated(self.pyverbs, "ibv_close_device", self.name):
+                self.context.close()
+
+
+@contextlib.contextmanager
+def translated(pyverbs: Pyverbs, operation: str, detail: str = "") -> Iterator[None]:
+    """Turn pyverbs' errors into VerbsError with the errno, the call and what it was about."""
+    try:
+        yield
+    except pyverbs.PyverbsError as error:
+        raise VerbsError(_errno_of(error), operation, detail) from error
+
+
+def _errno_of(error: Exception) -> int:
+    # pyverbs uses -1 for "unknown", and hands some calls' negative results on as they are.
+    code = getattr(error, "error_code", -1)
+    return 0 if not isinstance(code, int) or code == -1 else abs(code)
+
+
+def inspect(name: str, context: Any, pyverbs: Pyverbs, soft: SoftLibrary | None, is_iwarp: bool) -> Backend:
+    """A :class:`Backend` for an open pyverbs context: finds an active port, its best GID and the limits.
+
+    Raises NegotiationError when no port is usable.
+    """
+    with translated(pyverbs, "ibv_query_device", name):
+        device = context.query_device()
+    seen = []
+    for port in range(1, device.phys_port_cnt + 1):
+        with translated(pyverbs, "ibv_query_port", f"{name} port {port}"):
+            attr = context.query_port(port)
+        if attr.state not in (PortState.ACTIVE, PortState.ACTIVE_DEFER):
+            seen.append(f"port {port} is not active")
+            continue
+        gid = best_gid(
+            _gids(context, pyverbs, port, attr.gid_tbl_len, attr.link_layer == _LINK_LAYER_ETHERNET)
+        )
+        if gid is None:
+            seen.append(f"port {port} has no GID (has its interface an IP address?)")
+            continue
+        limits = DeviceLimits(
+            max_qp_wr=device.max_qp_wr,
+            max_sge=device.max_sge,
+            max_cqe=device.max_cqe,
+            max_qp=device.max_qp,
+            max_mr=device.max_mr,
+            max_mr_bytes=device.max_mr_size,
+            max_qp_rd_atom=device.max_qp_rd_atom,
+            max_qp_init_rd_atom=device.max_qp_init_rd_atom,
+            max_msg_bytes=attr.max_msg_sz,
+        )
+        return Backend(
+            name=name,
+            is_soft=soft is not None,
+            is_iwarp=is_iwarp,
+            context=context,
+            pyverbs=pyverbs,
+            soft=soft,
+            port=port,
+            gid=gid,
+            lid=attr.lid,
+            mtu=Mtu(attr.active_mtu),
+            limits=limits,
+        )
+    raise NegotiationError(Code.NO_SMCR_DEVICE, f"{name}: {'; '.join(seen) or 'it has no port'}")
+
+
+def _gids(context: Any, pyverbs: Pyverbs, port: int, length: int, ethernet: bool) -> list[Gid]:
+    gids = []
+    for index in range(length):
+        try:
+            entry = context.query_gid_ex(port, index)
+        except pyverbs.PyverbsError:
+            # An empty slot of the table.
+            continue
+        raw = b"".join(
+            half.to_bytes(8, sys.byteorder) for half in (entry.gid_subnet_prefix, entry.gid_interface_id)
+        )
+        if any(raw[8:]):
+            gids.append(Gid(index, raw, GidType(entry.gid_type) if ethernet else GidType.IB))
+    return gids
+
+
+def best_gid(gids: list[Gid]) -> Gid | None:
+    """The GID to use: RoCEv2 on an IPv4 address, on a routable IPv6 one, on a link-local one; then others."""
+
+    def rank(gid: Gid) -> tuple[bool, bool, bool, int]:
+        ipv4 = gid.raw[:12] == bytes(10) + b"\xff\xff"
+        link_local = gid.raw[:2] == b"\xfe\x80"
+        loopback = ipv4 and gid.raw[12] == 127
+        return gid.type != GidType.ROCE_V2, loopback, link_local, 0 if ipv4 else 1
+
+    return min(gids, key=lambda gid: (rank(gid), gid.slot), default=None)
+
+
+def format_gid(raw: bytes) -> str:
+    """The eight-word notation that pyverbs reads: ``0000:0000:0000:0000:0000:ffff:7f00:0001``."""
+    if len(raw) != 16:
+        raise ValueError(f"a GID has 16 bytes, not {len(raw)}")
+    return raw.hex(":", 2)

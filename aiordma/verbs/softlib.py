@@ -1,0 +1,100 @@
+"""The software device's library: found, loaded, and asked.
+
+``libaiordma_soft.so`` exports the public ``ibv_*`` functions and answers for its own device; everything else
+it hands on to the real libibverbs. For pyverbs to see it, it must be in the process's global symbol scope
+before pyverbs' modules are loaded, so this module imports neither pyverbs nor anything that does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+LIBRARY = "libaiordma_soft.so"
+
+_loaded: SoftLibrary | None = None
+
+
+class SoftLibrary:
+    """The loaded library (once per process, see :func:`load`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lib = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL, use_errno=True)
+        self._handle = lib
+        self._calls = lib.aiordma_soft_calls
+        self._calls.restype = ctypes.c_uint64
+        self._calls.argtypes = []
+        self._is = lib.aiordma_soft_is
+        self._is.restype = ctypes.c_int
+        self._is.argtypes = [ctypes.c_void_p]
+        self._alloc = lib.aiordma_soft_alloc
+        self._alloc.restype = ctypes.c_void_p
+        self._alloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._free = lib.aiordma_soft_free
+        self._free.restype = ctypes.c_int
+        self._free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+    def calls(self) -> int:
+        """How many ``ibv_*`` calls came through the library: proof that it is interposed."""
+        return int(self._calls())
+
+    def owns(self, context_pointer: int) -> bool:
+        """Whether this ``struct ibv_context *`` is the software device's."""
+        return bool(self._is(context_pointer))
+
+    def alloc(self, pd_pointer: int, length: int) -> int:
+        """Address of ``length`` bytes that QP peers of this PD can map once registered. Raises OSError."""
+        ctypes.set_errno(0)
+        address = self._alloc(pd_pointer, length)
+        if not address:
+            raise OSError(
+                ctypes.get_errno(), f"the software device cannot allocate {length} bytes of shared memory"
+            )
+        return int(address)
+
+    def free(self, pd_pointer: int, address: int, length: int) -> None:
+        """Free memory of :meth:`alloc`, after it was deregistered. Raises OSError."""
+        error = self._free(pd_pointer, address, length)
+        if error:
+            raise OSError(error, f"the software device does not take back {length} bytes at {address:#x}")
+
+    def symbol(self, name: str) -> int:
+        """Address of one of its functions."""
+        return ctypes.cast(getattr(self._handle, name), ctypes.c_void_p).value or 0
+
+
+def locate() -> Path | None:
+    """Where the library is: in the package, or (editable installs) beside its compiled modules."""
+    directories = [Path(__file__).parents[1]]
+    spec = importlib.util.find_spec("aiordma._accessors")
+    if spec is not None and spec.origin:
+        directories.append(Path(spec.origin).parent)
+    for directory in directories:
+        path = directory / LIBRARY
+        if path.is_file():
+            return path
+    return None
+
+
+def load() -> SoftLibrary:
+    """Load the library into the process's global scope; the same object every time.
+
+    Raises OSError when it is not installed or cannot be loaded.
+    """
+    global _loaded
+    if _loaded is None:
+        path = locate()
+        if path is None:
+            raise FileNotFoundError(
+                f"{LIBRARY} is not installed: aiordma was built without <infiniband/verbs.h>; install "
+                "libibverbs-dev and install aiordma again"
+            )
+        _loaded = SoftLibrary(path)
+    return _loaded
+
+
+def loaded() -> SoftLibrary | None:
+    """The library if this process has loaded it, without loading it."""
+    return _loaded
