@@ -94,7 +94,14 @@ docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 
 # ---- to look at --------------------------------------------------------------------------------------------
 
-bench: install ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)
+# ucxx is compared when its wheel can be had; without it the report says that it was not measured, and why.
+.venv/.deps-bench: .venv/.deps benchmarks/requirements.txt
+	@echo "== ucxx, a peer of the benchmarks (some 350 MB)"
+	@$(PY) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt || \
+	  echo "ucxx could not be installed (pip's reason is above): it will be missing from the comparison"
+	@touch $@
+
+bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)
 	$(PY) -m benchmarks $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 demo: install ## a real Redis behind the RDMA proxy, checked and measured

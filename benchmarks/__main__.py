@@ -1,0 +1,80 @@
+"""`python -m benchmarks` (see `make bench`): run, keep all rounds as JSON, write the tables."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from .peers import PEERS
+from .report import markdown
+from .runner import WORKLOADS, Plan, run
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks-results.md"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
+    parser.add_argument("--rounds", type=int, help="rounds over all peers (5; with --quick 1)")
+    parser.add_argument("--seconds", type=float, help="time for one number (0.35; with --quick 0.06)")
+    parser.add_argument("--quick", action="store_true", help="a look in under a minute; the docs stay")
+    parser.add_argument("--peers", default="*", help="names or patterns, by commas (--list shows them)")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="by commas")
+    parser.add_argument("--list", action="store_true", help="list the peers and end")
+    parser.add_argument("--report", type=Path, help="no run: show the tables of this result file")
+    options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = 1 if options.quick else 5
+    if options.seconds is None:
+        options.seconds = 0.06 if options.quick else 0.35
+    if options.rounds < 1 or options.seconds <= 0:
+        parser.error("--rounds must be at least 1 and --seconds more than 0")
+    return options
+
+
+def main() -> int:
+    options = _options()
+    if options.list:
+        for peer in PEERS.values():
+            print(f"{peer.name:24}{peer.title}")
+        return 0
+    console = Console(stderr=True)
+    if options.report is not None:
+        text = markdown(json.loads(options.report.read_text(encoding="utf-8")))
+        Console().print(Markdown(text))
+        return 0
+
+    patterns = options.peers.split(",")
+    peers = [peer for peer in PEERS.values() if any(fnmatch(peer.name, pattern) for pattern in patterns)]
+    if not peers:
+        console.print(f"no peer is named like {options.peers!r}; --list shows the names")
+        return 2
+    plan = Plan(peers, options.rounds, options.seconds, options.quick, tuple(options.workloads.split(",")))
+    started = datetime.datetime.now(datetime.UTC)
+    results = run(plan, lambda line: console.print(f"[dim]{line}[/dim]", highlight=False))
+    results["started"] = started.isoformat(timespec="seconds")
+
+    whole = not options.quick and len(peers) == len(PEERS) and plan.workloads == WORKLOADS
+    name = f"{started:%Y%m%d-%H%M%S}-{results['machine']['revision'] or 'unknown'}" if whole else "partial"
+    RESULTS.mkdir(exist_ok=True)
+    target = RESULTS / f"{name}.json"
+    target.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    text = markdown(results)
+    Console().print(Markdown(text))
+    console.print(f"all rounds: {target.relative_to(ROOT)}")
+    if whole:
+        PAGE.write_text(text, encoding="utf-8")
+        console.print(f"tables: {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Who is compared: each peer is a transport (imported only where it runs), a loop and an environment."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+
+from .base import Transport
+
+
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    title: str
+    factory: str
+    """`module:function` in this package; makes the Transport."""
+    loop: str = "asyncio"
+    environment: dict[str, str] = field(default_factory=dict)
+    path: str | None = None
+    """What aiordma must say carries the bytes; a run on another path is no result."""
+    workloads: frozenset[str] | None = None
+    """None: all."""
+
+    @property
+    def ours(self) -> bool:
+        return self.path is not None
+
+    def transport(self) -> Transport:
+        module, function = self.factory.split(":")
+        made: Transport = getattr(importlib.import_module(f".{module}", __package__), function)()
+        return made
+
+
+def _ours() -> list[Peer]:
+    modes = [
+        ("hybrid", "", {}, "rdma"),
+        ("events", ", events only", {"AIORDMA_BUSY_POLL_US": "0"}, "rdma"),
+        ("tcp", ", TCP fallback", {"AIORDMA_MODE": "tcp"}, "tcp"),
+    ]
+    surfaces = [
+        ("stream", "aiordma streams", "bytestream:aiordma_bytestream"),
+        ("writer", "aiordma StreamWriter", "streams:aiordma_streams"),
+    ]
+    return [
+        Peer(f"{surface}-{mode}-{loop}", f"{title}{suffix} ({loop})", factory, loop, environment, path)
+        for surface, title, factory in surfaces
+        for mode, suffix, environment, path in modes
+        for loop in ("asyncio", "uvloop")
+    ]
+
+
+def _others() -> list[Peer]:
+    found = [
+        Peer(f"{name}-{loop}", f"{loop} {title}", factory, loop)
+        for name, title, factory in (
+            ("tcp", "TCP streams", "streams:asyncio_tcp"),
+            ("unix", "Unix streams", "streams:asyncio_unix"),
+        )
+        for loop in ("asyncio", "uvloop")
+    ]
+    found += [
+        Peer(f"anyio-{loop}", f"anyio TCP ({loop})", "bytestream:anyio_tcp", loop)
+        for loop in ("asyncio", "uvloop")
+    ]
+    # Its endpoints are made for few, long connections; a thousand of them is not what it is for.
+    few = frozenset({"roundtrip", "throughput", "throughput_kept", "setup"})
+    found += [
+        Peer(
+            f"ucxx-{mode}",
+            f"ucxx ({mode} progress)",
+            "ucxx:ucxx_endpoints",
+            "asyncio",
+            {"UCXPY_PROGRESS_MODE": mode, "UCX_WARN_UNUSED_ENV_VARS": "n"},
+            workloads=few,
+        )
+        for mode in ("thread", "polling")
+    ]
+    return found
+
+
+PEERS: dict[str, Peer] = {peer.name: peer for peer in _ours() + _others()}

@@ -1,0 +1,39 @@
+"""What a benchmark needs of a way to move bytes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Connection(Protocol):
+    """The client's end. One connection serves one workload: the first request decides."""
+
+    @property
+    def path(self) -> str | None:
+        """ "rdma" or "tcp" where aiordma carries the bytes; None for the others."""
+
+    async def start_echo(self, size: int) -> None:
+        """Ask the server to echo messages of `size` bytes."""
+
+    async def ping(self, size: int, until: float, seconds: array[float]) -> None:
+        """Round trips of `size` bytes, at least one, until `perf_counter()` passes `until`; adds times."""
+
+    async def flood(self, size: int, count: int) -> int:
+        """Send `count` times `size` bytes; returns, when all have arrived, the server's CPU time in ns."""
+
+    async def memory(self) -> tuple[int, int]:
+        """(anonymous, shared) resident bytes of the server process."""
+
+    async def keep_freed_memory(self) -> None:
+        """Have the server do `wire.keep_freed_memory()`."""
+
+    async def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    async def serve(self, ready: Callable[[str], None]) -> None:
+        """Listen, call `ready(address)`, serve until cancelled."""
+
+    async def connect(self, address: str) -> Connection: ...

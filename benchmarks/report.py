@@ -1,0 +1,157 @@
+"""Results as Markdown, for the documentation and for the terminal alike."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from .summary import Summary
+from .targets import verdicts
+
+BASE = "tcp-uvloop"
+
+THROUGHPUT_NOTE = """\
+Median over the rounds, [smallest-largest], (ratio to uvloop TCP streams); CPU: sender's + receiver's. A
+receiver that takes `bytes` of up to 256 KiB pays page faults for them or does not, depending on how its
+heap happens to lie, so some rows differ much from round to round. "Memory kept" is the same with glibc
+told, in all processes, to keep what was freed.
+"""
+
+
+def markdown(results: dict[str, Any]) -> str:
+    summary = Summary(results)
+    parts = [
+        _machine(results),
+        "## What it must reach\n",
+        _targets(summary),
+        "## Round trips\n",
+        "Median over the rounds of each round's p50 / p99, in microseconds; in brackets how many times faster"
+        f" than {summary.title(BASE)} (p50).\n",
+        _roundtrips(summary),
+        "## 1 MiB sends\n",
+        THROUGHPUT_NOTE,
+        _throughput(summary),
+        "## Opening connections\n",
+        "`connect`: until the stream is there. `answered`: until a first 64 B round trip on it is done, too."
+        " `first`: the very first connection of the process. Microseconds.\n",
+        _setup(summary),
+        "## Many connections\n",
+        "64 B round trips a second over all connections between two processes, and p99 in microseconds.\n",
+        _connections(summary),
+        "## Memory of an idle stream\n",
+        "KiB for each process. Shared: the rings on the software device. Anonymous: everything else.\n",
+        _memory(summary),
+    ]
+    if problems := summary.problems():
+        parts += ["## Not measured\n", *(f"* {title}: {'; '.join(said)}" for title, said in problems.items())]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(results: dict[str, Any]) -> str:
+    machine = results["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items() if version)
+    revision = machine["revision"] or "unknown"
+    if machine["modified"]:
+        revision += " with local changes"
+    kind = "virtual machine" if machine["virtual"] else "machine"
+    return (
+        f"{machine['cpu']}, {machine['cpus']} CPUs ({kind}), {machine['system']}, kernel {machine['kernel']},"
+        f" Python {machine['python']}; {packages}; revision {revision}."
+        f" {results['rounds']} rounds of {results['slice_seconds']:g} s a number,"
+        f" load before: {machine['load_before']:.1f}.\n"
+    )
+
+
+def _targets(summary: Summary) -> str:
+    words = {True: "yes", False: "**no**", None: "-"}
+    rows = [[v.work, v.against, v.demanded, v.measured, words[v.reached]] for v in verdicts(summary)]
+    return _table(["work", "against", "at least", "measured", "reached"], rows)
+
+
+def _number(value: float | None, form: str = ".1f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _peers(summary: Summary, workload: str) -> list[str]:
+    return [
+        name
+        for name, data in summary.results["peers"].items()
+        if any(workload in one.get("results", {}) for one in data["rounds"])
+    ]
+
+
+def _roundtrips(summary: Summary) -> str:
+    sizes = ("64", "4096", "65536")
+    rows = []
+    for peer in _peers(summary, "roundtrip"):
+        row = [summary.title(peer)]
+        for size in sizes:
+            p50 = summary.value(peer, "roundtrip", size, "p50_us")
+            p99 = summary.value(peer, "roundtrip", size, "p99_us")
+            base = summary.value(BASE, "roundtrip", size, "p50_us")
+            ratio = f" ({base / p50:.1f}x)" if base and p50 else ""
+            row.append(f"{_number(p50)} / {_number(p99)}{ratio}")
+        rows.append(row)
+    return _table(["", "64 B", "4 KiB", "64 KiB"], rows)
+
+
+def _throughput(summary: Summary) -> str:
+    rows = []
+    for peer in _peers(summary, "throughput"):
+        row = [summary.title(peer)]
+        for workload in ("throughput", "throughput_kept"):
+            rates = summary.rounds(peer, workload, "gigabytes_per_second")
+            if not rates:
+                row += ["-", "-"]
+                continue
+            rate, base = statistics.median(rates), summary.value(BASE, workload, "gigabytes_per_second")
+            ratio = f" ({rate / base:.1f}x)" if base else ""
+            row.append(f"{rate:.2f} [{min(rates):.2f}-{max(rates):.2f}]{ratio}")
+            cpu = [summary.value(peer, workload, f"{side}_cpu_ns_per_kib") for side in ("client", "server")]
+            row.append(" + ".join(_number(value, ".0f") for value in cpu))
+        rows.append(row)
+    cpu_title = "CPU, ns/KiB"
+    return _table(["", "GB/s", cpu_title, "GB/s, memory kept", cpu_title], rows)
+
+
+def _setup(summary: Summary) -> str:
+    keys = ("connect_p50_us", "connect_p99_us", "answered_p50_us", "first_us")
+    rows = [
+        [summary.title(peer), *(_number(summary.value(peer, "setup", key), ".0f") for key in keys)]
+        for peer in _peers(summary, "setup")
+    ]
+    return _table(["", "connect p50", "connect p99", "answered p50", "first"], rows)
+
+
+def _connections(summary: Summary) -> str:
+    counts = ("1", "10", "100", "1000")
+    rows = []
+    for peer in _peers(summary, "connections"):
+        row = [summary.title(peer)]
+        for count in counts:
+            rate = summary.value(peer, "connections", count, "per_second")
+            p99 = summary.value(peer, "connections", count, "p99_us")
+            row.append("-" if rate is None else f"{rate:,.0f} / {_number(p99, '.0f')}")
+        rows.append(row)
+    return _table(["", *(f"{count} conn." for count in counts)], rows)
+
+
+def _memory(summary: Summary) -> str:
+    keys = (
+        "client_anonymous_bytes",
+        "client_shared_bytes",
+        "server_anonymous_bytes",
+        "server_shared_bytes",
+    )
+    rows = []
+    for peer in _peers(summary, "memory"):
+        values = [summary.value(peer, "memory", key) for key in keys]
+        rows.append([summary.title(peer), *(_number(None if v is None else v / 1024) for v in values)])
+    return _table(["", "client, anonymous", "client, shared", "server, anonymous", "server, shared"], rows)

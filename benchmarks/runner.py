@@ -1,0 +1,118 @@
+"""Runs the peers: a fresh pair of processes for each peer and round, pinned apart, peers alternating."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .machine import describe
+from .peers import Peer
+
+# "setup" comes first: it measures the first connection of a process too.
+WORKLOADS = ("setup", "roundtrip", "throughput", "connections", "memory", "throughput_kept")
+# A peer that hangs is an error of its own, not the end of the run.
+PEER_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    peers: list[Peer]
+    rounds: int
+    slice_seconds: float
+    quick: bool
+    workloads: tuple[str, ...] = WORKLOADS
+
+
+def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
+    """All rounds of all peers, as JSON-able data."""
+    results: dict[str, Any] = {
+        "machine": describe(),
+        "rounds": plan.rounds,
+        "slice_seconds": plan.slice_seconds,
+        "quick": plan.quick,
+        "peers": {peer.name: {"title": peer.title, "ours": peer.ours, "rounds": []} for peer in plan.peers},
+    }
+    for number in range(plan.rounds):
+        # Rotated, so that no peer always runs after the same one.
+        shift = number * len(plan.peers) // plan.rounds
+        for peer in plan.peers[shift:] + plan.peers[:shift]:
+            tell(f"round {number + 1}/{plan.rounds}  {peer.title}")
+            found = _run_peer(peer, plan, memory=number == 0)
+            results["peers"][peer.name]["rounds"].append(found)
+    return results
+
+
+def _cpus() -> tuple[int | None, int | None]:
+    """(server's, client's): two different ones, or no pinning on a machine with one."""
+    there = sorted(os.sched_getaffinity(0))
+    return (there[0], there[1]) if len(there) > 1 else (None, None)
+
+
+def _command(role: str, peer: Peer, cpu: int | None, *more: str) -> list[str]:
+    pin = [] if cpu is None else ["--cpu", str(cpu)]
+    return [sys.executable, "-m", "benchmarks.worker", role, peer.name, *pin, *more]
+
+
+def _run_peer(peer: Peer, plan: Plan, *, memory: bool) -> dict[str, Any]:
+    server_cpu, client_cpu = _cpus()
+    # What the caller has set for his own programs must not turn one peer into another.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("AIORDMA_")}
+    environment |= peer.environment
+    with subprocess.Popen(
+        _command("server", peer, server_cpu),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        watchdog = threading.Timer(PEER_SECONDS, server.kill)
+        watchdog.start()
+        try:
+            hello = _message(server.stdout.readline())
+            if "address" not in hello:
+                return {"failed": f"server: {hello['failed']}"}
+            return _run_client(peer, plan, client_cpu, hello["address"], environment, memory=memory)
+        finally:
+            server.stdin.close()
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill()
+            watchdog.cancel()
+
+
+def _run_client(
+    peer: Peer, plan: Plan, cpu: int | None, address: str, environment: dict[str, str], *, memory: bool
+) -> dict[str, Any]:
+    workloads = [name for name in plan.workloads if memory or name != "memory"]
+    more = ["--address", address, "--seconds", str(plan.slice_seconds), "--workloads", ",".join(workloads)]
+    if plan.quick:
+        more.append("--quick")
+    try:
+        client = subprocess.run(
+            _command("client", peer, cpu, *more),
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            timeout=PEER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"client: no result within {PEER_SECONDS:.0f} s"}
+    return _message(client.stdout)
+
+
+def _message(text: str) -> dict[str, Any]:
+    try:
+        message: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {"failed": "the process ended without a result (its last words are above)"}
+    return message

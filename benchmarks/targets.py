@@ -1,0 +1,104 @@
+"""What aiordma is to reach: ratios within one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .summary import Summary
+
+P50_64 = ("roundtrip", "64", "p50_us")
+RATE = ("throughput", "gigabytes_per_second")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    work: str
+    against: str
+    demanded: str
+    measured: str
+    reached: bool | None
+    """None: one of the two was not measured."""
+
+
+def _times(
+    work: str, ours: float | None, against: str, theirs: float | None, unit: str, least: float, better: str
+) -> Verdict:
+    """How many times better `ours` is; `better` is "less" (a time) or "more" (a rate)."""
+    demanded = f"{least:g}x"
+    if ours is None or theirs is None:
+        return Verdict(work, against, demanded, "not measured", None)
+    ratio = theirs / ours if better == "less" else ours / theirs
+    measured = f"{ratio:.2f}x ({ours:.4g} against {theirs:.4g} {unit})"
+    return Verdict(work, against, demanded, measured, ratio >= least)
+
+
+def _latency(get: Callable[..., float | None], ours: str, theirs: str) -> tuple[float | None, float | None]:
+    return get(ours, *P50_64), get(theirs, *P50_64)
+
+
+def verdicts(summary: Summary) -> Iterator[Verdict]:
+    get = summary.value
+
+    def against(work: str, ours: str, theirs: str, least: float) -> Verdict:
+        mine, other = _latency(get, ours, theirs)
+        return _times(work, mine, summary.title(theirs), other, "us", least, "less")
+
+    yield against("64 B round trip, streams", "stream-hybrid-asyncio", "tcp-uvloop", 15)
+    yield against("64 B round trip, StreamWriter", "writer-hybrid-asyncio", "tcp-uvloop", 6)
+    yield against("64 B round trip, streams, events only", "stream-events-asyncio", "unix-uvloop", 1)
+    yield against("64 B round trip, StreamWriter, events only", "writer-events-asyncio", "unix-uvloop", 1)
+
+    for workload, suffix in (("throughput", ""), ("throughput_kept", " (memory kept)")):
+        rate = (workload, "gigabytes_per_second")
+
+        def faster(
+            surface: str,
+            work: str,
+            other: str,
+            rates: list[float | None],
+            least: float,
+            rate: tuple[str, str] = rate,
+        ) -> Verdict:
+            best = max((value for value in rates if value is not None), default=None)
+            return _times(work, get(f"{surface}-hybrid-asyncio", *rate), other, best, "GB/s", least, "more")
+
+        tcp, tcp_title = [get("tcp-uvloop", *rate)], summary.title("tcp-uvloop")
+        unix = [get("unix-asyncio", *rate), get("unix-uvloop", *rate)]
+        yield faster("stream", f"1 MiB sends, streams{suffix}", tcp_title, tcp, 8)
+        yield faster("writer", f"1 MiB sends, StreamWriter{suffix}", tcp_title, tcp, 4)
+        yield faster("stream", f"1 MiB sends, streams{suffix}", "best Unix streams", unix, 3)
+    yield from _fallback(summary)
+    yield _times(
+        "new stream to a known peer",
+        get("stream-hybrid-asyncio", "setup", "connect_p50_us"),
+        summary.title("tcp-asyncio"),
+        get("tcp-asyncio", "setup", "connect_p50_us"),
+        "us",
+        0.5,
+        "less",
+    )
+    yield from _memory(summary)
+
+
+def _fallback(summary: Summary) -> Iterator[Verdict]:
+    """Within 15 %: at most 1.15 times the time, at least 1 / 1.15 of the rate."""
+    least = round(1 / 1.15, 2)
+    for surface, name in (("stream", "streams"), ("writer", "StreamWriter")):
+        for loop in ("asyncio", "uvloop"):
+            ours, theirs = f"{surface}-tcp-{loop}", f"tcp-{loop}"
+            mine, other = _latency(summary.value, ours, theirs)
+            title = summary.title(theirs)
+            yield _times(f"TCP fallback, {name}, 64 B", mine, title, other, "us", least, "less")
+            mine, other = summary.value(ours, *RATE), summary.value(theirs, *RATE)
+            yield _times(f"TCP fallback, {name}, 1 MiB", mine, title, other, "GB/s", least, "more")
+
+
+def _memory(summary: Summary) -> Iterator[Verdict]:
+    for side in ("client", "server"):
+        found = summary.value("stream-hybrid-asyncio", "memory", f"{side}_anonymous_bytes")
+        work = f"idle stream, memory beyond its rings ({side})"
+        if found is None:
+            yield Verdict(work, "", "8 KiB", "not measured", None)
+        else:
+            yield Verdict(work, "", "8 KiB", f"{found / 1024:.1f} KiB", found <= 8192)

@@ -1,0 +1,113 @@
+"""One process of a benchmark: `python -m benchmarks.worker server|client PEER ...`, pinned to one CPU.
+
+Started by the runner, which reads one line of JSON from its output. A server runs until its input is closed:
+none survives its runner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import json
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+from .peers import PEERS, Peer
+from .workloads import Bench, WrongPathError
+
+
+def _say(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def _run(main: Coroutine[Any, Any, None], loop: str) -> None:
+    if loop == "uvloop":
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main)
+    else:
+        with asyncio.Runner() as runner:
+            runner.run(main)
+
+
+async def _serve(peer: Peer) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    async def wait_for_the_end() -> None:
+        await stop.wait()
+
+    def input_ready() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), input_ready)
+    serving = asyncio.create_task(peer.transport().serve(lambda address: _say({"address": address})))
+    ending = asyncio.create_task(wait_for_the_end())
+    await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+    ending.cancel()
+    serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _measure(peer: Peer, bench: Bench, workloads: list[str]) -> None:
+    found: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for name in workloads:
+        if peer.workloads is not None and name not in peer.workloads:
+            continue
+        workload = importlib.import_module(f".workloads.{name}", __package__)
+        try:
+            found[name] = await workload.measure(bench)
+        except Exception as error:  # one workload that fails must not cost the others' numbers
+            errors[name] = _reason(error)
+            if not isinstance(error, WrongPathError):
+                traceback.print_exc()
+    _say({"results": found, "errors": errors})
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.worker")
+    parser.add_argument("role", choices=["server", "client"])
+    parser.add_argument("peer", choices=sorted(PEERS))
+    parser.add_argument("--cpu", type=int)
+    parser.add_argument("--address", default="")
+    parser.add_argument("--seconds", type=float, default=0.3)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--workloads", default="")
+    options = parser.parse_args()
+
+    if options.cpu is not None:
+        os.sched_setaffinity(0, {options.cpu})
+    # A thousand connections and what comes with them; the usual soft limit is 1024.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    peer = PEERS[options.peer]
+    try:
+        if options.role == "server":
+            _run(_serve(peer), peer.loop)
+        else:
+            bench = Bench(peer.transport(), options.address, options.seconds, options.quick, peer.path)
+            _run(_measure(peer, bench, options.workloads.split(",")), peer.loop)
+    except Exception as error:
+        traceback.print_exc()
+        _say({"failed": _reason(error)})
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What is measured. Each module has one `measure(bench) -> dict` that runs in the client process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..peers.base import Connection, Transport
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One client process's view of one server process."""
+
+    transport: Transport
+    address: str
+    slice_seconds: float
+    """How long one number is measured."""
+    quick: bool
+    expected_path: str | None
+
+    async def connect(self) -> Connection:
+        connection = await self.transport.connect(self.address)
+        path = connection.path
+        if path != self.expected_path:
+            await connection.close()
+            raise WrongPathError(f"the bytes travel by {path or 'TCP'}, not by {self.expected_path}")
+        return connection
+
+
+class WrongPathError(RuntimeError):
+    """aiordma took another path than the one this peer stands for: not a result."""
+
+
+Measure = Callable[[Bench], Awaitable[dict[str, Any]]]

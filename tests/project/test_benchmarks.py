@@ -1,0 +1,74 @@
+"""The benchmarks run, and their report says what was measured. No number is judged here."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.numbers import percentile
+from benchmarks.peers import PEERS, Peer
+from benchmarks.report import markdown
+from benchmarks.runner import Plan, run
+from benchmarks.summary import Summary
+from benchmarks.targets import verdicts
+
+
+def _run(peer: Peer, *workloads: str) -> dict[str, object]:
+    return run(Plan([peer], rounds=1, slice_seconds=0.01, quick=True, workloads=workloads), lambda line: None)
+
+
+@pytest.mark.parametrize("name", ["tcp-asyncio", "unix-uvloop", "anyio-asyncio"])
+def test_a_peer_is_measured_in_two_processes(name: str) -> None:
+    results = _run(PEERS[name], "setup", "roundtrip", "throughput", "memory", "throughput_kept")
+    summary = Summary(results)
+    assert summary.problems() == {}
+    for keys in (
+        ("setup", "connect_p50_us"),
+        ("roundtrip", "64", "p50_us"),
+        ("roundtrip", "65536", "p99_us"),
+        ("throughput", "gigabytes_per_second"),
+        ("throughput_kept", "server_cpu_ns_per_kib"),
+    ):
+        value = summary.value(name, *keys)
+        assert value is not None, keys
+        assert value > 0, keys
+    assert PEERS[name].title in markdown(results)
+
+
+def test_a_peer_that_cannot_be_had_is_reported_with_the_reason() -> None:
+    peer = Peer("missing", "a missing peer", "no_such_module:transport")
+    PEERS[peer.name] = peer
+    try:
+        results = _run(peer, "roundtrip")
+    finally:
+        del PEERS[peer.name]
+    # The worker process knows only the registered peers, so it refuses the name.
+    assert "a missing peer" in markdown(results)
+    assert list(Summary(results).problems()) == ["a missing peer"]
+
+
+def _made_up(**p50: float) -> dict[str, object]:
+    return {
+        "peers": {
+            name.replace("_", "-"): {
+                "title": name,
+                "rounds": [
+                    {"results": {"roundtrip": {"64": {"p50_us": value * factor}}}} for factor in (1, 9, 2)
+                ],
+            }
+            for name, value in p50.items()
+        }
+    }
+
+
+def test_a_target_is_judged_by_medians() -> None:
+    found = list(verdicts(Summary(_made_up(stream_hybrid_asyncio=2.0, tcp_uvloop=31.0))))
+    assert (found[0].reached, found[0].measured) == (True, "15.50x (4 against 62 us)")
+    found = list(verdicts(Summary(_made_up(stream_hybrid_asyncio=2.0, tcp_uvloop=29.0))))
+    assert found[0].reached is False
+    assert {verdict.reached for verdict in found[1:]} == {None}
+
+
+def test_percentile_is_the_nearest_rank() -> None:
+    assert percentile([1.0], 0.99) == 1.0
+    assert percentile([float(n) for n in range(100)], 0.5) == 50.0
+    assert percentile([float(n) for n in range(100)], 0.99) == 99.0
