@@ -8,6 +8,8 @@
 #include <Python.h>
 #include <infiniband/verbs.h>
 
+/* One struct a line, as a table; the formatter cannot know that the macros end in semicolons. */
+/* clang-format off */
 #define PV_OBJECT PyObject_HEAD PyObject *weakrefs; PyObject *logger;
 #define PV_CLOSABLE PV_OBJECT void *vtable;
 
@@ -20,6 +22,7 @@ typedef struct { PV_CLOSABLE struct ibv_srq *srq; } pv_SRQ;
 typedef struct { PV_CLOSABLE PyObject *pd; PyObject *cmid; struct ibv_mr *mr; } pv_MR;
 /* Not closable, so no vtable: the event itself follows the head. */
 typedef struct { PV_OBJECT struct ibv_async_event event; } pv_AsyncEvent;
+/* clang-format on */
 
 #undef PV_OBJECT
 #undef PV_CLOSABLE

@@ -355,7 +355,7 @@ def test_looks_like_clc_never_says_no_to_a_beginning(length: int) -> None:
     assert clc.looks_like_clc(proposal().encode()[:length]) is not False
 
 
-# The invariant of the fuzzers: bytes give messages or RemoteProtocolError, nothing else, however they are cut.
+# The invariant of fuzzing: bytes give messages or RemoteProtocolError, nothing else, however they are cut.
 
 
 def outcome(data: bytes, step: int) -> tuple[list[clc.Message], bool, bytes]:

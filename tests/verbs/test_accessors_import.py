@@ -1,6 +1,7 @@
 """What can be asked of _accessors without a device.
 
-In a process of its own: importing it imports pyverbs, which would bind this one to the libibverbs found there.
+In a process of its own: importing it imports pyverbs, which would bind this one to the libibverbs found
+there.
 """
 
 from __future__ import annotations
