@@ -110,4 +110,4 @@ class EventType(enum.IntEnum):
 
 
 IBV_QPT_RC = 2
-LINK_LAYER_ETHERNET = 2
+IBV_LINK_LAYER_ETHERNET = 2

@@ -48,29 +48,39 @@ def open_backend(device: str | None = None) -> Backend:
     api = _import_pyverbs()
     if soft is not None:
         _prove_interposed(api, soft)
-    from .. import _accessors
-
-    problems = []
+    problems: list[VerbsError | NegotiationError] = []
     for name in _candidates(device, api, soft is not None):
         try:
-            with translated(api, "ibv_open_device", name):
-                context = protect(api.Context(name=name))
-            is_soft = soft is not None and soft.owns(_accessors.context_pointer(context))
-            if device in (None, "soft") and is_soft != (soft is not None):
-                context.close()
-                continue
-            backend = inspect(name, context, api, soft if is_soft else None, _accessors.is_iwarp(context))
+            backend = _open(name, api, soft)
         except (VerbsError, NegotiationError) as error:
-            problems.append(str(error))
+            problems.append(error)
             continue
-        _prove_layout(backend)
         logger.debug(
             "device %s: port %d, gid[%d] %s, mtu %d, inline %d",
             name, backend.port, backend.gid.slot, backend.gid.raw.hex(":", 2), backend.mtu.size,
             backend.limits.max_inline_bytes,
         )  # fmt: skip
         return backend
-    raise NegotiationError(Code.NO_DEVICE, "; ".join(problems) or _there_are(device, api))
+    if not problems:
+        raise NegotiationError(Code.NO_DEVICE, _there_are(device, api))
+    if len(problems) == 1 and isinstance(problems[0], NegotiationError):
+        raise problems[0]
+    raise NegotiationError(Code.NO_SMCR_DEVICE, "; ".join(map(str, problems))) from problems[0]
+
+
+def _open(name: str, api: Pyverbs, soft: SoftLibrary | None) -> Backend:
+    from .. import _accessors
+
+    with translated(api, "ibv_open_device", name):
+        context = protect(api.Context(name=name))
+    try:
+        is_soft = soft is not None and soft.owns(_accessors.context_pointer(context))
+        backend = inspect(name, context, api, soft if is_soft else None, _accessors.is_iwarp(context))
+        _prove_layout(backend)
+    except BaseException:
+        context.close()
+        raise
+    return backend
 
 
 def choose(device: str | None) -> SoftLibrary | None:
@@ -132,7 +142,7 @@ def _there_are(device: str | None, api: Pyverbs) -> str:
     problems = {found.name: found.problem for found in hardware.scan()}
     names = sorted({*problems, *_device_names(api)})
     listed = ", ".join(f"{name} ({problems[name]})" if problems.get(name) else name for name in names)
-    wanted = "" if device is None else f"none is called {device!r}; "
+    wanted = "" if device in (None, "soft") else f"none is called {device!r}; "
     return f"{wanted}there are: {listed or 'none'}"
 
 

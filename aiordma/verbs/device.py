@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Code, NegotiationError, VerbsError
-from .abi import GidType, Mtu, PortState
+from .abi import IBV_LINK_LAYER_ETHERNET, GidType, Mtu, PortState
 from .fork import protect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .softlib import SoftLibrary
-
-_LINK_LAYER_ETHERNET = 2
 
 
 class Pyverbs(NamedTuple):
@@ -159,7 +157,7 @@ def inspect(name: str, context: Any, pyverbs: Pyverbs, soft: SoftLibrary | None,
             seen.append(f"port {port} is not active")
             continue
         gid = best_gid(
-            _gids(context, pyverbs, port, attr.gid_tbl_len, attr.link_layer == _LINK_LAYER_ETHERNET)
+            _gids(context, pyverbs, port, attr.gid_tbl_len, attr.link_layer == IBV_LINK_LAYER_ETHERNET)
         )
         if gid is None:
             seen.append(f"port {port} has no GID (has its interface an IP address?)")

@@ -162,7 +162,6 @@ def test_a_device_that_refuses_large_regions_is_asked_for_smaller_ones() -> None
 def test_a_block_is_given_back_exactly_once() -> None:
     arena = MemoryPool(slab_bytes=64 * KIB).arena(Books())
     block = arena.allocate(MIN_BLOCK_BYTES)
-    assert not block.freed
     block.free()
     assert block.freed
     with pytest.raises(ValueError, match="freed twice"):
