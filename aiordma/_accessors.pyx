@@ -92,8 +92,8 @@ def cq_depth(CQ cq not None) -> int:
 
 
 def async_event_source(AsyncEvent event not None) -> tuple[str, int]:
-    """What an asynchronous event is about: ``("qp", QP number)``, ``("port", port number)``, ``("cq", pointer)``
-    or ``("device", 0)``. To be called before the event is acknowledged, while its object surely exists."""
+    """What an asynchronous event is about: ``("qp", QP number)``, ``("port", port number)``, ``("cq", pointer)``,
+    ``("srq", pointer)`` or ``("device", 0)``. To be called before the event is acknowledged, while its object surely exists."""
     cdef int kind = event.event.event_type
     if kind in (IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_COMM_EST,
                 IBV_EVENT_SQ_DRAINED, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR, IBV_EVENT_QP_LAST_WQE_REACHED):
@@ -101,6 +101,8 @@ def async_event_source(AsyncEvent event not None) -> tuple[str, int]:
     if kind in (IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_LID_CHANGE, IBV_EVENT_PKEY_CHANGE,
                 IBV_EVENT_SM_CHANGE, IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_GID_CHANGE):
         return "port", event.event.element.port_num
+    if kind in (IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED):
+        return "srq", <uintptr_t>event.event.element.srq
     if kind == IBV_EVENT_CQ_ERR:
         return "cq", <uintptr_t>event.event.element.cq
     return "device", 0

@@ -104,7 +104,11 @@ def choose(device: str | None) -> SoftLibrary | None:
     try:
         return softlib.load()
     except (OSError, AttributeError) as error:
-        raise NegotiationError(Code.NO_SOFT_DEVICE, str(error)) from error
+        text = str(error)
+        if device not in (None, "soft"):
+            names = ", ".join(found.name for found in kernel) or "none"
+            text = f"the kernel has no device {device!r} (it has: {names}), and {text}"
+        raise NegotiationError(Code.NO_SOFT_DEVICE, text) from error
 
 
 def preload(device: str | None) -> None:

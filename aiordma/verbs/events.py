@@ -15,9 +15,9 @@ class DeviceEvent(NamedTuple):
 
     #: An EventType, or the bare number of one that is newer than this library.
     type: int
-    #: ``"qp"``, ``"port"``, ``"cq"`` or ``"device"``.
+    #: ``"qp"``, ``"port"``, ``"cq"``, ``"srq"`` or ``"device"``.
     source: str
-    #: QP number, port number, address of the CQ, or 0.
+    #: QP number, port number, address of the CQ or SRQ, or 0.
     number: int
 
     @property
@@ -25,7 +25,7 @@ class DeviceEvent(NamedTuple):
         """Whether its source can no longer be used."""
         return self.type in (
             EventType.QP_FATAL, EventType.QP_REQ_ERR, EventType.QP_ACCESS_ERR, EventType.CQ_ERR,
-            EventType.DEVICE_FATAL, EventType.PORT_ERR,
+            EventType.SRQ_ERR, EventType.DEVICE_FATAL, EventType.PORT_ERR,
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from errno import ENOMEM
 from typing import Any, NamedTuple
 
+from ..errors import VerbsError
 from .abi import Access
 from .device import Backend, translated
 from .fork import protect
@@ -82,7 +84,10 @@ class _Anonymous:
     """Private anonymous memory."""
 
     def __init__(self, length: int) -> None:
-        self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:
+            raise VerbsError(getattr(error, "errno", ENOMEM), "mmap", f"{length} bytes") from error
         self._map.madvise(mmap.MADV_DONTFORK)
         # Holding the buffer keeps the mapping from being closed under the device.
         self._buffer: Any = (ctypes.c_char * length).from_buffer(self._map)
