@@ -1,0 +1,278 @@
+"""CDC: the format, the state of a connection, and two ends that never hang."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .cores import CORES
+
+FIELDS = ("seq", "token", "prod_wrap", "prod_count", "cons_wrap", "cons_count", "prod_flags", "state_flags")
+
+# Messages of a Linux 6.12 kernel (SMC-Rv2 over rxe): first data, answer with data, both sides' close.
+KERNEL = [
+    ("fe2c000100000001" + "0000000000001000" + "00" * 28, (1, 1, 0, 4096, 0, 0, 0, 0)),
+    ("fe2c000100000002" + "0000000000001000" * 2 + "00" * 20, (1, 2, 0, 4096, 0, 4096, 0, 0)),
+    ("fe2c000200000001" + "0000000000001000" * 2 + "0040" + "00" * 18, (2, 1, 0, 4096, 0, 4096, 0, 0x40)),
+]
+
+
+def fields(m: Any) -> tuple[int, ...]:
+    return tuple(getattr(m, name) for name in FIELDS)
+
+
+@pytest.mark.parametrize(("text", "values"), KERNEL)
+def test_kernel_messages(core: Any, text: str, values: tuple[int, ...]) -> None:
+    data = bytes.fromhex(text)
+    message = core.cdc.CdcMessage.decode(data)
+    assert fields(message) == values
+    assert message.encode() == data
+
+
+@given(
+    st.tuples(
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFFFFFFFF),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFFFFFFFF),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFFFFFFFF),
+        st.integers(0, 255),
+        st.integers(0, 255),
+    )
+)
+def test_roundtrip(values: tuple[int, ...]) -> None:
+    for core in CORES.values():
+        message = core.cdc.CdcMessage()
+        names = (
+            "seq",
+            "token",
+            "prod_wrap",
+            "prod_count",
+            "cons_wrap",
+            "cons_count",
+            "prod_flags",
+            "state_flags",
+        )
+        for name, value in zip(names, values, strict=True):
+            setattr(message, name, value)
+        data = message.encode()
+        assert len(data) == 44
+        assert fields(core.cdc.CdcMessage.decode(data)) == values
+
+
+@given(st.binary(max_size=60))
+def test_fuzz_random_bytes(data: bytes) -> None:
+    for core in CORES.values():
+        try:
+            core.cdc.CdcMessage.decode(data)
+        except Exception as exc:
+            assert type(exc).__name__ == "RemoteProtocolError"  # noqa: PT017
+
+
+@pytest.mark.parametrize("data", [b"", b"\xfe", bytes(44), b"\xfe\x2b" + bytes(42), b"\xfe\x2c" + bytes(43)])
+def test_other_bytes_are_no_message(core: Any, data: bytes) -> None:
+    message = core.cdc.CdcMessage()
+    message.seq = 7
+    assert message.parse(data, len(data)) == -1
+    assert message.seq == 7
+
+
+def end(core: Any, size: int = 64, token: int = 5) -> Any:
+    return core.cdc.CdcConnection(core.cursor.TxWindow(size), core.cursor.RxWindow(size), token)
+
+
+def tell(source: Any, target: Any, core: Any, **changes: int) -> int:
+    """The message that ``source`` would send, with forged fields, delivered to ``target``."""
+    out = bytearray(44)
+    source.write(out)
+    message = core.cdc.CdcMessage.decode(out)
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return int(target.receive(message))
+
+
+def test_changes(core: Any) -> None:
+    change = core.cdc.Change
+    a, b = end(core), end(core, token=9)
+    a.tx.produce(10)
+    assert tell(a, b, core) == change.DATA
+    b.rx.consume(10)
+    assert tell(b, a, core) == change.CREDIT
+    assert tell(b, a, core) == 0
+    assert a.tx.free() == 64
+    a.request_update = 1
+    assert tell(a, b, core) == change.UPDATE_DUE
+    assert tell(a, b, core) == change.UPDATE_DUE  # until it is answered
+    tell(b, a, core)
+    assert tell(a, b, core) == 0
+    assert a.set_local_state(core.cdc.StateFlag.SENDING_DONE) == 1
+    assert a.set_local_state(core.cdc.StateFlag.SENDING_DONE) == 0
+    a.tx.produce(1)
+    assert tell(a, b, core) == change.DATA | change.PEER_DONE
+    assert tell(a, b, core) == 0
+    assert a.set_local_state(core.cdc.StateFlag.CLOSED) == 1
+    assert tell(a, b, core) == change.PEER_CLOSED
+    b.set_local_state(core.cdc.StateFlag.CLOSED)
+    assert tell(b, a, core) == change.PEER_DONE | change.PEER_CLOSED
+    b.set_local_state(core.cdc.StateFlag.ABNORMAL_CLOSE)
+    assert tell(b, a, core) == change.PEER_ABORTED
+    assert tell(b, a, core) == change.STALE
+    assert tell(a, b, core, prod_flags=core.cdc.ProdFlag.FAILOVER_VALIDATION) == change.FAILOVER
+
+
+def test_write_blocked_reaches_the_peer_and_is_reconsidered(core: Any) -> None:
+    change = core.cdc.Change
+    a, b = end(core), end(core)
+    a.tx.produce(30)
+    assert tell(a, b, core) == change.DATA
+    b.rx.consume(30)
+    assert b.rx.update_due() == 0  # enough room is left, as far as the reader can see
+    assert a.tx.mark_blocked() == 1  # but the writer wants all of the ring at once
+    assert tell(a, b, core) == change.UPDATE_DUE
+    assert a.tx.mark_blocked() == 0  # told
+    assert tell(b, a, core) == change.CREDIT
+    assert a.tx.blocked == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"prod_count": 64}, "producer cursor"),
+        ({"prod_count": 9}, "producer cursor"),
+        ({"prod_wrap": 2}, "producer cursor"),
+        ({"prod_wrap": 1, "prod_count": 11}, "producer cursor"),
+        ({"prod_wrap": 0xFFFF}, "producer cursor"),
+        ({"cons_count": 21}, "consumer cursor"),
+        ({"cons_count": 4}, "consumer cursor"),
+        ({"cons_wrap": 1, "cons_count": 5}, "consumer cursor"),
+        ({"cons_count": 0xFFFFFFFF}, "consumer cursor"),
+    ],
+)
+def test_forged_cursors_break_the_connection(core: Any, changes: dict[str, int], word: str) -> None:
+    change = core.cdc.Change
+    a, b = end(core), end(core)
+    b.tx.produce(20)
+    tell(b, a, core)
+    a.rx.consume(5)
+    a.tx.produce(10)
+    assert tell(a, b, core) == change.DATA | change.CREDIT
+    assert tell(a, b, core, **changes) == change.INVALID
+    assert word in b.fault_text()
+    assert tell(a, b, core) == change.STALE
+    assert 0 <= b.rx.available() <= 64
+    assert 0 <= b.tx.free() <= 64
+
+
+def test_data_after_the_end_breaks_the_connection(core: Any) -> None:
+    a, b = end(core), end(core)
+    a.set_local_state(core.cdc.StateFlag.SENDING_DONE)
+    tell(a, b, core)
+    a.tx.produce(1)
+    assert tell(a, b, core) == core.cdc.Change.INVALID
+    assert "no more" in b.fault_text()
+
+
+@pytest.mark.parametrize("step", [0, -1, -100, 0x8000, 0x9000])
+def test_old_sequences_are_dropped(core: Any, step: int) -> None:
+    a, b = end(core), end(core)
+    for _ in range(3):
+        assert tell(a, b, core) == 0
+    a.tx.produce(1)
+    assert tell(a, b, core, seq=(3 + step) & 0xFFFF) == core.cdc.Change.STALE
+    assert b.rx.available() == 0
+    assert tell(a, b, core, seq=3 + 0x7FFF) == core.cdc.Change.DATA
+
+
+def test_sequence_wraps(core: Any) -> None:
+    a, b = end(core), end(core)
+    for _ in range(65536 + 10):
+        assert tell(a, b, core) == 0
+    assert a.tx_seq == b.rx_seq == 10
+
+
+class Half:
+    """One program on one end: writes everything it has, reads what it likes, by the rules of the data
+    path."""
+
+    def __init__(self, core: Any, rng: random.Random, size: int, data: bytes, least: int) -> None:
+        self.core, self.rng = core, rng
+        self.cdc = end(core, size)
+        self.ring = bytearray(size)  # ours, written by the peer
+        self.to_send, self.sent, self.least = data, 0, least
+        self.got = bytearray()
+        self.cdc_pending = False
+        self.peer: Half
+        self.inbox: list[bytes] = []
+
+    def write(self) -> None:
+        tx = self.cdc.tx
+        left = len(self.to_send) - self.sent
+        if not left:
+            return
+        # Some writers want a whole record to fit (datagrams), streams take any room.
+        if tx.free() < min(self.least, left):
+            self.cdc_pending |= bool(tx.mark_blocked())
+            return
+        left = min(left, tx.free(), self.rng.randint(1, tx.size))
+        while left:
+            n = min(left, tx.contiguous())
+            at = tx.offset()
+            self.peer.ring[at : at + n] = self.to_send[self.sent : self.sent + n]
+            assert tx.produce(n) == 0
+            self.sent += n
+            left -= n
+        self.cdc_pending = True
+
+    def read(self) -> None:
+        rx = self.cdc.rx
+        if not rx.available():
+            return
+        n = min(rx.contiguous(), self.rng.randint(1, rx.size))
+        self.got += self.ring[rx.offset() : rx.offset() + n]
+        assert rx.consume(n) == 0
+        self.cdc_pending |= bool(rx.update_due())
+
+    def post(self) -> None:
+        if self.cdc_pending:
+            out = bytearray(44)
+            self.cdc.write(out)
+            self.peer.inbox.append(bytes(out))
+            self.cdc_pending = False
+
+    def deliver(self) -> None:
+        if self.inbox:
+            changed = self.cdc.receive(self.core.cdc.CdcMessage.decode(self.inbox.pop(0)))
+            assert not changed & (
+                self.core.cdc.CHANGE_INVALID if hasattr(self.core.cdc, "CHANGE_INVALID") else 0x80
+            )
+            self.cdc_pending |= bool(changed & 0x04)
+
+
+def state(half: Half) -> tuple[int, ...]:
+    return half.sent, len(half.got), len(half.inbox), half.cdc_pending, half.cdc.rx_seq, half.cdc.tx_seq
+
+
+@pytest.mark.parametrize("size", [1, 2, 16, 64])
+@pytest.mark.parametrize("whole_ring", [False, True])
+def test_two_ends_never_hang(core: Any, size: int, whole_ring: bool) -> None:
+    """Whatever the interleaving, when nothing is left to do, everything has arrived. No timer helps."""
+    for seed in range(25):
+        rng = random.Random(seed)
+        least = size if whole_ring else 1
+        a = Half(core, rng, size, rng.randbytes(rng.randint(0, 6 * size)), least)
+        b = Half(core, rng, size, rng.randbytes(rng.randint(0, 6 * size)), least)
+        a.peer, b.peer = b, a
+        steps = [step for half in (a, b) for step in (half.write, half.read, half.post, half.deliver)]
+        for _ in range(rng.randint(0, 200)):
+            rng.choice(steps)()
+        for _ in range(60 * (6 * size + 10)):
+            before = state(a), state(b)
+            for step in rng.sample(steps, len(steps)):
+                step()
+            if before == (state(a), state(b)):
+                break
+        assert bytes(b.got) == a.to_send
+        assert bytes(a.got) == b.to_send
