@@ -1,0 +1,213 @@
+"""Back-pressure one can await: a window of credits.
+
+Ring bytes, the messages of a link, work requests, READs and calls in flight are all windows of this one kind.
+A sender takes credits, whoever has made room gives them back; a sender that finds too few waits its turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from .wake import current
+
+if TYPE_CHECKING:
+    from .wake.base import Waiter
+
+__all__ = ["CreditStatistics", "CreditWindow"]
+
+
+class CreditStatistics(NamedTuple):
+    """What a window has seen so far."""
+
+    limit: int
+    #: credits that can be taken now
+    available: int
+    #: tasks that wait now
+    waiting: int
+    #: credits taken since the beginning
+    acquired: int
+    #: acquisitions that had to wait
+    waits: int
+    #: waits that ended by cancellation
+    cancelled: int
+    #: most credits out at one time
+    peak_in_use: int
+    #: most tasks waiting at one time
+    peak_waiting: int
+
+
+class _Place:
+    """One task's place in the queue."""
+
+    __slots__ = ("granted", "n", "waiter")
+
+    def __init__(self, n: int, waiter: Waiter) -> None:
+        self.n = n
+        self.waiter = waiter
+        self.granted = False
+
+
+class CreditWindow:
+    """``limit`` credits, handed out first come, first served.
+
+    Nobody overtakes: while somebody waits, :meth:`try_acquire` fails, however few credits it asks for. A
+    cancelled
+    :meth:`acquire` has taken nothing. A window belongs to one event loop and one thread.
+
+    :param limit: credits in the window.
+    :raises ValueError: a negative limit.
+    """
+
+    __slots__ = (
+        "_acquired", "_available", "_cancelled", "_exc", "_limit", "_peak_in_use", "_peak_waiting", "_queue", "_waits",
+    )  # fmt: skip
+
+    def __init__(self, limit: int) -> None:
+        if limit < 0:
+            raise ValueError(f"limit={limit}: a window cannot have fewer than 0 credits")
+        self._limit = limit
+        self._available = limit
+        self._queue: OrderedDict[_Place, None] = OrderedDict()
+        self._exc: BaseException | None = None
+        self._acquired = self._waits = self._cancelled = self._peak_in_use = self._peak_waiting = 0
+
+    @property
+    def limit(self) -> int:
+        """Credits in the window, taken or not."""
+        return self._limit
+
+    @property
+    def available(self) -> int:
+        """Credits that can be taken now; below 0 after the limit was lowered under what is out."""
+        return self._available
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that wait for credits."""
+        return len(self._queue)
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._exc is not None
+
+    def _check(self, n: int) -> None:
+        if not 0 <= n <= self._limit:
+            raise ValueError(f"{n} credits can never be had from a window of {self._limit}")
+
+    def try_acquire(self, n: int = 1) -> bool:
+        """Take ``n`` credits if that is possible at once.
+
+        :raises ValueError: ``n`` is negative or exceeds the limit.
+        :raises BaseException: what :meth:`close` was given.
+        """
+        if self._exc is not None:
+            raise self._exc.with_traceback(None)
+        self._check(n)
+        if self._queue or n > self._available:
+            return False
+        self._take(n)
+        return True
+
+    def _take(self, n: int) -> None:
+        self._available -= n
+        self._acquired += n
+        in_use = self._limit - self._available
+        if in_use > self._peak_in_use:
+            self._peak_in_use = in_use
+
+    async def acquire(self, n: int = 1) -> None:
+        """Take ``n`` credits, waiting as long as needed.
+
+        :raises ValueError: ``n`` is negative or exceeds the limit.
+        :raises BaseException: what :meth:`close` was given, before or during the wait.
+        """
+        waker = current()
+        if waker.cancel_requested():
+            await waker.cancel_check()
+        if self.try_acquire(n):
+            # The place in the order is taken before the yield, and given back if that brings a cancellation.
+            if waker.share > 0:
+                waker.share -= 1
+                return
+            try:
+                await waker.checkpoint()
+            except BaseException:
+                self.release(n)
+                raise
+            return
+
+        place = _Place(n, waker.new_waiter())
+        self._queue[place] = None
+        self._waits += 1
+        self._peak_waiting = max(self._peak_waiting, len(self._queue))
+        try:
+            await place.waiter.wait()
+        except BaseException:
+            self._cancelled += 1
+            if place.granted:
+                self.release(n)
+            elif self._queue.pop(place, self) is None:
+                self._serve()  # those behind may fit where this one did not
+            raise
+        if not place.granted:
+            assert self._exc is not None
+            raise self._exc.with_traceback(None)
+
+    def release(self, n: int = 1) -> None:
+        """Give ``n`` credits back; tasks that wait get them in their order.
+
+        :raises ValueError: more than are out.
+        """
+        if n < 0 or self._available + n > self._limit:
+            out = self._limit - self._available
+            raise ValueError(f"{n} credits given back to a window of {self._limit} of which {out} are out")
+        self._available += n
+        if self._queue:
+            self._serve()
+
+    def set_limit(self, limit: int) -> None:
+        """Change the number of credits. Those out stay out; a smaller window fills up as they come back.
+
+        :raises ValueError: negative, or less than what some task waits for.
+        """
+        most = max((place.n for place in self._queue), default=0)
+        if limit < most:
+            raise ValueError(f"limit={limit}: a task waits for {most} credits")
+        self._available += limit - self._limit
+        self._limit = limit
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._queue:
+            place = next(iter(self._queue))
+            if place.n > self._available:
+                return
+            del self._queue[place]
+            place.granted = True
+            self._take(place.n)
+            place.waiter.set()
+
+    def close(self, exc: BaseException) -> None:
+        """End the window: every task that waits, and every later acquisition, gets ``exc``. Idempotent (the
+        first exception stays). Credits may still be given back."""
+        if self._exc is not None:
+            return
+        self._exc = exc
+        queue, self._queue = self._queue, OrderedDict()
+        for place in queue:
+            place.waiter.set()
+
+    def statistics(self) -> CreditStatistics:
+        """Counters and high-water marks."""
+        return CreditStatistics(
+            limit=self._limit,
+            available=self._available,
+            waiting=len(self._queue),
+            acquired=self._acquired,
+            waits=self._waits,
+            cancelled=self._cancelled,
+            peak_in_use=self._peak_in_use,
+            peak_waiting=self._peak_waiting,
+        )
