@@ -241,6 +241,8 @@ struct ibv_context *soft_open_device(void)
     verbs->query_port = soft_query_port;
     verbs->query_device_ex = query_device_ex;
     verbs->query_rt_values = query_rt_values;
+    verbs->create_cq_ex = soft_create_cq_ex;
+    verbs->create_qp_ex = soft_create_qp_ex;
     context->abi_compat = __VERBS_ABI_IS_EXTENDED;
     context->device = &soft_device;
     context->cmd_fd = -1;

@@ -1,7 +1,8 @@
-/* Exports of the public verbs API: software device or real libibverbs, one line each.
+/* Exports of the public verbs API: software device or real libibverbs.
  *
- * A function that is not exported here and is handed one of our objects would run real code on our
- * structs, so every public function that takes an object is here, also those we only refuse. */
+ * A function that is not exported and is handed one of our objects would run real code on our structs, so
+ * every public function that takes an object is exported: here those of devices, ports, events and address
+ * handles and those we only refuse; PDs, MRs, CQs, SRQs and QPs where they are implemented. */
 #include "softdev.h"
 
 #include <dlfcn.h>
@@ -29,11 +30,6 @@ void *soft_real_symbol(const char *name, const char *version)
 SOFT_EXPORT uint64_t aiordma_soft_calls(void)
 {
     return atomic_load_explicit(&calls, memory_order_relaxed);
-}
-
-SOFT_EXPORT int aiordma_soft_is(struct ibv_context *context)
-{
-    return soft_is(context);
 }
 
 static inline void count_call(void)
@@ -127,9 +123,12 @@ SOFT_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
                                   : CALL_REAL(POINTER, ibv_open_device, "IBVERBS_1.1", device);
 }
 
+/* Also of a context inherited over fork(): its memory is the child's to give back. */
 SOFT_EXPORT int ibv_close_device(struct ibv_context *context)
 {
-    return ROUTE(NEGATIVE, context, soft_close_device(context), ibv_close_device, "IBVERBS_1.1", context);
+    count_call();
+    return soft_is(context) ? soft_close_device(context)
+                            : CALL_REAL(NEGATIVE, ibv_close_device, "IBVERBS_1.1", context);
 }
 
 SOFT_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
@@ -252,56 +251,11 @@ SOFT_EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct 
                  eth_mac, vid);
 }
 
-/* ---- protection domains and memory ---- */
-
-SOFT_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
-{
-    return ROUTE(POINTER, context, soft_alloc_pd(context), ibv_alloc_pd, "IBVERBS_1.1", context);
-}
-
-SOFT_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
-{
-    return ROUTE(ERRNO, pd->context, soft_dealloc_pd(pd), ibv_dealloc_pd, "IBVERBS_1.1", pd);
-}
-
-SOFT_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
-{
-    return ROUTE(POINTER, pd->context,
-                 soft_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned int)access), ibv_reg_mr,
-                 "IBVERBS_1.1", pd, addr, length, access);
-}
-
-SOFT_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-                                           int access)
-{
-    return ROUTE(POINTER, pd->context, soft_reg_mr_iova2(pd, addr, length, iova, (unsigned int)access),
-                 ibv_reg_mr_iova, "IBVERBS_1.7", pd, addr, length, iova, access);
-}
-
-SOFT_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-                                            unsigned int access)
-{
-    return ROUTE(POINTER, pd->context, soft_reg_mr_iova2(pd, addr, length, iova, access), ibv_reg_mr_iova2,
-                 "IBVERBS_1.8", pd, addr, length, iova, access);
-}
-
 SOFT_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
                                              int fd, int access)
 {
     return ROUTE(POINTER, pd->context, POINTER(EOPNOTSUPP), ibv_reg_dmabuf_mr, "IBVERBS_1.12", pd, offset,
                  length, iova, fd, access);
-}
-
-SOFT_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
-                             int access)
-{
-    return ROUTE(NEGATIVE, mr->context, soft_rereg_mr(mr, flags, pd, addr, length, access), ibv_rereg_mr,
-                 "IBVERBS_1.1", mr, flags, pd, addr, length, access);
-}
-
-SOFT_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
-{
-    return ROUTE(ERRNO, mr->context, soft_dereg_mr(mr), ibv_dereg_mr, "IBVERBS_1.1", mr);
 }
 
 /* ---- import: our objects have no kernel handle to share ---- */
@@ -336,94 +290,11 @@ SOFT_EXPORT void ibv_unimport_dm(struct ibv_dm *dm)
     ROUTE_VOID(dm->context, (void)0, ibv_unimport_dm, "IBVERBS_1.13", dm);
 }
 
-/* ---- completion queues ---- */
-
-SOFT_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
-{
-    return ROUTE(POINTER, context, soft_create_comp_channel(context), ibv_create_comp_channel, "IBVERBS_1.0",
-                 context);
-}
-
-SOFT_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
-{
-    return ROUTE(ERRNO, channel->context, soft_destroy_comp_channel(channel), ibv_destroy_comp_channel,
-                 "IBVERBS_1.0", channel);
-}
-
-SOFT_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
-                                         struct ibv_comp_channel *channel, int comp_vector)
-{
-    return ROUTE(POINTER, context, soft_create_cq(context, cqe, cq_context, channel, comp_vector),
-                 ibv_create_cq, "IBVERBS_1.1", context, cqe, cq_context, channel, comp_vector);
-}
-
-SOFT_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
-{
-    return ROUTE(ERRNO, cq->context, soft_resize_cq(cq, cqe), ibv_resize_cq, "IBVERBS_1.1", cq, cqe);
-}
-
-SOFT_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
-{
-    return ROUTE(ERRNO, cq->context, soft_destroy_cq(cq), ibv_destroy_cq, "IBVERBS_1.1", cq);
-}
-
-SOFT_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
-{
-    return ROUTE(NEGATIVE, channel->context, soft_get_cq_event(channel, cq, cq_context), ibv_get_cq_event,
-                 "IBVERBS_1.1", channel, cq, cq_context);
-}
-
-SOFT_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
-{
-    ROUTE_VOID(cq->context, soft_ack_cq_events(cq, nevents), ibv_ack_cq_events, "IBVERBS_1.1", cq, nevents);
-}
-
-/* ---- shared receive queues ---- */
-
-SOFT_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
-{
-    return ROUTE(POINTER, pd->context, soft_create_srq(pd, attr), ibv_create_srq, "IBVERBS_1.1", pd, attr);
-}
-
-SOFT_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int attr_mask)
-{
-    return ROUTE(ERRNO, srq->context, soft_modify_srq(srq, attr, attr_mask), ibv_modify_srq, "IBVERBS_1.1",
-                 srq, attr, attr_mask);
-}
-
-SOFT_EXPORT int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
-{
-    return ROUTE(ERRNO, srq->context, soft_query_srq(srq, attr), ibv_query_srq, "IBVERBS_1.1", srq, attr);
-}
-
-SOFT_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
-{
-    return ROUTE(ERRNO, srq->context, soft_destroy_srq(srq), ibv_destroy_srq, "IBVERBS_1.1", srq);
-}
-
 /* ---- queue pairs ---- */
-
-SOFT_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
-{
-    return ROUTE(POINTER, pd->context, soft_create_qp(pd, attr), ibv_create_qp, "IBVERBS_1.1", pd, attr);
-}
 
 SOFT_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
     return ROUTE(POINTER, qp->context, soft_qp_to_qp_ex(qp), ibv_qp_to_qp_ex, "IBVERBS_1.6", qp);
-}
-
-SOFT_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask)
-{
-    return ROUTE(ERRNO, qp->context, soft_modify_qp(qp, attr, attr_mask), ibv_modify_qp, "IBVERBS_1.1", qp,
-                 attr, attr_mask);
-}
-
-SOFT_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
-                             struct ibv_qp_init_attr *init_attr)
-{
-    return ROUTE(ERRNO, qp->context, soft_query_qp(qp, attr, attr_mask, init_attr), ibv_query_qp,
-                 "IBVERBS_1.1", qp, attr, attr_mask, init_attr);
 }
 
 /* The bytes of one message land by memcpy, which promises no order: a poller may not rely on the last byte.
@@ -431,11 +302,6 @@ SOFT_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int at
 SOFT_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 {
     return ROUTE(ZERO, qp->context, 0, ibv_query_qp_data_in_order, "IBVERBS_1.14", qp, op, flags);
-}
-
-SOFT_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
-{
-    return ROUTE(ERRNO, qp->context, soft_destroy_qp(qp), ibv_destroy_qp, "IBVERBS_1.1", qp);
 }
 
 SOFT_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)

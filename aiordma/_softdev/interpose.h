@@ -2,8 +2,7 @@
  * Pass-through to the real libibverbs.
  *
  * The device is found by the dynamic linker before libibverbs and answers for its own contexts; everything
- * else is handed on. interpose.c exports every public ibv_* function that takes an object: one that were not
- * exported and got an object of ours would run real code on our structs. The real library is opened on first
+ * else is handed on. The real library is opened on first
  * need, never from a constructor: a pyverbs that brings its own libibverbs must be able to load that one
  * first.
  */
@@ -35,8 +34,7 @@ void *soft_real_symbol(const char *name, const char *version);
         (__typeof__(&name))f_;                                                                               \
     })
 
-/* ---- The verbs of the software device: what interpose.c hands our objects to. Signatures, results and errno
- * are those of the ibv_ functions, where the name is the same. ---- */
+/* What interpose.c hands our objects to. Signatures, results and errno are those of the ibv_ functions. */
 
 /* device.c */
 struct ibv_device **soft_get_device_list(int *num_devices);
@@ -58,37 +56,6 @@ ssize_t soft_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 /* async.c */
 int soft_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
 void soft_ack_async_event(struct ibv_async_event *event);
-
-/* pd_mr.c: one registration; ibv_reg_mr and ibv_reg_mr_iova are special cases of it. */
-struct ibv_pd *soft_alloc_pd(struct ibv_context *context);
-int soft_dealloc_pd(struct ibv_pd *pd);
-struct ibv_mr *soft_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-                                 unsigned int access);
-int soft_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
-int soft_dereg_mr(struct ibv_mr *mr);
-
-/* cq.c */
-struct ibv_comp_channel *soft_create_comp_channel(struct ibv_context *context);
-int soft_destroy_comp_channel(struct ibv_comp_channel *channel);
-struct ibv_cq *soft_create_cq(struct ibv_context *context, int cqe, void *cq_context,
-                              struct ibv_comp_channel *channel, int comp_vector);
-int soft_resize_cq(struct ibv_cq *cq, int cqe);
-int soft_destroy_cq(struct ibv_cq *cq);
-int soft_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
-void soft_ack_cq_events(struct ibv_cq *cq, unsigned int nevents);
-
-/* srq.c */
-struct ibv_srq *soft_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
-int soft_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int attr_mask);
-int soft_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
-int soft_destroy_srq(struct ibv_srq *srq);
-
-/* qp.c */
-struct ibv_qp *soft_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
-int soft_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
-int soft_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
-                  struct ibv_qp_init_attr *init_attr);
-int soft_destroy_qp(struct ibv_qp *qp);
 
 /* qp_ex.c */
 struct ibv_qp_ex *soft_qp_to_qp_ex(struct ibv_qp *qp);

@@ -145,6 +145,7 @@ struct soft_cq {
 	bool timestamps, ignore_overrun, single_threaded;
 	uint64_t wc_flags;           /* cq_ex */
 	struct soft_cqe current;     /* cq_ex: the entry between start_poll/next_poll and end_poll */
+	struct soft_lock reader_lock; /* cq_ex: held from start_poll to end_poll, before any other lock */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock lock;
 	uint32_t mask;
@@ -304,6 +305,13 @@ int soft_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 int soft_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int soft_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 struct soft_srq *soft_srq_create(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
+
+/* ---- cq_ex.c, qp_ex.c ----------------------------------------------------------------------------- */
+
+struct ibv_cq_ex *soft_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
+struct ibv_qp *soft_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+/* Before a QP is destroyed: what it kept for ibv_wr_*. */
+void soft_ex_free(struct soft_qp *qp);
 
 /* ---- pd_mr.c -------------------------------------------------------------------------------------- */
 
