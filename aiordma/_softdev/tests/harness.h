@@ -1,0 +1,158 @@
+/* Black-box tests of a verbs device on the public ibv_* API: helpers shared by all of them.
+ *
+ * A test is a program: exit status 0 passed, 1 failed, 77 not applicable. Waiting is done by polling or on
+ * descriptors; alarm() is only there to end a hang. */
+#ifndef SOFTDEV_TESTS_HARNESS_H
+#define SOFTDEV_TESTS_HARNESS_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            FAIL("not true: %s (errno: %m)", #condition);                                                    \
+    } while (0)
+#define CHECK_EQ(got, wanted)                                                                                \
+    do {                                                                                                     \
+        long long got_ = (long long)(got), wanted_ = (long long)(wanted);                                    \
+        if (got_ != wanted_)                                                                                 \
+            FAIL("%s is %lld, not %s (%lld)", #got, got_, #wanted, wanted_);                                 \
+    } while (0)
+#define CHECK_STATUS(wc, wanted) test_check_status(__FILE__, __LINE__, (wc), (wanted))
+/* An ibv_* call that returns 0 or an errno. */
+#define OK(call)                                                                                             \
+    do {                                                                                                     \
+        int error_ = (call);                                                                                 \
+        if (error_)                                                                                          \
+            FAIL("%s failed: %d (errno: %m)", #call, error_);                                                \
+    } while (0)
+
+_Noreturn void test_fail(const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void test_check_status(const char *file, int line, const struct ibv_wc *wc, enum ibv_wc_status wanted);
+
+struct test {
+    const char *name;
+    void (*run)(void);
+};
+/* Runs all tests, or those named on the command line. */
+int test_main(int argc, char **argv, const struct test *tests, size_t count);
+#define TEST_MAIN(...)                                                                                       \
+    int main(int argc, char **argv)                                                                          \
+    {                                                                                                        \
+        static const struct test tests[] = {__VA_ARGS__};                                                    \
+        return test_main(argc, argv, tests, sizeof tests / sizeof *tests);                                   \
+    }
+#define TEST(name)                                                                                           \
+    {                                                                                                        \
+#name, name                                                                                          \
+    }
+
+/* A context, PD, CQs, one registered buffer and a QP: what one side of a conversation needs. */
+struct end {
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *send_cq, *recv_cq;
+    struct ibv_srq *srq;
+    struct ibv_qp *qp;
+    struct ibv_mr *mr;
+    uint8_t *buf;
+    size_t size;
+    union ibv_gid gid;
+    bool owns_context;
+};
+
+struct end_options {
+    enum ibv_qp_type type;                        /* 0: RC */
+    struct ibv_context *context;                  /* NULL: an own one */
+    size_t size;                                  /* of the buffer; 0: 64 KiB */
+    uint32_t send_wr, recv_wr, sge, inline_bytes; /* 0: 16, 16, 4, 64 */
+    int cqe;                                      /* 0: 64 */
+    int access;                                   /* of the MR; 0: everything */
+    bool channel;                                 /* one completion channel for both CQs */
+    bool one_cq;
+    bool srq;
+    bool sq_sig_all;
+};
+
+struct ibv_context *test_open(void);
+void end_open(struct end *end, const struct end_options *options);
+void end_close(struct end *end);
+
+/* What one side must know of the other. */
+struct address {
+    union ibv_gid gid;
+    uint64_t addr;
+    uint32_t qpn, psn, rkey;
+};
+struct address end_address(const struct end *end);
+
+struct connect_options {
+    uint8_t rnr_retry, retry_cnt, timeout, min_rnr_timer; /* of the attributes themselves */
+    uint8_t max_rd_atomic;
+    int access; /* qp_access_flags; 0: everything */
+};
+#define CONNECT_DEFAULTS                                                                                     \
+    {                                                                                                        \
+        .rnr_retry = 7, .retry_cnt = 7, .timeout = 14, .min_rnr_timer = 1, .max_rd_atomic = 16               \
+    }
+#define ACCESS_ALL                                                                                           \
+    (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+void end_to_init(struct end *end, int access);
+void end_to_rtr(struct end *end, const struct address *peer, const struct connect_options *options);
+void end_to_rts(struct end *end, const struct address *peer, const struct connect_options *options);
+/* All the way from RESET, with defaults when options is NULL. */
+void end_connect(struct end *end, const struct address *peer, const struct connect_options *options);
+void pair_open(struct end *a, struct end *b, const struct end_options *options);
+void pair_connect(struct end *a, struct end *b, const struct connect_options *options);
+void pair_close(struct end *a, struct end *b);
+void end_to_error(struct end *end);
+enum ibv_qp_state end_state(const struct end *end);
+
+/* Work requests on the end's buffer: offset and length in bytes. */
+struct ibv_sge end_sge(const struct end *end, size_t offset, size_t length);
+void post_recv(struct end *end, uint64_t wr_id, size_t offset, size_t length);
+void post_send(struct end *end, uint64_t wr_id, size_t offset, size_t length, unsigned int flags);
+void post_rdma(struct end *end, uint64_t wr_id, enum ibv_wr_opcode opcode, size_t offset, size_t length,
+               const struct address *peer, size_t remote_offset, unsigned int flags);
+
+/* The next completion, however long it takes. */
+struct ibv_wc next_wc(struct ibv_cq *cq);
+/* The next completion must be this one. */
+struct ibv_wc expect_wc(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status);
+/* No completion is there now. For what is complete by the time another completion was seen. */
+void expect_empty(struct ibv_cq *cq);
+
+void fill(uint8_t *to, size_t length, unsigned int seed);
+bool holds(const uint8_t *data, size_t length, unsigned int seed);
+bool all_bytes(const uint8_t *data, size_t length, uint8_t value);
+
+bool readable(int fd);
+/* Waits on the channel, gets and acknowledges one event, which must be of this CQ. */
+void expect_event(struct ibv_comp_channel *channel, struct ibv_cq *cq);
+void set_nonblocking(int fd);
+
+/* Two processes: the child runs with one end of a socket pair, the parent gets the other. */
+struct child {
+    int pid, fd;
+};
+struct child child_start(void (*run)(int fd, void *argument), void *argument);
+/* The child must have ended well. */
+void child_join(struct child *child);
+void child_kill(struct child *child);
+void give(int fd, const void *data, size_t length);
+void take(int fd, void *data, size_t length);
+/* false: the other side is gone. */
+bool try_take(int fd, void *data, size_t length);
+struct address exchange(int fd, const struct end *end);
+
+/* A small generator, seeded: the same run twice. */
+uint32_t test_random(uint32_t *state);
+
+#endif
