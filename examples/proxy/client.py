@@ -1,0 +1,469 @@
+"""One Redis client of the front."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from .commands import Kind, Transaction, classify, is_shared_by_name
+from .lane import BackAway, Lane
+from .pipe import join
+from .resp import encode_command, parse_command
+from .scan import BAD, BIG, MORE, CommandScanner, ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .front import Front
+    from .pool import SharedLanes
+
+logger = logging.getLogger("redis_proxy.front")
+
+# Longer commands are not collected: the client gets its own lane and they stream through.
+BIG_COMMAND = 64 * 1024
+MAX_IN_FLIGHT = 1024  # commands of one client on a shared lane; beyond, the client is not read
+MAX_KNOWN = 4096  # spellings of command names that are remembered
+
+# Why the client is not read at the moment.
+_LANE_FULL, _SLOW, _IN_FLIGHT, _HELD = 1, 2, 4, 8
+
+
+class Client(asyncio.Protocol):
+    """Sends whole commands to a lane and gets whole replies back.
+
+    Most clients only ever use a shared lane. One that needs a connection of its own is held until its
+    replies are in, then gets a lane of its own: for a transaction or a blocking command until that is over
+    (`_own`), for anything that lasts by joining the two transports for good."""
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+        self.lanes: SharedLanes = front.shared[2]
+        self.protocol = 2
+        self.scanner = CommandScanner(front.known, BIG_COMMAND)
+        self.lane: Lane | None = None
+        self.outstanding = 0
+        self._own: Transaction | None = None  # set while `lane` is the client's own
+        self._buffer = b""  # commands that are incomplete or must wait
+        self._paused = 0
+        self._after: Callable[[], None] | None = None  # to do when no reply is outstanding
+        self._watch = False  # reply() has more to do than passing bytes on
+        self._answer = b""  # the first byte that came for a Kind.ASK command
+        self._gone = False
+        self._ended = False  # the client has sent its last byte
+        self._opening: asyncio.Task[None] | None = None
+
+    # what the client's transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # by contract, if not by class in uvloop
+        self.front.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+        if self._paused & _HELD:
+            self._buffer = data
+            return
+        scanner = self.scanner
+        count = scanner.feed(data)
+        lane = self.lane
+        if lane is not None and scanner.end == len(data) and not lane.closed.done():
+            # The usual case: nothing but whole commands that may be shared.
+            self._buffer = b""
+            self._submit(lane, data, count)
+        else:
+            self._work(data, count)
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self._own is not None and self.lane is not None:
+            self.lane.flush()
+            self.lane.transport.write_eof()  # ends also what blocks; the server hangs up
+        elif not self._paused & _HELD:
+            self._after_replies(self.transport.close)
+        return True
+
+    def pause_writing(self) -> None:
+        if self._own is not None and self.lane is not None and not self.lane.transport.is_closing():
+            self.lane.transport.pause_reading()
+        self._pause(_SLOW)
+
+    def resume_writing(self) -> None:
+        if self._own is not None and self.lane is not None and not self.lane.transport.is_closing():
+            self.lane.transport.resume_reading()
+        self._resume(_SLOW)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone = True
+        self.front.left(self)
+        self.lanes.leave(self)
+        if self._opening is not None:
+            self._opening.cancel()
+        if self.lane is not None:
+            if self._own is not None:
+                self._drop_own().close()
+            else:
+                self.lane.users -= 1
+
+    # what its lane calls
+
+    def reply(self, data: bytes, done: int) -> None:
+        self.outstanding -= done
+        if self._gone:
+            return
+        self.transport.write(data)
+        if self._watch:
+            self._answer = self._answer or data[:1]
+            self._replied()
+
+    def lost(self, count: int, partial: bool, reason: str) -> None:
+        self.outstanding -= count
+        if self.transport.is_closing():
+            return
+        if partial:
+            logger.warning("closing a client: its reply was cut off (%s)", reason)
+            self.transport.close()
+        elif not (self._ended and self._own is not None):  # otherwise its end was what the lane ended for
+            error = b"-PROXY the connection to Redis was lost, the command may or may not have run: %b\r\n"
+            self.transport.write(error % _line(reason) * count)
+            if self._own is None:
+                self._replied()
+
+    def lane_writable(self) -> None:
+        self._resume(_LANE_FULL)
+
+    # what the pool of lanes calls
+
+    def lanes_changed(self) -> None:
+        self._release()
+
+    # what the front calls
+
+    def finish(self) -> None:
+        """Lets what is under way end, then hangs up."""
+        self._hold(b"")
+        if self._own is not None and self._own.open:
+            self.transport.close()
+        else:
+            self._after_replies(self.transport.close)
+
+    def abort(self) -> None:
+        """Hangs up at once."""
+        self._gone = True
+        self.transport.abort()
+
+    # commands
+
+    def _submit(self, lane: Lane, data: bytes, count: int) -> None:
+        self.outstanding += count
+        if not lane.submit(self, data, count):
+            self._pause(_LANE_FULL)
+        if self.outstanding > MAX_IN_FLIGHT:
+            self._pause(_IN_FLIGHT)
+            self._watch = True
+
+    def _work(self, data: bytes, count: int) -> None:
+        """`count` shareable commands at the start of `data`, and what follows them."""
+        scanner = self.scanner
+        while True:
+            end = scanner.end
+            if count:
+                lane = self._route()
+                if lane is None:
+                    if self.lanes.reason is None:
+                        self._hold(data)
+                        self.lanes.wait(self)
+                        return
+                    self._away(count)
+                else:
+                    self._submit(lane, data[:end], count)
+                data = data[end:]
+            if scanner.verdict == MORE:
+                self._buffer = data
+                if self._ended and not self.outstanding:
+                    self.transport.close()
+                return
+            rest = self._look(data)
+            if rest is None:
+                return
+            data = rest
+            scanner.forget()
+            count = scanner.feed(data)
+
+    def _route(self) -> Lane | None:
+        """The lane for the next command; None when there is none."""
+        lane = self.lane
+        if lane is not None:
+            if self._own is not None or not lane.closed.done():
+                return lane
+            self.lane = None
+        lane = self.lanes.pick()
+        if lane is not None:
+            lane.users += 1
+            self.lane = lane
+        return lane
+
+    def _look(self, data: bytes) -> bytes | None:
+        """Takes one command that is not simply shared; returns what follows it, None when it has to
+        wait."""
+        if self.scanner.verdict == BIG:
+            self._need_own(data, for_good=True)
+            return None
+        try:
+            if self.scanner.verdict == BAD:
+                raise ProtocolError(self.scanner.error)
+            parsed = parse_command(data, 0)
+        except ProtocolError as exc:
+            self._hold(b"")
+            error = b"-ERR Protocol error: %b\r\n" % _line(str(exc))
+            self._after_replies(lambda: self._part(error))
+            return None
+        if parsed is None:
+            if len(data) > BIG_COMMAND:
+                self._need_own(data, for_good=True)
+            else:
+                self._buffer = data
+            return None
+        args, end = parsed
+        rest = data[end:]
+        if not args:
+            return rest
+        command = data[:end] if data.startswith(b"*") else encode_command(args)
+        kind = classify(args)
+        if kind is Kind.QUIT:
+            self._hold(b"")
+            self._after_replies(lambda: self._part(b"+OK\r\n"))
+            return None
+        if kind is Kind.KEEP or (kind is Kind.HELLO and self._own is not None):
+            self._need_own(data, for_good=True)
+            return None
+        if kind is Kind.HELLO:
+            if self.outstanding:
+                self._hold(data)
+                self._after_replies(self._release)
+                return None
+            self._change_protocol(int(args[1]))
+        elif kind in (Kind.HOLD, Kind.ASK) and self._own is None:
+            self._need_own(data, for_good=False)
+            return None
+        elif kind is Kind.ASK:
+            self._ask(data, command, rest)
+            return None
+        if self._own is not None:
+            self._own.sent(args)
+        elif is_shared_by_name(args) and len(self.front.known) < MAX_KNOWN:
+            self.front.known.add(args[0])
+        lane = self._route()
+        if lane is None:
+            if self.lanes.reason is None:
+                self._hold(data)
+                self.lanes.wait(self)
+                return None
+            self._away(1)
+        else:
+            self._submit(lane, command, 1)
+        return rest
+
+    def _ask(self, data: bytes, command: bytes, rest: bytes) -> None:
+        """Sends one command on the client's own lane; the answer decides whether that stays its own."""
+        lane = self.lane
+        assert lane is not None
+        if self.outstanding:
+            self._hold(data)
+            self._after_replies(self._release)
+            return
+        self._hold(rest)
+        self._answer = b""
+        self._submit(lane, command, 1)
+        self._after_replies(self._answered)
+
+    def _answered(self) -> None:
+        if self._own is not None and self._answer != b"-":
+            self._join()
+        else:
+            self._release()
+            self._replied()
+
+    def _change_protocol(self, protocol: int) -> None:
+        if protocol == self.protocol:
+            return
+        self._leave_shared()
+        self.protocol = protocol
+        self.lanes = self.front.shared[protocol]
+        self.lanes.start()
+
+    def _away(self, count: int) -> None:
+        error = b"-PROXY Redis cannot be reached (%b); the command was not run, try again\r\n"
+        self.transport.write(error % _line(self.lanes.reason or "") * count)
+
+    def _part(self, last_words: bytes) -> None:
+        self.transport.write(last_words)
+        self.transport.close()
+
+    # waiting
+
+    def _pause(self, why: int) -> None:
+        if not self._paused and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._paused |= why
+        self._watch = True
+
+    def _resume(self, why: int) -> None:
+        if self._paused & why:
+            self._paused &= ~why
+            if not self._paused and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def _hold(self, data: bytes) -> None:
+        """Keeps `data`; nothing of it is looked at before `_release()`."""
+        self._buffer = data
+        self.scanner.forget()
+        self._pause(_HELD)
+
+    def _release(self) -> None:
+        if self.transport.is_closing() or not self._paused & _HELD:
+            return
+        self._resume(_HELD)
+        data, self._buffer = self._buffer, b""
+        self._work(data, self.scanner.feed(data))
+        if self._ended and not self._paused & _HELD:
+            self.eof_received()
+
+    def _after_replies(self, action: Callable[[], None]) -> None:
+        if self.outstanding == 0:
+            action()
+        else:
+            self._after = action
+            self._watch = True
+
+    def _replied(self) -> None:
+        """After replies, when something waits for them."""
+        if self._paused & _SLOW and self._own is None:
+            limit = self.front.client_buffer_bytes
+            if self.transport.get_write_buffer_size() > limit:  # type: ignore[attr-defined]
+                logger.warning("closing a client: it left more than %d bytes of replies unread", limit)
+                self.abort()
+                return
+        if self._paused & _IN_FLIGHT and self.outstanding <= MAX_IN_FLIGHT // 2:
+            self._resume(_IN_FLIGHT)
+        if self.outstanding:
+            return
+        if self._after is not None:
+            action, self._after = self._after, None
+            action()
+        elif self._own is not None and not self._own.open and not self._ended:
+            self._give_back()
+        elif self._own is None and not self._paused:
+            self._watch = False
+
+    # a lane of its own
+
+    def _need_own(self, data: bytes, *, for_good: bool) -> None:
+        """Holds `data`, whose first command needs a lane of its own, until there is one."""
+        self._hold(data)
+        if self._own is not None:
+            self._join()
+        else:
+            self._after_replies(lambda: self._get_own(for_good))
+
+    def _get_own(self, for_good: bool) -> None:
+        lane = self.front.own.take_idle(self.protocol)
+        if lane is not None:
+            self._own_ready(lane, for_good)
+        else:
+            self._opening = self.front.own.spawn(self._open_own(for_good))
+
+    async def _open_own(self, for_good: bool) -> None:
+        try:
+            lane = await self.front.own.open(self.protocol)
+        except BackAway as exc:
+            self._opening = None
+            self._no_own(str(exc))
+            return
+        self._opening = None
+        if self.transport.is_closing():
+            lane.close()
+        else:
+            self._own_ready(lane, for_good)
+
+    def _no_own(self, reason: str) -> None:
+        """Answers the command that needed it; a part of a long one cannot be answered."""
+        if self.transport.is_closing():
+            return
+        error = b"-PROXY Redis cannot be reached (%b); the command was not run, try again\r\n" % _line(reason)
+        parsed = parse_command(self._buffer, 0)
+        if parsed is None:
+            self._part(error)
+            return
+        self.transport.write(error)
+        self._buffer = self._buffer[parsed[1] :]
+        self._release()
+
+    def _own_ready(self, lane: Lane, for_good: bool) -> None:
+        if lane.closed.done():
+            self._no_own(lane.closed.result())
+            return
+        self._leave_shared()
+        self.lane = lane
+        lane.on_closed = self._own_lost
+        self._own = Transaction()
+        self._watch = True
+        self.front.own.in_use += 1
+        if for_good:
+            self._join()
+        else:
+            if self._paused & _SLOW:
+                lane.transport.pause_reading()
+            self._release()
+
+    def _join(self) -> None:
+        """From here on the proxy only passes bytes."""
+        lane = self.lane
+        assert lane is not None
+        lane.flush()
+        if self._paused & _SLOW:
+            lane.transport.pause_reading()
+        join(self.transport, lane.transport, lambda: self.connection_lost(None))
+        if self._buffer:
+            lane.transport.write(self._buffer)
+            self._buffer = b""
+        if self._ended:
+            lane.transport.write_eof()
+        elif not lane.is_full:
+            self.transport.resume_reading()
+
+    def _own_lost(self) -> None:
+        """What was queued or watched on the lane is gone: hanging up is the only way to say so."""
+        assert self._own is not None
+        over = self._own.open or self._ended
+        self._drop_own()
+        if over:
+            self.transport.close()
+        else:
+            self._replied()
+
+    def _give_back(self) -> None:
+        lane = self._drop_own()
+        if self._paused & _SLOW:
+            lane.transport.resume_reading()
+        self.front.own.give_back(lane, self.protocol)
+        if not self._paused:
+            self._watch = False
+
+    def _drop_own(self) -> Lane:
+        lane = self.lane
+        assert lane is not None
+        lane.on_closed = None
+        self.lane = self._own = None
+        self.front.own.in_use -= 1
+        return lane
+
+    def _leave_shared(self) -> None:
+        if self.lane is not None and self._own is None:
+            self.lane.users -= 1
+            self.lane = None
+
+
+def _line(text: str) -> bytes:
+    return "".join(c if c.isprintable() else " " for c in text).encode()

@@ -1,0 +1,48 @@
+"""Addresses, and the streams between front and back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import aiordma
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """HOST:PORT or [IPV6]:PORT. Raises ValueError."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{text!r} is not HOST:PORT (such as 127.0.0.1:6379 or [::1]:6379)")
+        return cls(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+
+
+async def connect(factory: Callable[[], asyncio.Protocol], to: Address, mode: str) -> tuple[Any, Any]:
+    """A stream to the back."""
+    if hasattr(aiordma, "create_connection"):
+        return await aiordma.create_connection(factory, to.host, to.port, mode=mode)
+    return await asyncio.get_running_loop().create_connection(factory, to.host, to.port)
+
+
+async def serve(factory: Callable[[], asyncio.Protocol], at: Address, mode: str) -> Any:
+    """The back's listener."""
+    if hasattr(aiordma, "create_server"):
+        return await aiordma.create_server(factory, at.host, at.port, mode=mode)
+    return await asyncio.get_running_loop().create_server(factory, at.host, at.port)
+
+
+def path_of(transport: asyncio.BaseTransport) -> str:
+    """ "rdma", or "tcp" with the reason."""
+    path = str(transport.get_extra_info("aiordma.path", "tcp"))
+    reason = transport.get_extra_info("aiordma.fallback_reason")
+    return f"{path} ({reason})" if reason else path

@@ -1,0 +1,198 @@
+"""The front's lanes: shared ones that are kept up, and single ones for clients that hold state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Protocol
+
+from .lane import BackAway, Greeting, Lane
+from .net import Address, connect, path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+logger = logging.getLogger("redis_proxy.front")
+
+OPEN_TIMEOUT_S = 5.0
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 2.0
+MAX_IDLE = 8  # lanes kept for the next client that needs one of its own
+
+
+class Waiting(Protocol):
+    def lanes_changed(self) -> None:
+        """A lane came up, or it is clear that there is none for now."""
+
+
+class Dialer:
+    """Opens streams to the back."""
+
+    def __init__(self, to: Address, mode: str) -> None:
+        self.to = to
+        self.mode = mode
+        self.opened = 0
+        self.path = ""
+
+    async def open(self, protocol: int) -> Lane:
+        """A lane that speaks RESP2 or RESP3. Raises BackAway."""
+        transport: asyncio.Transport | None = None
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                transport, greeting = await connect(Greeting, self.to, self.mode)
+                await greeting.ready
+                lane = Lane(transport)
+                if protocol == 3:
+                    await to_resp3(lane)
+        except TimeoutError:
+            reason = (
+                f"no answer from {self.to} within {OPEN_TIMEOUT_S:.0f} s (is a redis_proxy.py back there?)"
+            )
+            raise _abandoned(transport, reason) from None
+        except OSError as exc:
+            raise _abandoned(transport, str(exc) or type(exc).__name__) from exc
+        except BaseException:
+            _abandoned(transport, "")
+            raise
+        self.opened += 1
+        if (path := path_of(transport)) != self.path:
+            self.path = path
+            logger.info("streams to %s travel by %s", self.to, path)
+        return lane
+
+
+def _abandoned(transport: asyncio.Transport | None, reason: str) -> BackAway:
+    if transport is not None:
+        transport.abort()
+    return BackAway(reason)
+
+
+async def to_resp3(lane: Lane) -> None:
+    """Raises BackAway when the server does not speak it."""
+    answer = await lane.ask(b"HELLO", b"3")
+    if answer.startswith(b"-"):
+        lane.close()
+        raise BackAway(f"the server refuses RESP3: {answer[1:].decode(errors='replace').strip()}")
+
+
+class SharedLanes:
+    """`size` lanes of one RESP version, each reopened with backoff as soon as it is lost."""
+
+    def __init__(self, dialer: Dialer, protocol: int, size: int) -> None:
+        self.dialer = dialer
+        self.protocol = protocol
+        self.size = size
+        self.lanes: list[Lane] = []
+        self.reason: str | None = None  # why there is none; None while the first attempt is still under way
+        self.reopened = 0
+        self._waiting: set[Waiting] = set()
+        self._keepers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Opens the lanes, unless that was done before."""
+        if not self._keepers:
+            self._keepers = [asyncio.create_task(self._keep(number)) for number in range(self.size)]
+
+    def pick(self) -> Lane | None:
+        """The lane with the fewest users."""
+        return min(self.lanes, key=lambda lane: lane.users, default=None)
+
+    def wait(self, who: Waiting) -> None:
+        self._waiting.add(who)
+
+    def leave(self, who: Waiting) -> None:
+        self._waiting.discard(who)
+
+    async def close(self) -> None:
+        for task in self._keepers:
+            task.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for lane in self.lanes:
+            lane.close()
+
+    async def _keep(self, number: int) -> None:
+        pause = 0.0
+        while True:
+            try:
+                lane = await self.dialer.open(self.protocol)
+            except BackAway as exc:
+                if pause == 0.0:
+                    logger.warning("lane %d (RESP%d): %s; trying again", number, self.protocol, exc)
+                if not self.lanes:
+                    self.reason = str(exc)
+                    self._tell()
+                pause = min(max(pause * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
+                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                continue
+            pause = 0.0
+            self.reason = None
+            self.lanes.append(lane)
+            logger.info("lane %d (RESP%d) to %s is up", number, self.protocol, self.dialer.to)
+            self._tell()
+            reason = await lane.closed
+            self.lanes.remove(lane)
+            self.reopened += 1
+            logger.warning("lane %d (RESP%d) is lost: %s", number, self.protocol, reason)
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for who in waiting:
+            who.lanes_changed()
+
+
+class OwnLanes:
+    """Lanes for one client at a time. They are used again only after the server itself has confirmed
+    RESET."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        self.dialer = dialer
+        self.in_use = 0
+        self._idle: dict[int, list[Lane]] = {2: [], 3: []}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take_idle(self, protocol: int) -> Lane | None:
+        """One that is ready now."""
+        idle = self._idle[protocol]
+        while idle:
+            lane = idle.pop()
+            if not lane.closed.done() and not lane.transport.is_closing():
+                return lane
+        return None
+
+    async def open(self, protocol: int) -> Lane:
+        """A new one. Raises BackAway."""
+        return await self.dialer.open(protocol)
+
+    def give_back(self, lane: Lane, protocol: int) -> None:
+        """The client is done with it and has no reply to come."""
+        self.spawn(self._clean(lane, protocol))
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Runs `work` and keeps it alive."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lanes in self._idle.values():
+            for lane in lanes:
+                lane.close()
+
+    async def _clean(self, lane: Lane, protocol: int) -> None:
+        try:
+            if len(self._idle[protocol]) < MAX_IDLE and await lane.ask(b"RESET") == b"+RESET\r\n":
+                if protocol == 3:
+                    await to_resp3(lane)
+                self._idle[protocol].append(lane)
+                return
+        except BackAway:
+            return
+        except asyncio.CancelledError:
+            lane.close()
+            raise
+        lane.close()

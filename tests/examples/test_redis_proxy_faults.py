@@ -1,0 +1,248 @@
+"""The Redis proxy when something dies, is away, stops, or does not read."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from .conftest import EXAMPLES
+from .stack import Stack, free_port, running, until
+from .test_redis_proxy import MODES, connections, read_exactly, read_to_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=MODES)
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    with running(request.param, "--streams", "1", "--client-buffer-mib", "1") as stack:
+        yield stack
+
+
+def memory_kib(pid: int) -> int:
+    """Resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
+
+
+@pytest.mark.parametrize("victim", ["redis", "back"])
+def test_a_killed_server_is_told_and_survived(stack: Stack, victim: str) -> None:
+    client = stack.client()
+    client.set("a", 1)
+    blocked: list[object] = []
+
+    def block() -> None:
+        try:
+            stack.client().blpop(["none"], timeout=60)
+        except redis.RedisError as exc:
+            blocked.append(str(exc))
+
+    waiter = threading.Thread(target=block)
+    waiter.start()
+    until(lambda: [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop reached the server")
+    program = getattr(stack, victim)
+    program.stop(signal.SIGKILL)
+    waiter.join(20)
+    assert "PROXY the connection to Redis was lost" in str(blocked)
+
+    def away() -> str:
+        try:
+            client.get("a")
+        except redis.ResponseError as exc:
+            return str(exc)
+        return ""
+
+    expected = "redis-server at 127.0.0.1" if victim == "redis" else "Connect"
+    assert "PROXY Redis cannot be reached" in until(
+        lambda: (text := away()) and expected in text and text, "told"
+    )
+    with pytest.raises(redis.ResponseError, match="PROXY Redis cannot be reached"):
+        stack.client().blpop(["none"])
+    getattr(stack, f"start_{victim}")()
+    until(client.ping, "the lane is back")
+    assert client.set("a", 2)
+    assert stack.client(db=2).ping()
+
+
+def test_commands_under_way_when_the_server_dies_are_answered(stack: Stack) -> None:
+    with stack.socket() as sock, stack.socket() as watching:
+        sock.sendall(b"PING\r\nDEBUG SLEEP 0\r\nPING\r\n")
+        assert read_exactly(sock, 19) == b"+PONG\r\n+OK\r\n+PONG\r\n"
+        watching.sendall(b"MULTI\r\nSET a 1\r\n")
+        assert read_exactly(watching, 14) == b"+OK\r\n+QUEUED\r\n"
+        with stack.socket() as shared:
+            shared.sendall(b"PING\r\n")
+            assert read_exactly(shared, 7) == b"+PONG\r\n"
+            assert stack.redis is not None
+            stack.redis.process.send_signal(signal.SIGSTOP)
+            shared.sendall(b"PING\r\n" * 3)
+            stack.redis.stop(signal.SIGKILL)
+            lines = b""
+            while lines.count(b"\n") < 3:
+                lines += shared.recv(4096)
+            assert [line.split()[0] for line in lines.splitlines()] == [b"-PROXY"] * 3
+            stack.start_redis()
+            end = b""
+            while not end.endswith(b"+PONG\r\n"):
+                shared.sendall(b"PING\r\n")
+                end = shared.recv(4096)
+        assert read_to_end(watching) == b"", "a transaction that is lost ends its connection"
+        assert read_to_end(sock) == b"", "so does state of other kinds"
+
+
+def test_the_front_waits_for_a_back_that_starts_later() -> None:
+    with running("tcp") as stack:
+        port = free_port()
+        stack.back_port = port
+        stack.start_front_again()
+        client = stack.client()
+        with pytest.raises(redis.ResponseError, match="PROXY Redis cannot be reached"):
+            client.ping()
+        stack.start_back_again(port)
+        until(client.ping, "the back was found")
+
+
+def test_a_peer_that_is_no_back_is_named(stack: Stack) -> None:
+    stack.back_port = stack.redis_port
+    stack.start_front_again()
+    with pytest.raises(redis.ResponseError, match=r'not a redis_proxy.py back: it answered b"-ERR unknown'):
+        stack.client().ping()
+
+
+def test_a_redis_client_at_the_back_is_told_where_to_go(stack: Stack) -> None:
+    with socket.create_connection(("127.0.0.1", stack.back_port), 20) as sock:
+        sock.sendall(b"*1\r\n$4\r\nPING\r\n")
+        assert b"-PROXY this is the back" in read_to_end(sock)
+
+
+def test_a_client_that_does_not_read_stalls_only_itself(stack: Stack) -> None:
+    value = b"v" * 60_000
+    client = stack.client()
+    client.set("big", value)
+    assert stack.front is not None
+    before = memory_kib(stack.front.process.pid)
+    with stack.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.sendall(b"GET big\r\n" * 900)  # 54 MB of replies
+        for _ in range(50):
+            assert client.get("big") == value
+        stack.front.wait_for("closing a client: it left more than 1048576 bytes of replies unread")
+        for _ in range(50):
+            assert client.get("big") == value
+    assert memory_kib(stack.front.process.pid) - before < 32 * 1024
+
+
+def test_back_pressure_reaches_through_a_lane_of_ones_own(stack: Stack) -> None:
+    value = b"v" * 1_000_000
+    client = stack.client()
+    client.set("big", value)
+    assert stack.front is not None
+    assert stack.back is not None
+    pids = [stack.front.process.pid, stack.back.process.pid]
+    before = [memory_kib(pid) for pid in pids]
+    with stack.socket() as lazy:
+        lazy.sendall(b"SELECT 0\r\n" + b"GET big\r\n" * 60)
+        assert read_exactly(lazy, 5) == b"+OK\r\n"
+        until(
+            lambda: any(int(c["omem"]) > 10_000_000 for c in connections(stack)),
+            "replies wait in redis-server",
+        )
+        assert client.get("big") == value
+        assert max(memory_kib(pid) - kib for pid, kib in zip(pids, before, strict=True)) < 24 * 1024
+        for _ in range(60):
+            assert read_exactly(lazy, 1_000_012) == b"$1000000\r\n" + value + b"\r\n"
+
+
+def test_a_long_command_streams_through_with_bounded_memory(stack: Stack) -> None:
+    assert stack.front is not None
+    assert stack.redis is not None
+    before = memory_kib(stack.front.process.pid)
+    stack.redis.process.send_signal(signal.SIGSTOP)
+    size = 100_000_000
+    with stack.socket() as sock:
+        sock.settimeout(0.5)
+        sock.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % size)
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            while sent < size:
+                sent += sock.send(bytes(min(1_000_000, size - sent)))
+
+        with pytest.raises(TimeoutError):
+            send()
+        assert sent < size
+        assert memory_kib(stack.front.process.pid) - before < 24 * 1024
+        stack.redis.process.send_signal(signal.SIGCONT)
+        sock.settimeout(20)
+        send()
+        sock.sendall(b"\r\n")
+        assert read_exactly(sock, 5) == b"+OK\r\n"
+    assert stack.direct().strlen("k") == size
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_front_lets_commands_end_and_stops(stack: Stack, number: signal.Signals) -> None:
+    assert stack.front is not None
+    assert stack.back is not None
+    with stack.socket() as idle, stack.socket() as busy, stack.socket() as blocked:
+        idle.sendall(b"PING\r\n")
+        assert read_exactly(idle, 7) == b"+PONG\r\n"
+        blocked.sendall(b"BLPOP job 0\r\n")
+        until(lambda: [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop reached the server")
+        busy.sendall(b"PING\r\nPING\r\n")
+        assert read_exactly(busy, 14) == b"+PONG\r\n+PONG\r\n"
+        stack.front.process.send_signal(number)
+        assert read_to_end(idle) == b""
+        stack.direct().rpush("job", "x")
+        assert read_to_end(blocked) == b"*2\r\n$3\r\njob\r\n$1\r\nx\r\n"
+    assert stack.front.stop() == 0
+    assert stack.back.stop(number) == 0
+    assert "Traceback" not in stack.front.output + stack.back.output
+
+
+def test_statistics_and_path_are_logged(stack: Stack) -> None:
+    assert stack.front is not None
+    assert stack.back is not None
+    stack.client().ping()
+    for program, text in ((stack.front, "RESP2 lane 0: 1 clients"), (stack.back, "streams 1 now")):
+        program.wait_for("travel by " + ("rdma" if stack.mode == "rdma" else "tcp"))
+        program.process.send_signal(signal.SIGUSR1)
+        program.wait_for(text)
+
+
+def test_help_and_mistakes() -> None:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(EXAMPLES / "redis_proxy.py"), *args],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+
+    assert "redis-cli -p 7000 ping" in run("--help").stdout
+    for options, words in [
+        (["front"], "required"),
+        (["front", "--listen", "x", "--to", "y:1"], "--listen: invalid parse value: 'x'"),
+        (["front", "--listen", ":0", "--to", "y:1", "--streams", "0"], "must be at least 1"),
+        (["back", "--listen", ":0", "--redis", "y:1", "--mode", "magic"], "invalid choice"),
+    ]:
+        result = run(*options)
+        assert result.returncode == 2
+        assert words in result.stderr
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run("back", "--mode", "tcp", "--listen", f"127.0.0.1:{port}", "--redis", "127.0.0.1:1")
+        assert result.returncode == 1
+        assert "cannot listen on 127.0.0.1" in result.stderr
+        assert "Traceback" not in result.stderr
