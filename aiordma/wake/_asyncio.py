@@ -81,12 +81,12 @@ class AsyncioWaker:
         "_end_hook",
         "_jobs",
         "_loop",
-        "_ready",
         "_share_ends",
         "_watched",
         "call_at",
         "name",
         "now",
+        "ready",
         "share",
     )
 
@@ -97,7 +97,7 @@ class AsyncioWaker:
         self._share_ends = time.monotonic() + SHARE_SECONDS
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
-        self._ready = _ready_queue(loop)
+        self.ready = _ready_queue(loop)
         self._watched: set[int] = set()
         self._jobs: set[asyncio.Task[None]] = set()
         self._end_callbacks: list[Callback] = []
@@ -145,7 +145,7 @@ class AsyncioWaker:
         self._loop.call_soon(callback)
 
     def busy(self) -> bool | None:
-        ready = self._ready
+        ready = self.ready
         return None if ready is None else bool(ready)
 
     def at_loop_end(self, callback: Callback) -> None:

@@ -125,6 +125,7 @@ class TrioTimer:
 class TrioWaker:
     name = "trio"
     share = 0
+    ready = None
 
     def __init__(self) -> None:
         self._watches: dict[int, _Watch] = {}

@@ -6,7 +6,7 @@ Everything here belongs to one event loop and is called from its thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from typing import Protocol
 
 __all__ = ["SHARE_OPERATIONS", "SHARE_SECONDS", "Callback", "Handle", "Job", "Waiter", "Waker", "run_guarded"]
@@ -68,6 +68,10 @@ class Waker(Protocol):
     #: What is left of the share of operations that may complete without yielding (see ``SHARE_OPERATIONS``).
     #: Always 0 on trio, where each call is a full checkpoint.
     share: int
+
+    @property
+    def ready(self) -> Sized | None:
+        """The loop's queue of callbacks that are ready to run, where it can be seen (asyncio); else None."""
 
     def watch_fd(self, fd: int, callback: Callback) -> None:
         """Call ``callback`` whenever ``fd`` is readable: level triggered, until ``unwatch_fd``.

@@ -1,0 +1,66 @@
+# Table of contents of _cq.pyx (stations 5 and 6 of the path of a byte).
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from ._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
+
+cdef enum:
+    BATCH = 32              # completions taken by one ibv_poll_cq
+    GENERATION_BITS = 16    # wr_id = table index | generation | kind | number, see Endpoint.tag()
+
+ctypedef int (*get_cq_event_fn)(ibv_comp_channel *, ibv_cq **, void **) noexcept nogil
+ctypedef void (*ack_cq_events_fn)(ibv_cq *, unsigned int) noexcept nogil
+
+cdef int64_t clock_ns() noexcept nogil
+
+cdef class Endpoint:
+    """What completions are dispatched to: one queue pair."""
+    cdef CompletionQueue cq
+    cdef uint64_t tag                       # high 32 bits of every wr_id of this endpoint
+    cdef int on_completion(self, ibv_wc *wc) except -1
+    cdef int flush(self) except -1          # post what was put off to the end of the tick
+
+cdef class Starving:
+    """Who waits for send WRs."""
+    cdef bint starving
+    cdef int on_room(self) except -1        # some have come back
+
+cdef class CompletionQueue:
+    cdef ibv_cq *cq
+    cdef ibv_comp_channel *channel
+    cdef get_cq_event_fn get_event
+    cdef ack_cq_events_fn ack_events
+    cdef ibv_wc wc[BATCH]
+    cdef list endpoints
+    cdef list free_slots
+    cdef list dirty                         # endpoints with put-off work
+    cdef object starved                     # deque of users that wait for send WRs, first come first served
+    cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit
+    cdef uint32_t generation
+    cdef object call_soon                   # waker.call_soon
+    cdef object ready                       # the loop's ready queue, or None where it cannot be seen
+    cdef object keep                        # owners of the C objects
+    cdef bint closed, armed, scheduled, dispatching, activity
+    cdef bint single_cpu
+    cdef int64_t spin_ns, spin_max_ns, spin_fixed_ns
+    cdef int64_t parked_at
+    cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
+    cdef readonly uint64_t completions, events, arms, spins, spin_hits, budget_exhausted
+    cdef readonly uint64_t dispatch_errors, stale_completions
+
+    cdef int attach(self, Endpoint endpoint) except -1
+    cdef void detach(self, Endpoint endpoint)
+    cdef void mark_dirty(self, Endpoint endpoint)
+    cdef bint may_post_fragment(self) noexcept
+    cdef void starve(self, Starving who)
+    cdef void no_longer_starved(self, Starving who)
+    cdef int feed_starved(self) except -1
+    cdef int flush(self) except -1
+    cdef int poll(self) except -1
+    cdef int _dispatch(self, int n) except -1
+    cdef int arm(self) except -1
+    cdef void schedule(self)
+    cdef bint may_spin(self)
+    cdef int spin_once(self, int64_t deadline) except -1
+    cdef void spin_paid(self, int64_t started, int64_t ended)
+    cdef void spin_wasted(self)
+    cdef int park(self) except -1

@@ -1,0 +1,43 @@
+from collections.abc import Callable, Sized
+
+from typing_extensions import disjoint_base
+
+@disjoint_base
+class Endpoint: ...
+@disjoint_base
+class Starving: ...
+
+@disjoint_base
+class CompletionQueue:
+    wakes: int
+    completions: int
+    events: int
+    arms: int
+    spins: int
+    spin_hits: int
+    budget_exhausted: int
+    dispatch_errors: int
+    stale_completions: int
+    def __init__(
+        self,
+        cq: int,
+        channel: int,
+        get_event: int,
+        ack_events: int,
+        call_soon: Callable[[Callable[[], None]], object],
+        ready: Sized | None,
+        busy_poll_us: int | None,
+        max_fragments: int,
+        keep: object,
+    ) -> None: ...
+    @property
+    def fd(self) -> int: ...
+    @property
+    def is_armed(self) -> bool: ...
+    @property
+    def spin_budget_ns(self) -> int: ...
+    def set_busy_poll(self, busy_poll_us: int | None) -> None: ...
+    def begin(self) -> None: ...
+    def drain(self) -> int: ...
+    def on_readable(self) -> None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,389 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""Completion channel and completion queue: stations 5 and 6 of the path of a byte.
+
+Why a wake-up cannot be lost
+----------------------------
+``ibv_req_notify_cq`` asks for ONE event, for a completion that is added AFTER the call. So whoever wants to
+sleep must arm first and look again afterwards; everything that came before the arming is found by that
+second look, everything after it raises the event. The flag ``armed`` means "the device will raise an event, or
+has raised one that we have not read yet": it is set by :meth:`CompletionQueue.arm` and cleared only by reading an event.
+At any moment one of these holds, and each leads to another look at the queue:
+
+* ``armed``: the channel's fd is or becomes readable, the loop calls :meth:`on_readable`;
+* ``scheduled``: the loop will run :meth:`_service` in its next iteration, which arms when nothing is going on;
+* somebody is inside :meth:`poll` right now and ends in one of the two.
+
+There is no timer behind this. ``ResourceGuard``-like users that park call :meth:`park`, which arms unless one of
+the first two already holds.
+
+Hybrid polling (X-RDMA)
+-----------------------
+An operation that would park may spin for a while (:meth:`spin_once`), because waking a sleeping CPU costs tens of
+microseconds. The time allowed adapts: it grows when a spin found what it waited for, or when a parked waiter was woken so soon that
+a spin would have paid; it falls to zero when spins end empty-handed.
+"""
+import logging
+import os
+from collections import deque
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+
+from ._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
+
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+    int CLOCK_MONOTONIC
+
+cdef extern from * nogil:
+    """
+    #if defined(__x86_64__) || defined(__i386__)
+    #define aio_relax() __builtin_ia32_pause()
+    #else
+    #define aio_relax() __asm__ __volatile__("yield" ::: "memory")
+    #endif
+    """
+    void aio_relax()
+
+logger = logging.getLogger("aiordma.cq")
+
+cdef enum:
+    BUDGET = 8              # batches one wake-up may dispatch before other callbacks of the loop get their turn
+    POLLS_PER_CLOCK = 16    # empty polls between two looks at the clock
+
+cdef int64_t SPIN_START_NS = 20_000
+cdef int64_t SPIN_MAX_NS = 100_000
+# A sleeping CPU takes about 50 us to wake on a virtual machine, so a waiter woken within this time after it
+# parked would have been served by a spin.
+cdef int64_t WOULD_HAVE_PAID_NS = 150_000
+
+
+cdef int64_t clock_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cdef class Endpoint:
+    cdef int on_completion(self, ibv_wc *wc) except -1:
+        raise NotImplementedError
+
+    cdef int flush(self) except -1:
+        raise NotImplementedError
+
+
+cdef class Starving:
+    cdef int on_room(self) except -1:
+        raise NotImplementedError
+
+
+cdef class CompletionQueue:
+    """One per engine. Single-threaded: every method runs in the thread of the engine's event loop.
+
+    :param cq, channel: addresses of ``struct ibv_cq`` and of its ``struct ibv_comp_channel`` (fd non-blocking).
+    :param get_event, ack_events: addresses of ``ibv_get_cq_event`` and ``ibv_ack_cq_events`` (the only two that are not inline).
+    :param call_soon: the loop's ``call_soon``.
+    :param ready: the loop's queue of ready callbacks where it can be seen (asyncio), else None.
+    :param busy_poll_us: None = adaptive, 0 = events only, else a fixed time.
+    :param max_fragments: WRITEs from registered memory that may be under way on all QPs together.
+    :param keep: objects that own the C structures, kept alive as long as this one.
+    """
+
+    def __init__(self, uintptr_t cq, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
+                 object call_soon, object ready, object busy_poll_us, uint32_t max_fragments, object keep):
+        self.cq = <ibv_cq *>cq
+        self.channel = <ibv_comp_channel *>channel
+        self.get_event = <get_cq_event_fn>get_event
+        self.ack_events = <ack_cq_events_fn>ack_events
+        self.call_soon = call_soon
+        self.ready = ready
+        self.keep = keep
+        self.endpoints = []
+        self.free_slots = []
+        self.dirty = []
+        self.starved = deque()
+        self.max_fragments = max_fragments
+        self.single_cpu = (os.cpu_count() or 1) < 2
+        self.set_busy_poll(busy_poll_us)
+
+    # ---- settings and state
+
+    def set_busy_poll(self, busy_poll_us: int | None) -> None:
+        """Change the polling policy at run time: None = adaptive, 0 = events only, else microseconds."""
+        self.spin_fixed_ns = -1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000
+        self.spin_max_ns = SPIN_MAX_NS if busy_poll_us is None else self.spin_fixed_ns
+        self.spin_ns = SPIN_START_NS if busy_poll_us is None else self.spin_fixed_ns
+
+    @property
+    def fd(self) -> int:
+        return self.channel.fd
+
+    @property
+    def is_armed(self) -> bool:
+        return self.armed
+
+    @property
+    def spin_budget_ns(self) -> int:
+        return self.spin_ns
+
+    # ---- who gets the completions
+
+    cdef int attach(self, Endpoint endpoint) except -1:
+        cdef uint64_t index
+        self.generation = (self.generation + 1) & 0xffff
+        if self.free_slots:
+            index = self.free_slots.pop()
+            self.endpoints[index] = endpoint
+        else:
+            index = len(self.endpoints)
+            if index > 0xffff:
+                raise MemoryError("aiordma: more than 65536 queue pairs on one completion queue")
+            self.endpoints.append(endpoint)
+        # The generation tells completions of a destroyed QP from those of the next one in the same slot.
+        endpoint.cq = self
+        endpoint.tag = (index << 48) | (<uint64_t>self.generation << 32)
+        return 0
+
+    cdef void detach(self, Endpoint endpoint):
+        cdef uint64_t index = endpoint.tag >> 48
+        if index < <uint64_t>len(self.endpoints) and self.endpoints[index] is endpoint:
+            self.endpoints[index] = None
+            self.free_slots.append(index)
+        if endpoint in self.dirty:
+            self.dirty.remove(endpoint)
+
+    # ---- work put off to the end of the tick
+
+    cdef void mark_dirty(self, Endpoint endpoint):
+        self.dirty.append(endpoint)
+        self.schedule()
+
+    cdef int flush(self) except -1:
+        cdef list work
+        cdef Endpoint endpoint
+        if not self.dirty:
+            return 0
+        work, self.dirty = self.dirty, []
+        for endpoint in work:
+            endpoint.flush()
+        return 0
+
+    # ---- send work requests are finite: whoever finds none waits in one queue for all QPs
+
+    cdef bint may_post_fragment(self) noexcept:
+        return self.fragments < self.max_fragments
+
+    cdef void starve(self, Starving who):
+        if not who.starving:
+            who.starving = True
+            self.starved.append(who)
+
+    cdef void no_longer_starved(self, Starving who):
+        if who.starving:
+            who.starving = False
+            self.starved.remove(who)
+
+    cdef int feed_starved(self) except -1:
+        """Some completed: call those who wait, once each; whoever still finds none queues up again behind the others."""
+        cdef Starving who
+        cdef Py_ssize_t n = len(self.starved)
+        while n > 0 and self.starved and self.fragments < self.max_fragments:
+            n -= 1
+            who = self.starved.popleft()
+            who.starving = False
+            who.on_room()
+        return 0
+
+    # ---- polling
+
+    cdef int poll(self) except -1:
+        """Take one batch and dispatch it; the number of completions."""
+        cdef int n
+        if self.closed or self.dispatching:
+            return 0
+        with nogil:
+            n = ibv_poll_cq(self.cq, BATCH, self.wc)
+        return self._dispatch(n)
+
+    cdef int _dispatch(self, int n) except -1:
+        cdef int i
+        cdef uint64_t index
+        cdef Endpoint endpoint
+        cdef object found
+        if n <= 0:
+            if n < 0:
+                raise OSError(-n, "ibv_poll_cq failed")
+            return 0
+        self.completions += n
+        self.activity = True
+        # A callback may come back here (an operation of its own that spins): the batch in wc[] must be through first.
+        self.dispatching = True
+        try:
+            for i in range(n):
+                index = self.wc[i].wr_id >> 48
+                if index >= <uint64_t>len(self.endpoints):
+                    self.stale_completions += 1
+                    continue
+                found = self.endpoints[index]
+                if found is None or (<Endpoint>found).tag != self.wc[i].wr_id & <uint64_t>0xffffffff00000000:
+                    self.stale_completions += 1
+                    continue
+                endpoint = <Endpoint>found
+                try:
+                    endpoint.on_completion(&self.wc[i])
+                except Exception:
+                    # One endpoint's failure must not take the batch of the others with it.
+                    self.dispatch_errors += 1
+                    logger.exception("completion handler failed")
+        finally:
+            self.dispatching = False
+        return n
+
+    def drain(self) -> int:
+        """Dispatch what is there now (bounded); the number of completions. For teardown and for TCP EOF, which may
+        overtake the peer's last message."""
+        cdef int total = 0, n, batches = 0
+        while batches < 64:
+            n = self.poll()
+            if n == 0:
+                break
+            total += n
+            batches += 1
+        return total
+
+    def begin(self) -> None:
+        """Arm for the first time; from here on the invariant above holds."""
+        self.arm()
+
+    # ---- sleeping and waking
+
+    cdef int arm(self) except -1:
+        """Arm, then look again. Afterwards an event is certain for whatever comes."""
+        cdef int rc
+        if self.closed:
+            return 0
+        rc = ibv_req_notify_cq(self.cq, 0)
+        if rc:
+            raise OSError(rc, "ibv_req_notify_cq failed")
+        self.armed = True
+        self.arms += 1
+        if self.poll() == BATCH:
+            self.schedule()     # more may be waiting that was there before the arming: no event will tell
+        return 0
+
+    cdef void schedule(self):
+        if not self.scheduled and not self.closed:
+            self.scheduled = True
+            self.call_soon(self._service)
+
+    def _service(self) -> None:
+        """The engine's turn in the loop: post what was put off, poll, and arm when nothing is going on."""
+        cdef int batches = 0
+        self.scheduled = False
+        if self.closed:
+            return
+        self.flush()
+        while batches < BUDGET and self.poll() == BATCH:
+            batches += 1
+        if batches == BUDGET:
+            self.budget_exhausted += 1
+        self.flush()
+        if self.activity and (batches == BUDGET or self.spin_ns > 0):
+            # Polling goes on for one more turn after every turn that saw something; then it arms.
+            self.activity = False
+            self.schedule()
+        elif not self.armed:
+            self.activity = False
+            self.arm()
+            self.flush()
+
+    def on_readable(self) -> None:
+        """The channel's fd is readable: read and count events, drain, re-arm or go on polling."""
+        cdef ibv_cq *which
+        cdef void *context
+        cdef unsigned int n = 0
+        cdef int64_t now
+        cdef uint64_t woken = self.wakes
+        if self.closed:
+            return
+        while self.get_event(self.channel, &which, &context) == 0:
+            n += 1
+        if n:
+            self.ack_events(self.cq, n)
+            self.events += n
+            self.armed = False
+        cdef int batches = 0
+        while batches < BUDGET and self.poll() == BATCH:
+            batches += 1
+        if batches == BUDGET:
+            self.budget_exhausted += 1
+        if self.parked_at and self.wakes != woken:
+            now = clock_ns()
+            if self.spin_fixed_ns < 0 and now - self.parked_at < WOULD_HAVE_PAID_NS and self.spin_ns < self.spin_max_ns:
+                self.spin_ns = min(self.spin_max_ns, self.spin_ns * 2 + 5_000)
+            self.parked_at = 0
+        self.flush()
+        if batches == BUDGET or (self.wakes != woken and self.spin_ns > 0):
+            self.schedule()
+        elif not self.armed:
+            self.arm()
+            self.flush()
+
+    cdef int park(self) except -1:
+        """Called by an operation right before it waits: afterwards its wake-up is certain."""
+        self.flush()
+        if not self.armed and not self.closed:
+            self.arm()
+            self.flush()
+        self.parked_at = clock_ns()
+        return 0
+
+    # ---- hybrid polling
+
+    cdef bint may_spin(self):
+        if self.spin_ns <= 0 or self.single_cpu or self.dispatching or self.closed:
+            return False
+        # Our own scheduled turn is not somebody else's work.
+        if self.ready is not None and len(self.ready) > (1 if self.scheduled else 0):
+            return False
+        return True
+
+    cdef int spin_once(self, int64_t deadline) except -1:
+        """Poll until something was dispatched (its number) or the deadline has passed (0)."""
+        cdef int n = 0, turn
+        with nogil:
+            while True:
+                for turn in range(POLLS_PER_CLOCK):
+                    n = ibv_poll_cq(self.cq, BATCH, self.wc)
+                    if n:
+                        break
+                    aio_relax()
+                if n or clock_ns() >= deadline:
+                    break
+        if n:
+            self._dispatch(n)
+            self.schedule()
+        return n
+
+    cdef void spin_paid(self, int64_t started, int64_t ended):
+        self.spin_hits += 1
+        if self.spin_fixed_ns < 0:
+            self.spin_ns = min(self.spin_max_ns, max(self.spin_ns, 4 * (ended - started)))
+
+    cdef void spin_wasted(self):
+        if self.spin_fixed_ns < 0:
+            self.spin_ns -= self.spin_ns // 4
+            if self.spin_ns < 1_000:
+                self.spin_ns = 0
+
+    # ---- end
+
+    def close(self) -> None:
+        """Stop dispatching. The owner then unregisters the fd, destroys the QPs, the CQ and the channel, in that order.
+        All events read so far have been acked."""
+        self.closed = True
+        self.endpoints.clear()
+        self.dirty.clear()
+        self.starved.clear()

@@ -1,0 +1,80 @@
+/* Building and posting short chains of work requests: one doorbell a chain. */
+#pragma once
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+#include <string.h>
+
+#define AIO_CHAIN_MAX 3 /* WRITE up to the wrap, WRITE after it, the message */
+
+struct aio_chain {
+	struct ibv_send_wr wr[AIO_CHAIN_MAX];
+	struct ibv_sge sge[AIO_CHAIN_MAX];
+	int length;
+};
+
+static inline struct ibv_send_wr *aio_chain_next(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
+						 uint32_t lkey, unsigned int flags)
+{
+	int at = chain->length++;
+	struct ibv_send_wr *wr = &chain->wr[at];
+	struct ibv_sge *sge = &chain->sge[at];
+
+	if (at)
+		chain->wr[at - 1].next = wr;
+	sge->addr = addr;
+	sge->length = length;
+	sge->lkey = lkey;
+	wr->wr_id = wr_id;
+	wr->next = NULL;
+	wr->sg_list = sge;
+	wr->num_sge = length ? 1 : 0; /* a zero-byte WRITE or SEND carries no SGE at all */
+	wr->send_flags = flags;
+	return wr;
+}
+
+static inline void aio_chain_write(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
+				   unsigned int flags, uint64_t remote_addr, uint32_t rkey)
+{
+	struct ibv_send_wr *wr = aio_chain_next(chain, wr_id, addr, length, lkey, flags);
+
+	wr->opcode = IBV_WR_RDMA_WRITE;
+	wr->wr.rdma.remote_addr = remote_addr;
+	wr->wr.rdma.rkey = rkey;
+}
+
+/* with_imm = 0 is for iWARP, which has no immediate data: there the same 32 bits lead the message itself. */
+static inline void aio_chain_send(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
+				  unsigned int flags, int with_imm, uint32_t imm)
+{
+	struct ibv_send_wr *wr = aio_chain_next(chain, wr_id, addr, length, lkey, flags);
+
+	if (with_imm) {
+		wr->opcode = IBV_WR_SEND_WITH_IMM;
+		wr->imm_data = htonl(imm);
+	} else {
+		wr->opcode = IBV_WR_SEND;
+	}
+}
+
+static inline void aio_chain_signal_last(struct aio_chain *chain)
+{
+	chain->wr[chain->length - 1].send_flags |= IBV_SEND_SIGNALED;
+}
+
+/* 0, or the errno of ibv_post_send; *posted tells how many of the chain were taken before the failure. */
+static inline int aio_chain_post(struct ibv_qp *qp, struct aio_chain *chain, int *posted)
+{
+	struct ibv_send_wr *bad = NULL;
+	int rc = ibv_post_send(qp, chain->wr, &bad);
+
+	*posted = rc && bad ? (int)(bad - chain->wr) : chain->length;
+	return rc;
+}
+
+static inline int aio_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey)
+{
+	struct ibv_sge sge = {.addr = addr, .length = length, .lkey = lkey};
+	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
+
+	return ibv_post_recv(qp, &wr, &bad);
+}

@@ -1,0 +1,68 @@
+# Table of contents of _qp.pyx (station 3 of the path of a byte, and the receiving half of a link).
+from libc.stdint cimport uint32_t, uint64_t
+
+from ._cq cimport Endpoint, Starving
+from ._verbs cimport aio_chain, ibv_qp, ibv_wc
+from .proto.seqack cimport SeqAckWindow
+
+cdef enum:
+    MESSAGE_BYTES = 64      # room of one outgoing control message (CDC and LLC are 44 bytes, 4 more on iWARP)
+    SQ_RESERVE = 8          # send WRs kept back for NOP acks and keepalive: data must never be able to block them
+
+cdef class Connection(Starving):
+    """What messages with an alert token are dispatched to: one stream's rings."""
+    cdef QueuePair qp
+    cdef readonly uint32_t token            # ours: the peer puts it into every CDC sent to us
+    cdef bint queued                        # waits in the QP's line for credit or for the end of the tick
+    cdef int on_message(self, const unsigned char *message, uint32_t length) except -1
+    cdef int flush(self) except -1          # 1: nothing left to post; 0: out of credit, stays in line
+    cdef void on_fragment_done(self, uint64_t until) noexcept    # its WRITEs up to this byte have completed
+    cdef int on_broken(self, object reason) except -1
+
+cdef class QueuePair(Endpoint):
+    cdef ibv_qp *qp
+    cdef SeqAckWindow window
+    cdef object owner                       # link.Link: LLC messages, failure
+    cdef object keep
+    cdef uint64_t recv_addr, message_addr
+    cdef uint32_t recv_bytes, recv_count, recv_lkey, message_lkey
+    cdef uint32_t sq_depth, sq_posted, sq_retired, sq_unsignalled, sq_signal_every
+    cdef readonly uint32_t max_inline
+    cdef readonly uint32_t qp_num
+    cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
+    cdef readonly bint failed
+    cdef bint flushing
+    cdef list connections, free_tokens
+    cdef object line                        # deque of Connections with something to post, first come first served
+    cdef object fragments                   # deque of (send queue position, Connection, byte): WRITEs from registered memory
+    cdef readonly uint64_t messages_sent, messages_received, nops_sent, nops_received, writes_posted, bytes_written
+    cdef readonly uint64_t credit_waits, wr_waits, keepalives_sent, keepalives_done
+    cdef readonly uint64_t last_heard       # completions that prove the peer alive; the keepalive compares it
+
+    cdef inline uint32_t sq_free(self) noexcept:
+        return self.sq_depth - (self.sq_posted - self.sq_retired)
+
+    cdef inline bint can_message(self) noexcept:
+        return self.window.credit() > 0 and self.sq_free() > SQ_RESERVE
+
+    cdef unsigned int next_flags(self, bint signal)
+    cdef unsigned char *message_room(self) noexcept
+    cdef void add_message(self, aio_chain *chain, uint32_t length, bint signal)
+    cdef void add_write(self, aio_chain *chain, uint64_t addr, uint32_t length, uint32_t lkey, uint64_t remote_addr,
+                        uint32_t rkey)
+    cdef int post(self, aio_chain *chain) except -1
+    cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1
+    cdef void retire_fragments(self)
+    cdef int _post_receive(self, uint32_t slot) except -1
+    cdef void _add_send(self, aio_chain *chain, uint32_t length, bint signal, uint32_t imm)
+    cdef uint64_t _send_id(self, aio_chain *chain) noexcept
+    cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1
+    cdef int ack_if_due(self) except -1
+    cdef void enqueue(self, Connection connection)
+    cdef void wait_for_room(self, Connection connection)
+    cdef int register(self, Connection connection) except -1
+    cdef void unregister(self, Connection connection)
+    cdef int on_receive(self, ibv_wc *wc) except -1
+    cdef int on_sent(self, ibv_wc *wc) except -1
+    cdef int dispatch(self, const unsigned char *message, uint32_t length) except -1
+    cdef int fail(self, object reason) except -1

@@ -1,0 +1,399 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Posting, and the receiving half of a link: station 3 of the path of a byte.
+
+A :class:`QueuePair` is one RC QP with the X-RDMA seq-ack window (``proto/seqack.py``) in the immediate data of every SEND.
+The window counts receives that the peer has posted, so RNR cannot happen; it is given back when a message has been
+dispatched and its receive re-posted, never by an application. What finds no credit waits in ``line``, first come
+first served; a connection is there once however much it has to say, because CDC messages carry absolute cursors.
+
+wr_id = tag of the endpoint (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
+"""
+import logging
+import random
+from collections import deque
+
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+
+from ._cq cimport CompletionQueue, Endpoint, Starving
+from ._verbs cimport (
+    IBV_SEND_INLINE,
+    IBV_SEND_SIGNALED,
+    IBV_WC_SUCCESS,
+    IBV_WC_WR_FLUSH_ERR,
+    aio_chain,
+    aio_chain_post,
+    aio_chain_send,
+    aio_chain_signal_last,
+    aio_chain_write,
+    aio_post_recv,
+    ibv_qp,
+    ibv_wc,
+)
+from .proto.seqack cimport SeqAckWindow
+
+from .errors import CompletionError, RemoteProtocolError, VerbsError
+
+cdef extern from "<arpa/inet.h>" nogil:
+    uint32_t ntohl(uint32_t)
+
+logger = logging.getLogger("aiordma.link")
+
+cdef enum:
+    KIND_RECEIVE = 0
+    KIND_SEND = 1
+    KIND_KEEPALIVE = 2
+    CDC_TYPE = 0xFE
+    CDC_BYTES = 44
+
+
+cdef class Connection(Starving):
+    cdef int on_message(self, const unsigned char *message, uint32_t length) except -1:
+        raise NotImplementedError
+
+    cdef int flush(self) except -1:
+        raise NotImplementedError
+
+    cdef void on_fragment_done(self, uint64_t until) noexcept:
+        pass
+
+    cdef int on_broken(self, object reason) except -1:
+        raise NotImplementedError
+
+
+cdef class QueuePair(Endpoint):
+    """The data path of one link.
+
+    :param qp: address of the ``struct ibv_qp``, in RTS (or in RTR with the receives to be posted by :meth:`start`).
+    :param window: messages in flight each way, a power of two; the peer's is the same (negotiated).
+    :param recv_addr, recv_bytes, recv_count, recv_lkey: the receive slots; ``recv_count >= window + reserve``.
+    :param message_addr, message_lkey: ``sq_depth`` slots of 64 bytes for outgoing control messages.
+    :param owner: gets ``on_llc(bytes)`` and ``on_failed(reason)``.
+    """
+
+    def __init__(self, CompletionQueue cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, object owner, object keep, *,
+                 uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
+                 uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm):
+        self.qp = <ibv_qp *>qp
+        self.qp_num = qp_num
+        self.window = window
+        self.owner = owner
+        self.keep = keep
+        self.recv_addr, self.recv_bytes, self.recv_count = recv_addr, recv_bytes, recv_count
+        self.recv_lkey = recv_lkey
+        self.message_addr, self.message_lkey = message_addr, message_lkey
+        self.sq_depth = sq_depth
+        # Signalling a quarter of the queue keeps completions rare and still returns slots long before the end.
+        self.sq_signal_every = max(1, sq_depth // 8)
+        self.max_inline = max_inline
+        self.with_imm = with_imm
+        self.connections = []
+        self.free_tokens = []
+        self.line = deque()
+        self.fragments = deque()
+        cq.attach(self)
+
+    def start(self) -> None:
+        """Post all receives. Must be done before the peer may send (before the QP goes to RTR)."""
+        cdef uint32_t slot
+        for slot in range(self.recv_count):
+            self._post_receive(slot)
+
+    cdef int _post_receive(self, uint32_t slot) except -1:
+        cdef int rc = aio_post_recv(self.qp, self.tag | (<uint64_t>KIND_RECEIVE << 28) | slot,
+                                    self.recv_addr + <uint64_t>slot * self.recv_bytes, self.recv_bytes, self.recv_lkey)
+        if rc:
+            raise VerbsError(rc, "ibv_post_recv")
+        return 0
+
+    # ---- connections of this link
+
+    cdef int register(self, Connection connection) except -1:
+        """Give the connection its alert token: index and a random part, so that a stale token meets nobody."""
+        cdef uint32_t index
+        if self.free_tokens:
+            index = self.free_tokens.pop()
+            self.connections[index] = connection
+        else:
+            index = len(self.connections)
+            if index > 0xffff:
+                raise MemoryError("aiordma: more than 65536 connections on one link")
+            self.connections.append(connection)
+        connection.token = (<uint32_t>random.getrandbits(16) << 16) | index
+        connection.qp = self
+        return 0
+
+    cdef void unregister(self, Connection connection):
+        cdef uint32_t index = connection.token & 0xffff
+        if index < <uint32_t>len(self.connections) and self.connections[index] is connection:
+            self.connections[index] = None
+            self.free_tokens.append(index)
+        if connection.queued:
+            connection.queued = False
+            self.line.remove(connection)
+        self.cq.no_longer_starved(connection)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.connections) - len(self.free_tokens)
+
+    # ---- posting
+
+    cdef unsigned int next_flags(self, bint signal):
+        self.sq_unsignalled += 1
+        if signal or self.sq_unsignalled >= self.sq_signal_every:
+            self.sq_unsignalled = 0
+            return IBV_SEND_SIGNALED
+        return 0
+
+    cdef unsigned char *message_room(self) noexcept:
+        """Where the next message is to be built: the slot of the send WR that will carry it is free until that WR completes.
+        Only valid for the chain that is posted next, with at most two WRITEs before the message."""
+        return <unsigned char *><uintptr_t>(
+            self.message_addr + <uint64_t>(self.messages_sent % self.sq_depth) * MESSAGE_BYTES) + (0 if self.with_imm else 4)
+
+    cdef void add_message(self, aio_chain *chain, uint32_t length, bint signal):
+        """Append the message built in message_room() to the chain. The caller has checked can_message()."""
+        cdef uint32_t imm = <uint32_t>self.window.send()
+        self._add_send(chain, length, signal, imm)
+
+    cdef void _add_send(self, aio_chain *chain, uint32_t length, bint signal, uint32_t imm):
+        cdef unsigned char *room = self.message_room()
+        cdef unsigned int flags = self.next_flags(signal)
+        if not self.with_imm:
+            room -= 4
+            room[0], room[1], room[2], room[3] = imm >> 24, (imm >> 16) & 0xff, (imm >> 8) & 0xff, imm & 0xff
+            length += 4
+        if length <= self.max_inline:
+            flags |= IBV_SEND_INLINE
+        aio_chain_send(chain, self._send_id(chain), <uint64_t><uintptr_t>room, length, self.message_lkey, flags,
+                       self.with_imm, imm)
+        self.messages_sent += 1
+
+    cdef uint64_t _send_id(self, aio_chain *chain) noexcept:
+        # The position after this WR: its completion retires everything up to here.
+        return self.tag | (<uint64_t>KIND_SEND << 28) | ((self.sq_posted + chain.length + 1) & 0xfffffff)
+
+    cdef void add_write(self, aio_chain *chain, uint64_t addr, uint32_t length, uint32_t lkey, uint64_t remote_addr,
+                        uint32_t rkey):
+        cdef unsigned int flags = self.next_flags(False)
+        if length <= self.max_inline:
+            flags |= IBV_SEND_INLINE
+        aio_chain_write(chain, self._send_id(chain), addr, length, lkey, flags, remote_addr, rkey)
+        self.writes_posted += 1
+        self.bytes_written += length
+
+    cdef int post(self, aio_chain *chain) except -1:
+        cdef int posted = 0
+        cdef int rc
+        with nogil:
+            rc = aio_chain_post(self.qp, chain, &posted)
+        self.sq_posted += posted
+        if rc:
+            # The window and the cursors have moved already: there is no way back but to give the link up.
+            error = VerbsError(rc, "ibv_post_send")
+            self.fail(error)
+            raise error
+        return 0
+
+    cdef int ack_if_due(self) except -1:
+        """A NOP when the peer has used half of its window and nothing else went its way. Outside the window and from
+        the reserve of send WRs, else two full windows would wait for each other."""
+        cdef aio_chain chain
+        if self.failed or not self.window.nop_due() or self.sq_free() == 0:
+            return 0
+        chain.length = 0
+        self._add_send(&chain, 0, False, self.window.nop())
+        self.nops_sent += 1
+        return self.post(&chain)
+
+    def send_llc(self, bytes message) -> bool:
+        """Send a link control message (<= 60 bytes); False when there is no credit now."""
+        cdef aio_chain chain
+        cdef unsigned char *room
+        cdef Py_ssize_t i, n = len(message)
+        if n > MESSAGE_BYTES - 4:
+            raise ValueError(f"LLC message of {n} bytes, at most {MESSAGE_BYTES - 4}")
+        if self.failed or not self.can_message():
+            return False
+        room = self.message_room()
+        for i in range(n):
+            room[i] = <unsigned char>message[i]
+        chain.length = 0
+        self.add_message(&chain, <uint32_t>n, False)
+        self.post(&chain)
+        return True
+
+    def probe(self, uint64_t remote_addr, uint32_t rkey) -> bool:
+        """Keepalive: a zero-byte WRITE, signalled. The peer's device answers it without its CPU. False: no send WR free."""
+        cdef aio_chain chain
+        if self.failed or self.sq_free() == 0:
+            return False
+        chain.length = 0
+        aio_chain_write(&chain, self.tag | (<uint64_t>KIND_KEEPALIVE << 28) | ((self.sq_posted + 1) & 0xfffffff),
+                        0, 0, 0, IBV_SEND_SIGNALED, remote_addr, rkey)
+        self.sq_unsignalled = 0
+        self.keepalives_sent += 1
+        self.post(&chain)
+        return True
+
+    # ---- the line of connections with something to post
+
+    cdef void enqueue(self, Connection connection):
+        if not connection.queued and not self.failed:
+            connection.queued = True
+            if not self.line:
+                self.cq.mark_dirty(self)
+            self.line.append(connection)
+
+    cdef void wait_for_room(self, Connection connection):
+        """The connection found no free send WR: on_room() when some have come back."""
+        self.wr_waits += 1
+        self.cq.starve(connection)
+
+    cdef int flush(self) except -1:
+        cdef Connection connection
+        if self.flushing:
+            return 0
+        self.flushing = True
+        try:
+            while self.line and not self.failed:
+                connection = self.line[0]
+                if not connection.flush():
+                    # It stays first; acks or completions of sends bring us back here.
+                    self.credit_waits += 1
+                    break
+                self.line.popleft()
+                connection.queued = False
+        finally:
+            self.flushing = False
+        return 0
+
+    # ---- completions
+
+    cdef int on_completion(self, ibv_wc *wc) except -1:
+        cdef uint32_t kind = (wc.wr_id >> 28) & 0xf
+        if wc.status != IBV_WC_SUCCESS:
+            return self._on_error(wc, kind)
+        if kind == KIND_RECEIVE:
+            return self.on_receive(wc)
+        if kind == KIND_KEEPALIVE:
+            self.keepalives_done += 1
+            self.last_heard += 1
+        return self.on_sent(wc)
+
+    cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1:
+        if self.failed:
+            return 0            # flushed after the failure that we have reported already
+        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE", self.qp_num))
+
+    cdef int on_sent(self, ibv_wc *wc) except -1:
+        cdef uint32_t position = wc.wr_id & 0xfffffff
+        # Positions count modulo 2^28.
+        self.sq_retired += (position - self.sq_retired) & 0xfffffff
+        if self.fragments:
+            self.retire_fragments()
+        if self.line:
+            self.flush()
+        self.cq.feed_starved()
+        return 0
+
+    cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1:
+        """Post a chain whose WRITEs read registered memory: it counts among the engine's outstanding fragments until it
+        completes, which its last WR therefore signals."""
+        aio_chain_signal_last(chain)
+        self.sq_unsignalled = 0
+        self.post(chain)
+        self.fragments.append((self.sq_posted, connection, until))
+        self.cq.fragments += 1
+        return 0
+
+    cdef void retire_fragments(self):
+        while self.fragments:
+            position, connection, until = self.fragments[0]
+            if not self.failed and <int>(self.sq_retired - <uint32_t>position) < 0:
+                break
+            self.fragments.popleft()
+            self.cq.fragments -= 1
+            (<Connection>connection).on_fragment_done(until)
+
+    cdef int on_receive(self, ibv_wc *wc) except -1:
+        cdef uint32_t slot = wc.wr_id & 0xfffffff
+        cdef uint32_t length = wc.byte_len, imm
+        cdef const unsigned char *message
+        cdef int verdict
+        if self.failed:
+            return 0
+        self.last_heard += 1
+        message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes)
+        if slot >= self.recv_count or length > self.recv_bytes:
+            return self.fail(RemoteProtocolError(f"receive completion for slot {slot} with {length} bytes"))
+        if self.with_imm:
+            imm = ntohl(wc.imm_data)
+        else:
+            if length < 4:
+                return self.fail(RemoteProtocolError(f"message of {length} bytes, too short for its sequence and ack"))
+            imm = (<uint32_t>message[0] << 24) | (<uint32_t>message[1] << 16) | (<uint32_t>message[2] << 8) | message[3]
+            message += 4
+            length -= 4
+        if length == 0:
+            self.nops_received += 1
+            verdict = self.window.receive_nop(imm)
+            if verdict < 0:
+                return self.fail(RemoteProtocolError(SeqAckWindow.fault_text(verdict)))
+            self._post_receive(slot)
+        else:
+            self.messages_received += 1
+            verdict = self.window.receive(imm)
+            if verdict < 0:
+                return self.fail(RemoteProtocolError(SeqAckWindow.fault_text(verdict)))
+            self.dispatch(message, length)
+            if self.failed:
+                return 0
+            # Only after the receive is posted again may the peer count on it.
+            self._post_receive(slot)
+            self.window.complete(imm >> 16)
+        if self.line and self.can_message():
+            self.flush()
+        return self.ack_if_due()
+
+    cdef int dispatch(self, const unsigned char *message, uint32_t length) except -1:
+        cdef uint32_t token, index
+        cdef object found
+        if message[0] != CDC_TYPE:
+            self.owner.on_llc(message[:length])
+            return 0
+        if length != CDC_BYTES:
+            return self.fail(RemoteProtocolError(f"CDC message of {length} bytes, must be {CDC_BYTES}"))
+        token = (<uint32_t>message[4] << 24) | (<uint32_t>message[5] << 16) | (<uint32_t>message[6] << 8) | message[7]
+        index = token & 0xffff
+        if index < <uint32_t>len(self.connections):
+            found = self.connections[index]
+            if found is not None and (<Connection>found).token == token:
+                return (<Connection>found).on_message(message, length)
+        # A message to a connection that is gone already: it crossed our last one.
+        return 0
+
+    # ---- failure
+
+    cdef int fail(self, object reason) except -1:
+        """Everything on this link is broken, once. Memory stays ours until the QP has been flushed or destroyed."""
+        cdef Connection connection
+        if self.failed:
+            return 0
+        self.failed = True
+        self.line.clear()
+        self.retire_fragments()
+        for found in list(self.connections):
+            if found is not None:
+                connection = found
+                connection.queued = False
+                connection.on_broken(reason)
+        self.owner.on_failed(reason)
+        return 0
+
+    def break_link(self, reason: BaseException) -> None:
+        """Fail from outside: TCP connection lost, keepalive, operator."""
+        self.fail(reason)
+
+    def detach_from_cq(self) -> None:
+        self.cq.detach(self)

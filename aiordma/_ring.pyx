@@ -1,0 +1,552 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A byte stream over two SMC-style rings: station 2 of the path of a byte, and its end.
+
+Each side owns a receive ring (RMB element) that the peer fills by RDMA WRITE. After writing, the sender tells its
+producer cursor, and its consumer cursor for the other direction, in a 44-byte CDC message on the same QP, so
+that the data is in place before the cursor is seen (RFC 7609 section 4; net/smc/smc_tx.c, smc_cdc.c).
+
+When a CDC is sent: at once when nothing of ours is under way on the link (a lone message pays no delay) or a
+fragment is full; otherwise at the end of the loop's tick, or before this side spins or parks, whichever is
+first. So a burst of small sends costs one message, and nothing is ever held back for longer than a tick.
+
+When the ring may be freed: after the peer has said that it will write no more (sending done, closed or aborted; RC keeps that
+behind its last WRITE), or when the QP is gone. Freed earlier, the peer would write into somebody else's memory.
+"""
+from typing import NamedTuple
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+
+from anyio import BrokenResourceError, ClosedResourceError
+
+from ._cq cimport CompletionQueue, clock_ns
+from ._qp cimport SQ_RESERVE, Connection, QueuePair
+from ._verbs cimport aio_chain
+from .proto.cdc cimport (
+    CHANGE_CREDIT,
+    CHANGE_DATA,
+    CHANGE_INVALID,
+    CHANGE_PEER_ABORTED,
+    CHANGE_PEER_CLOSED,
+    CHANGE_PEER_DONE,
+    CHANGE_UPDATE_DUE,
+    CdcConnection,
+    CdcMessage,
+)
+from .proto.cursor cimport RxWindow, TxWindow
+
+from .errors import LinkError, RemoteProtocolError
+
+cdef enum:
+    CDC_BYTES = 44
+    CHAIN = 3               # most WRs that one step of a send posts
+    # state flags (proto/cdc.py, StateFlag)
+    SENDING_DONE = 0x80
+    CLOSED = 0x40
+    ABNORMAL_CLOSE = 0x20
+
+
+class PipeStatistics(NamedTuple):
+    #: calls of try_send() that placed something
+    sends: int
+    #: calls of try_receive() and try_receive_into() that returned something, and consume()
+    receives: int
+    bytes_sent: int
+    bytes_received: int
+    #: cursor messages
+    cdcs_sent: int
+    cdcs_received: int
+    #: how often the peer's ring was full
+    times_blocked: int
+    #: most bytes that waited in our ring
+    receive_high_water: int
+    ring_bytes: int
+    peer_ring_bytes: int
+
+
+cdef class RingPipe(Connection):
+    """One connection on a link. Non-blocking; single-threaded, in the thread of the engine's loop.
+
+    :param qp: the link it runs on.
+    :param rx_addr, rx_size: our ring (registered with remote write), a power of two of bytes.
+    :param fragment: most bytes of one WRITE and of one cursor step.
+    :param own: what is given back by ``on_finished(pipe)``; kept here so that it lives as long as the rings are in use.
+    """
+
+    path = "rdma"
+
+    def __init__(self, QueuePair qp, *, uint64_t rx_addr, uint32_t rx_size,
+                 uint32_t fragment=65536, object own=None):
+        self.rx_memory = <unsigned char *><uintptr_t>rx_addr
+        self.rx_size = rx_size
+        self.rx = RxWindow(rx_size)
+        self.incoming = CdcMessage()
+        self.fragment = fragment
+        self._own = own
+        qp.register(self)
+
+    def connect(self, *, uint32_t peer_token, uint64_t tx_addr, uint32_t tx_rkey, uint32_t tx_size) -> None:
+        """The peer's half, from its Accept or Confirm."""
+        self.tx_addr, self.tx_rkey, self.tx_size = tx_addr, tx_rkey, tx_size
+        self.tx = TxWindow(tx_size)
+        self.cdc = CdcConnection(self.tx, self.rx, peer_token)
+
+        if self.early is not None:
+            early, self.early = self.early, None
+            self.on_message(<const unsigned char *>PyBytes_AS_STRING(early), CDC_BYTES)
+
+    def use_mirror(self, uint64_t addr, uint32_t lkey) -> None:
+        """Registered memory as large as the peer's ring: the device does not take whole fragments inline."""
+        self.mirror = <unsigned char *><uintptr_t>addr
+        self.mirror_lkey = lkey
+
+    def attach_tcp(self, sock) -> None:
+        """Hand over the TCP connection that the stream began on: it stays open as liveness signal, and is closed at the end."""
+        self._own.attach_tcp(sock)
+
+    def forget(self) -> None:
+        """The negotiation failed before the peer could use this pipe: unregister, say nothing."""
+        self.shut = self.closed = self.finished = True
+        self.qp.unregister(self)
+
+    # ---- state
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finished
+
+    @property
+    def token(self) -> int:
+        return self.token
+
+    @property
+    def readable(self) -> int:
+        """Bytes that can be received now."""
+        return self.rx.available()
+
+    @property
+    def writable(self) -> int:
+        """Bytes the peer's ring has room for."""
+        return 0 if self.error is not None or self.shut or self.peer_has(CLOSED) else self.tx.free()
+
+    @property
+    def at_eof(self) -> bool:
+        return self.rx.available() == 0 and self.peer_has(SENDING_DONE)
+
+    @property
+    def peer_gone(self) -> bool:
+        """The peer has said that it will write no more."""
+        return self.peer_has(SENDING_DONE | ABNORMAL_CLOSE)
+
+    @property
+    def on_readable(self):
+        return self._on_readable
+
+    @on_readable.setter
+    def on_readable(self, callback) -> None:
+        self._on_readable = callback
+        if callback is not None and self.error is None:
+            self.qp.cq.park()
+
+    @property
+    def on_writable(self):
+        return self._on_writable
+
+    @on_writable.setter
+    def on_writable(self, callback) -> None:
+        self._on_writable = callback
+        if callback is not None and self.error is None:
+            self.qp.cq.park()
+
+    def statistics(self) -> PipeStatistics:
+        return PipeStatistics(self.sends, self.receives, self.bytes_sent, self.bytes_received, self.cdcs_sent, self.cdcs_received,
+                              self.times_blocked, self.rx_high_water, self.rx_size, self.tx_size)
+
+    # ---- sending
+
+    cdef int check_sendable(self) except -1:
+        if self.closed or self.shut:
+            raise ClosedResourceError
+        if self.error is not None:
+            raise BrokenResourceError from self.error
+        if self.cdc is None:
+            raise RuntimeError("not connected yet")
+        if self.peer_has(CLOSED):
+            raise BrokenResourceError from LinkError("the peer has closed the stream")
+        return 0
+
+    def try_send(self, data, Py_ssize_t start=0) -> int:
+        """Place as much of ``data[start:]`` as the peer's ring has room for; the number of bytes, 0 when there is no room.
+
+        :raises ClosedResourceError: this side has closed the stream or finished sending.
+        :raises BrokenResourceError: the link broke or the peer has closed; the cause is chained.
+        """
+        cdef Py_buffer view
+        cdef Py_ssize_t n
+        self.check_sendable()
+        if PyBytes_CheckExact(data):
+            n = PyBytes_GET_SIZE(data) - start
+            return self.place(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            n = view.len - start
+            return self.place(<const unsigned char *>view.buf + start, n) if n > 0 and start >= 0 else 0
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
+        cdef QueuePair qp = self.qp
+        cdef aio_chain chain
+        cdef Py_ssize_t placed = 0
+        cdef uint32_t want, first, room, offset
+        cdef uint64_t source, second
+        cdef uint32_t lkey = 0
+        while placed < n:
+            room = self.tx.free()
+            if room == 0:
+                break
+            if qp.sq_free() <= SQ_RESERVE + CHAIN:
+                qp.wait_for_room(self)
+                break
+            want = self.fragment if n - placed > self.fragment else <uint32_t>(n - placed)
+            if want > room:
+                want = room
+            offset = self.tx.offset()
+            first = self.tx_size - offset
+            if first > want:
+                first = want
+            if want <= qp.max_inline:
+                source = <uint64_t><uintptr_t>(data + placed)
+                second = source + first
+            else:
+                if not (self.mirror_has(want) and qp.cq.may_post_fragment()):
+                    qp.wait_for_room(self)
+                    break
+                memcpy(self.mirror + offset, data + placed, first)
+                memcpy(self.mirror, data + placed + first, want - first)
+                source, second, lkey = <uint64_t><uintptr_t>(self.mirror + offset), <uint64_t><uintptr_t>self.mirror, self.mirror_lkey
+            chain.length = 0
+            qp.add_write(&chain, source, first, lkey, self.tx_addr + offset, self.tx_rkey)
+            if want > first:
+                qp.add_write(&chain, second, want - first, lkey, self.tx_addr, self.tx_rkey)
+            self.tx.produce(want)
+            placed += want
+            self.untold += want
+            if qp.can_message() and not self.queued and (
+                    self.untold >= self.fragment or qp.window.seq == qp.window.acked or (placed < n and self.tx.free() == 0)):
+                self.tx.blocked = placed < n and self.tx.free() == 0
+                self.build_cdc()
+                qp.add_message(&chain, CDC_BYTES, lkey != 0)
+            if lkey != 0:
+                qp.post_fragment(self, &chain, self.tx.prod)
+                lkey = 0
+            else:
+                qp.post(&chain)
+        self.bytes_sent += placed
+        if placed:
+            self.sends += 1
+        if placed < n:
+            self.times_blocked += 1
+            if self.tx.mark_blocked():
+                # The peer must know that we wait, or it might sit on its consumer cursor.
+                self.tell = True
+        if self.tell or self.untold:
+            qp.enqueue(self)
+        return placed
+
+    cdef bint mirror_has(self, uint32_t n) noexcept:
+        """Whether the mirror's next n bytes are no longer the device's: their WRITEs have completed."""
+        return self.mirror != NULL and self.tx.prod + n - self.mirror_free_to <= self.tx_size
+
+    cdef void on_fragment_done(self, uint64_t until) noexcept:
+        self.mirror_free_to = until
+
+    # ---- receiving
+
+    def try_receive(self, Py_ssize_t max_bytes):
+        """Up to max_bytes as bytes; None when there is nothing now, b"" when the peer has finished sending.
+
+        :raises ClosedResourceError: this side has closed the stream.
+        :raises BrokenResourceError: the link broke or the peer aborted (after everything that arrived has been read).
+        """
+        cdef uint32_t n = self.rx.available(), offset, first
+        cdef bytes out
+        cdef char *to
+        if n == 0 or self.closed or max_bytes < 1:
+            return self._nothing(max_bytes)
+        if n > max_bytes:
+            n = <uint32_t>max_bytes
+        offset = self.rx.offset()
+        first = self.rx_size - offset
+        if first > n:
+            first = n
+        out = PyBytes_FromStringAndSize(<char *>self.rx_memory + offset if first == n else NULL, n)
+        if first < n:
+            to = PyBytes_AS_STRING(out)
+            memcpy(to, self.rx_memory + offset, first)
+            memcpy(to + first, self.rx_memory, n - first)
+        self.consumed(n)
+        return out
+
+    def try_receive_into(self, buffer) -> int:
+        """Fill a writable buffer; the number of bytes, -1 when there is nothing now, 0 when the peer has finished sending."""
+        cdef Py_buffer view
+        cdef uint32_t n = self.rx.available(), offset, first
+        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+        try:
+            if n == 0 or self.closed or view.len < 1:
+                return 0 if self._nothing(view.len) is not None else -1
+            if n > view.len:
+                n = <uint32_t>view.len
+            offset = self.rx.offset()
+            first = self.rx_size - offset
+            if first > n:
+                first = n
+            memcpy(view.buf, self.rx_memory + offset, first)
+            memcpy(<char *>view.buf + first, self.rx_memory, n - first)
+        finally:
+            PyBuffer_Release(&view)
+        self.consumed(n)
+        return n
+
+    def _nothing(self, Py_ssize_t max_bytes):
+        if self.closed:
+            raise ClosedResourceError
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
+        if self.peer_has(ABNORMAL_CLOSE) or (self.error is not None and not self.peer_gone):
+            raise BrokenResourceError from self.error
+        return b"" if self.at_eof else None
+
+    def view(self) -> memoryview:
+        """The readable bytes up to the ring's end, without a copy; may be empty. Valid until consume()."""
+        cdef uint32_t n = self.rx.available(), first = self.rx_size - self.rx.offset()
+        if n == 0 or self.closed:
+            self._nothing(1)
+            return memoryview(b"")
+        return PyMemoryView_FromMemory(<char *>self.rx_memory + self.rx.offset(), first if first < n else n, PyBUF_READ)
+
+    def consume(self, Py_ssize_t n) -> None:
+        """Give the first n bytes of view() back to the peer as credit."""
+        if n < 0 or n > self.rx.available():
+            raise ValueError(f"consume({n}): {self.rx.available()} bytes are readable")
+        if n and not self.closed:
+            self.consumed(<uint32_t>n)
+
+    cdef int consumed(self, uint32_t n) except -1:
+        self.rx.consume(n)
+        self.receives += 1
+        self.bytes_received += n
+        if self.rx.update_due():
+            self.tell_peer(self.rx.peer_blocked)
+        return 0
+
+    # ---- cursor messages
+
+    cdef void build_cdc(self):
+        self.cdc.write(self.qp.message_room())
+        self.untold = 0
+        self.tell = False
+        self.cdcs_sent += 1
+
+    cdef int tell_peer(self, bint now) except -1:
+        """Send a CDC, now if the link has credit and nobody waits in line, else in turn."""
+        self.tell = True
+        if now and not self.queued and not self.qp.failed and self.qp.can_message():
+            return self.flush()
+        self.qp.enqueue(self)
+        return 0
+
+    cdef int flush(self) except -1:
+        cdef QueuePair qp = self.qp
+        if not (self.tell or self.untold):
+            return 1
+        if qp.failed:
+            return 1
+        if not qp.can_message():
+            return 0
+        self.post_cdc()
+        return 1
+
+    cdef int post_cdc(self) except -1:
+        cdef QueuePair qp = self.qp
+        cdef aio_chain chain
+        self.build_cdc()
+        chain.length = 0
+        # The last message is signalled: only when the peer's device has it may the TCP connection go (see link group).
+        qp.add_message(&chain, CDC_BYTES, self.closed)
+        qp.post(&chain)
+        if self.closed:
+            self.last_told = True
+            self.closing_position = qp.sq_posted
+        return 0
+
+    cdef int on_message(self, const unsigned char *message, uint32_t length) except -1:
+        cdef int news
+        if self.tx is None:
+            # It overtook the Confirm that travels on TCP. Cursors are absolute, so the latest message is enough.
+            self.early = message[:CDC_BYTES]
+            return 0
+        if self.incoming.parse(message, length) < 0:
+            self.on_broken(RemoteProtocolError("the peer sent a malformed CDC message"))
+            return 0
+        news = self.cdc.receive(self.incoming)
+        self.cdcs_received += 1
+        if news & CHANGE_INVALID:
+            self.on_broken(RemoteProtocolError(f"the peer broke the protocol: {self.cdc.fault_text()}"))
+            self.abort_after_fault()
+            return 0
+        if news & CHANGE_DATA and self.rx.available() > self.rx_high_water:
+            self.rx_high_water = self.rx.available()
+        if news & CHANGE_PEER_ABORTED and self.error is None:
+            self.error = LinkError("the peer aborted the stream")
+        if news & (CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED) and not self.shut:
+            # We can send no more: say so, the peer waits for it to free its ring.
+            self.shut_down(SENDING_DONE)
+        elif news & CHANGE_UPDATE_DUE:
+            self.tell_peer(self.rx.peer_blocked)
+        if news & (CHANGE_DATA | CHANGE_PEER_DONE | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
+            self.wake_readers()
+        if news & (CHANGE_CREDIT | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
+            self.wake_writers()
+        if self.closed:
+            self.finish_if_done()
+        return 0
+
+    cdef int on_room(self) except -1:
+        self.wake_writers()
+        if self.closed:
+            self.finish_if_done()
+        return 0
+
+    cdef void wake_readers(self):
+        if self._on_readable is not None:
+            self.qp.cq.wakes += 1
+            self._on_readable()
+
+    cdef void wake_writers(self):
+        if self._on_writable is not None:
+            self.qp.cq.wakes += 1
+            self._on_writable()
+
+    # ---- hybrid polling
+
+    def spin_readable(self) -> bool:
+        """Post what was put off; then, where the policy allows it now, poll for a while instead of parking.
+        True when there is something to read, EOF or an error."""
+        return self._spin(True)
+
+    def spin_writable(self) -> bool:
+        return self._spin(False)
+
+    cdef bint _holds(self, bint reading):
+        if self.error is not None or self.closed:
+            return True
+        if reading:
+            return self.rx.available() > 0 or self.peer_has(SENDING_DONE)
+        return self.peer_has(CLOSED) or (self.tx.free() > 0 and self.qp.sq_free() > SQ_RESERVE + CHAIN)
+
+    cdef bint _spin(self, bint reading) except -1:
+        cdef CompletionQueue cq = self.qp.cq
+        cdef int64_t started
+        cdef uint64_t woken = cq.wakes
+        cq.flush()
+        if self._holds(reading):
+            return True
+        if not cq.may_spin():
+            return False
+        cq.spins += 1
+        started = clock_ns()
+        while cq.spin_once(started + cq.spin_ns):
+            if self._holds(reading):
+                cq.spin_paid(started, clock_ns())
+                return True
+            if cq.wakes != woken:
+                return False        # it was for somebody else of this loop: let them run
+            cq.flush()
+        if not self._holds(reading):
+            cq.spin_wasted()
+            return False
+        return True
+
+    # ---- end
+
+    def send_eof(self) -> None:
+        """Half-close: everything placed so far is followed by EOF at the peer."""
+        if self.shut or self.error is not None or self.cdc is None:
+            return
+        self.shut_down(SENDING_DONE)
+
+    def close(self) -> None:
+        """Close both directions. What was placed still arrives; what the peer sends from now on is dropped.
+        The rings are given back (``on_finished``) when the peer has said that it writes no more."""
+        self._close(False)
+
+    def abort(self) -> None:
+        """Close at once; the peer gets an error instead of EOF."""
+        self._close(True)
+
+    def _close(self, bint abnormal) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._on_readable = self._on_writable = None
+        if self.cdc is None and self.error is None:
+            self.error = LinkError("closed before the connection was confirmed")
+        if self.cdc is not None:
+            self.shut_down(SENDING_DONE | CLOSED | (ABNORMAL_CLOSE if abnormal or self.error is not None else 0))
+        self.shut = True
+        self.finish_if_done()
+
+    cdef int shut_down(self, unsigned int flags) except -1:
+        """Say the flags to the peer; no data follows."""
+        self.shut = True
+        if self.cdc.set_local_state(flags):
+            self.tell_peer(True)
+        return 0
+
+    cdef bint peer_has(self, unsigned int flags) noexcept:
+        return self.cdc is not None and (self.cdc.peer_state & flags) != 0
+
+    cdef int abort_after_fault(self) except -1:
+        """The peer broke the protocol: nothing of it is believed any more, but it shall know that this is over."""
+        self.shut = True
+        if self.cdc.set_local_state(SENDING_DONE | ABNORMAL_CLOSE):
+            self.tell_peer(True)
+        return 0
+
+    cdef int on_broken(self, object reason) except -1:
+        if self.error is None:
+            self.error = reason
+        self.wake_readers()
+        self.wake_writers()
+        self.finish_if_done()
+        return 0
+
+    def break_with(self, reason: BaseException) -> None:
+        """Fail this connection alone (its TCP connection was lost)."""
+        if self.error is None and not self.finished:
+            self.on_broken(reason)
+
+    @property
+    def last_message_delivered(self) -> bool:
+        """The peer's device has acknowledged our closing message."""
+        return self.last_told and <int>(self.qp.sq_retired - self.closing_position) >= 0
+
+    cdef int finish_if_done(self) except -1:
+        if self.finished or not self.closed:
+            return 0
+        if not self.qp.failed and self.cdc is not None:
+            if not self.peer_gone:
+                return 0
+            if not self.qp.failed and not self.last_message_delivered:
+                self.qp.wait_for_room(self)     # its completion brings us back through on_room()
+                return 0
+        self.finished = True
+        self.qp.unregister(self)
+        if self.on_finished is not None:
+            self.on_finished(self)
+        return 0

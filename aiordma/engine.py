@@ -1,0 +1,230 @@
+"""The engine: everything RDMA of one event loop.
+
+It owns the device context, the completion queue, the memory pool, the links and one timer, and none of it
+is shared
+with another loop, so the data path takes no locks (X-RDMA's run to completion). :func:`current` makes it on
+first use;
+it ends with its loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from . import wake
+from ._cq import CompletionQueue as Poller
+from .config import Config
+from .errors import Code, NegotiationError, VerbsError
+from .link import LinkParts
+from .offer import ClientOffer, ServerOffer
+from .verbs.backend import open_backend
+from .verbs.cq import CompletionQueue
+from .verbs.memory import MemoryLimitError, MemoryPool
+
+if TYPE_CHECKING:
+    from .linkgroup import LinkGroup
+    from .proto.clc import Proposal
+    from .wake.base import Handle, Waker
+
+logger = logging.getLogger("aiordma.link")
+
+#: Completions a link may have outstanding: its receives and its signalled sends.
+_CQ_DEPTH = 16384
+_KIND_SOFT, _KIND_DEVICE = b"\x01", b"\x02"
+
+
+def host_id(is_soft: bool) -> bytes:
+    """16 bytes that are equal for ends whose software devices can share memory: same boot, same network
+    namespace.
+    """
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        boot = file.read().strip()
+    namespace = os.stat("/proc/self/ns/net").st_ino
+    digest = hashlib.sha256(
+        b"aiordma host" + boot + str(namespace).encode() + str(os.getuid()).encode()
+    ).digest()
+    return (_KIND_SOFT if is_soft else _KIND_DEVICE) + digest[:15]
+
+
+class Engine:
+    """Use :func:`current`. :raises NegotiationError: no device, with the reason in words."""
+
+    def __init__(self, waker: Waker, config: Config) -> None:
+        self.waker, self.config = waker, config
+        self.engine_id = secrets.token_bytes(16)
+        self.groups: dict[tuple[bytes, str], LinkGroup] = {}
+        self.closed = False
+        self._parked: list[LinkParts] = []
+        self._timer: Handle | None = None
+        self.backend = open_backend(config.device)
+        try:
+            self.host_id = host_id(self.backend.is_soft)
+            self.cq = CompletionQueue(self.backend, _CQ_DEPTH)
+        except BaseException:
+            self.backend.close()
+            raise
+        self.links_limit = self.cq.depth // (config.window + config.recv_reserve + 32)
+        self.pool = MemoryPool(slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes)
+        self.poller = Poller(
+            self.cq.cq_pointer,
+            self.cq.channel_pointer,
+            self.backend.symbol("ibv_get_cq_event"),
+            self.backend.symbol("ibv_ack_cq_events"),
+            waker.call_soon,
+            waker.ready,
+            config.busy_poll_us,
+            config.max_outstanding_wrs,
+            self.cq,
+        )
+        waker.watch_fd(self.cq.fd, self.poller.on_readable)
+        self.poller.begin()
+        waker.at_loop_end(self.close)
+        self._tick_soon()
+
+    # ---- parts of links, reused (QP cache)
+
+    def take_parts(self) -> LinkParts:
+        if len(self.groups) >= self.links_limit:
+            raise NegotiationError(Code.LIMIT_REACHED, f"{self.links_limit} links on one event loop")
+        return self._parked.pop() if self._parked else LinkParts(self)
+
+    def give_parts(self, parts: LinkParts) -> None:
+        if not self.closed and len(self._parked) < self.config.qp_cache:
+            try:
+                parts.recycle()
+            except VerbsError as error:
+                logger.debug("QP %d is not reusable: %s", parts.qp.number, error)
+            else:
+                self._parked.append(parts)
+                return
+        parts.close()
+
+    # ---- negotiation
+
+    async def propose(self) -> ClientOffer:
+        """Client: begin a negotiation."""
+        self._check()
+        return ClientOffer(self)
+
+    async def answer(self, proposal: Proposal, peer: str = "") -> ServerOffer:
+        """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``."""
+        self._check()
+        if not proposal.is_aiordma:
+            raise NegotiationError(Code.MODE_MISMATCH, "the proposal does not come from aiordma")
+        self.check_reachable(proposal.host_id)
+        offer = ServerOffer(self, proposal, peer)
+        try:
+            await offer.prepare()
+        except MemoryLimitError as error:
+            offer.abandon()
+            raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+        except VerbsError as error:
+            offer.abandon()
+            raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
+        except BaseException:
+            offer.abandon()
+            raise
+        return offer
+
+    def check_reachable(self, peer_host_id: bytes) -> None:
+        """The software device reaches processes of this host only. :raises NegotiationError:"""
+        if self.backend.is_soft and peer_host_id != self.host_id:
+            raise NegotiationError(
+                Code.PEER_UNREACHABLE,
+                "this end has the software device; the peer is on another host or has another kind of device",
+            )
+        if not self.backend.is_soft and peer_host_id[:1] == _KIND_SOFT:
+            raise NegotiationError(
+                Code.PEER_UNREACHABLE, "the peer has the software device, this end has not"
+            )
+
+    def _check(self) -> None:
+        self.backend.check_process()
+        if self.closed:
+            raise NegotiationError(Code.SHUTTING_DOWN)
+
+    # ---- the one timer: keepalive, idle memory, idle groups
+
+    def _tick_soon(self) -> None:
+        period = min(1.0, max(self.config.keepalive_ms, 40) / 4000) if self.config.keepalive_ms else 1.0
+        self._timer = self.waker.call_at(self.waker.now() + period, self._tick)
+
+    def _tick(self) -> None:
+        if self.closed:
+            return
+        now = self.waker.now()
+        if self.config.keepalive_ms:
+            for group in list(self.groups.values()):
+                group.link.look(now, self.config.keepalive_ms / 1000, self.config.keepalive_timeout_ms / 1000)
+        self._tick_soon()
+
+    # ---- end
+
+    def close(self) -> None:
+        """Break what is left and give everything back. Idempotent; does nothing in a forked child."""
+        if self.closed or self.backend.in_forked_child:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for group in list(self.groups.values()):
+            group.close()
+        for parts in self._parked:
+            parts.close()
+        self._parked.clear()
+        self.waker.unwatch_fd(self.cq.fd)
+        self.poller.close()
+        self.pool.close()
+        self.cq.close()
+        self.backend.close()
+        if _engines.get(self.waker) is self:
+            del _engines[self.waker]
+
+    def statistics(self) -> dict[str, Any]:
+        poller = self.poller
+        return {
+            "device": self.backend.name,
+            "links": [group.link.statistics() for group in self.groups.values()],
+            "memory": self.pool.statistics()._asdict(),
+            "parked_qps": len(self._parked),
+            "completions": poller.completions,
+            "events": poller.events,
+            "arms": poller.arms,
+            "spins": poller.spins,
+            "spin_hits": poller.spin_hits,
+            "spin_budget_ns": poller.spin_budget_ns,
+            "budget_exhausted": poller.budget_exhausted,
+        }
+
+
+_engines: dict[Waker, Engine] = {}
+_refusals: dict[str | None, NegotiationError] = {}
+
+
+async def current(config: Config | None = None) -> Engine:
+    """The running loop's engine, made on first use with the offline settings of ``config``.
+
+    :raises NegotiationError: RDMA is not to be had here; the reason is remembered for the life of the
+    process.
+    """
+    waker = wake.current()
+    engine = _engines.get(waker)
+    if engine is not None:
+        return engine
+    config = config or Config.from_env()
+    refusal = _refusals.get(config.device)
+    if refusal is not None:
+        raise NegotiationError(refusal.code, refusal.detail)
+    try:
+        engine = Engine(waker, config)
+    except NegotiationError as error:
+        _refusals[config.device] = error
+        raise
+    except (VerbsError, OSError) as error:
+        raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
+    _engines[waker] = engine
+    return engine

@@ -1,0 +1,260 @@
+"""A link: one RC QP between two event loops' engines, with its window, its receives and its keepalive.
+
+``LinkParts`` is what costs time to make (protection domain, QP, registered receive slots) and can be parked
+and reused
+(X-RDMA's QP cache); :class:`Link` is one use of it, from INIT to its failure or end.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ._qp import QueuePair
+from .errors import LinkError, RemoteProtocolError, VerbsError
+from .proto import llc
+from .proto.seqack import SeqAckWindow
+from .verbs.qp import QpAddress, QpSize, RcQp
+from .verbs.registrar import DeviceRegistrar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .engine import Engine
+    from .verbs.memory import Arena, Block
+
+logger = logging.getLogger("aiordma.link")
+
+#: Send WRs of a QP. Each may be a WRITE or a message; completions come for every eighth of them.
+SEND_QUEUE_DEPTH = 512
+_MESSAGE_SLOT_BYTES = 64
+
+
+class LinkParts:
+    """Protection domain, QP in RESET, receive and message slots. One protection domain a link group: an rkey
+    opens the memory of its peer and of nobody else."""
+
+    def __init__(self, engine: Engine) -> None:
+        config, backend = engine.config, engine.backend
+        self.engine = engine
+        self.recv_count = config.window + config.recv_reserve
+        self.recv_bytes = config.small_message_bytes
+        self.pd = backend.alloc_pd()
+        self.local: Arena | None = None
+        try:
+            depth = min(SEND_QUEUE_DEPTH, backend.limits.max_qp_wr)
+            self.qp = RcQp(
+                backend, self.pd, engine.cq, QpSize(send_wr=depth, recv_wr=self.recv_count, send_sge=1)
+            )
+            try:
+                self.send_depth = min(depth, self.qp.size.send_wr)
+                room = self.recv_count * self.recv_bytes + self.send_depth * _MESSAGE_SLOT_BYTES
+                self.local = engine.pool.arena(
+                    DeviceRegistrar(backend, self.pd, remote=False), first_slab_bytes=room
+                )
+                self.slots: Block = self.local.allocate(room)
+            except BaseException:
+                self.qp.close()
+                raise
+        except BaseException:
+            self._close_arena()
+            self.pd.close()
+            raise
+
+    def _close_arena(self) -> None:
+        if self.local is not None:
+            self.local.close()
+
+    def recycle(self) -> None:
+        """Back to RESET: what was posted is forgotten, and late packets of the old peer find nobody.
+
+        :raises VerbsError: the device refuses; close the parts instead.
+        """
+        self.qp.to_reset()
+
+    def close(self) -> None:
+        self.qp.close()
+        self.slots.free()
+        self._close_arena()
+        self.pd.close()
+
+
+class LinkState(enum.Enum):
+    SETTING_UP = "setting up"
+    ACTIVE = "active"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Link:
+    """One QP in use.
+
+    :param peer: the other end, for people.
+    :param on_active: called once when Confirm Link has passed; :param on_failed: called once with the reason.
+    """
+
+    def __init__(
+        self, engine: Engine, parts: LinkParts, peer: str, on_failed: Callable[[BaseException], None]
+    ) -> None:
+        self.engine, self.parts, self.peer = engine, parts, peer
+        self.state = LinkState.SETTING_UP
+        self.failure: BaseException | None = None
+        self.peer_qpn = 0
+        self.probe_target = (0, 0)
+        self.heard_at_last_look = 0
+        self.probing_since: float | None = None
+        self.quiet_since = engine.waker.now()
+        self._on_failed = on_failed
+        self._confirmed = engine.waker.new_waiter()
+        self._response: llc.ConfirmLink | None = None
+        parts.qp.to_init()
+        config = engine.config
+        self.queue_pair = QueuePair(
+            engine.poller,
+            parts.qp.pointer,
+            parts.qp.number,
+            SeqAckWindow(config.window),
+            self,
+            parts,
+            recv_addr=parts.slots.address,
+            recv_bytes=parts.recv_bytes,
+            recv_count=parts.recv_count,
+            recv_lkey=parts.slots.lkey,
+            message_addr=parts.slots.address + parts.recv_count * parts.recv_bytes,
+            message_lkey=parts.slots.lkey,
+            sq_depth=parts.send_depth,
+            max_inline=parts.qp.size.inline_bytes or 0,
+            with_imm=not engine.backend.is_iwarp,
+        )
+        # Before RTR: the peer may send the moment it knows us.
+        self.queue_pair.start()
+
+    @property
+    def address(self) -> QpAddress:
+        return self.parts.qp.address
+
+    def bring_up(self, peer: QpAddress) -> None:
+        """INIT to RTR to RTS. :raises VerbsError: the device refuses, for instance because it has no route
+        to the peer.
+        """
+        self.peer_qpn = peer.qp_num
+        self.parts.qp.to_rtr(peer)
+        self.parts.qp.to_rts(peer)
+
+    # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)
+
+    async def ask_to_confirm(self) -> None:
+        """Server: send the request and wait for the client's answer. Time limits are the caller's."""
+        self._say(self._confirm(response=False))
+        await self._confirmed.wait()
+        self._raise_if_failed()
+        self.state = LinkState.ACTIVE
+
+    async def wait_for_confirm(self) -> None:
+        """Client: wait for the server's request (which was answered at once)."""
+        await self._confirmed.wait()
+        self._raise_if_failed()
+        self.state = LinkState.ACTIVE
+
+    def _confirm(self, *, response: bool) -> llc.ConfirmLink:
+        own = self.address
+        return llc.ConfirmLink(gid=own.gid, qpn=own.qp_num, link_uid=own.qp_num, response=response)
+
+    def _say(self, message: llc.LlcMessage) -> None:
+        if not self.queue_pair.send_llc(message.encode()):
+            self.queue_pair.break_link(LinkError("no window left for a link control message", self.peer))
+
+    def _raise_if_failed(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    # ---- called by QueuePair
+
+    def on_llc(self, data: bytes) -> None:
+        try:
+            message = llc.decode(data)
+        except RemoteProtocolError as error:
+            self.queue_pair.break_link(error)
+            return
+        match message:
+            case llc.ConfirmLink():
+                if message.qpn != self.peer_qpn or self.state is not LinkState.SETTING_UP:
+                    self.queue_pair.break_link(
+                        RemoteProtocolError("Confirm Link for a link that is not being set up")
+                    )
+                    return
+                if not message.response:
+                    self._say(self._confirm(response=True))
+                self._confirmed.set()
+            case llc.TestLink(response=False):
+                self._say(llc.TestLink(user_data=message.user_data, response=True))
+            case llc.DeleteLink():
+                self.queue_pair.break_link(
+                    LinkError(f"the peer deleted the link (reason 0x{message.reason:08x})", self.peer)
+                )
+            case _:
+                logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
+
+    def on_failed(self, reason: BaseException) -> None:
+        if self.state in (LinkState.FAILED, LinkState.CLOSED):
+            return
+        self.failure = reason
+        self.state = LinkState.FAILED
+        logger.warning("link to %s lost: %s", self.peer, reason)
+        try:
+            self.parts.qp.to_error()
+        except VerbsError as error:
+            logger.debug("QP %d: %s", self.parts.qp.number, error)
+        self._confirmed.set()
+        self._on_failed(reason)
+
+    # ---- keepalive (X-RDMA): silence, then a zero-byte WRITE that the peer's device answers by itself
+
+    def look(self, now: float, idle_s: float, timeout_s: float) -> None:
+        """Called by the engine's timer."""
+        if self.state is not LinkState.ACTIVE:
+            return
+        heard: int = self.queue_pair.last_heard
+        if heard != self.heard_at_last_look:
+            self.heard_at_last_look, self.quiet_since, self.probing_since = heard, now, None
+        elif self.probing_since is not None:
+            if now - self.probing_since >= timeout_s:
+                self.queue_pair.break_link(
+                    LinkError(f"no answer to the keepalive probe within {timeout_s:g} s", self.peer)
+                )
+        elif now - self.quiet_since >= idle_s:
+            self.probe(now)
+
+    def probe(self, now: float) -> None:
+        """Send a probe now; look() judges it."""
+        if self.state is LinkState.ACTIVE and self.probing_since is None:
+            addr, rkey = self.probe_target
+            if self.queue_pair.probe(addr, rkey):
+                self.probing_since = now
+
+    # ---- end
+
+    def close(self) -> LinkParts:
+        """Stop dispatching; the parts go back to the caller (to be recycled or closed)."""
+        if self.state is not LinkState.FAILED:
+            self.state = LinkState.CLOSED
+        self.queue_pair.detach_from_cq()
+        return self.parts
+
+    def statistics(self) -> dict[str, Any]:
+        qp = self.queue_pair
+        return {
+            "peer": self.peer,
+            "state": self.state.value,
+            "qp_num": qp.qp_num,
+            "peer_qp_num": self.peer_qpn,
+            "connections": qp.connection_count,
+            "messages_sent": qp.messages_sent,
+            "messages_received": qp.messages_received,
+            "nops_sent": qp.nops_sent,
+            "nops_received": qp.nops_received,
+            "bytes_written": qp.bytes_written,
+            "credit_waits": qp.credit_waits,
+            "keepalives": qp.keepalives_done,
+        }

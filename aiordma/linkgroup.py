@@ -1,0 +1,204 @@
+"""A link group: all connections between two engines, on the links (today: one) between them.
+
+A group is found again by the peer's engine id and by which side asked: the first connection makes it
+("first contact"), all others join it with a ring each and no QP. Its memory with remote access is its own
+and is never recycled to another group, so the rkeys in a peer's hands open nothing of anybody else's.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+from ._ring import RingPipe
+from .errors import LinkError
+from .link import Link, LinkState
+from .verbs.registrar import DeviceRegistrar
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .verbs.memory import Arena, Block
+
+logger = logging.getLogger("aiordma.link")
+
+
+class LinkGroup:
+    """Connections to one peer. ``key`` is (the peer's engine id, "client" or "server": our role)."""
+
+    def __init__(self, engine: Engine, key: tuple[bytes, str], peer: str) -> None:
+        self.engine, self.key, self.peer = engine, key, peer
+        self.members: set[Member] = set()
+        self.ready_waiters: list[object] = []
+        self.idle_since = engine.waker.now()
+        self._closed = False
+        parts = engine.take_parts()
+        try:
+            self.link = Link(engine, parts, peer, self._on_link_failed)
+        except BaseException:
+            parts.close()
+            raise
+        ring = engine.config.ring_bytes
+        self.rings: Arena = engine.pool.arena(
+            DeviceRegistrar(engine.backend, parts.pd, remote=True), first_slab_bytes=ring * 2
+        )
+        engine.groups[key] = self
+
+    @property
+    def active(self) -> bool:
+        return self.link.state is LinkState.ACTIVE
+
+    @property
+    def setting_up(self) -> bool:
+        return self.link.state is LinkState.SETTING_UP
+
+    async def wait_ready(self) -> bool:
+        """Wait until the set-up has ended; whether the group can be used."""
+        while self.setting_up and not self._closed:
+            waiter = self.engine.waker.new_waiter()
+            self.ready_waiters.append(waiter)
+            await waiter.wait()
+        return self.active and not self._closed
+
+    def settled(self) -> None:
+        """The set-up ended, in one way or the other."""
+        waiters, self.ready_waiters = self.ready_waiters, []
+        for waiter in waiters:
+            waiter.set()  # type: ignore[attr-defined]
+
+    def join(self) -> Member:
+        """Rings and a pipe for one more connection. :raises MemoryLimitError: no memory."""
+        return Member(self)
+
+    def left(self, member: Member) -> None:
+        self.members.discard(member)
+        if not self.members:
+            self.idle_since = self.engine.waker.now()
+            if not self.active and not self.setting_up:
+                self.close()
+
+    def _on_link_failed(self, reason: BaseException) -> None:
+        if self.engine.groups.get(self.key) is self:
+            del self.engine.groups[self.key]
+        self.settled()
+        if not self.members:
+            self.close()
+
+    def close(self) -> None:
+        """Take the link down. Members that are left are broken first."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.engine.groups.get(self.key) is self:
+            del self.engine.groups[self.key]
+        self.link.queue_pair.break_link(LinkError("closed by this side", self.peer))
+        for member in list(self.members):
+            member.pipe.abort()
+        parts = self.link.close()
+        self.settled()
+        # The QP leaves the network before its memory does.
+        self.engine.give_parts(parts)
+        self.rings.close()
+
+
+class Member:
+    """What one connection holds: ring, mirror, pipe, and the TCP connection it began on."""
+
+    def __init__(self, group: LinkGroup) -> None:
+        engine = group.engine
+        config, queue_pair = engine.config, group.link.queue_pair
+        self.group = group
+        self.sock: socket.socket | None = None
+        self.ring: Block = group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
+        self.mirror: Block | None = None
+        try:
+            self.pipe = RingPipe(
+                queue_pair,
+                rx_addr=self.ring.address,
+                rx_size=self.ring.length,
+                fragment=config.fragment_bytes,
+                own=self,
+            )
+        except BaseException:
+            self.ring.free(0)
+            raise
+        self.pipe.on_finished = self._on_finished
+        group.members.add(self)
+
+    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int) -> RingPipe:
+        """Take the peer's half, from its Accept or Confirm."""
+        queue_pair = self.group.link.queue_pair
+        if queue_pair.max_inline < min(self.group.engine.config.fragment_bytes, ring_bytes):
+            local = self.group.link.parts.local
+            assert local is not None
+            self.mirror = local.allocate(ring_bytes)
+            self.pipe.use_mirror(self.mirror.address, self.mirror.lkey)
+        self.group.link.probe_target = (ring_addr, rkey)
+        self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
+        return self.pipe
+
+    # ---- the TCP connection stays open: liveness, and the order of the end
+
+    def attach_tcp(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        if self.pipe.is_finished:
+            sock.close()
+            return
+        self.sock = sock
+        self.group.engine.waker.watch_fd(sock.fileno(), self._on_tcp)
+
+    def _on_tcp(self) -> None:
+        sock = self.sock
+        if sock is None:
+            return
+        try:
+            data = sock.recv(4096)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._tcp_lost(
+                f"the TCP connection to the peer broke ({errno.errorcode.get(error.errno or 0, error)})"
+            )
+            return
+        if data:
+            # Nothing but the negotiation ever travels here; bytes now mean that somebody else writes into
+            # this connection.
+            self._tcp_lost(f"{len(data)} unexpected bytes on the TCP connection beside the RDMA stream")
+        else:
+            self._tcp_lost("the peer's process has ended or closed the TCP connection")
+
+    def _tcp_lost(self, reason: str) -> None:
+        engine = self.group.engine
+        self._drop_tcp()
+        # The peer's last messages were delivered before it closed the TCP connection, but may not have been
+        # polled yet.
+        engine.poller.drain()
+        if not self.pipe.peer_gone:
+            self.pipe.break_with(LinkError(reason, self.group.peer))
+            self.group.link.probe(engine.waker.now())
+
+    def _drop_tcp(self) -> None:
+        sock, self.sock = self.sock, None
+        if sock is not None:
+            self.group.engine.waker.unwatch_fd(sock.fileno())
+            sock.close()
+
+    # ---- end
+
+    def _on_finished(self, pipe: RingPipe) -> None:
+        self._drop_tcp()
+        self._free()
+
+    def _free(self) -> None:
+        if not self.ring.freed:
+            self.ring.free(min(self.pipe.bytes_received + self.pipe.readable, self.ring.length))
+            if self.mirror is not None:
+                self.mirror.free()
+        self.group.left(self)
+
+    def discard(self) -> None:
+        """The negotiation failed: nobody ever wrote to these rings, or the link goes with them."""
+        self.pipe.forget()
+        self._drop_tcp()
+        self._free()

@@ -1,0 +1,204 @@
+"""One negotiation, as the engine sees it: what a Proposal, Accept and Confirm mean for QPs and rings.
+
+The messages travel elsewhere (``negotiate.py``); an offer is driven through its steps and gives everything
+back on any other
+way out (:meth:`abandon`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
+import anyio
+
+from .errors import Code, LinkError, NegotiationError, VerbsError
+from .linkgroup import LinkGroup, Member
+from .proto.clc import Accept, Confirm, Proposal, accept_proof
+from .verbs.abi import Mtu
+from .verbs.memory import MemoryLimitError
+from .verbs.qp import QpAddress
+
+if TYPE_CHECKING:
+    from ._ring import RingPipe
+    from .engine import Engine
+
+
+def _qp_address(answer: Accept | Confirm) -> QpAddress:
+    return QpAddress(answer.gid, answer.lid, answer.qpn, answer.psn, Mtu(answer.mtu), answer.dest_rd_atomic)
+
+
+class _Offer:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.group: LinkGroup | None = None
+        self.member: Member | None = None
+        self.first_contact = False
+        self._done = False
+
+    def _answer_fields(self) -> dict[str, object]:
+        assert self.group is not None
+        assert self.member is not None
+        own = self.group.link.address
+        return {
+            "first_contact": self.first_contact,
+            "gid": own.gid,
+            "lid": own.lid,
+            "qpn": own.qp_num,
+            "psn": own.psn,
+            "mtu": int(own.mtu),
+            "rkey": self.member.ring.rkey,
+            "rmb_addr": self.member.ring.address,
+            "ring_bytes": self.member.ring.length,
+            "token": self.member.pipe.token,
+            "engine_id": self.engine.engine_id,
+            "host_id": self.engine.host_id,
+            "window": self.engine.config.window,
+            "rd_atomic": own.rd_atomic,
+            "dest_rd_atomic": own.rd_atomic,
+            "hostname": socket.gethostname() if self.first_contact else "",
+        }
+
+    def _check_answer(self, answer: Accept | Confirm) -> None:
+        if not answer.is_aiordma:
+            raise NegotiationError(Code.MODE_MISMATCH, "the answer does not come from aiordma")
+        if answer.window != self.engine.config.window:
+            raise NegotiationError(
+                Code.CONFIGURATION,
+                f"message window {self.engine.config.window} here, {answer.window} at the peer: "
+                "set AIORDMA_WINDOW alike",
+            )
+
+    def _connect(self, answer: Accept | Confirm) -> RingPipe:
+        assert self.member is not None
+        return self.member.connect(
+            peer_token=answer.token,
+            ring_addr=answer.ring_addr,
+            rkey=answer.rkey,
+            ring_bytes=answer.ring_bytes,
+        )
+
+    def abandon(self) -> None:
+        """Give everything back. Idempotent; without effect once the pipe has been handed out."""
+        if self._done:
+            return
+        self._done = True
+        if self.member is not None:
+            self.member.discard()
+        if self.first_contact and self.group is not None and not self.group.active:
+            self.group.close()
+
+
+class ClientOffer(_Offer):
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.proposal = Proposal(
+            engine_id=engine.engine_id,
+            nonce=secrets.token_bytes(16),
+            host_id=engine.host_id,
+            gid=engine.backend.gid.raw,
+            lid=engine.backend.lid,
+        )
+
+    async def accepted(self, accept: Accept, peer: str = "") -> Confirm:
+        """Bring up this end. :raises NegotiationError: decline with its ``code``."""
+        engine = self.engine
+        self._check_answer(accept)
+        if accept.proof != accept_proof(self.proposal.nonce, accept.engine_id):
+            raise NegotiationError(
+                Code.PROTOCOL_VIOLATION, "the Accept does not prove that it answers our Proposal"
+            )
+        engine.check_reachable(accept.host_id)
+        key = (accept.engine_id, "client")
+        self.first_contact = accept.first_contact
+        try:
+            if accept.first_contact:
+                old = engine.groups.get(key)
+                if old is not None:
+                    # The server knows nothing of it any more.
+                    old.close()
+                self.group = LinkGroup(engine, key, peer)
+                self.member = self.group.join()
+                self.group.link.bring_up(_qp_address(accept))
+            else:
+                group = engine.groups.get(key)
+                if group is None or group.link.peer_qpn != accept.qpn or not await group.wait_ready():
+                    raise NegotiationError(Code.LINK_NOT_FOUND)
+                self.group = group
+                self.member = group.join()
+            self._connect(accept)
+        except MemoryLimitError as error:
+            raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+        except VerbsError as error:
+            raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
+        return Confirm(**self._answer_fields())  # type: ignore[arg-type]
+
+    async def established(self) -> RingPipe:
+        """Wait for Confirm Link on first contact. :raises LinkError: it did not come (after Accept that is
+        no reason to fall back).
+        """
+        assert self.group is not None
+        assert self.member is not None
+        if self.first_contact:
+            try:
+                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                    await self.group.link.wait_for_confirm()
+            except TimeoutError:
+                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self.group.peer) from None
+            self.group.settled()
+        self._done = True
+        return self.member.pipe
+
+
+class ServerOffer(_Offer):
+    accept: Accept
+
+    def __init__(self, engine: Engine, proposal: Proposal, peer: str) -> None:
+        super().__init__(engine)
+        self._proposal, self._peer = proposal, peer
+
+    async def prepare(self) -> None:
+        """Find or make the link group, and the ring of this connection."""
+        engine = self.engine
+        key = (self._proposal.engine_id, "server")
+        group = engine.groups.get(key)
+        # One first contact at a time: whoever comes meanwhile waits for its end and joins, or is first
+        # himself.
+        while group is not None and not await group.wait_ready():
+            group = engine.groups.get(key)
+        self.first_contact = group is None
+        self.group = LinkGroup(engine, key, self._peer) if group is None else group
+        self.member = self.group.join()
+        self.accept = Accept(
+            **self._answer_fields(),  # type: ignore[arg-type]
+            proof=accept_proof(self._proposal.nonce, engine.engine_id),
+        )
+
+    async def confirmed(self, confirm: Confirm) -> RingPipe:
+        """The client has agreed: connect, and on first contact prove the link.
+
+        :raises NegotiationError: the Confirm does not fit. :raises LinkError: the link does not come up.
+        """
+        assert self.group is not None
+        assert self.member is not None
+        self._check_answer(confirm)
+        if confirm.engine_id != self._proposal.engine_id or confirm.first_contact != self.first_contact:
+            raise NegotiationError(Code.OUT_OF_SYNC, "the Confirm does not belong to the Proposal")
+        if self.first_contact:
+            try:
+                self.group.link.bring_up(_qp_address(confirm))
+            except VerbsError as error:
+                raise LinkError(str(error), self._peer) from error
+        elif confirm.qpn != self.group.link.peer_qpn:
+            raise NegotiationError(Code.OUT_OF_SYNC, "the Confirm names another link")
+        self._connect(confirm)
+        if self.first_contact:
+            try:
+                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                    await self.group.link.ask_to_confirm()
+            except TimeoutError:
+                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
+            self.group.settled()
+        self._done = True
+        return self.member.pipe
