@@ -60,8 +60,16 @@ class CreditWindow:
     """
 
     __slots__ = (
-        "_acquired", "_available", "_cancelled", "_exc", "_limit", "_peak_in_use", "_peak_waiting", "_queue", "_waits",
-    )  # fmt: skip
+        "_acquired",
+        "_available",
+        "_cancelled",
+        "_exc",
+        "_limit",
+        "_peak_in_use",
+        "_peak_waiting",
+        "_queue",
+        "_waits",
+    )
 
     def __init__(self, limit: int) -> None:
         if limit < 0:

@@ -518,6 +518,11 @@ class Splitter:
         """A Decline or Confirm was seen."""
         return self._done
 
+    @property
+    def pending(self) -> int:
+        """Bytes fed that are not part of a message returned so far."""
+        return len(self._buffer)
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
         """The messages completed by ``data``.
 

@@ -242,6 +242,4 @@ class Ring(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", sorted(CORES))
 def test_ring_state_machine(name: str) -> None:
     machine = type(f"Ring_{name}", (Ring,), {"core": CORES[name]})
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=60, stateful_step_count=60)
-    )
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=60))

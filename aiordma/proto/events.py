@@ -1,0 +1,83 @@
+"""What the negotiation's state machines (``handshake.py``) tell their owner to do. He does it in the given
+order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from .clc import Accept, Confirm, Proposal
+
+__all__ = ["Accepted", "Confirmed", "Event", "Failed", "PlainPeer", "Proposed", "Send", "UseRdma", "UseTcp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write these bytes to the TCP connection."""
+
+    data: bytes
+    """One CLC message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Server: prepare an answer, then call ``ready(accept)`` or ``refuse(code)``."""
+
+    proposal: Proposal
+    """What the client proposes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Client: bring this end up, then call ``ready(confirm)`` or ``refuse(code)``."""
+
+    accept: Accept
+    """What the server offers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Server: bring this end up, then call ``established()``, ``refuse(code)`` or ``broken(text)``."""
+
+    confirm: Confirm
+    """What the client agreed to."""
+
+
+@dataclass(frozen=True, slots=True)
+class UseRdma:
+    """The end: both ends use RDMA. The TCP connection stays open and silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class UseTcp:
+    """The end: this TCP connection carries the stream."""
+
+    code: int
+    """The deciding reason."""
+    peer: int | None
+    """The peer's diagnosis when it declined, None when this end decided or the peer speaks plain TCP."""
+    rest: bytes
+    """Bytes of the application's stream that have arrived already; they come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPeer:
+    """The end, client only: the peer does not know the negotiation. Close this connection, connect again and
+    speak plain TCP; the application's stream never sees negotiation bytes."""
+
+    text: str
+    """What the peer did instead of answering."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The end: close the connection and report an error; what the peer believes is not known."""
+
+    code: int
+    """The reason as a number."""
+    text: str
+    """What happened."""
+
+
+Event: TypeAlias = Send | Proposed | Accepted | Confirmed | UseRdma | UseTcp | PlainPeer | Failed

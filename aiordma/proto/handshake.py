@@ -1,0 +1,299 @@
+"""The negotiation of one connection, for both ends, as tables (RFC 7609, section 3.5; rules of Linux
+``af_smc.c``).
+
+The owner brings what happens: bytes and the end of the TCP connection, time, and the outcome of his own work
+(bringing up a QP, waiting for Confirm Link). He gets a list of events (``events.py``) and does what they say.
+Time is an argument, in seconds of any clock; there is no I/O here.
+
+What must hold: both ends end with the same transport, or at least one of them closes the connection. So a
+decline is possible until the decliner has agreed and no longer; silence before an Accept means a peer that
+knows nothing of this (the client starts anew, in plain TCP), silence after it is an error.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from .clc import Accept, Confirm, Decline, Message, Proposal, Splitter, looks_like_clc
+from .codes import Code
+from .errors import LocalProtocolError, RemoteProtocolError
+from .events import Accepted, Confirmed, Event, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
+
+__all__ = ["CLIENT_TABLE", "SERVER_TABLE", "ClientHandshake", "ServerHandshake", "State", "Timeouts"]
+
+
+class Timeouts(NamedTuple):
+    """Seconds; see the settings of the same names."""
+
+    #: for one message of the peer
+    negotiate: float = 6.0
+    #: for Confirm Link, once both ends have agreed
+    link: float = 5.0
+    #: for the first byte of a client, which may wait for the server to speak first
+    first_bytes: float = 0.2
+
+
+class State(enum.Enum):
+    """Where an end is."""
+
+    PEEKING = "waiting for the first bytes"
+    READING = "reading the Proposal"
+    ANSWERING = "preparing the Accept"
+    ACCEPTED = "waiting for the Confirm"
+    CONFIRMING = "bringing up the link"
+    PROPOSED = "waiting for the Accept"
+    ACCEPTING = "preparing the Confirm"
+    CONFIRMED = "waiting for the link"
+    # ends
+    RDMA = "using RDMA"
+    TCP = "using TCP"
+    PLAIN = "the peer speaks plain TCP only"
+    FAILED = "failed"
+
+
+class Input(enum.Enum):
+    """What can happen. The first group comes from the peer or the clock, the second from the owner."""
+
+    PROPOSAL = "a Proposal came"
+    ACCEPT = "an Accept came"
+    CONFIRM = "a Confirm came"
+    DECLINE = "a Decline came"
+    GARBAGE = "something else than a valid message came"
+    EOF = "the peer closed the connection"
+    TIMEOUT = "nothing came in time"
+
+    READY = "ready()"
+    REFUSE = "refuse()"
+    ESTABLISHED = "established()"
+    BROKEN = "broken()"
+
+
+_ENDS = {State.RDMA, State.TCP, State.PLAIN, State.FAILED}
+_LOCAL = {Input.READY, Input.REFUSE, Input.ESTABLISHED, Input.BROKEN}
+
+Table = dict[tuple[State, Input], State]
+
+# Only what is legal. Any other input of the peer or the clock leads to FAILED, any other of the owner is his
+# mistake.
+CLIENT_TABLE: Table = {
+    (State.PROPOSED, Input.ACCEPT): State.ACCEPTING,
+    (State.PROPOSED, Input.DECLINE): State.TCP,
+    (State.PROPOSED, Input.PROPOSAL): State.PLAIN,  # an echo of ours
+    (State.PROPOSED, Input.GARBAGE): State.PLAIN,
+    (State.PROPOSED, Input.EOF): State.PLAIN,
+    (State.PROPOSED, Input.TIMEOUT): State.PLAIN,
+    (State.ACCEPTING, Input.READY): State.CONFIRMED,
+    (State.ACCEPTING, Input.REFUSE): State.TCP,
+    (State.ACCEPTING, Input.BROKEN): State.FAILED,
+    (State.CONFIRMED, Input.ESTABLISHED): State.RDMA,
+    (State.CONFIRMED, Input.DECLINE): State.TCP,  # the server could not bring up its end
+    (State.CONFIRMED, Input.BROKEN): State.FAILED,
+}
+SERVER_TABLE: Table = {
+    (State.READING, Input.PROPOSAL): State.ANSWERING,
+    (State.ANSWERING, Input.READY): State.ACCEPTED,
+    (State.ANSWERING, Input.REFUSE): State.TCP,
+    (State.ANSWERING, Input.BROKEN): State.FAILED,
+    (State.ACCEPTED, Input.CONFIRM): State.CONFIRMING,
+    (State.ACCEPTED, Input.DECLINE): State.TCP,
+    (State.CONFIRMING, Input.ESTABLISHED): State.RDMA,
+    (State.CONFIRMING, Input.REFUSE): State.TCP,
+    (State.CONFIRMING, Input.BROKEN): State.FAILED,
+}
+
+
+class _Handshake:
+    _table: Table
+    _waits: dict[State, str]
+
+    def __init__(self, state: State, timeouts: Timeouts, now: float) -> None:
+        self.state = state
+        self._timeouts = timeouts
+        self._splitter = Splitter()
+        self._deadline: float | None = None
+        self._set_deadline(now)
+
+    @property
+    def done(self) -> bool:
+        """Whether the end is reached; then nothing may be fed any more."""
+        return self.state in _ENDS
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`on_timer` must be called, None when only the owner's own work is awaited."""
+        return self._deadline
+
+    def _set_deadline(self, now: float) -> None:
+        wait = self._waits.get(self.state)
+        self._deadline = None if wait is None else now + getattr(self._timeouts, wait)
+
+    def _step(self, what: Input, now: float) -> State:
+        """Move by the table."""
+        if self.done:
+            raise LocalProtocolError(f"the negotiation is over ({self.state.value}): {what.value}")
+        target = self._table.get((self.state, what))
+        if target is None:
+            if what in _LOCAL:
+                raise LocalProtocolError(f"{what.value} while {self.state.value}")
+            target = State.FAILED
+        before, self.state = self.state, target
+        self._set_deadline(now)
+        return before
+
+    # ---- what comes from outside
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Bytes of the TCP connection.
+
+        :raises LocalProtocolError: the negotiation is over; the bytes belong to the stream.
+        """
+        if self.state in _ENDS:
+            raise LocalProtocolError(
+                f"the negotiation is over ({self.state.value}): these bytes are the stream's"
+            )
+        events: list[Event] = []
+        try:
+            messages = self._splitter.feed(data)
+            for message in messages:
+                events += self._on_message(message, now)
+                if self.done:
+                    break
+            else:
+                # Where no message is awaited, the peer is out of turn however little it sent.
+                if self._deadline is None and self._splitter.pending:
+                    raise RemoteProtocolError("CLC: bytes came out of turn", Code.PROTOCOL_VIOLATION)
+        except RemoteProtocolError as exc:
+            return self._on_trouble(Input.GARBAGE, str(exc), now)
+        if self.state is State.FAILED:
+            return events[-1:]  # what came before it in the same read is void
+        return events
+
+    def eof(self, now: float) -> list[Event]:
+        """The peer closed or reset the TCP connection."""
+        return self._on_trouble(Input.EOF, "", now)
+
+    def on_timer(self, now: float) -> list[Event]:
+        """The time of :meth:`next_deadline` has come."""
+        if self._deadline is None or now < self._deadline:
+            return []
+        return self._on_trouble(Input.TIMEOUT, "", now)
+
+    # ---- what the owner reports
+
+    def refuse(self, code: int, now: float) -> list[Event]:
+        """This end cannot use RDMA: decline, and go on with TCP."""
+        self._step(Input.REFUSE, now)
+        return [Send(Decline(diagnosis=code).encode()), UseTcp(code, None, self._splitter.rest())]
+
+    def established(self, now: float) -> list[Event]:
+        """The link works."""
+        self._step(Input.ESTABLISHED, now)
+        return [UseRdma()]
+
+    def broken(self, code: int, text: str, now: float) -> list[Event]:
+        """This end's work failed in a way that leaves no decline: the connection must go."""
+        self._step(Input.BROKEN, now)
+        return [Failed(code, text)]
+
+    # ---- inside
+
+    def _on_message(self, message: Message, now: float) -> list[Event]:
+        what = Input[type(message).__name__.upper()]
+        before = self._step(what, now)
+        if self.state is State.FAILED:
+            return [Failed(Code.PROTOCOL_VIOLATION, f"{what.value} while {before.value}")]
+        if isinstance(message, Decline):
+            return [UseTcp(message.diagnosis, message.diagnosis, self._splitter.rest())]
+        if isinstance(message, Proposal) and self.state is State.ANSWERING:
+            return [Proposed(message)]
+        if isinstance(message, Accept):
+            return [Accepted(message)]
+        if isinstance(message, Confirm):
+            return [Confirmed(message)]
+        return [PlainPeer("it echoes what it receives")]
+
+    def _on_trouble(self, what: Input, detail: str, now: float) -> list[Event]:
+        before = self._step(what, now)
+        text = detail or f"{what.value} while {before.value}"
+        if self.state is State.PLAIN:
+            return [PlainPeer(text)]
+        code = Code.PROTOCOL_VIOLATION if what is Input.GARBAGE else Code.OUT_OF_SYNC
+        if what is Input.TIMEOUT and before in (State.CONFIRMED, State.CONFIRMING):
+            code = Code.TIMEOUT_CONFIRM_LINK
+        return [Failed(code, text)]
+
+
+class ClientHandshake(_Handshake):
+    """The connecting end. Its first events come from :meth:`start`."""
+
+    _table = CLIENT_TABLE
+    _waits = {State.PROPOSED: "negotiate", State.CONFIRMED: "link"}  # noqa: RUF012
+
+    def __init__(self, proposal: Proposal, timeouts: Timeouts, now: float) -> None:
+        super().__init__(State.PROPOSED, timeouts, now)
+        self._proposal = proposal
+
+    def start(self) -> list[Event]:
+        """Send the Proposal."""
+        return [Send(self._proposal.encode())]
+
+    def ready(self, confirm: Confirm, now: float) -> list[Event]:
+        """This end is up and agrees; the link is awaited next (:meth:`established`)."""
+        data = confirm.encode()
+        self._step(Input.READY, now)
+        return [Send(data)]
+
+
+class ServerHandshake(_Handshake):
+    """The listening end, from the client's first byte, which may be the first byte of a plain client's
+    stream.
+
+    :param speaks_first: the service's clients wait for it to speak: a client that is silent for
+        ``timeouts.first_bytes`` is served as a plain one. Without it the server waits for the first byte for
+        ever.
+    """
+
+    _table = SERVER_TABLE
+    _waits = {  # noqa: RUF012
+        State.PEEKING: "first_bytes",
+        State.READING: "negotiate",
+        State.ACCEPTED: "negotiate",
+        State.CONFIRMING: "link",
+    }
+
+    def __init__(self, timeouts: Timeouts, now: float, *, speaks_first: bool = True) -> None:
+        super().__init__(State.PEEKING, timeouts, now)
+        self._head = bytearray()
+        if not speaks_first:
+            self._deadline = None
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        if self.state is State.PEEKING:
+            self._head += data
+            verdict = looks_like_clc(self._head)
+            if verdict is False:
+                return self._plain()
+            if verdict is None:
+                # It may still be one: give it the time of a message.
+                if self._head:
+                    self._deadline = now + self._timeouts.negotiate
+                return []
+            data = bytes(self._head)
+            self.state = State.READING
+            self._set_deadline(now)
+        return super().receive(data, now)
+
+    def _on_trouble(self, what: Input, detail: str, now: float) -> list[Event]:
+        if self.state is State.PEEKING:
+            return self._plain()
+        return super()._on_trouble(what, detail, now)
+
+    def _plain(self) -> list[Event]:
+        self.state, self._deadline = State.TCP, None
+        return [UseTcp(Code.PLAIN_TCP_PEER, None, bytes(self._head))]
+
+    def ready(self, accept: Accept, now: float) -> list[Event]:
+        """This end can use RDMA, and how; the client's Confirm is awaited next."""
+        data = accept.encode()
+        self._step(Input.READY, now)
+        return [Send(data)]
