@@ -1,0 +1,388 @@
+"""asyncio's StreamReader and StreamWriter on a ring pipe.
+
+They are asyncio's own classes to everybody who looks; only the way of the bytes is shorter. On a socket
+transport each chunk is pushed through data_received() into the reader's buffer in one iteration of the
+event loop, and the waiting task goes on in the next. Here the reader pulls: a read looks into the ring,
+polls as long as the engine's policy allows, and only then parks. What it finds goes from the ring into the
+result with one copy; the reader's own buffer is used only where asyncio's algorithms need it (searching for
+separators) and by libraries that look into it, for whom it holds whatever has arrived.
+
+A task that always finds data would never let the loop run; `Turn` bounds that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .contracts import PullProtocol
+from .transport import RingTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from .contracts import Pipe
+
+    ClientConnected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
+
+#: operations that complete at once before the clock is looked at, and how long a task may go on like this
+_TURN_OPERATIONS = 16
+_TURN_SECONDS = 500e-6
+
+_CHUNK_BYTES = 64 * 1024
+
+
+class Turn:
+    """The share of the event loop that one connection uses up by operations that complete at once."""
+
+    __slots__ = ("began", "left")
+
+    def __init__(self) -> None:
+        self.left = _TURN_OPERATIONS
+        self.began = 0.0
+
+    async def end(self) -> None:
+        """Let the loop run if the time is up."""
+        self.left = _TURN_OPERATIONS
+        now = time.monotonic()
+        if now - self.began > _TURN_SECONDS:
+            self.began = now
+            await asyncio.sleep(0)
+
+
+class RingStreamReader(asyncio.StreamReader):
+    """`asyncio.StreamReader` that takes its data from the ring when it is asked for it."""
+
+    _limit: int  # asyncio's own fields, which typeshed does not tell
+    _eof: bool
+    _waiter: asyncio.Future[None] | None
+    _exception: BaseException | None
+    _wakeup_waiter: Callable[[], None]
+    _maybe_resume_transport: Callable[[], None]
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._pipe: Pipe | None = None  # None: not now (paused), not any more, or never
+        self._ring: RingTransport | None = None
+        self._turn = Turn()
+        super().__init__(limit=limit, loop=loop)
+
+    # ---- what asyncio and others see as the buffer -------------------------------------------------------
+
+    @property
+    def _buffer(self) -> bytearray:
+        pipe = self._pipe
+        if pipe is not None and pipe.readable:
+            room = 2 * self._limit - len(self._data)
+            if room > 0:
+                self._move(pipe, room)
+        return self._data
+
+    @_buffer.setter
+    def _buffer(self, value: bytearray) -> None:
+        self._data = value
+
+    def _move(self, pipe: Pipe, room: int) -> None:
+        try:
+            self._data += pipe.try_receive(room) or b""
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self._failed(exc)
+
+    # ---- what the transport says -------------------------------------------------------------------------
+
+    def ring_attached(self, transport: RingTransport, pipe: Pipe | None) -> None:
+        """See `aiordma.compat.contracts.PullReader`."""
+        self._ring = transport
+        self._pipe = pipe
+
+    def ring_detached(self) -> None:
+        """See `aiordma.compat.contracts.PullReader`."""
+        self._ring = self._pipe = None
+
+    def ring_closing(self) -> None:
+        """See `aiordma.compat.contracts.PullReader`. What has arrived stays readable, as on a socket."""
+        pipe = self._pipe
+        self.ring_detached()
+        if pipe is not None and (n := pipe.readable):
+            self._data += pipe.try_receive(n) or b""
+
+    def ring_news(self) -> None:
+        """See `aiordma.compat.contracts.PullReader`."""
+        self._wakeup_waiter()
+
+    def _failed(self, exc: BaseException) -> None:
+        """The ring is broken: connection_lost() follows, and it sets the exception that reads raise."""
+        if self._ring is not None:
+            self._ring.ring_failed(exc)
+
+    def _advance(self) -> bool:
+        """Take what has arrived into the buffer; whether there was anything, EOF included."""
+        pipe = self._pipe
+        if pipe is None:
+            return False
+        if pipe.readable:
+            size = len(self._data)
+            self._move(pipe, max(2 * self._limit - size, _CHUNK_BYTES))
+            return len(self._data) > size
+        if pipe.error is not None:
+            self._failed(pipe.error)
+        elif pipe.at_eof and self._ring is not None:
+            self._ring.ring_finished()
+        return self._eof
+
+    def at_eof(self) -> bool:
+        """Everything is read, and nothing more will come."""
+        if not self._eof and self._pipe is not None and self._pipe.at_eof:
+            self._advance()
+        return self._eof and not self._data
+
+    # ---- reading -----------------------------------------------------------------------------------------
+
+    async def _wait_for_data(self, func_name: str) -> None:
+        """Return when the buffer has grown or EOF is reached."""
+        pipe = self._pipe
+        if pipe is not None and self._waiter is None:
+            pipe.spin_readable()
+        size = len(self._data)
+        while self._waiter is not None or not self._advance():
+            await super()._wait_for_data(func_name)  # type: ignore[misc]
+            if len(self._data) != size or self._eof:
+                return
+
+    async def read(self, n: int = -1) -> bytes:
+        """See asyncio."""
+        turn = self._turn
+        turn.left -= 1
+        if turn.left < 0:
+            await turn.end()
+        pipe = self._pipe
+        if pipe is not None and n > 0 and not self._data and self._waiter is None and self._exception is None:
+            try:
+                data = pipe.try_receive(n)
+                if data is None and pipe.spin_readable():
+                    data = pipe.try_receive(n)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                self._failed(exc)
+            else:
+                if data:
+                    return data
+        return await super().read(n)
+
+    async def readexactly(self, n: int) -> bytes:
+        """See asyncio."""
+        turn = self._turn
+        turn.left -= 1
+        if turn.left < 0:
+            await turn.end()
+        pipe = self._pipe
+        if pipe is not None and n > 0 and self._waiter is None and self._exception is None:
+            try:
+                if not self._data and (pipe.readable >= n or (pipe.spin_readable() and pipe.readable >= n)):
+                    return pipe.try_receive(n) or b""
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                self._failed(exc)
+            else:
+                if n > self._limit:
+                    return await self._readexactly_large(n)
+        return await super().readexactly(n)
+
+    async def _readexactly_large(self, n: int) -> bytes:
+        """Collect straight from the ring. If it cannot be finished, everything goes back into the buffer."""
+        parts: list[bytes] = []
+        missing = n
+        try:
+            while missing:
+                part: bytes | None
+                if self._data:  # somebody looked into the buffer, which pulls
+                    part = bytes(memoryview(self._data)[:missing])
+                    del self._data[: len(part)]
+                elif self._pipe is None:
+                    break
+                else:
+                    part = self._pipe.try_receive(missing)
+                if part:
+                    parts.append(part)
+                    missing -= len(part)
+                else:
+                    await self._wait_for_data("readexactly")
+                    if self._eof and not self._data:
+                        break
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self._failed(exc)
+        except BaseException:
+            self._data[:0] = b"".join(parts)
+            raise
+        whole = b"".join(parts)
+        if not missing:
+            return whole
+        self._data[:0] = whole
+        return await super().readexactly(n)
+
+    async def readuntil(self, separator: Any = b"\n") -> bytes:
+        """See asyncio."""
+        turn = self._turn
+        turn.left -= 1
+        if turn.left < 0:
+            await turn.end()
+        if type(separator) is bytes and separator and self._waiter is None and self._exception is None:
+            data = self._data
+            if not data and (pipe := self._pipe) is not None:
+                try:
+                    chunk = pipe.try_receive(_CHUNK_BYTES)
+                    if chunk is None and pipe.spin_readable():
+                        chunk = pipe.try_receive(_CHUNK_BYTES)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                    self._failed(exc)
+                else:
+                    if chunk:
+                        at = chunk.find(separator)
+                        if 0 <= at <= self._limit and at + len(separator) == len(chunk):
+                            return chunk
+                        data += chunk
+            at = data.find(separator)
+            if 0 <= at <= self._limit:
+                end = at + len(separator)
+                line = bytes(memoryview(data)[:end])
+                del data[:end]
+                self._maybe_resume_transport()
+                return line
+        return await super().readuntil(separator)
+
+
+class RingStreamReaderProtocol(PullProtocol, asyncio.StreamReaderProtocol):
+    """`asyncio.StreamReaderProtocol` whose reader pulls and whose drain() polls before it parks."""
+
+    _transport: asyncio.Transport | None
+    _paused: bool
+
+    def __init__(
+        self,
+        reader: RingStreamReader,
+        client_connected_cb: ClientConnected | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(reader, client_connected_cb, loop=loop)
+        self._turn = reader._turn
+
+    def pull_reader(self) -> RingStreamReader | None:
+        """See `PullProtocol`."""
+        reader: RingStreamReader | None = self._stream_reader  # type: ignore[attr-defined]
+        return reader
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the handler of a server's connection with writers of our own class."""
+        connection_made(self, transport, super().connection_made, {})
+
+    async def _drain_helper(self) -> None:
+        transport = self._transport
+        if self._paused and isinstance(transport, RingTransport):
+            await self._turn.end()
+            transport.spin_flush()
+        await super()._drain_helper()  # type: ignore[misc]
+
+
+class TcpStreamReaderProtocol(asyncio.StreamReaderProtocol):
+    """`asyncio.StreamReaderProtocol` of a server's connection on TCP: its writer tells the path."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        client_connected_cb: ClientConnected,
+        loop: asyncio.AbstractEventLoop,
+        info: Mapping[str, Any],
+    ) -> None:
+        super().__init__(reader, client_connected_cb, loop=loop)
+        self._info = info
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the handler of a server's connection with writers of our own class."""
+        connection_made(self, transport, super().connection_made, self._info)
+
+
+def connection_made(
+    protocol: Any,
+    transport: asyncio.BaseTransport,
+    base: Callable[[asyncio.BaseTransport], None],
+    info: Mapping[str, Any],
+) -> None:
+    """connection_made() of asyncio's stream protocol, which would make asyncio's own StreamWriter.
+
+    A handler that fails closes its connection, and the error is reported, as in Python 3.12 and later.
+    """
+    callback = protocol._client_connected_cb
+    protocol._client_connected_cb = None
+    try:
+        base(transport)
+    finally:
+        protocol._client_connected_cb = callback
+    if callback is None or protocol._reject_connection:
+        return
+    loop = protocol._loop
+    reader = protocol._stream_reader
+    writer = AioRdmaStreamWriter(transport, protocol, reader, loop, info)
+    protocol._stream_writer = writer
+    result = callback(reader, writer)
+    if asyncio.iscoroutine(result):
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                writer.close()
+            elif (exc := task.exception()) is not None:
+                loop.call_exception_handler(
+                    {
+                        "message": "Unhandled exception in client_connected_cb",
+                        "exception": exc,
+                        "transport": transport,
+                    }
+                )
+                writer.close()
+
+        protocol._task = loop.create_task(result)
+        protocol._task.add_done_callback(done)
+    protocol._strong_reader = None
+
+
+class AioRdmaStreamWriter(asyncio.StreamWriter):
+    """`asyncio.StreamWriter` that tells the connection's path on every event loop."""
+
+    def __init__(
+        self,
+        transport: asyncio.BaseTransport,
+        protocol: Any,
+        reader: asyncio.StreamReader | None,
+        loop: asyncio.AbstractEventLoop,
+        info: Mapping[str, Any],
+    ) -> None:
+        """`info`: extra info that the transport itself cannot give (uvloop's)."""
+        super().__init__(transport, protocol, reader, loop)  # type: ignore[arg-type]
+        self._info = info
+        self._bind()
+
+    def _bind(self) -> None:
+        # One call less on the way of every message.
+        self.write = self.transport.write  # type: ignore[method-assign]
+
+    async def start_tls(self, *args: Any, **kwargs: Any) -> None:
+        """See asyncio."""
+        await super().start_tls(*args, **kwargs)
+        self._bind()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio; beside its names "aiordma.path" and its relatives, see `aiordma.open_connection`."""
+        if name in self._info:
+            return self._info[name]
+        return self.transport.get_extra_info(name, default)
+
+    async def drain(self) -> None:
+        """See asyncio. Costs no iteration of the loop while the connection is open and not paused."""
+        protocol: Any = self._protocol  # type: ignore[attr-defined]
+        reader = self._reader  # type: ignore[attr-defined]
+        if (
+            protocol._paused
+            or protocol._connection_lost
+            or (reader is not None and reader._exception is not None)
+            or self._transport.is_closing()  # type: ignore[attr-defined]
+        ):
+            await super().drain()

@@ -1,0 +1,524 @@
+"""An asyncio transport on a ring pipe.
+
+It keeps the contract of asyncio's own socket transport: write() never blocks (what the peer's ring has no
+room for waits in a queue), pause_writing() and resume_writing() alternate, and connection_made(), data,
+eof_received() and connection_lost() come in this order, the last exactly once and always from the loop.
+
+Data reaches the protocol in one of three ways:
+
+* `asyncio.Protocol`: data_received() with bytes taken from the ring,
+* `asyncio.BufferedProtocol`: the ring is copied straight into the protocol's buffer,
+* a pulling reader (`aiordma.compat.streams`): nothing is pushed. The reader takes what it wants from the
+  ring when it wants it, so the ring is its buffer and the peer's credit its flow control.
+
+The ring's callbacks may come while a task of this loop runs: a task that polls before it parks lets the
+engine dispatch whatever has arrived, for others too. A protocol is not called in such a moment, in which
+asyncio would never call it, but from the loop right after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import errno
+import logging
+import warnings
+from asyncio import constants
+from asyncio.log import logger as asyncio_logger
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .contracts import PullProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from .contracts import Bytes, Pipe, PullReader, TransportOwner
+
+_log = logging.getLogger("aiordma.compat")
+
+_BYTES = (bytes, bytearray, memoryview)
+
+#: bytes asked from the ring at once for data_received(), as much as asyncio asks from a socket
+_RECEIVE_BYTES = 256 * 1024
+#: receives in one callback before other callbacks of the loop get their turn
+_RECEIVE_BUDGET = 16
+#: queued writes below this size are gathered in one buffer, and writelines() joins up to it
+_GATHER_BYTES = 64 * 1024
+#: polls for room in one drain() before it parks
+_FLUSH_BUDGET = 64
+
+
+class RingTransport(asyncio.transports._FlowControlMixin):
+    """`asyncio.Transport` over a ring pipe; made by `aiordma.create_connection` and its relatives."""
+
+    __slots__ = (
+        "__weakref__",
+        "_closing",
+        "_conn_lost",
+        "_context",
+        "_direct",
+        "_eof",
+        "_eof_received",
+        "_head",
+        "_lost_writes",
+        "_paused",
+        "_pipe",
+        "_protocol",
+        "_pumping",
+        "_queue",
+        "_queued",
+        "_reader",
+        "_receive",
+        "_server",
+        "_started",
+        "_try_send",
+    )
+
+    _extra: dict[str, Any]
+    _loop: asyncio.AbstractEventLoop
+    _protocol_paused: bool
+    _maybe_pause_protocol: Callable[[], None]
+    _maybe_resume_protocol: Callable[[], None]
+
+    #: asyncio asks for these two before loop.start_tls() and loop.sendfile() take a transport, and for the
+    #: base class, which also brings the water marks
+    _start_tls_compatible = True
+    _sendfile_compatible = constants._SendfileMode.FALLBACK
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pipe: Pipe,
+        protocol: asyncio.BaseProtocol,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        server: TransportOwner | None = None,
+        waiter: asyncio.Future[None] | None = None,
+    ) -> None:
+        """`waiter` is set when connection_made() has been called."""
+        info = {"aiordma.path": "rdma", "aiordma.fallback_reason": None, "aiordma.stream": pipe}
+        super().__init__({**info, **(extra or {})}, loop)
+        self._pipe = pipe
+        self._try_send = pipe.try_send
+        self._context = contextvars.copy_context()
+        self._server = server
+        self._queue: deque[Bytes] = deque()
+        self._queued = 0
+        self._head = 0  # bytes of the first queued buffer that are sent
+        self._direct = True  # a write may go straight into the ring: open, nothing queued
+        self._closing = False
+        self._conn_lost = False  # connection_lost() is scheduled or over
+        self._lost_writes = 0
+        self._eof = False
+        self._eof_received = False
+        self._paused = False
+        self._started = False
+        self._pumping = False
+        self._reader: PullReader | None = None
+        self._set_protocol(protocol)
+        if server is not None:
+            server.attach(self)
+        pipe.on_writable = self._on_writable
+        self._call_soon(protocol.connection_made, self)
+        self._call_soon(self._start_reading)
+        if waiter is not None:
+            self._call_soon(_set_unless_done, waiter)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._conn_lost else "closing" if self._closing else "open"
+        return f"<{type(self).__name__} {state} peer={self._extra.get('peername')} queued={self._queued}>"
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        if not getattr(self, "_conn_lost", True):
+            _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+            self._pipe.abort()
+
+    def _call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self._loop.call_soon(callback, *args, context=self._context)
+
+    # ---- protocol -------------------------------------------------------------------------------------
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Hand the connection to another protocol; what has not been read goes to the new one."""
+        if self._reader is not None:
+            self._reader.ring_detached()
+        self._set_protocol(protocol)
+        self._look_again()
+
+    def _set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+        self._reader = None
+        if isinstance(protocol, PullProtocol):
+            self._reader = protocol.pull_reader()
+            self._attach_reader()
+        self._receive: Callable[[], bool] = (
+            self._receive_into_protocol
+            if isinstance(protocol, asyncio.BufferedProtocol)
+            else self._receive_for_protocol
+        )
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol in use."""
+        return self._protocol
+
+    # ---- reading --------------------------------------------------------------------------------------
+
+    def is_reading(self) -> bool:
+        """Neither paused nor closing."""
+        return not self._paused and not self._closing
+
+    def pause_reading(self) -> None:
+        """Deliver nothing until resume_reading(); the peer may go on until the ring is full."""
+        if self._closing or self._paused:
+            return
+        self._paused = True
+        self._attach_reader()
+
+    def resume_reading(self) -> None:
+        """Deliver again; what has arrived meanwhile comes from a callback of its own."""
+        if self._closing or not self._paused:
+            return
+        self._paused = False
+        self._attach_reader()
+        self._look_again()
+
+    def _attach_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.ring_attached(self, self._pipe if self.is_reading() else None)
+
+    def _start_reading(self) -> None:
+        if not self._closing:
+            self._started = True
+            self._pipe.on_readable = self._on_readable
+            self._pump()
+
+    def _look_again(self) -> None:
+        if self._started:
+            self._call_soon(self._pump)
+
+    def _on_readable(self) -> None:
+        if self._reader is not None:
+            self._wake_reader()
+        elif self._pumping:
+            pass  # the pump is at work and looks until nothing is left
+        elif asyncio.current_task(self._loop) is not None:
+            self._call_soon(self._pump)
+        else:
+            self._context.run(self._pump)
+
+    def _pump(self) -> None:
+        """Deliver what there is, within the budget of one callback."""
+        if self._reader is not None:
+            self._wake_reader()
+            return
+        self._pumping = True
+        try:
+            for _ in range(_RECEIVE_BUDGET):
+                if self._paused or self._closing or self._eof_received or not self._receive():
+                    return
+        finally:
+            self._pumping = False
+        self._call_soon(self._pump)
+
+    def _wake_reader(self) -> None:
+        if self._paused or self._closing or self._reader is None:
+            return
+        pipe = self._pipe
+        if pipe.readable:
+            self._reader.ring_news()
+        elif pipe.error is not None:
+            self.ring_failed(pipe.error)
+        elif pipe.at_eof:
+            self.ring_finished()
+
+    def _receive_for_protocol(self) -> bool:
+        try:
+            data = self._pipe.try_receive(_RECEIVE_BYTES)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self.ring_failed(exc)
+            return False
+        if not data:
+            if data is not None:
+                self.ring_finished()
+            return False
+        try:
+            self._protocol.data_received(data)  # type: ignore[attr-defined]
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal error: protocol.data_received() call failed.")
+            return False
+        return True
+
+    def _receive_into_protocol(self) -> bool:
+        pipe = self._pipe
+        if not pipe.readable and not pipe.at_eof and pipe.error is None:
+            return False
+        protocol: asyncio.BufferedProtocol = self._protocol  # type: ignore[assignment]
+        try:
+            buffer = protocol.get_buffer(-1)
+            if not len(buffer):  # type: ignore[arg-type]
+                raise RuntimeError("get_buffer() returned an empty buffer")
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal error: protocol.get_buffer() call failed.")
+            return False
+        try:
+            n = pipe.try_receive_into(buffer)  # type: ignore[arg-type]
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self.ring_failed(exc)
+            return False
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal read error on ring transport")
+            return False
+        if n <= 0:
+            if n == 0:
+                self.ring_finished()
+            return False
+        try:
+            protocol.buffer_updated(n)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
+            return False
+        return True
+
+    def ring_finished(self) -> None:
+        """The peer will send nothing more and everything it sent is taken: eof_received(), once."""
+        if self._eof_received or self._closing:
+            return
+        self._eof_received = True
+        try:
+            keep_open = self._protocol.eof_received()  # type: ignore[attr-defined]
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._fatal_error(exc, "Fatal error: protocol.eof_received() call failed.")
+            return
+        if not keep_open:
+            self.close()
+
+    # ---- writing --------------------------------------------------------------------------------------
+
+    def write(self, data: Bytes) -> None:
+        """Send `data`: into the peer's ring as far as it has room, the rest when there is room.
+
+        :raises TypeError: `data` is not bytes-like
+        :raises RuntimeError: after write_eof()
+        """
+        if self._direct and type(data) is bytes:
+            try:
+                n = self._try_send(data)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                self.ring_failed(exc)
+                return
+            if n != len(data):
+                self._enqueue(data, n)
+        else:
+            self._write_any(data)
+
+    def _write_any(self, data: Bytes) -> None:
+        if not isinstance(data, _BYTES):
+            raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+        if self._eof:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if not data:
+            return
+        if self._closing:
+            self._warn_lost_write()
+            return
+        if isinstance(data, memoryview):
+            data = data.cast("B") if data.c_contiguous else data.tobytes()
+        n = 0
+        if self._direct:
+            try:
+                n = self._try_send(data)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                self.ring_failed(exc)
+                return
+        if n != len(data):
+            self._enqueue(data, n)
+
+    def _warn_lost_write(self) -> None:
+        self._lost_writes += 1
+        if self._lost_writes >= constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES:
+            asyncio_logger.warning("write() on a closed aiordma connection: the data is lost.")
+
+    def _enqueue(self, data: Bytes, start: int) -> None:
+        """Keep `data[start:]`. Only bytes are kept as they are: the caller may change anything else."""
+        size = len(data) - start
+        queue = self._queue
+        self._queued += size
+        self._direct = False
+        if size < _GATHER_BYTES:
+            if queue and type(queue[-1]) is bytearray and len(queue[-1]) < _GATHER_BYTES:
+                queue[-1] += memoryview(data)[start:]
+            else:
+                queue.append(bytearray(memoryview(data)[start:]))
+        elif type(data) is bytes or (isinstance(data, memoryview) and type(data.obj) is bytes):
+            queue.append(memoryview(data)[start:])
+        else:
+            queue.append(bytes(memoryview(data)[start:]))
+        self._maybe_pause_protocol()
+
+    def writelines(self, list_of_data: Iterable[Bytes]) -> None:
+        """write() of each; small pieces are joined, large ones are not copied for it."""
+        parts = list(list_of_data)
+        if sum(map(len, parts)) <= _GATHER_BYTES:
+            self.write(b"".join(parts))
+        else:
+            for part in parts:
+                self.write(part)
+
+    def _on_writable(self) -> None:
+        if self._reader is None and asyncio.current_task(self._loop) is not None:
+            self._call_soon(self._flush)
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Move queued bytes into the ring until it is full, then tell whoever waits for that."""
+        if self._conn_lost:
+            return
+        queue = self._queue
+        try:
+            while queue:
+                first = queue[0]
+                n = self._try_send(first, self._head)
+                self._queued -= n
+                self._head += n
+                if self._head < len(first):
+                    break
+                queue.popleft()
+                self._head = 0
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self.ring_failed(exc)
+            return
+        if not queue:
+            self._direct = not self._closing and not self._eof
+        self._maybe_resume_protocol()  # which may write
+        if queue or self._conn_lost:
+            return
+        if self._closing:
+            self._lose(None)
+        elif self._eof:
+            self._pipe.send_eof()
+
+    def spin_flush(self) -> None:
+        """Poll, as the engine's policy allows, until the protocol need not wait any more."""
+        for _ in range(_FLUSH_BUDGET):
+            if not self._protocol_paused or self._conn_lost or not self._pipe.spin_writable():
+                return
+            self._flush()
+
+    def write_eof(self) -> None:
+        """Send EOF after what was written; reading goes on."""
+        if self._closing or self._eof:
+            return
+        self._eof = True
+        self._direct = False
+        if not self._queue:
+            self._pipe.send_eof()
+
+    def can_write_eof(self) -> bool:
+        """True: each direction ends by itself."""
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait for room in the peer's ring."""
+        return self._queued
+
+    # ---- end ------------------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        """close() was called, or the connection is lost."""
+        return self._closing
+
+    def close(self) -> None:
+        """Stop reading; connection_lost(None) when everything written is in the peer's ring."""
+        if self._closing:
+            return
+        self._stop()
+        if not self._queue:
+            self._lose(None)
+
+    def abort(self) -> None:
+        """Close at once. Data still queued is lost, and the peer is told so by a reset."""
+        self._force_close(None)
+
+    def ring_failed(self, exc: BaseException) -> None:
+        """The pipe does not work any more: connection_lost() with a ConnectionError."""
+        error = _connection_error(exc)
+        if self._loop.get_debug():
+            _log.debug("%r: connection lost: %s", self, error)
+        self._force_close(error)
+
+    def _fatal_error(self, exc: BaseException, message: str) -> None:
+        if not isinstance(exc, OSError):
+            self._report(exc, message)
+        elif self._loop.get_debug():
+            _log.debug("%r: %s", self, message, exc_info=exc)
+        self._force_close(exc)
+
+    def _report(self, exc: BaseException, message: str) -> None:
+        self._loop.call_exception_handler(
+            {"message": message, "exception": exc, "transport": self, "protocol": self._protocol}
+        )
+
+    def _force_close(self, exc: BaseException | None) -> None:
+        if self._conn_lost:
+            return
+        if not self._closing:
+            self._stop()
+        lossy = exc is not None or bool(self._queue)
+        self._queue.clear()
+        self._queued = self._head = 0
+        self._lose(exc, lossy)
+
+    def _stop(self) -> None:
+        """No more reading, and no more direct writes."""
+        self._closing = True
+        self._direct = False
+        if self._reader is not None:
+            self._reader.ring_closing()
+        self._pipe.on_readable = None
+
+    def _lose(self, exc: BaseException | None, lossy: bool = False) -> None:
+        self._conn_lost = True
+        self._pipe.on_writable = None
+        self._call_soon(self._call_connection_lost, exc, lossy)
+
+    def _call_connection_lost(self, exc: BaseException | None, lossy: bool) -> None:
+        try:
+            self._protocol.connection_lost(exc)  # type: ignore[arg-type]
+        finally:
+            self._reader = None
+            if lossy:
+                self._pipe.abort()
+            else:
+                self._pipe.close()
+            if self._server is not None:
+                self._server.detach(self)
+                self._server = None
+
+
+def _set_unless_done(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _connection_error(exc: BaseException) -> ConnectionError:
+    """The OSError that asyncio programs expect, with what really happened as its cause."""
+    cause = exc.__cause__ or exc
+    if isinstance(cause, ConnectionError):
+        return cause
+    error = ConnectionResetError(errno.ECONNRESET, f"RDMA connection lost: {cause!r}")
+    error.__cause__ = cause
+    return error

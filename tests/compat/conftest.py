@@ -1,0 +1,36 @@
+"""The asyncio surface runs on asyncio's own loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+@pytest.fixture(
+    params=[("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+async def reported() -> AsyncIterator[list[dict[str, Any]]]:
+    """What was given to the loop's exception handler."""
+    contexts: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: contexts.append(context))
+    yield contexts
+    loop.set_exception_handler(None)
+
+
+@pytest.fixture(autouse=True)
+def _collect_garbage() -> Iterator[None]:
+    """A transport that a test leaves open warns in that test, not in some later one."""
+    yield
+    gc.collect()

@@ -1,0 +1,640 @@
+"""The transport on a ring keeps asyncio's contract."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+
+from .recorder import BufferedRecorder, Recorder, connect_pipe, one_transport, settle
+
+pytestmark = pytest.mark.anyio
+
+
+def drain_far(far: MemoryPipe) -> bytes:
+    data = bytearray()
+    while chunk := far.try_receive(1 << 20):
+        data += chunk
+    return bytes(data)
+
+
+async def collect(far: MemoryPipe, n: int) -> bytes:
+    data = bytearray()
+    with anyio.fail_after(20):
+        while len(data) < n:
+            data += far.try_receive(1 << 20) or b""
+            await asyncio.sleep(0)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
+async def test_order_of_callbacks(kind: type[Recorder]) -> None:
+    protocol = kind()
+    near, far = memory_pipe_pair(64)
+    far.try_send(b"early, before the protocol knows")
+    far.send_eof()
+    transport = connect_pipe(near, protocol)
+    assert protocol.events == []  # connection_made() comes from the loop
+    assert await protocol.lost is None
+    assert protocol.events == ["made", "data", "eof", "lost"]
+    assert protocol.data == b"early, before the protocol knows"
+    assert protocol.transport is transport
+    assert transport.is_closing()
+    assert drain_far(far) == b""
+    await settle()
+    assert far.at_eof
+
+
+async def test_waiter_is_set_after_connection_made() -> None:
+    protocol = Recorder()
+    near, _ = memory_pipe_pair(64)
+    waiter = asyncio.get_running_loop().create_future()
+    transport = connect_pipe(near, protocol, waiter=waiter)
+    await waiter
+    assert protocol.events == ["made"]
+    transport.abort()
+    await protocol.lost
+
+
+@pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
+async def test_echo_with_a_tiny_ring(kind: type[Recorder]) -> None:
+    class Echo(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.transport.write(data)
+
+    near, far = memory_pipe_pair(5)
+    client, server = kind(), Echo()
+    transport = connect_pipe(near, client)
+    connect_pipe(far, server)
+    data = bytes(range(256)) * 40
+    transport.write(data)
+    assert transport.get_write_buffer_size() == len(data) - 5
+    transport.write_eof()
+    with anyio.fail_after(20):
+        assert await client.lost is None
+        assert await server.lost is None
+    assert client.data == server.data == data
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda b: memoryview(bytearray(b))])
+async def test_write_takes_every_kind_of_bytes_and_keeps_its_own_copy(wrap: Any) -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 16)
+    big = bytes(range(256)) * 600
+    data = wrap(big)
+    transport.write(data)
+    small = wrap(b"0123456789")
+    transport.write(small)
+    for mutable in (data, small):
+        if not isinstance(mutable, bytes) and not memoryview(mutable).readonly:
+            memoryview(mutable)[:] = bytes(len(mutable))  # what asyncio programs may do after write()
+    transport.close()
+    assert await collect(far, len(big) + 10) == big + b"0123456789"
+    assert await protocol.lost is None
+
+
+async def test_write_of_a_strided_and_of_a_typed_view() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol)
+    transport.write(memoryview(b"0123456789")[::2])
+    transport.write(memoryview(b"\1\0\0\0\2\0\0\0").cast("i"))
+    await settle()
+    assert drain_far(far) == b"02468" + b"\1\0\0\0\2\0\0\0"
+    transport.abort()
+
+
+@pytest.mark.parametrize("bad", ["text", 5, None, [1, 2]])
+async def test_write_refuses_what_is_not_bytes(bad: Any) -> None:
+    protocol = Recorder()
+    transport, _ = await one_transport(protocol)
+    with pytest.raises(TypeError, match="bytes-like"):
+        transport.write(bad)
+    transport.close()
+    with pytest.raises(TypeError, match="bytes-like"):
+        transport.write(bad)
+
+
+async def test_writelines_small_and_large() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 1 << 20)
+    transport.writelines([b"a", bytearray(b"b"), memoryview(b"c")])
+    transport.writelines(iter([b"d" * 70_000, b"", b"e"]))
+    transport.writelines([])
+    await settle()
+    assert drain_far(far) == b"abc" + b"d" * 70_000 + b"e"
+    transport.abort()
+
+
+async def test_pause_and_resume_writing_alternate_at_the_marks() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 10)
+    assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
+    transport.set_write_buffer_limits(high=20, low=5)
+    transport.write(b"x" * 30)  # 20 queued: not above the mark
+    assert protocol.events == ["made"]
+    transport.write(b"x")
+    transport.write(b"x" * 5)
+    assert protocol.events == ["made", "pause"]
+    for left in (16, 6):
+        await settle(3)
+        drain_far(far)
+        await settle(3)
+        assert transport.get_write_buffer_size() == left
+    assert protocol.events == ["made", "pause"]
+    drain_far(far)
+    await settle(3)
+    assert transport.get_write_buffer_size() == 0
+    assert protocol.events == ["made", "pause", "resume"]
+    transport.close()
+    await protocol.lost
+
+
+async def test_write_buffer_limits() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 10)
+    transport.set_write_buffer_limits(low=100)
+    assert transport.get_write_buffer_limits() == (100, 400)
+    transport.set_write_buffer_limits(high=100)
+    assert transport.get_write_buffer_limits() == (25, 100)
+    with pytest.raises(ValueError, match="high"):
+        transport.set_write_buffer_limits(high=1, low=2)
+    transport.write(b"x" * 60)
+    transport.set_write_buffer_limits(high=0)  # pauses at once: 50 are queued
+    assert protocol.events == ["made", "pause"]
+    await collect(far, 60)
+    await settle()
+    assert protocol.events == ["made", "pause", "resume"]
+    transport.abort()
+
+
+async def test_writing_in_resume_writing() -> None:
+    class Writer(Recorder):
+        rounds = 3
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self.rounds:
+                self.rounds -= 1
+                self.transport.write(b"y" * 50)
+            else:
+                self.transport.close()
+
+    protocol = Writer()
+    transport, far = await one_transport(protocol, 8)
+    transport.set_write_buffer_limits(high=10, low=0)
+    transport.write(b"y" * 50)
+    assert await collect(far, 200) == b"y" * 200
+    assert await protocol.lost is None
+    assert protocol.events == ["made", *["pause", "resume"] * 4, "lost"]
+
+
+@pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
+async def test_pause_reading_holds_data_and_eof_back(kind: type[Recorder]) -> None:
+    protocol = kind()
+    transport, far = await one_transport(protocol)
+    assert transport.is_reading()
+    transport.pause_reading()
+    transport.pause_reading()
+    assert not transport.is_reading()
+    far.try_send(b"later")
+    far.send_eof()
+    await settle()
+    assert protocol.events == ["made"]
+    transport.resume_reading()
+    transport.resume_reading()
+    assert protocol.events == ["made"]  # not from within the call
+    assert await protocol.lost is None
+    assert protocol.events == ["made", "data", "eof", "lost"]
+    assert protocol.data == b"later"
+    assert not transport.is_reading()
+    transport.resume_reading()
+    transport.pause_reading()
+
+
+async def test_pause_reading_inside_data_received() -> None:
+    class Pausing(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.transport.pause_reading()
+
+    protocol = Pausing()
+    transport, far = await one_transport(protocol, 8)
+    far.try_send(b"one")
+    await settle()
+    far.try_send(b"two")
+    await settle()
+    assert protocol.data == b"one"
+    transport.resume_reading()
+    await settle()
+    assert protocol.data == b"onetwo"
+    transport.abort()
+
+
+async def test_half_close_by_us() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 4)
+    assert transport.can_write_eof()
+    transport.write(b"question")
+    transport.write_eof()
+    transport.write_eof()
+    with pytest.raises(RuntimeError, match="after write_eof"):
+        transport.write(b"more")
+    assert await collect(far, 8) == b"question"
+    await settle()
+    assert far.at_eof
+    assert not transport.is_closing()
+    far.try_send(b"answ")
+    await settle()
+    assert protocol.data == b"answ"
+    far.close()
+    assert await protocol.lost is None
+
+
+async def test_half_close_by_the_peer() -> None:
+    protocol = Recorder(keep_open=True)
+    transport, far = await one_transport(protocol)
+    far.send_eof()
+    await settle()
+    assert protocol.events == ["made", "eof"]
+    assert not transport.is_closing()
+    transport.write(b"still")
+    await settle()
+    assert drain_far(far) == b"still"
+    transport.close()
+    await protocol.lost
+    assert protocol.events == ["made", "eof", "lost"]
+
+
+async def test_close_flushes_first_and_reads_nothing_more() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 8)
+    transport.write(b"0123456789abcdef")
+    transport.close()
+    transport.close()
+    assert transport.is_closing()
+    far.try_send(b"ignored")
+    await settle()
+    assert protocol.events == ["made"]
+    transport.write(b"ignored too")
+    assert await collect(far, 16) == b"0123456789abcdef"
+    assert await protocol.lost is None
+    await settle()
+    assert far.at_eof
+    assert protocol.events == ["made", "lost"]
+
+
+async def test_connection_lost_is_never_called_from_close_or_abort() -> None:
+    for end in ("close", "abort"):
+        protocol = Recorder()
+        transport, _ = await one_transport(protocol)
+        getattr(transport, end)()
+        assert protocol.events == ["made"]
+        assert await protocol.lost is None
+        getattr(transport, end)()
+        await settle()
+        assert protocol.events == ["made", "lost"]
+
+
+async def test_abort_drops_the_queue_and_resets_the_peer() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 4)
+    transport.write(b"too much for the ring")
+    transport.abort()
+    assert transport.get_write_buffer_size() == 0
+    assert await protocol.lost is None
+    await settle()
+    assert isinstance(far.error, ConnectionResetError)
+
+
+async def test_abort_with_nothing_queued_loses_nothing() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol)
+    transport.write(b"all of it")
+    transport.abort()
+    await protocol.lost
+    await settle()
+    assert far.error is None
+    assert drain_far(far) == b"all of it"
+    assert far.at_eof
+
+
+async def test_abort_while_closing() -> None:
+    protocol = Recorder()
+    transport, _ = await one_transport(protocol, 4)
+    transport.write(b"nobody reads this")
+    transport.close()
+    await settle()
+    assert protocol.events == ["made"]
+    transport.abort()
+    assert await protocol.lost is None
+
+
+async def test_writes_after_close_are_ignored_and_warned_about_from_the_fifth_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol)
+    transport.close()
+    with caplog.at_level(logging.WARNING, logger="asyncio"):
+        for _ in range(4):
+            transport.write(b"lost")
+        assert not caplog.records
+        transport.write(b"lost")
+        await protocol.lost
+        transport.writelines([b"lost"])
+    assert [record.name for record in caplog.records] == ["asyncio", "asyncio"]
+    await settle()
+    assert drain_far(far) == b""
+    transport.write_eof()
+
+
+@pytest.mark.parametrize("queued", [False, True])
+async def test_broken_link_loses_the_connection_once(queued: bool) -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 8)
+    transport.write(b"x" * (100 if queued else 3))
+    cause = OSError("retries exceeded")
+    far.break_with(cause)
+    exc = await protocol.lost
+    assert isinstance(exc, ConnectionResetError)
+    assert exc.__cause__ is cause
+    assert "retries exceeded" in str(exc)
+    transport.write(b"more")
+    await settle()
+    assert protocol.events == ["made", "lost"]
+    assert transport.get_write_buffer_size() == 0
+
+
+async def test_data_that_arrived_before_the_break_is_delivered() -> None:
+    protocol = Recorder()
+    near, far = memory_pipe_pair(64)
+    far.try_send(b"last words")
+    connect_pipe(near, protocol)
+    far.break_with(OSError("gone"))
+    await protocol.lost
+    assert protocol.data == b"last words"
+
+
+async def test_error_found_by_write_reaches_the_protocol_from_the_loop() -> None:
+    protocol = Recorder()
+    near, far = memory_pipe_pair(64, delivery="immediate")
+    transport = connect_pipe(near, protocol)
+    await settle()
+    transport.pause_reading()  # so that the transport does not notice before it writes
+    far.close()
+    transport.write(b"nobody")
+    assert "lost" not in protocol.events
+    exc = await protocol.lost
+    assert isinstance(exc, BrokenPipeError)
+
+
+async def test_unflushed_close_ends_when_the_peer_goes() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 4)
+    transport.write(b"nobody reads this")
+    transport.close()
+    far.abort()
+    assert isinstance(await protocol.lost, ConnectionResetError)
+
+
+@pytest.mark.parametrize("callback", ["data_received", "eof_received", "get_buffer", "buffer_updated"])
+async def test_exception_in_a_callback_is_fatal_and_reported(
+    callback: str, reported: list[dict[str, Any]]
+) -> None:
+    error = ValueError("in " + callback)
+
+    def fail(*args: Any) -> Any:
+        raise error
+
+    protocol = BufferedRecorder() if "buffer" in callback else Recorder()
+    setattr(protocol, callback, fail)
+    transport, far = await one_transport(protocol)
+    far.try_send(b"x")
+    far.send_eof()
+    assert await protocol.lost is error
+    assert len(reported) == 1
+    assert reported[0]["exception"] is error
+    assert reported[0]["transport"] is transport
+    assert reported[0]["protocol"] is protocol
+    assert callback in reported[0]["message"]
+
+
+@pytest.mark.parametrize("callback", ["pause_writing", "resume_writing"])
+async def test_exception_in_flow_control_is_reported_only(
+    callback: str, reported: list[dict[str, Any]]
+) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    protocol = Recorder()
+    protocol.pause_writing = protocol.resume_writing = lambda: None  # type: ignore[method-assign]
+    setattr(protocol, callback, fail)
+    transport, far = await one_transport(protocol, 4)
+    transport.set_write_buffer_limits(high=4)
+    transport.write(b"0123456789")
+    assert await collect(far, 10) == b"0123456789"
+    await settle()
+    assert [context["message"] for context in reported] == [f"protocol.{callback}() failed"]
+    assert not transport.is_closing()
+    transport.abort()
+    await protocol.lost
+
+
+async def test_empty_buffer_from_get_buffer_is_an_error(reported: list[dict[str, Any]]) -> None:
+    protocol = BufferedRecorder(size=0)
+    _, far = await one_transport(protocol)
+    far.try_send(b"x")
+    assert isinstance(await protocol.lost, RuntimeError)
+    assert len(reported) == 1
+
+
+async def test_set_protocol_hands_over_what_is_unread() -> None:
+    first, second, third = Recorder(), BufferedRecorder(), Recorder()
+    transport, far = await one_transport(first)
+    far.try_send(b"for the first")
+    await settle()
+    transport.pause_reading()
+    far.try_send(b"for the second")
+    await settle()
+    transport.set_protocol(second)
+    assert transport.get_protocol() is second
+    transport.resume_reading()
+    await settle()
+    transport.set_protocol(third)
+    far.try_send(b"for the third")
+    await settle()
+    assert (first.data, second.data, third.data) == (b"for the first", b"for the second", b"for the third")
+    transport.close()
+    await third.lost
+    assert first.events == ["made", "data"]
+    assert second.events == ["data"]
+
+
+async def test_protocol_is_not_called_while_a_task_polls() -> None:
+    """A poll inside a task dispatches for others too; their protocols must not notice."""
+    seen: list[Any] = []
+
+    class Watcher(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            seen.append(asyncio.current_task())
+
+    protocol = Watcher()
+    near, far = memory_pipe_pair(64, delivery="immediate")
+    connect_pipe(near, protocol)
+    await settle()
+    far.try_send(b"delivered in the middle of this task")
+    assert seen == []
+    await settle()
+    assert seen == [None]
+
+
+async def test_callbacks_run_in_the_context_of_creation() -> None:
+    import contextvars
+
+    variable = contextvars.ContextVar("variable", default="elsewhere")
+    seen: list[str] = []
+
+    class Watcher(Recorder):
+        def data_received(self, data: bytes) -> None:
+            seen.append("data " + variable.get())
+
+        def connection_lost(self, exc: BaseException | None) -> None:
+            seen.append("lost " + variable.get())
+            super().connection_lost(exc)
+
+    protocol = Watcher()
+    near, far = memory_pipe_pair(64)
+    token = variable.set("creation")
+    transport = connect_pipe(near, protocol)
+    variable.reset(token)
+    await settle()
+    far.try_send(b"x")
+    await settle()
+    transport.close()
+    await protocol.lost
+    assert seen == ["data creation", "lost creation"]
+
+
+async def test_many_small_writes_to_a_full_ring_keep_their_order() -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 3)
+    expected = bytearray()
+    for i in range(3000):
+        piece = bytes([i % 251]) * (i % 7)
+        expected += piece
+        transport.write(piece if i % 2 else bytearray(piece))
+    transport.close()
+    assert await collect(far, len(expected)) == expected
+    await protocol.lost
+
+
+async def test_a_flood_leaves_the_loop_alive() -> None:
+    """Delivery is bounded in each callback: other callbacks run while one connection never runs dry."""
+    turns = 0
+    loop = asyncio.get_running_loop()
+
+    class Flooded(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            assert far.try_send(b"again") == 5  # there is always more
+            if turns > 3:
+                self.transport.abort()
+
+    def tick() -> None:
+        nonlocal turns
+        turns += 1
+        if not protocol.lost.done():
+            loop.call_soon(tick)
+
+    protocol = Flooded()
+    near, far = memory_pipe_pair(64, delivery="immediate")
+    connect_pipe(near, protocol)
+    await settle()
+    loop.call_soon(tick)
+    far.try_send(b"start")
+    with anyio.fail_after(20):
+        await protocol.lost
+
+
+async def test_extra_info_and_repr() -> None:
+    near, _ = memory_pipe_pair(64)
+    protocol = Recorder()
+    transport = connect_pipe(near, protocol, extra={"peername": ("192.0.2.1", 7)})
+    assert transport.get_extra_info("aiordma.path") == "rdma"
+    assert transport.get_extra_info("aiordma.fallback_reason", "unknown") is None
+    assert transport.get_extra_info("aiordma.stream") is near
+    assert transport.get_extra_info("peername") == ("192.0.2.1", 7)
+    assert transport.get_extra_info("nothing", 5) == 5
+    assert "192.0.2.1" in repr(transport)
+    assert "open" in repr(transport)
+    transport.close()
+    await protocol.lost
+    assert "closed" in repr(transport)
+    assert transport.get_extra_info("peername") == ("192.0.2.1", 7)
+
+
+async def test_an_unclosed_transport_warns() -> None:
+    near, far = memory_pipe_pair(64)
+    connect_pipe(near, Recorder())
+    await settle()
+    near.on_readable = near.on_writable = None
+    with pytest.warns(ResourceWarning, match="unclosed transport"):
+        gc.collect()
+    await settle()
+    assert isinstance(far.error, ConnectionResetError)
+
+
+async def test_loop_sendfile(tmp_path: Any, anyio_backend: Any) -> None:
+    if anyio_backend[1]["use_uvloop"]:
+        pytest.skip("uvloop's sendfile() takes only its own transports")
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 300)
+    protocol = Recorder()
+    # sendfile() puts a protocol of its own in between, and does not hand over that writing is paused
+    protocol.pause_writing = protocol.resume_writing = lambda: None  # type: ignore[method-assign]
+    transport, far = await one_transport(protocol, 1000)
+    transport.write(b"head")
+    with path.open("rb") as file:
+        sending = asyncio.ensure_future(asyncio.get_running_loop().sendfile(transport, file))
+        assert await collect(far, 4 + 256 * 300) == b"head" + path.read_bytes()
+        assert await sending == 256 * 300
+    transport.write(b"tail")
+    transport.close()
+    assert await collect(far, 4) == b"tail"
+    await protocol.lost
+
+
+class CountingOwner:
+    def __init__(self) -> None:
+        self.live: set[Any] = set()
+
+    def attach(self, transport: Any) -> None:
+        self.live.add(transport)
+
+    def detach(self, transport: Any) -> None:
+        self.live.remove(transport)
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "break"])
+async def test_the_server_is_told(end: str) -> None:
+    owner = CountingOwner()
+    protocol = Recorder()
+    near, far = memory_pipe_pair(64)
+    transport = connect_pipe(near, protocol, server=owner)
+    assert owner.live == {transport}
+    await settle()
+    if end == "break":
+        far.break_with(OSError("gone"))
+    else:
+        getattr(transport, end)()
+    await protocol.lost
+    await settle()
+    assert owner.live == set()
