@@ -7,17 +7,18 @@ polls as long as the engine's policy allows, and only then parks. What it finds 
 result with one copy; the reader's own buffer is used only where asyncio's algorithms need it (searching for
 separators) and by libraries that look into it, for whom it holds whatever has arrived.
 
-A task that always finds data would never let the loop run; `Turn` bounds that.
+A task that always finds data would never let the loop run, so operations that complete at once use up a
+share of it (see `aiordma.wake.base`) and give the loop a turn when it is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .. import wake
 from .contracts import PullProtocol
 from .transport import RingTransport
 
@@ -28,29 +29,7 @@ if TYPE_CHECKING:
 
     ClientConnected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 
-#: operations that complete at once before the clock is looked at, and how long a task may go on like this
-_TURN_OPERATIONS = 16
-_TURN_SECONDS = 500e-6
-
 _CHUNK_BYTES = 64 * 1024
-
-
-class Turn:
-    """The share of the event loop that one connection uses up by operations that complete at once."""
-
-    __slots__ = ("began", "left")
-
-    def __init__(self) -> None:
-        self.left = _TURN_OPERATIONS
-        self.began = 0.0
-
-    async def end(self) -> None:
-        """Let the loop run if the time is up."""
-        self.left = _TURN_OPERATIONS
-        now = time.monotonic()
-        if now - self.began > _TURN_SECONDS:
-            self.began = now
-            await asyncio.sleep(0)
 
 
 class RingStreamReader(asyncio.StreamReader):
@@ -66,7 +45,7 @@ class RingStreamReader(asyncio.StreamReader):
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pipe: Pipe | None = None  # None: not now (paused), not any more, or never
         self._ring: RingTransport | None = None
-        self._turn = Turn()
+        self._waker = wake.current()
         super().__init__(limit=limit, loop=loop)
 
     # ---- what asyncio and others see as the buffer -------------------------------------------------------
@@ -93,7 +72,9 @@ class RingStreamReader(asyncio.StreamReader):
     # ---- what the transport says -------------------------------------------------------------------------
 
     def ring_attached(self, transport: RingTransport, pipe: Pipe | None) -> None:
-        """See `aiordma.compat.contracts.PullReader`."""
+        """See `aiordma.compat.contracts.PullReader`. What arrived before a pause stays readable."""
+        if pipe is None:
+            self._take_all()
         self._ring = transport
         self._pipe = pipe
 
@@ -103,8 +84,12 @@ class RingStreamReader(asyncio.StreamReader):
 
     def ring_closing(self) -> None:
         """See `aiordma.compat.contracts.PullReader`. What has arrived stays readable, as on a socket."""
-        pipe = self._pipe
+        self._take_all()
         self.ring_detached()
+
+    def _take_all(self) -> None:
+        pipe = self._pipe
+        self._pipe = None
         if pipe is not None and (n := pipe.readable):
             self._data += pipe.try_receive(n) or b""
 
@@ -143,39 +128,44 @@ class RingStreamReader(asyncio.StreamReader):
     async def _wait_for_data(self, func_name: str) -> None:
         """Return when the buffer has grown or EOF is reached."""
         pipe = self._pipe
-        if pipe is not None and self._waiter is None:
-            pipe.spin_readable()
+        waker = self._waker
+        if pipe is not None and self._waiter is None and pipe.spin_readable() and waker.share_overdue():
+            waker.share = 0
         size = len(self._data)
         while self._waiter is not None or not self._advance():
             await super()._wait_for_data(func_name)  # type: ignore[misc]
+            waker.renew_share()
             if len(self._data) != size or self._eof:
                 return
 
     async def read(self, n: int = -1) -> bytes:
         """See asyncio."""
-        turn = self._turn
-        turn.left -= 1
-        if turn.left < 0:
-            await turn.end()
+        waker = self._waker
+        waker.share -= 1
+        if waker.share < 0:
+            await waker.checkpoint()
         pipe = self._pipe
         if pipe is not None and n > 0 and not self._data and self._waiter is None and self._exception is None:
             try:
                 data = pipe.try_receive(n)
                 if data is None and pipe.spin_readable():
+                    if waker.share_overdue():
+                        waker.share = 0
                     data = pipe.try_receive(n)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
                 self._failed(exc)
             else:
                 if data:
+                    waker.share -= len(data) >> 12
                     return data
         return await super().read(n)
 
     async def readexactly(self, n: int) -> bytes:
         """See asyncio."""
-        turn = self._turn
-        turn.left -= 1
-        if turn.left < 0:
-            await turn.end()
+        waker = self._waker
+        waker.share -= 1
+        if waker.share < 0:
+            await waker.checkpoint()
         pipe = self._pipe
         if pipe is not None and n > 0 and self._waiter is None and self._exception is None:
             try:
@@ -222,16 +212,18 @@ class RingStreamReader(asyncio.StreamReader):
 
     async def readuntil(self, separator: Any = b"\n") -> bytes:
         """See asyncio."""
-        turn = self._turn
-        turn.left -= 1
-        if turn.left < 0:
-            await turn.end()
+        waker = self._waker
+        waker.share -= 1
+        if waker.share < 0:
+            await waker.checkpoint()
         if type(separator) is bytes and separator and self._waiter is None and self._exception is None:
             data = self._data
             if not data and (pipe := self._pipe) is not None:
                 try:
                     chunk = pipe.try_receive(_CHUNK_BYTES)
                     if chunk is None and pipe.spin_readable():
+                        if waker.share_overdue():
+                            waker.share = 0
                         chunk = pipe.try_receive(_CHUNK_BYTES)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
                     self._failed(exc)
@@ -264,7 +256,7 @@ class RingStreamReaderProtocol(PullProtocol, asyncio.StreamReaderProtocol):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(reader, client_connected_cb, loop=loop)
-        self._turn = reader._turn
+        self._waker = reader._waker
 
     def pull_reader(self) -> RingStreamReader | None:
         """See `PullProtocol`."""
@@ -278,8 +270,13 @@ class RingStreamReaderProtocol(PullProtocol, asyncio.StreamReaderProtocol):
     async def _drain_helper(self) -> None:
         transport = self._transport
         if self._paused and isinstance(transport, RingTransport):
-            await self._turn.end()
+            waker = self._waker
+            waker.share -= transport.get_write_buffer_size() >> 12
+            if waker.share < 0:
+                await waker.checkpoint()
             transport.spin_flush()
+            if waker.share_overdue():
+                waker.share = 0
         await super()._drain_helper()  # type: ignore[misc]
 
 
@@ -299,6 +296,23 @@ class TcpStreamReaderProtocol(asyncio.StreamReaderProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handler of a server's connection with writers of our own class."""
         connection_made(self, transport, super().connection_made, self._info)
+
+
+async def ring_streams(
+    pipe: Pipe, limit: int, extra: Mapping[str, Any] | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Reader and writer on a connected ring pipe."""
+    loop = asyncio.get_running_loop()
+    reader = RingStreamReader(limit, loop)
+    protocol = RingStreamReaderProtocol(reader, None, loop)
+    waiter: asyncio.Future[None] = loop.create_future()
+    transport = RingTransport(loop, pipe, protocol, extra=extra, waiter=waiter)
+    try:
+        await waiter
+    except BaseException:
+        transport.abort()
+        raise
+    return reader, AioRdmaStreamWriter(transport, protocol, reader, loop, {})
 
 
 def connection_made(

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import errno
 import logging
 import warnings
 from asyncio import constants
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from ..errors import as_connection_error
 from .contracts import PullProtocol
 
 if TYPE_CHECKING:
@@ -455,7 +455,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     def ring_failed(self, exc: BaseException) -> None:
         """The pipe does not work any more: connection_lost() with a ConnectionError."""
-        error = _connection_error(exc)
+        error = as_connection_error(exc.__cause__ or exc)
         if self._loop.get_debug():
             _log.debug("%r: connection lost: %s", self, error)
         self._force_close(error)
@@ -512,13 +512,3 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 def _set_unless_done(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _connection_error(exc: BaseException) -> ConnectionError:
-    """The OSError that asyncio programs expect, with what really happened as its cause."""
-    cause = exc.__cause__ or exc
-    if isinstance(cause, ConnectionError):
-        return cause
-    error = ConnectionResetError(errno.ECONNRESET, f"RDMA connection lost: {cause!r}")
-    error.__cause__ = cause
-    return error

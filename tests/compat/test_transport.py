@@ -488,12 +488,13 @@ async def test_protocol_is_not_called_while_a_task_polls() -> None:
 
     protocol = Watcher()
     near, far = memory_pipe_pair(64, delivery="immediate")
-    connect_pipe(near, protocol)
+    transport = connect_pipe(near, protocol)
     await settle()
     far.try_send(b"delivered in the middle of this task")
     assert seen == []
     await settle()
     assert seen == [None]
+    transport.abort()
 
 
 async def test_callbacks_run_in_the_context_of_creation() -> None:
