@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
@@ -83,6 +84,7 @@ class AsyncioWaker:
         "_loop",
         "_share_ends",
         "_watched",
+        "_watched_writable",
         "call_at",
         "name",
         "now",
@@ -99,6 +101,7 @@ class AsyncioWaker:
         self.now: Callable[[], float] = loop.time
         self.ready = _ready_queue(loop)
         self._watched: set[int] = set()
+        self._watched_writable: set[int] = set()
         self._jobs: set[asyncio.Task[None]] = set()
         self._end_callbacks: list[Callback] = []
         self._end_hook: AsyncGenerator[None, None] | None = None
@@ -118,6 +121,18 @@ class AsyncioWaker:
             if not self._loop.is_closed():
                 self._loop.remove_reader(fd)
 
+    def watch_writable(self, fd: int, callback: Callback) -> None:
+        if fd in self._watched_writable:
+            raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
+        self._loop.add_writer(fd, callback)
+        self._watched_writable.add(fd)
+
+    def unwatch_writable(self, fd: int) -> None:
+        if fd in self._watched_writable:
+            self._watched_writable.discard(fd)
+            if not self._loop.is_closed():
+                self._loop.remove_writer(fd)
+
     async def wait_readable(self, fd: int) -> None:
         if fd in self._watched:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
@@ -129,6 +144,8 @@ class AsyncioWaker:
             self._loop.remove_reader(fd)
 
     async def wait_writable(self, fd: int) -> None:
+        if fd in self._watched_writable:
+            raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
         future: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_writer(fd, _resolve, future)
         try:
@@ -190,7 +207,7 @@ class AsyncioWaker:
         """Nothing to do: an operation yields before it takes anything, and only when its share is used up."""
 
     def cancel_requested(self) -> bool:
-        task = asyncio.current_task(self._loop)
+        task = _current_task(self._loop)
         if task is None:
             return False
         if task._must_cancel:  # type: ignore[attr-defined]
@@ -247,6 +264,16 @@ def _ready_queue(loop: asyncio.AbstractEventLoop) -> deque[Any] | None:
 
 def _nothing() -> None:
     pass
+
+
+def _task_finder() -> Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]:
+    """asyncio.current_task(loop); before Python 3.12 that is a slow wrapper around a look into a table."""
+    tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None
+    tasks = getattr(asyncio.tasks, "_current_tasks", None)
+    return tasks.get if sys.version_info < (3, 12) and tasks is not None else asyncio.current_task
+
+
+_current_task = _task_finder()
 
 
 def _anyio_scope_states() -> dict[Any, Any] | None:

@@ -84,10 +84,11 @@ class TrioJob:
 class _Watch:
     """One fd: a system task that waits for it and calls back."""
 
-    __slots__ = ("_callback", "_fd", "_scope", "ended")
+    __slots__ = ("_callback", "_fd", "_scope", "_wait", "ended")
 
-    def __init__(self, fd: int, callback: Callback) -> None:
+    def __init__(self, fd: int, wait: Callable[[int], Awaitable[None]], callback: Callback) -> None:
         self._fd = fd
+        self._wait = wait
         self._callback = callback
         self._scope = trio.CancelScope()
         self.ended = False
@@ -97,7 +98,7 @@ class _Watch:
             with self._scope:
                 # An ended watch must not touch its fd again: the number may be somebody else's by now.
                 while not self.ended:
-                    await trio.lowlevel.wait_readable(self._fd)
+                    await self._wait(self._fd)
                     if not self.ended:
                         run_guarded(self._callback)
         except (OSError, trio.ClosedResourceError):
@@ -129,6 +130,7 @@ class TrioWaker:
 
     def __init__(self) -> None:
         self._watches: dict[int, _Watch] = {}
+        self._writable_watches: dict[int, _Watch] = {}
         self._soon: deque[Callback] = deque()
         self._soon_waiter: TrioWaiter | None = None
         self._timers: list[tuple[float, int, TrioTimer]] = []
@@ -142,11 +144,22 @@ class TrioWaker:
     def watch_fd(self, fd: int, callback: Callback) -> None:
         if fd in self._watches:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
-        self._watches[fd] = watch = _Watch(fd, callback)
+        self._watches[fd] = watch = _Watch(fd, trio.lowlevel.wait_readable, callback)
         trio.lowlevel.spawn_system_task(watch.run, name=f"aiordma watch of fd {fd}")
 
     def unwatch_fd(self, fd: int) -> None:
         watch = self._watches.pop(fd, None)
+        if watch is not None:
+            watch.end()
+
+    def watch_writable(self, fd: int, callback: Callback) -> None:
+        if fd in self._writable_watches:
+            raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
+        self._writable_watches[fd] = watch = _Watch(fd, trio.lowlevel.wait_writable, callback)
+        trio.lowlevel.spawn_system_task(watch.run, name=f"aiordma watch of fd {fd} for writing")
+
+    def unwatch_writable(self, fd: int) -> None:
+        watch = self._writable_watches.pop(fd, None)
         if watch is not None:
             watch.end()
 
@@ -156,6 +169,8 @@ class TrioWaker:
         await trio.lowlevel.wait_readable(fd)
 
     async def wait_writable(self, fd: int) -> None:
+        if fd in self._writable_watches:
+            raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
         await trio.lowlevel.wait_writable(fd)
 
     # -- waiting and calling

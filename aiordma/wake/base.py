@@ -82,6 +82,12 @@ class Waker(Protocol):
     def unwatch_fd(self, fd: int) -> None:
         """Stop watching; do this before the fd is closed. The callback is not called again. Idempotent."""
 
+    def watch_writable(self, fd: int, callback: Callback) -> None:
+        """The same for "writable", independent of ``watch_fd``."""
+
+    def unwatch_writable(self, fd: int) -> None:
+        """Stop watching for "writable". Idempotent."""
+
     async def wait_readable(self, fd: int) -> None:
         """Wait once until ``fd``, which nobody else watches, is readable or has failed."""
 

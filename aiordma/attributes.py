@@ -1,0 +1,54 @@
+"""What a stream knows about itself, in the manner of anyio's typed attributes.
+
+``stream.extra(RdmaAttribute.path)`` beside anyio's own ``SocketAttribute.local_address``,
+``remote_address``, ``local_port``, ``remote_port`` and ``family``. All are captured when the connection is
+made, so they still answer after it was closed or lost. There is deliberately no ``raw_socket``: the TCP
+connection under an RDMA stream says nothing about the stream's data.
+"""
+
+from __future__ import annotations
+
+from socket import AddressFamily
+from typing import TYPE_CHECKING, Any
+
+from anyio import TypedAttributeSet, typed_attribute
+from anyio.abc import SocketAttribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .errors import FallbackReason
+
+__all__ = ["Address", "RdmaAttribute", "address_attributes", "plain_address"]
+
+Address = tuple[str, int]
+
+
+class RdmaAttribute(TypedAttributeSet):
+    """Attributes of an :class:`~aiordma.RdmaStream`."""
+
+    #: "rdma" or "tcp"
+    path: str = typed_attribute()
+    #: why the stream runs on TCP; absent on the RDMA path
+    fallback_reason: FallbackReason = typed_attribute()
+
+
+def plain_address(sockaddr: Any) -> Address:
+    """Host and port of what ``getsockname()`` gave; an IPv6 scope joins the host (``fe80::1%2``)."""
+    if len(sockaddr) == 4 and sockaddr[3] and "%" not in sockaddr[0]:
+        return f"{sockaddr[0]}%{sockaddr[3]}", sockaddr[1]
+    return sockaddr[0], sockaddr[1]
+
+
+def address_attributes(local: Address, remote: Address | None) -> Mapping[Any, Callable[[], Any]]:
+    """anyio's ``SocketAttribute`` items for a pair of addresses; a listener has no remote one."""
+    family = AddressFamily.AF_INET6 if ":" in local[0] else AddressFamily.AF_INET
+    attributes: dict[Any, Callable[[], Any]] = {
+        SocketAttribute.family: lambda: family,
+        SocketAttribute.local_address: lambda: local,
+        SocketAttribute.local_port: lambda: local[1],
+    }
+    if remote is not None:
+        attributes[SocketAttribute.remote_address] = lambda: remote
+        attributes[SocketAttribute.remote_port] = lambda: remote[1]
+    return attributes

@@ -1,0 +1,72 @@
+"""Connected pairs of streams, one maker for each kind of pipe."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from aiordma.stream import RdmaStream
+from aiordma.tcp import TcpPipe
+from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+Pair = tuple[RdmaStream, RdmaStream]
+
+ONE, OTHER = ("127.0.0.1", 1111), ("127.0.0.1", 2222)
+
+
+def on_memory(ring_bytes: int = 65536, *, spin: bool = False) -> Pair:
+    one, other = memory_pipe_pair(ring_bytes, spin=spin)
+    return over(one, other)
+
+
+def over(one: MemoryPipe, other: MemoryPipe) -> Pair:
+    return (
+        RdmaStream(one, local_address=ONE, remote_address=OTHER),
+        RdmaStream(other, local_address=OTHER, remote_address=ONE),
+    )
+
+
+def tcp_sockets() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a loopback connection, non-blocking."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    one.setblocking(False)
+    other.setblocking(False)
+    return one, other
+
+
+def on_tcp() -> Pair:
+    one, other = tcp_sockets()
+    return (
+        RdmaStream(TcpPipe(one), local_address=one.getsockname(), remote_address=other.getsockname()),
+        RdmaStream(TcpPipe(other), local_address=other.getsockname(), remote_address=one.getsockname()),
+    )
+
+
+async def memory_pair() -> Pair:
+    return on_memory()
+
+
+async def tiny_memory_pair() -> Pair:
+    """Rings of an odd size, so small that nearly every operation is split, wraps and waits."""
+    return on_memory(999)
+
+
+async def spinning_memory_pair() -> Pair:
+    return on_memory(4096, spin=True)
+
+
+async def tcp_pair() -> Pair:
+    return on_tcp()
+
+
+MAKERS: dict[str, Callable[[], Awaitable[Pair]]] = {
+    "memory": memory_pair,
+    "tiny memory": tiny_memory_pair,
+    "spinning memory": spinning_memory_pair,
+    "tcp": tcp_pair,
+}
