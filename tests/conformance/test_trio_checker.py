@@ -6,17 +6,19 @@ and the checker's ``clogged_stream_maker`` is used for what concerns closing and
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 import trio
 import trio.testing
 
-from tests.stream.pairs import MAKERS
+from tests.stream.pairs import MAKERS, Pair
 
 from .trio_adapter import TrioStream
 
 
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
-def test_half_closeable_stream(maker) -> None:
+def test_half_closeable_stream(maker: Callable[[], Awaitable[Pair]]) -> None:
     async def make() -> tuple[TrioStream, TrioStream]:
         one, other = await maker()
         return TrioStream(one), TrioStream(other)

@@ -15,7 +15,7 @@ from aiordma.attributes import RdmaAttribute
 from tests.stream.pairs import MAKERS, Pair, on_memory, on_tcp
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aiordma.stream import RdmaStream
 
@@ -195,7 +195,7 @@ async def test_closing_wakes_both_waiting_directions(pair: Pair) -> None:
     await fill(one)
     ended = 0
 
-    async def expect_closed(call) -> None:
+    async def expect_closed(call: Callable[[], Awaitable[object]]) -> None:
         nonlocal ended
         with pytest.raises(anyio.ClosedResourceError):
             await call()
@@ -218,10 +218,15 @@ async def test_second_task_in_one_direction_is_refused(pair: Pair) -> None:
         tg.start_soon(one.receive)
         tg.start_soon(one.send, b"x" * 100_000)
         await turns()
-        for call in (one.receive, lambda: one.receive_into(bytearray(1)), one.borrow):
-            with pytest.raises(anyio.BusyResourceError):
-                await call()
-        for call in (lambda: one.send(b"x"), lambda: one.send(b""), one.send_eof):
+        calls: list[Callable[[], Awaitable[object]]] = [
+            one.receive,
+            lambda: one.receive_into(bytearray(1)),
+            one.borrow,
+            lambda: one.send(b"x"),
+            lambda: one.send(b""),
+            one.send_eof,
+        ]
+        for call in calls:
             with pytest.raises(anyio.BusyResourceError):
                 await call()
         with pytest.raises(anyio.BusyResourceError):
