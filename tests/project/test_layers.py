@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
     {"proto", "errors", "config"},
     {"_softdev", "_accessors", "_ring", "_qp", "_cq", "verbs"},
     {"wake"},
-    {"observe", "credit"},
+    {"observe", "credit", "attributes"},
     {"engine", "link", "linkgroup", "negotiate", "offer", "tcp"},
     {"stream", "datagram", "listener", "connect", "rpc"},
     {"compat", "testing", "fabric"},
