@@ -276,3 +276,41 @@ def test_two_ends_never_hang(core: Any, size: int, whole_ring: bool) -> None:
                 break
         assert bytes(b.got) == a.to_send
         assert bytes(a.got) == b.to_send
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.integers(0, 0xFFFF),
+            st.integers(0, 80),
+            st.integers(0, 3),
+            st.integers(0, 80),
+            st.integers(0, 255),
+            st.integers(0, 255),
+            st.integers(0, 64),
+        ),
+        max_size=30,
+    )
+)
+def test_fuzz_a_hostile_peer(messages: list[tuple[int, ...]]) -> None:
+    """Any messages, while we write and read as we may: our view of both rings stays possible."""
+    for core in CORES.values():
+        ours = end(core)
+        for wrap, seq, prod, cons_wrap, cons, prod_flags, state_flags, n in messages:
+            ours.tx.produce(min(n, ours.tx.free()))
+            ours.rx.consume(min(n, ours.rx.available()))
+            message = core.cdc.CdcMessage()
+            message.seq = (ours.rx_seq + 1) & 0xFFFF if seq % 4 else seq
+            message.prod_wrap, message.prod_count = wrap, prod
+            message.cons_wrap, message.cons_count = cons_wrap, cons
+            message.prod_flags, message.state_flags = prod_flags, state_flags if seq % 8 == 1 else 0
+            before = ours.rx.available(), ours.tx.free()
+            changed = ours.receive(message)
+            if changed & core.cdc.Change.STALE:
+                assert (ours.rx.available(), ours.tx.free()) == before
+            assert bool(changed & core.cdc.Change.DATA) == (ours.rx.available() > before[0])
+            assert 0 <= ours.rx.contiguous() <= ours.rx.available() <= 64
+            assert 0 <= ours.tx.contiguous() <= ours.tx.free() <= 64
+            assert ours.rx.offset() < 64
+            assert ours.tx.offset() < 64

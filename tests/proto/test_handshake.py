@@ -336,8 +336,8 @@ def test_reset_at_every_place(cut: int) -> None:
 def test_random_plans(seed: int) -> None:
     rng = random.Random(seed)
     plan: dict[Any, Any] = {
-        ("s", "Proposed"): rng.choice(FATES), ("c", "Accepted"): rng.choice(FATES),
-        ("s", "Confirmed"): rng.choice(FATES), "link lost": rng.random() < 0.2,
+        ("s", "Proposed"): rng.choice(FATES + ["ok"] * 6), ("c", "Accepted"): rng.choice(FATES + ["ok"] * 6),
+        ("s", "Confirmed"): rng.choice(FATES + ["ok"] * 6), "link lost": rng.random() < 0.2,
     }  # fmt: skip
     if rng.random() < 0.3:
         plan["cut"] = rng.randrange(20)
