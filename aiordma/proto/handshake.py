@@ -269,13 +269,14 @@ class ServerHandshake(_Handshake):
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         if self.state is State.PEEKING:
+            first = not self._head
             self._head += data
             verdict = looks_like_clc(self._head)
             if verdict is False:
                 return self._plain()
             if verdict is None:
-                # It may still be one: give it the time of a message.
-                if self._head:
+                # It may still be one: give it the time of a message, once.
+                if first and data:
                     self._deadline = now + self._timeouts.negotiate
                 return []
             data = bytes(self._head)

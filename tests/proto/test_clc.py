@@ -138,6 +138,7 @@ def test_layout_of_the_fields_that_wireshark_reads() -> None:
     assert answer().ring_addr == 0x7FFF_0000_1000 + 2 * 65536
     decline = clc.Decline(diagnosis=0x03010000).encode()
     assert (len(decline), decline[4], decline[16:20]) == (28, 4, bytes.fromhex("03010000"))
+    assert clc.Decline(diagnosis=Code.NO_DEVICE).text == Code.NO_DEVICE.text
 
 
 def test_kernel_messages() -> None:

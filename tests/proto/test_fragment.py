@@ -110,6 +110,39 @@ def test_a_full_lane_stops_only_its_own_connections() -> None:
     assert queue.take() is not None
 
 
+def test_limit_can_change() -> None:
+    queue: FairQueue[str] = FairQueue(1, 10)
+    queue.submit("a", 50)
+    first = queue.take()
+    assert first is not None
+    assert queue.take() is None
+    queue.set_limit(2)
+    assert queue.take() is not None
+    queue.set_limit(1)
+    queue.done(first)
+    assert queue.take() is None
+
+
+def test_cancel_takes_a_connection_out_of_its_lane_s_line() -> None:
+    queue: FairQueue[str] = FairQueue(9, 10)
+    queue.set_lane_limit("qp", 1)
+    for name in "abc":
+        queue.submit(name, 10, "qp")
+    first = queue.take()
+    assert first is not None
+    assert queue.take() is None  # b and c wait for the lane
+    queue.cancel("b")
+    queue.done(first)
+    second = queue.take()
+    assert second is not None
+    assert second.transfer.connection == "c"
+    queue.submit("d", 10, "qp")
+    assert queue.take() is None
+    queue.cancel("d")
+    queue.done(second)
+    assert queue.waiting == 0
+
+
 def test_cancel_waits_for_the_device() -> None:
     queue: FairQueue[str] = FairQueue(1, 10)
     running = queue.submit("a", 100)

@@ -99,7 +99,9 @@ def test_silent_client_is_served_plain_where_the_server_speaks_first() -> None:
     s = server()
     assert s.receive(clc.EYE_CATCHER[:2], 0.1) == []
     assert s.on_timer(0.3) == []  # it may still be a Proposal
-    assert s.on_timer(6.1) == [UseTcp(Code.PLAIN_TCP_PEER, None, clc.EYE_CATCHER[:2])]
+    assert s.receive(clc.EYE_CATCHER[2:3], 5.0) == []  # a trickle gains no more time
+    assert s.receive(b"", 5.0) == []
+    assert s.on_timer(6.1) == [UseTcp(Code.PLAIN_TCP_PEER, None, clc.EYE_CATCHER[:3])]
     assert server().eof(0.0) == [UseTcp(Code.PLAIN_TCP_PEER, None, b"")]
 
 
@@ -172,6 +174,10 @@ def test_own_mistakes_are_local_errors() -> None:
         server().ready(ACCEPT, 0.0)
     with pytest.raises(LocalProtocolError, match="refuse"):
         client().refuse(Code.DISABLED, 0.0)
+    c = client()
+    c.eof(0.0)
+    with pytest.raises(LocalProtocolError, match="is over"):
+        c.refuse(Code.DISABLED, 0.0)
 
 
 def test_tables_reach_every_state_and_leave_every_wait() -> None:
