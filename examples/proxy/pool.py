@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,7 @@ class Dialer:
         self.mode = mode
         self.opened = 0
         self.path = ""
+        self.worked = asyncio.Event()  # set for a moment whenever a stream was opened
 
     async def open(self, protocol: int) -> Lane:
         """A lane that speaks RESP2 or RESP3. Raises BackAway."""
@@ -56,6 +58,8 @@ class Dialer:
             _abandoned(transport, "")
             raise
         self.opened += 1
+        self.worked.set()
+        self.worked.clear()
         if (path := path_of(transport)) != self.path:
             self.path = path
             logger.info("streams to %s travel by %s", self.to, path)
@@ -123,7 +127,9 @@ class SharedLanes:
                     self.reason = str(exc)
                     self._tell()
                 pause = min(max(pause * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
-                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause * random.uniform(0.75, 1.25)):
+                        await self.dialer.worked.wait()  # another stream could be opened: try at once
                 continue
             pause = 0.0
             self.reason = None

@@ -280,5 +280,4 @@ def test_hostile_clients_harm_nobody_else(stack: Stack) -> None:
             sock.sendall(b"PING\r\n" + attack)
             assert read_to_end(sock) == b"+PONG\r\n" + answer
     assert good.ping()
-    assert stack.front is not None
     assert "is lost" not in stack.front.output, "no shared lane went down with them"

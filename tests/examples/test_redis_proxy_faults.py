@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+from demolib.processes import free_port
 
 from .conftest import EXAMPLES
-from .stack import Stack, free_port, running, until
+from .stack import Stack, running, until
 from .test_redis_proxy import MODES, connections, read_exactly, read_to_end
 
 if TYPE_CHECKING:
@@ -74,14 +75,13 @@ def test_a_killed_server_is_told_and_survived(stack: Stack, victim: str) -> None
 
 def test_commands_under_way_when_the_server_dies_are_answered(stack: Stack) -> None:
     with stack.socket() as sock, stack.socket() as watching:
-        sock.sendall(b"PING\r\nDEBUG SLEEP 0\r\nPING\r\n")
+        sock.sendall(b"PING\r\nSELECT 3\r\nPING\r\n")
         assert read_exactly(sock, 19) == b"+PONG\r\n+OK\r\n+PONG\r\n"
         watching.sendall(b"MULTI\r\nSET a 1\r\n")
         assert read_exactly(watching, 14) == b"+OK\r\n+QUEUED\r\n"
         with stack.socket() as shared:
             shared.sendall(b"PING\r\n")
             assert read_exactly(shared, 7) == b"+PONG\r\n"
-            assert stack.redis is not None
             stack.redis.process.send_signal(signal.SIGSTOP)
             shared.sendall(b"PING\r\n" * 3)
             stack.redis.stop(signal.SIGKILL)
@@ -127,7 +127,6 @@ def test_a_client_that_does_not_read_stalls_only_itself(stack: Stack) -> None:
     value = b"v" * 60_000
     client = stack.client()
     client.set("big", value)
-    assert stack.front is not None
     before = memory_kib(stack.front.process.pid)
     with stack.socket() as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -144,8 +143,6 @@ def test_back_pressure_reaches_through_a_lane_of_ones_own(stack: Stack) -> None:
     value = b"v" * 1_000_000
     client = stack.client()
     client.set("big", value)
-    assert stack.front is not None
-    assert stack.back is not None
     pids = [stack.front.process.pid, stack.back.process.pid]
     before = [memory_kib(pid) for pid in pids]
     with stack.socket() as lazy:
@@ -162,8 +159,6 @@ def test_back_pressure_reaches_through_a_lane_of_ones_own(stack: Stack) -> None:
 
 
 def test_a_long_command_streams_through_with_bounded_memory(stack: Stack) -> None:
-    assert stack.front is not None
-    assert stack.redis is not None
     before = memory_kib(stack.front.process.pid)
     stack.redis.process.send_signal(signal.SIGSTOP)
     size = 100_000_000
@@ -191,8 +186,6 @@ def test_a_long_command_streams_through_with_bounded_memory(stack: Stack) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_front_lets_commands_end_and_stops(stack: Stack, number: signal.Signals) -> None:
-    assert stack.front is not None
-    assert stack.back is not None
     with stack.socket() as idle, stack.socket() as busy, stack.socket() as blocked:
         idle.sendall(b"PING\r\n")
         assert read_exactly(idle, 7) == b"+PONG\r\n"
@@ -204,14 +197,31 @@ def test_the_front_lets_commands_end_and_stops(stack: Stack, number: signal.Sign
         assert read_to_end(idle) == b""
         stack.direct().rpush("job", "x")
         assert read_to_end(blocked) == b"*2\r\n$3\r\njob\r\n$1\r\nx\r\n"
-    assert stack.front.stop() == 0
+    assert stack.front.wait() == 0
     assert stack.back.stop(number) == 0
     assert "Traceback" not in stack.front.output + stack.back.output
 
 
+def test_passwords_stay_with_their_client(stack: Stack) -> None:
+    stack.redis.stop(signal.SIGKILL)
+    stack.start_redis("--requirepass", "secret")
+
+    def refused() -> bool:
+        with pytest.raises(redis.RedisError) as caught:
+            stack.client().get("a")
+        return isinstance(caught.value, redis.AuthenticationError)
+
+    until(refused, "the lanes are back")
+    for protocol in (2, 3):
+        known = stack.client(password="secret", protocol=protocol)
+        assert known.set("a", protocol)
+        assert known.get("a") == b"%d" % protocol
+        with pytest.raises(redis.AuthenticationError):
+            stack.client(password="wrong", protocol=protocol).get("a")
+    assert refused()
+
+
 def test_statistics_and_path_are_logged(stack: Stack) -> None:
-    assert stack.front is not None
-    assert stack.back is not None
     stack.client().ping()
     for program, text in ((stack.front, "RESP2 lane 0: 1 clients"), (stack.back, "streams 1 now")):
         program.wait_for("travel by " + ("rdma" if stack.mode == "rdma" else "tcp"))
