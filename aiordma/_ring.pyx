@@ -129,8 +129,10 @@ cdef class RingPipe(Connection):
 
     @property
     def writable(self) -> int:
-        """Bytes the peer's ring has room for."""
-        return 0 if self.error is not None or self.shut or self.peer_has(CLOSED) else self.tx.free()
+        """Bytes the peer's ring has room for; 0 as long as no send work request is free."""
+        if self.error is not None or self.shut or self.cdc is None or self.qp.sq_free() <= SQ_RESERVE + CHAIN:
+            return 0
+        return self.tx.free()
 
     @property
     def at_eof(self) -> bool:
@@ -168,13 +170,13 @@ cdef class RingPipe(Connection):
     # ---- sending
 
     cdef int check_sendable(self) except -1:
-        if self.closed or self.shut:
+        if self.closed or self.eof_sent:
             raise ClosedResourceError
         if self.error is not None:
             raise BrokenResourceError from self.error
         if self.cdc is None:
             raise RuntimeError("not connected yet")
-        if self.peer_has(CLOSED):
+        if self.shut:
             raise BrokenResourceError from LinkError("the peer has closed the stream")
         return 0
 
@@ -478,6 +480,7 @@ cdef class RingPipe(Connection):
         """Half-close: everything placed so far is followed by EOF at the peer."""
         if self.shut or self.error is not None or self.cdc is None:
             return
+        self.eof_sent = True
         self.shut_down(SENDING_DONE)
 
     def close(self) -> None:

@@ -56,7 +56,9 @@ class Engine:
     def __init__(self, waker: Waker, config: Config) -> None:
         self.waker, self.config = waker, config
         self.engine_id = secrets.token_bytes(16)
+        #: Groups that new connections can join, by (peer's engine id, our role); and all there are, failed ones too.
         self.groups: dict[tuple[bytes, str], LinkGroup] = {}
+        self.all_groups: set[LinkGroup] = set()
         self.closed = False
         self._parked: list[LinkParts] = []
         self._timer: Handle | None = None
@@ -88,20 +90,15 @@ class Engine:
     # ---- parts of links, reused (QP cache)
 
     def take_parts(self) -> LinkParts:
-        if len(self.groups) >= self.links_limit:
+        if len(self.all_groups) >= self.links_limit:
             raise NegotiationError(Code.LIMIT_REACHED, f"{self.links_limit} links on one event loop")
         return self._parked.pop() if self._parked else LinkParts(self)
 
-    def give_parts(self, parts: LinkParts) -> None:
-        if not self.closed and len(self._parked) < self.config.qp_cache:
-            try:
-                parts.recycle()
-            except VerbsError as error:
-                logger.debug("QP %d is not reusable: %s", parts.qp.number, error)
-            else:
-                self._parked.append(parts)
-                return
-        parts.close()
+    def give_parts(self, parts: LinkParts, *, reusable: bool) -> None:
+        if reusable and not self.closed and len(self._parked) < self.config.qp_cache:
+            self._parked.append(parts)
+        else:
+            parts.close()
 
     # ---- negotiation
 
@@ -171,7 +168,7 @@ class Engine:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for group in list(self.groups.values()):
+        for group in list(self.all_groups):
             group.close()
         for parts in self._parked:
             parts.close()
@@ -188,7 +185,7 @@ class Engine:
         poller = self.poller
         return {
             "device": self.backend.name,
-            "links": [group.link.statistics() for group in self.groups.values()],
+            "links": [group.link.statistics() for group in self.all_groups],
             "memory": self.pool.statistics()._asdict(),
             "parked_qps": len(self._parked),
             "completions": poller.completions,

@@ -66,14 +66,21 @@ class LinkParts:
         if self.local is not None:
             self.local.close()
 
-    def recycle(self) -> None:
+    def silence(self) -> bool:
         """Back to RESET: what was posted is forgotten, and late packets of the old peer find nobody.
 
-        :raises VerbsError: the device refuses; close the parts instead.
+        False: the device refused, and the QP was destroyed instead; close the parts.
         """
-        self.qp.to_reset()
+        try:
+            self.qp.to_reset()
+        except VerbsError as error:
+            logger.debug("QP %d is not reusable: %s", self.qp.number, error)
+            self.qp.close()
+            return False
+        return True
 
     def close(self) -> None:
+        """Everything in use by others in the protection domain must be gone."""
         self.qp.close()
         self.slots.free()
         self._close_arena()

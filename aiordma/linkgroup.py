@@ -44,6 +44,7 @@ class LinkGroup:
             DeviceRegistrar(engine.backend, parts.pd, remote=True), first_slab_bytes=ring * 2
         )
         engine.groups[key] = self
+        engine.all_groups.add(self)
 
     @property
     def active(self) -> bool:
@@ -90,6 +91,7 @@ class LinkGroup:
         if self._closed:
             return
         self._closed = True
+        self.engine.all_groups.discard(self)
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
         self.link.queue_pair.break_link(LinkError("closed by this side", self.peer))
@@ -97,9 +99,10 @@ class LinkGroup:
             member.pipe.abort()
         parts = self.link.close()
         self.settled()
-        # The QP leaves the network before its memory does.
-        self.engine.give_parts(parts)
+        # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
+        reusable = parts.silence()
         self.rings.close()
+        self.engine.give_parts(parts, reusable=reusable)
 
 
 class Member:
