@@ -44,6 +44,7 @@ cdef enum:
     KIND_KEEPALIVE = 2
     CDC_TYPE = 0xFE
     CDC_BYTES = 44
+    ANNOUNCE_ACK = 0x0A
 
 
 cdef class Connection(Starving):
@@ -206,6 +207,11 @@ cdef class QueuePair(Endpoint):
         self.nops_sent += 1
         return self.post(&chain)
 
+    @property
+    def ack_owed(self) -> bool:
+        """Something was received, and nothing has carried its acknowledgement yet."""
+        return self.window.ack_owed() != 0
+
     def send_llc(self, bytes message) -> bool:
         """Send a link control message (<= 60 bytes); False when there is no credit now."""
         cdef aio_chain chain
@@ -321,6 +327,7 @@ cdef class QueuePair(Endpoint):
         cdef uint32_t length = wc.byte_len, imm
         cdef const unsigned char *message
         cdef int verdict
+        cdef bint announced
         if self.failed:
             return 0
         self.last_heard += 1
@@ -350,8 +357,13 @@ cdef class QueuePair(Endpoint):
             if self.failed:
                 return 0
             # Only after the receive is posted again may the peer count on it.
+            announced = message[0] & 0xf == ANNOUNCE_ACK and message[0] != CDC_TYPE
             self._post_receive(slot)
-            self.window.complete(imm >> 16)
+            if announced:
+                # It is an acknowledgement itself: acknowledging it in turn would go on for ever.
+                self.window.complete_quiet(imm >> 16)
+            else:
+                self.window.complete(imm >> 16)
         if self.line and self.can_message():
             self.flush()
         return self.ack_if_due()

@@ -34,6 +34,8 @@ logger = logging.getLogger("aiordma.link")
 
 #: Completions a link may have outstanding: its receives and its signalled sends.
 _CQ_DEPTH = 16384
+_TICK_SECONDS = 1.0
+_TRIM_SECONDS = 30.0
 _KIND_SOFT, _KIND_DEVICE = b"\x01", b"\x02"
 
 
@@ -62,6 +64,7 @@ class Engine:
         self.closed = False
         self._parked: list[LinkParts] = []
         self._timer: Handle | None = None
+        self._trim_at = waker.now() + _TRIM_SECONDS
         self.backend = open_backend(config.device)
         try:
             self.host_id = host_id(self.backend.is_soft)
@@ -144,19 +147,22 @@ class Engine:
         if self.closed:
             raise NegotiationError(Code.SHUTTING_DOWN)
 
-    # ---- the one timer: keepalive, idle memory, idle groups
+    # ---- the one timer: keepalive, late acknowledgements, idle memory
 
     def _tick_soon(self) -> None:
-        period = min(1.0, max(self.config.keepalive_ms, 40) / 4000) if self.config.keepalive_ms else 1.0
-        self._timer = self.waker.call_at(self.waker.now() + period, self._tick)
+        keepalive = self.config.keepalive_ms / 4000 or _TICK_SECONDS
+        self._timer = self.waker.call_at(self.waker.now() + min(_TICK_SECONDS, keepalive), self._tick)
 
     def _tick(self) -> None:
         if self.closed:
             return
         now = self.waker.now()
-        if self.config.keepalive_ms:
-            for group in list(self.groups.values()):
-                group.link.look(now, self.config.keepalive_ms / 1000, self.config.keepalive_timeout_ms / 1000)
+        for group in list(self.all_groups):
+            group.link.look(now)
+        if now >= self._trim_at:
+            # What was idle the last time and still is, goes back to the system.
+            self._trim_at = now + _TRIM_SECONDS
+            self.pool.trim()
         self._tick_soon()
 
     # ---- end

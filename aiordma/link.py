@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ._qp import QueuePair
 from .errors import LinkError, RemoteProtocolError, VerbsError
 from .proto import llc
+from .proto.keepalive import Keepalive, Verdict
 from .proto.seqack import SeqAckWindow
 from .verbs.qp import QpAddress, QpSize, RcQp
 from .verbs.registrar import DeviceRegistrar
@@ -109,14 +110,14 @@ class Link:
         self.failure: BaseException | None = None
         self.peer_qpn = 0
         self.probe_target = (0, 0)
-        self.heard_at_last_look = 0
-        self.probing_since: float | None = None
-        self.quiet_since = engine.waker.now()
+        config = engine.config
+        self._keepalive = Keepalive(
+            config.keepalive_ms / 1000, config.keepalive_timeout_ms / 1000, engine.waker.now()
+        )
         self._on_failed = on_failed
         self._confirmed = engine.waker.new_waiter()
         self._response: llc.ConfirmLink | None = None
         parts.qp.to_init()
-        config = engine.config
         self.queue_pair = QueuePair(
             engine.poller,
             parts.qp.pointer,
@@ -208,7 +209,8 @@ class Link:
             return
         self.failure = reason
         self.state = LinkState.FAILED
-        logger.warning("link to %s lost: %s", self.peer, reason)
+        level = logging.DEBUG if self.engine.closed else logging.WARNING
+        logger.log(level, "link to %s lost: %s", self.peer, reason)
         try:
             self.parts.qp.to_error()
         except VerbsError as error:
@@ -216,29 +218,31 @@ class Link:
         self._confirmed.set()
         self._on_failed(reason)
 
-    # ---- keepalive (X-RDMA): silence, then a zero-byte WRITE that the peer's device answers by itself
+    # ---- the engine's timer comes by
 
-    def look(self, now: float, idle_s: float, timeout_s: float) -> None:
-        """Called by the engine's timer."""
+    def look(self, now: float) -> None:
+        """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself), and
+        the acknowledgement of what was received when nothing else has carried it."""
         if self.state is not LinkState.ACTIVE:
             return
-        heard: int = self.queue_pair.last_heard
-        if heard != self.heard_at_last_look:
-            self.heard_at_last_look, self.quiet_since, self.probing_since = heard, now, None
-        elif self.probing_since is not None:
-            if now - self.probing_since >= timeout_s:
+        match self._keepalive.look(now, self.queue_pair.last_heard):
+            case Verdict.PROBE:
+                addr, rkey = self.probe_target
+                if self.queue_pair.probe(addr, rkey):
+                    self._keepalive.probed(now)
+            case Verdict.LOST:
+                seconds = self.engine.config.keepalive_timeout_ms / 1000
                 self.queue_pair.break_link(
-                    LinkError(f"no answer to the keepalive probe within {timeout_s:g} s", self.peer)
+                    LinkError(f"no answer to the keepalive probe within {seconds:g} s", self.peer)
                 )
-        elif now - self.quiet_since >= idle_s:
-            self.probe(now)
+                return
+        if self.queue_pair.ack_owed:
+            self.queue_pair.send_llc(llc.AnnounceAck().encode())
 
-    def probe(self, now: float) -> None:
-        """Send a probe now; look() judges it."""
-        if self.state is LinkState.ACTIVE and self.probing_since is None:
-            addr, rkey = self.probe_target
-            if self.queue_pair.probe(addr, rkey):
-                self.probing_since = now
+    def suspect(self) -> None:
+        """Something else looks wrong: probe now."""
+        self._keepalive.suspect()
+        self.look(self.engine.waker.now())
 
     # ---- end
 

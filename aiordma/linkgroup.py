@@ -94,7 +94,7 @@ class LinkGroup:
         self.engine.all_groups.discard(self)
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
-        self.link.queue_pair.break_link(LinkError("closed by this side", self.peer))
+        self.link.queue_pair.break_link(LinkError("closed by this side"))
         for member in list(self.members):
             member.pipe.abort()
         parts = self.link.close()
@@ -179,7 +179,7 @@ class Member:
         engine.poller.drain()
         if not self.pipe.peer_gone:
             self.pipe.break_with(LinkError(reason, self.group.peer))
-            self.group.link.probe(engine.waker.now())
+            self.group.link.suspect()
 
     def _drop_tcp(self) -> None:
         sock, self.sock = self.sock, None
