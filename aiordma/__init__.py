@@ -1,1 +1,104 @@
-"""aiordma: asyncio-native RDMA networking for Python."""
+"""aiordma: asyncio-native RDMA networking for Python.
+
+Importing it loads next to nothing: the names below are loaded when they are first used, and an RDMA device is
+looked for when the first connection wants one. So ``import aiordma`` works on every Python, with or without
+pyverbs and the compiled modules; what is missing shows as a reason in ``stream.fallback_reason``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attributes import RdmaAttribute
+    from .config import Config
+    from .connect import connect
+    from .credit import CreditWindow
+    from .errors import (
+        AioRdmaError,
+        Code,
+        CompletionError,
+        FallbackReason,
+        LinkError,
+        LocalProtocolError,
+        NegotiationError,
+        ProtocolError,
+        RemoteProtocolError,
+        VerbsError,
+    )
+    from .listener import RdmaListener, listen
+    from .stream import RdmaStream
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "RdmaAttribute": "attributes",
+    "Config": "config",
+    "connect": "connect",
+    "CreditWindow": "credit",
+    "RdmaListener": "listener",
+    "listen": "listener",
+    "RdmaStream": "stream",
+    "AioRdmaError": "errors",
+    "Code": "errors",
+    "CompletionError": "errors",
+    "FallbackReason": "errors",
+    "LinkError": "errors",
+    "LocalProtocolError": "errors",
+    "NegotiationError": "errors",
+    "ProtocolError": "errors",
+    "RemoteProtocolError": "errors",
+    "VerbsError": "errors",
+}
+
+__all__ = [
+    "AioRdmaError",
+    "Code",
+    "CompletionError",
+    "Config",
+    "CreditWindow",
+    "FallbackReason",
+    "LinkError",
+    "LocalProtocolError",
+    "NegotiationError",
+    "ProtocolError",
+    "RdmaAttribute",
+    "RdmaListener",
+    "RdmaStream",
+    "RemoteProtocolError",
+    "VerbsError",
+    "connect",
+    "listen",
+]
+
+
+class _Package(types.ModuleType):
+    """Keeps ``aiordma.connect`` the function.
+
+    The import system binds a submodule to its package's attribute of the same name, so without this the
+    function would turn into ``aiordma/connect.py`` as soon as anybody imports that.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "connect" and isinstance(value, types.ModuleType):
+            value = value.connect
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

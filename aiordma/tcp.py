@@ -9,6 +9,8 @@ the kernel; nothing is ever queued here.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 import struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyio import BrokenResourceError, ClosedResourceError
 
 from . import wake
+from .errors import Code
+from .proto import clc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from .stream import Buffer
 
 __all__ = ["TcpPipe", "TcpStatistics"]
+
+_log = logging.getLogger("aiordma.clc")
 
 #: Bytes asked of the kernel at once: at first, and at most when the peer keeps filling that.
 _READ_FIRST = 64 * 1024
@@ -48,7 +54,8 @@ class TcpPipe:
     """A connected TCP socket as a pipe. Takes the socket over and closes it.
 
     :param sock: connected and non-blocking.
-    :param unread: bytes that were read from it already and belong to the stream.
+    :param late_proposal: the peer had not said anything when it was taken for a plain client. Should its
+        first bytes be a CLC Proposal, it is answered with a Decline and kept from the stream.
     """
 
     path = "tcp"
@@ -61,6 +68,7 @@ class TcpPipe:
         "_error",
         "_fd",
         "_flowing",
+        "_held_back",
         "_offset",
         "_on_readable",
         "_on_writable",
@@ -75,13 +83,14 @@ class TcpPipe:
         "_watching_writable",
     )
 
-    def __init__(self, sock: socket.socket, unread: bytes = b"") -> None:
+    def __init__(self, sock: socket.socket, *, late_proposal: bool = False) -> None:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._fd = sock.fileno()
         self._waker = wake.current()
-        self._chunk = unread  # read from the kernel, up to _offset also taken by the user
+        self._chunk = b""  # read from the kernel; up to _offset also taken by the user
+        self._held_back: bytes | None = b"" if late_proposal else None
         self._offset = 0
         self._read_size = _READ_FIRST
         self._flowing = True
@@ -143,6 +152,8 @@ class TcpPipe:
 
     def try_receive(self, max_bytes: int) -> bytes | None:
         """What is there, at most ``max_bytes``; None when nothing is; ``b""`` at the end."""
+        if self._held_back is not None:
+            self._fill()
         chunk = self._chunk
         if chunk:
             offset = self._offset
@@ -161,6 +172,8 @@ class TcpPipe:
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill ``buf`` with what is there; -1 when nothing is, 0 at the end."""
         view = memoryview(buf).cast("B")
+        if self._held_back is not None:
+            self._fill()
         if self._chunk:
             part = memoryview(self._chunk)[self._offset : self._offset + len(view)]
             view[: len(part)] = part
@@ -184,11 +197,10 @@ class TcpPipe:
 
     def view(self) -> memoryview:
         """The received bytes that can be lent without a copy; may be empty."""
+        if not self._chunk and (self._flowing or self._held_back is not None):
+            self._fill()
         if not self._chunk:
-            if self._flowing:
-                self._fill()
-            if not self._chunk:
-                self._nothing()
+            self._nothing()
         return memoryview(self._chunk)[self._offset :]
 
     def consume(self, n: int) -> None:
@@ -227,13 +239,34 @@ class TcpPipe:
             self._fail(exc)
             return b""
         self._flowing = len(data) == size
-        self._received += len(data)
         if not data:
             self._eof = True
+        if self._held_back is not None:
+            data = self._sift(data)
+        self._received += len(data)
         return data
 
+    def _sift(self, data: bytes) -> bytes:
+        """What of the connection's first bytes belongs to the stream; nothing while that is not known."""
+        head = (self._held_back or b"") + data
+        if not self._eof and clc.looks_like_clc(head) is not False:
+            length = int.from_bytes(head[5:7]) if len(head) > 7 else len(head) + 1
+            if len(head) < length:
+                self._held_back = head
+                return b""
+            head = head[length:]
+            _log.debug("a Proposal of %d bytes came late and is kept from the stream", length)
+            if not self._sent:
+                # After a word of ours the peer knows, from that word, that this is a plain connection.
+                with contextlib.suppress(OSError):
+                    self._sock.send(clc.Decline(diagnosis=Code.PLAIN_TCP_PEER).encode())
+        self._held_back = None
+        return head
+
     def _fill(self) -> None:
-        """Read ahead into the chunk, which is empty."""
+        """Read ahead, if the chunk is empty."""
+        if self._chunk:
+            return
         size = self._read_size
         self._chunk = data = self._read(size)
         if len(data) == size:
@@ -310,8 +343,7 @@ class TcpPipe:
 
     def spin_readable(self) -> bool:
         """One look into the kernel."""
-        if not self._chunk:
-            self._fill()
+        self._fill()
         return bool(self._chunk) or self._eof or self._error is not None
 
     def spin_writable(self) -> bool:

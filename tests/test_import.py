@@ -1,5 +1,65 @@
+"""`import aiordma` is light, and works where nothing else of it does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
 import aiordma
 
 
-def test_package_imports() -> None:
-    assert aiordma.__doc__
+def run(code: str, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", aiordma.__all__)
+def test_every_public_name_loads(name: str) -> None:
+    assert getattr(aiordma, name)
+    assert name in dir(aiordma)
+
+
+def test_connect_stays_a_function() -> None:
+    code = "import aiordma.connect, aiordma.listener; from aiordma.connect import stream_of; "
+    assert run(code + "print(aiordma.connect.__name__, callable(aiordma.connect))") == "connect True"
+    assert run("from aiordma import connect; import aiordma; print(connect is aiordma.connect)") == "True"
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'konnect'"):
+        _ = aiordma.konnect
+
+
+def test_import_loads_next_to_nothing() -> None:
+    loaded = run("import sys; before = set(sys.modules); import aiordma; print(*(set(sys.modules) - before))")
+    heavy = {"anyio", "asyncio", "trio", "socket", "pyverbs", "ctypes", "ssl"}
+    assert not {name.partition(".")[0] for name in loaded.split()} & heavy
+
+
+def test_streams_without_pyverbs_and_compiled_modules() -> None:
+    """The same program on a Python that has none of them: TCP, with the reason."""
+    code = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("pyverbs", "aiordma._", "trio", "uvloop")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+import anyio, aiordma
+async def main():
+    async with await aiordma.listen("127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        async def serve():
+            async with await listener.accept() as stream:
+                await stream.send(await stream.receive())
+        tasks.start_soon(serve)
+        async with await aiordma.connect("127.0.0.1", listener.port) as stream:
+            await stream.send(b"hello")
+            print(await stream.receive(), stream.path, stream.fallback_reason.code.name)
+anyio.run(main)
+"""
+    assert run(code) == "b'hello' tcp OTHER_PYTHON"

@@ -63,17 +63,30 @@ class AsyncioWaiter:
 
 
 class AsyncioJob:
-    __slots__ = ("_task",)
+    __slots__ = ("_cancelled", "_started", "task")
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
+    def __init__(self, loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitable[None]]) -> None:
+        self._started = self._cancelled = False
+        self.task = loop.create_task(self._run(main))
 
     @property
     def done(self) -> bool:
-        return self._task.done()
+        return self.task.done()
 
     def cancel(self) -> None:
-        self._task.cancel()
+        self._cancelled = True
+        # asyncio drops a task that is cancelled before it began; ours shall begin, so that it can clean up.
+        if self._started:
+            self.task.cancel()
+
+    async def _run(self, main: Callable[[], Awaitable[None]]) -> None:
+        self._started = True
+        if self._cancelled:
+            self.task.cancel()
+        try:
+            await main()
+        except Exception:
+            _log.exception("background task %r failed", main)
 
 
 class AsyncioWaker:
@@ -185,10 +198,10 @@ class AsyncioWaker:
             self._end_hook = None
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> AsyncioJob:
-        task = self._loop.create_task(_run_job(main))
-        self._jobs.add(task)
-        task.add_done_callback(self._jobs.discard)
-        return AsyncioJob(task)
+        job = AsyncioJob(self._loop, main)
+        self._jobs.add(job.task)
+        job.task.add_done_callback(self._jobs.discard)
+        return job
 
     # -- checkpoints and fairness
 
@@ -237,13 +250,6 @@ class AsyncioWaker:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-async def _run_job(main: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await main()
-    except Exception:
-        _log.exception("background task %r failed", main)
 
 
 def _ready_queue(loop: asyncio.AbstractEventLoop) -> deque[Any] | None:

@@ -1,0 +1,497 @@
+"""The negotiation on a TCP connection: the I/O around ``proto/handshake.py``, for both ends.
+
+Every connection begins here and leaves as an :class:`Outcome`: a ring pipe, or the socket, from which no byte
+of the stream is missing. So nothing is read from a socket that may belong to the stream: the server looks
+with ``MSG_PEEK`` until the eye catcher is certain, and both ends read exactly up to the end of a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from . import peers, wake
+from .attributes import Address, plain_address
+from .dial import dial, resolve, show
+from .errors import Code, CompletionError, FallbackReason, LinkError, NegotiationError, VerbsError
+from .proto import clc
+from .proto.events import Accepted, Confirmed, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
+from .proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .config import Config, Mode
+    from .proto.events import Event
+
+__all__ = ["ClientOffer", "Engine", "Outcome", "ServerOffer", "client", "find_engine", "server"]
+
+_HEADER_BYTES = 8
+
+
+class ClientOffer(Protocol):
+    """One negotiation of the engine, client end."""
+
+    proposal: clc.Proposal
+
+    async def accepted(self, accept: clc.Accept, peer: str = "") -> clc.Confirm: ...
+    async def established(self) -> Any: ...
+    def abandon(self) -> None: ...
+
+
+class ServerOffer(Protocol):
+    """One negotiation of the engine, server end."""
+
+    accept: clc.Accept
+
+    async def confirmed(self, confirm: clc.Confirm) -> Any: ...
+    def abandon(self) -> None: ...
+
+
+class Engine(Protocol):
+    """What the negotiation needs of ``engine.Engine``."""
+
+    async def propose(self) -> ClientOffer: ...
+    async def answer(self, proposal: clc.Proposal, peer: str = "") -> ServerOffer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a connection goes on."""
+
+    pipe: Any
+    """The ring pipe, which owns the TCP connection now; None: use ``sock``."""
+    sock: socket.socket
+    """The TCP connection, non-blocking. Without a pipe the caller owns it."""
+    fallback: FallbackReason | None
+    """Why there is no pipe."""
+    local_address: Address
+    remote_address: Address
+    silent: bool = False
+    """The client had not said anything when the server gave up waiting for its first bytes. Should they be
+    a Proposal after all, they are not the stream's (``tcp.TcpPipe`` sees to that)."""
+
+
+async def find_engine(config: Config) -> Engine:
+    """The running loop's engine.
+
+    :raises NegotiationError: RDMA is not to be had in this process.
+    """
+    if config.device == "none":
+        raise NegotiationError(Code.DISABLED)
+    try:
+        from . import engine
+    except ImportError as exc:
+        pyverbs = (exc.name or "").partition(".")[0] == "pyverbs"
+        raise NegotiationError(Code.NO_PYVERBS if pyverbs else Code.OTHER_PYTHON, str(exc)) from exc
+    return await engine.current(config)
+
+
+# ---- client
+
+
+async def client(
+    host: str,
+    port: int,
+    *,
+    config: Config,
+    mode: Mode | None = None,
+    local_host: str | None = None,
+) -> Outcome:
+    """Connect to ``host``:``port`` and agree on the path.
+
+    :raises OSError: no TCP connection could be made.
+    :raises NegotiationError: mode "rdma", and RDMA is not to be had; or, in any mode, the negotiation broke
+        off at a point where the two ends might disagree about its result.
+    """
+    mode = mode or config.mode
+    addresses = await resolve(host, port)
+
+    async def connect() -> socket.socket:
+        return await dial(addresses, local_host)
+
+    if mode == "tcp":
+        return _plain(await connect(), FallbackReason.of_local(Code.DISABLED))
+    try:
+        engine = await find_engine(config)
+    except NegotiationError as error:
+        if mode == "rdma":
+            raise
+        return _plain(await connect(), FallbackReason.of_error(error))
+    if mode == "rdma":
+        return await _propose(engine, await connect(), config, mode, None)
+    async with peers.ask_alone((host, port)):
+        reason = peers.plain_reason((host, port))
+        if reason is not None:
+            return _plain(await connect(), reason)
+        again = None if peers.is_known((host, port)) else connect
+        try:
+            outcome = await _propose(engine, await connect(), config, mode, again)
+        except _PlainPeer as found:
+            reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text)
+            peers.remember_plain((host, port), reason, config.plain_peer_memory_ms / 1000)
+            return _plain(found.sock or await connect(), reason)
+        peers.remember_clc((host, port))
+        return outcome
+
+
+class _PlainPeer(Exception):
+    """The peer does not negotiate; ``sock`` is a new connection to it, if there is one already."""
+
+    def __init__(self, text: str, sock: socket.socket | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.sock = sock
+
+
+async def _propose(
+    engine: Engine,
+    sock: socket.socket,
+    config: Config,
+    mode: Mode,
+    connect_again: Callable[[], Awaitable[socket.socket]] | None,
+) -> Outcome:
+    """The client's negotiation.
+
+    :param connect_again: the peer is unknown: after a head start, make a plain connection beside this one.
+    :raises _PlainPeer: it does not negotiate (``sock`` is closed).
+    """
+    offer: ClientOffer | None = None
+    pipe: Any = None
+    try:
+        wire = _Wire(sock)
+        offer = await engine.propose()
+        handshake = ClientHandshake(offer.proposal, _timeouts(config), wire.now())
+        events = handshake.start()
+        refusal: NegotiationError | None = None
+        first_contact = True
+        while True:
+            event = events.pop(0) if events else None
+            if isinstance(event, Send):
+                await wire.send(event.data)
+            elif isinstance(event, Accepted):
+                if not _proves(event.accept, offer.proposal):
+                    raise _PlainPeer("its Accept does not prove that it read the Proposal")
+                first_contact = event.accept.first_contact
+                try:
+                    confirm = await offer.accepted(event.accept, wire.peer)
+                except NegotiationError as error:
+                    refusal = error
+                    events = handshake.refuse(error.code, wire.now())
+                else:
+                    events = handshake.ready(confirm, wire.now())
+            elif isinstance(event, UseTcp):
+                offer.abandon()
+                return wire.tcp_outcome(_tcp_reason(event, refusal), mode)
+            elif isinstance(event, UseRdma):
+                pipe.attach_tcp(sock)
+                return wire.rdma_outcome(pipe)
+            elif isinstance(event, PlainPeer):
+                raise _PlainPeer(event.text)
+            elif isinstance(event, Failed):
+                raise NegotiationError(event.code, event.text)
+            elif handshake.state is State.CONFIRMED:
+                pipe, events = await _finish(offer.established, handshake, wire, watch=first_contact)
+            elif connect_again is not None:
+                connect, connect_again = connect_again, None
+                events = await _listen_with_head_start(wire, handshake, config, connect)
+            else:
+                events = await wire.receive(handshake)
+    except BaseException as exc:
+        _give_up(offer, pipe, sock)
+        if isinstance(exc, _PlainPeer) and mode == "rdma":
+            raise NegotiationError(Code.PLAIN_TCP_PEER, exc.text) from None
+        raise
+
+
+def _proves(accept: clc.Accept, proposal: clc.Proposal) -> bool:
+    # Another SMC implementation knows no proof; the engine declines it for what it is.
+    return not accept.is_aiordma or accept.proof == clc.accept_proof(proposal.nonce, accept.engine_id)
+
+
+async def _listen_with_head_start(
+    wire: _Wire,
+    handshake: ClientHandshake,
+    config: Config,
+    connect: Callable[[], Awaitable[socket.socket]],
+) -> list[Event]:
+    """Wait for the answer of a peer that may not know what it was asked.
+
+    :raises _PlainPeer: the head start is over, and a plain connection was there before the answer.
+    """
+    with anyio.move_on_after(config.head_start_ms / 1000):
+        return await wire.receive(handshake)
+    events: list[Event] = []
+    with contextlib.ExitStack() as stack:
+        plain: socket.socket | None = None
+
+        async def listen(scope: anyio.CancelScope) -> None:
+            events.extend(await wire.receive(handshake))
+            scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen, tasks.cancel_scope)
+            # No second connection to be had: the first one's answer, or its timeout, decides.
+            with contextlib.suppress(OSError):
+                plain = stack.enter_context(await connect())
+                tasks.cancel_scope.cancel()
+        if plain is not None and not events:
+            # A busy loop may be late for both: what has arrived counts, not what was noticed first.
+            if not wire.has_data():
+                stack.pop_all()
+                raise _PlainPeer(f"it did not answer within {config.head_start_ms} ms", plain)
+            events = await wire.receive(handshake)
+    return events
+
+
+# ---- server
+
+
+async def server(
+    sock: socket.socket,
+    *,
+    config: Config,
+    mode: Mode | None = None,
+    may_use_rdma: Callable[[], bool] = lambda: True,
+) -> Outcome:
+    """Find out what the client of an accepted connection speaks, and agree on the path. Takes ``sock`` over.
+
+    :param may_use_rdma: asked when a Proposal is there; False declines it: too much is going on already.
+    :raises OSError: the connection broke.
+    :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA is not to be had. The
+        connection is closed.
+    """
+    mode = mode or config.mode
+    offer: ServerOffer | None = None
+    pipe: Any = None
+    try:
+        wire = _Wire(sock)
+        verdict = await wire.peek(config)
+        if not verdict:
+            reason = FallbackReason.of_local(Code.PEER_NO_SMC)
+            return wire.tcp_outcome(reason, mode, silent=verdict is None)
+        handshake = ServerHandshake(_timeouts(config), wire.now())
+        events: list[Event] = []
+        refusal: NegotiationError | None = None
+        while True:
+            event = events.pop(0) if events else None
+            if isinstance(event, Send):
+                await wire.send(event.data)
+            elif isinstance(event, Proposed):
+                try:
+                    if mode == "tcp":
+                        raise NegotiationError(Code.DISABLED)
+                    if not may_use_rdma():
+                        raise NegotiationError(Code.LIMIT_REACHED, "too many negotiations at the same time")
+                    engine = await find_engine(config)
+                    offer = await engine.answer(event.proposal, wire.peer)
+                except NegotiationError as error:
+                    refusal = error
+                    events = handshake.refuse(error.code, wire.now())
+                else:
+                    events = handshake.ready(offer.accept, wire.now())
+            elif isinstance(event, Confirmed):
+                assert offer is not None
+                work = functools.partial(offer.confirmed, event.confirm)
+                try:
+                    pipe, events = await _finish(work, handshake, wire, watch=event.confirm.first_contact)
+                except NegotiationError as error:
+                    refusal = error
+                    events = handshake.refuse(error.code, wire.now())
+            elif isinstance(event, UseTcp):
+                if offer is not None:
+                    offer.abandon()
+                return wire.tcp_outcome(_tcp_reason(event, refusal), mode)
+            elif isinstance(event, UseRdma):
+                pipe.attach_tcp(sock)
+                return wire.rdma_outcome(pipe)
+            elif isinstance(event, Failed):
+                raise NegotiationError(event.code, event.text)
+            else:
+                events = await wire.receive(handshake)
+    except BaseException:
+        _give_up(offer, pipe, sock)
+        raise
+
+
+# ---- both
+
+
+async def _finish(
+    work: Callable[[], Awaitable[Any]],
+    handshake: ClientHandshake | ServerHandshake,
+    wire: _Wire,
+    *,
+    watch: bool,
+) -> tuple[Any, list[Event]]:
+    """The last step of this end; meanwhile the TCP connection is watched: the peer may decline, or die.
+
+    :param watch: on a link that exists already there is nothing to wait for, and so nothing to watch.
+    :raises NegotiationError: the peer's answer does not fit; it can still be declined.
+    """
+    pipe: Any = None
+    events: list[Event] = []
+    refused: NegotiationError | None = None
+
+    async def finish() -> None:
+        nonlocal pipe, refused
+        try:
+            pipe = await work()
+        except NegotiationError as error:
+            refused = error
+        except (LinkError, VerbsError, CompletionError) as error:
+            code = Code.TIMEOUT_CONFIRM_LINK if isinstance(error, LinkError) else Code.DEVICE_FAILURE
+            events.extend(handshake.broken(code, str(error), wire.now()))
+
+    async def listen(scope: anyio.CancelScope) -> None:
+        heard = await wire.receive(handshake)
+        scope.cancel()
+        events.extend(heard)
+
+    if watch:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen, tasks.cancel_scope)
+            await finish()
+            tasks.cancel_scope.cancel()
+    else:
+        await finish()
+    if refused is not None and not events:
+        if isinstance(handshake, ServerHandshake):
+            raise refused
+        events = handshake.broken(refused.code, refused.detail, wire.now())
+    return pipe, events or handshake.established(wire.now())
+
+
+def _tcp_reason(event: UseTcp, refusal: NegotiationError | None) -> FallbackReason:
+    if event.peer is not None or refusal is None:
+        return FallbackReason.of_peer(event.code)
+    return FallbackReason.of_error(refusal)
+
+
+def _give_up(offer: ClientOffer | ServerOffer | None, pipe: Any, sock: socket.socket) -> None:
+    if offer is not None:
+        offer.abandon()
+    if pipe is not None:
+        pipe.abort()
+    sock.close()
+
+
+def _plain(sock: socket.socket, reason: FallbackReason) -> Outcome:
+    try:
+        return _Wire(sock).tcp_outcome(reason, "auto")
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _timeouts(config: Config) -> Timeouts:
+    return Timeouts(
+        negotiate=config.negotiate_timeout_ms / 1000,
+        link=config.link_timeout_ms / 1000,
+        first_bytes=config.server_first_wait_ms / 1000,
+    )
+
+
+class _Wire:
+    """The TCP connection while it carries the negotiation."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._waker = wake.current()
+        self.now = self._waker.now
+        self._local = plain_address(sock.getsockname())
+        self._remote = plain_address(sock.getpeername())
+        self.peer = show(self._remote)
+        self._partial = b""  # the beginning of a message
+        self._missing = _HEADER_BYTES
+
+    async def send(self, data: bytes) -> None:
+        """Send a message. A connection that is lost shows when the answer is read."""
+        while data:
+            try:
+                data = data[self._sock.send(data) :]
+            except (BlockingIOError, InterruptedError):
+                await self._waker.wait_writable(self._sock.fileno())
+            except OSError:
+                return
+
+    async def receive(self, handshake: ClientHandshake | ServerHandshake) -> list[Event]:
+        """Read up to the end of a message at most; what that, the end, or the clock means."""
+        while True:
+            try:
+                data = self._sock.recv(self._missing)
+            except (BlockingIOError, InterruptedError):
+                deadline = handshake.next_deadline()
+                with anyio.CancelScope(deadline=math.inf if deadline is None else deadline):
+                    await self._waker.wait_readable(self._sock.fileno())
+                events = handshake.on_timer(self.now())
+            except OSError:
+                return handshake.eof(self.now())
+            else:
+                if not data:
+                    return handshake.eof(self.now())
+                self._count(data)
+                events = handshake.receive(data, self.now())
+            if events:
+                return events
+
+    def _count(self, data: bytes) -> None:
+        self._partial += data
+        if len(self._partial) >= _HEADER_BYTES:
+            self._missing = int.from_bytes(self._partial[5:7]) - len(self._partial)
+        else:
+            self._missing = _HEADER_BYTES - len(self._partial)
+        if self._missing <= 0:
+            self._partial, self._missing = b"", _HEADER_BYTES
+
+    def has_data(self) -> bool:
+        """Whether something can be read now."""
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    async def peek(self, config: Config) -> bool | None:
+        """Whether the client begins with CLC; None when it says nothing. Consumes nothing.
+
+        :raises OSError: the connection is lost.
+        """
+        deadline = self.now() + config.server_first_wait_ms / 1000
+        seen = 0
+        try:
+            while True:
+                try:
+                    head = self._sock.recv(_HEADER_BYTES, socket.MSG_PEEK)
+                except (BlockingIOError, InterruptedError):
+                    head = None
+                if head is not None:
+                    verdict = clc.looks_like_clc(head) if head else False
+                    if verdict is not None or len(head) == seen:
+                        return bool(verdict)
+                    # The beginning of an eye catcher: wait for the rest, which needs the kernel's help, since
+                    # a socket with any byte to read is always ready. It is ready again at the end, too.
+                    if not seen:
+                        deadline = self.now() + config.negotiate_timeout_ms / 1000
+                    seen = len(head)
+                    self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _HEADER_BYTES)
+                with anyio.CancelScope(deadline=deadline) as scope:
+                    await self._waker.wait_readable(self._sock.fileno())
+                if scope.cancelled_caught:
+                    return False if seen else None
+        finally:
+            if seen:
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+    def rdma_outcome(self, pipe: Any) -> Outcome:
+        return Outcome(pipe, self._sock, None, self._local, self._remote)
+
+    def tcp_outcome(self, reason: FallbackReason, mode: Mode, *, silent: bool = False) -> Outcome:
+        if mode == "rdma":
+            raise NegotiationError(reason.code, reason.text)
+        return Outcome(None, self._sock, reason, self._local, self._remote, silent)

@@ -1,0 +1,129 @@
+"""An engine without a device: its offers hand out memory pipes. Everything else of a negotiation is real."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from aiordma.errors import Code, NegotiationError
+from aiordma.proto.clc import Accept, Confirm, Proposal, accept_proof
+from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+T = TypeVar("T", bound="Offer")
+
+
+class RdmaPipe(MemoryPipe):
+    path = "rdma"
+
+
+class Trouble:
+    """What goes wrong where: called at the step it is named for, raises or waits."""
+
+    def __init__(self, **steps: Callable[[], Awaitable[None]]) -> None:
+        self.steps = steps
+
+    async def at(self, step: str) -> None:
+        if step in self.steps:
+            await self.steps[step]()
+
+
+class Engine:
+    """Both ends of a test share one, so that the two halves of a pipe find each other by token."""
+
+    def __init__(self, trouble: Trouble | None = None, *, first_contact: bool = True) -> None:
+        self.trouble = trouble or Trouble()
+        self.first_contact = first_contact
+        self.engine_id = secrets.token_bytes(16)
+        self.halves: dict[int, MemoryPipe] = {}
+        self.offers: list[Offer] = []
+        self.proposals = 0
+
+    async def propose(self) -> ClientOffer:
+        await self.trouble.at("propose")
+        self.proposals += 1
+        return self._made(ClientOffer(self))
+
+    async def answer(self, proposal: Proposal, peer: str = "") -> ServerOffer:
+        await self.trouble.at("answer")
+        return self._made(ServerOffer(self, proposal))
+
+    def _made(self, offer: T) -> T:
+        self.offers.append(offer)
+        return offer
+
+    @property
+    def leaks(self) -> list[Offer]:
+        """Offers that neither handed out a pipe nor were abandoned."""
+        return [offer for offer in self.offers if not offer.done]
+
+
+class Offer:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.done = False
+
+    def abandon(self) -> None:
+        self.done = True
+
+    def answer_fields(self, token: int) -> dict[str, object]:
+        return {
+            "first_contact": self.engine.first_contact,
+            "gid": bytes(16),
+            "qpn": 1,
+            "psn": 2,
+            "mtu": 5,
+            "rkey": 3,
+            "rmb_addr": 4096,
+            "ring_bytes": 65536,
+            "token": token,
+            "engine_id": self.engine.engine_id,
+            "host_id": bytes(16),
+            "window": 64,
+        }
+
+
+class ClientOffer(Offer):
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.proposal = Proposal(
+            engine_id=engine.engine_id, nonce=secrets.token_bytes(16), host_id=bytes(16), gid=bytes(16)
+        )
+        self.token = 0
+
+    async def accepted(self, accept: Accept, peer: str = "") -> Confirm:
+        await self.engine.trouble.at("accepted")
+        self.token = accept.token
+        return Confirm(**self.answer_fields(accept.token))  # type: ignore[arg-type]
+
+    async def established(self) -> MemoryPipe:
+        await self.engine.trouble.at("established")
+        while self.token not in self.engine.halves:  # the server's Confirm Link
+            await anyio.lowlevel.checkpoint()
+        self.done = True
+        return self.engine.halves.pop(self.token)
+
+
+class ServerOffer(Offer):
+    def __init__(self, engine: Engine, proposal: Proposal) -> None:
+        super().__init__(engine)
+        self.accept = Accept(
+            **self.answer_fields(secrets.randbelow(2**31) + 1),  # type: ignore[arg-type]
+            proof=accept_proof(proposal.nonce, engine.engine_id),
+        )
+
+    async def confirmed(self, confirm: Confirm) -> MemoryPipe:
+        await self.engine.trouble.at("confirmed")
+        if confirm.token != self.accept.token:
+            raise NegotiationError(Code.OUT_OF_SYNC)
+        one, other = memory_pipe_pair()
+        one.__class__ = other.__class__ = RdmaPipe
+        self.engine.halves[confirm.token] = other
+        self.done = True
+        return one
