@@ -12,10 +12,9 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from .verbs import import_order
-
 if TYPE_CHECKING:
     from .attributes import RdmaAttribute
+    from .compat.connection import create_connection, create_server, open_connection, start_server
     from .config import Config
     from .connect import connect
     from .credit import CreditWindow
@@ -36,16 +35,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-import_order.watch()
-
 _HOME = {
     "RdmaAttribute": "attributes",
     "Config": "config",
     "connect": "connect",
     "CreditWindow": "credit",
     "RdmaListener": "listener",
+    "create_connection": "compat.connection",
+    "create_server": "compat.connection",
     "listen": "listener",
+    "open_connection": "compat.connection",
     "RdmaStream": "stream",
+    "start_server": "compat.connection",
     "AioRdmaError": "errors",
     "Code": "errors",
     "CompletionError": "errors",
@@ -75,7 +76,11 @@ __all__ = [
     "RemoteProtocolError",
     "VerbsError",
     "connect",
+    "create_connection",
+    "create_server",
     "listen",
+    "open_connection",
+    "start_server",
 ]
 
 

@@ -20,6 +20,7 @@ import anyio
 
 from .. import wake
 from .contracts import PullProtocol
+from .fallback import TransportView, with_info
 from .transport import RingTransport
 
 if TYPE_CHECKING:
@@ -73,10 +74,13 @@ class RingStreamReader(asyncio.StreamReader):
 
     def ring_attached(self, transport: RingTransport, pipe: Pipe | None) -> None:
         """See `aiordma.compat.contracts.PullReader`. What arrived before a pause stays readable."""
+        before = self._pipe
         if pipe is None:
             self._take_all()
         self._ring = transport
         self._pipe = pipe
+        if pipe is None and before is not None and before.at_eof:
+            transport.ring_finished()
 
     def ring_detached(self) -> None:
         """See `aiordma.compat.contracts.PullReader`."""
@@ -293,8 +297,10 @@ class TcpStreamReaderProtocol(asyncio.StreamReaderProtocol):
         super().__init__(reader, client_connected_cb, loop=loop)
         self._info = info
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """Start the handler of a server's connection with writers of our own class."""
+        if isinstance(transport, TransportView):
+            transport = transport.wrapped  # start_tls() of uvloop takes nothing else
         connection_made(self, transport, super().connection_made, self._info)
 
 
@@ -372,22 +378,32 @@ class AioRdmaStreamWriter(asyncio.StreamWriter):
         """`info`: extra info that the transport itself cannot give (uvloop's)."""
         super().__init__(transport, protocol, reader, loop)  # type: ignore[arg-type]
         self._info = info
+        self._view: asyncio.Transport | None = None
         self._bind()
 
     def _bind(self) -> None:
         # One call less on the way of every message.
-        self.write = self.transport.write  # type: ignore[method-assign]
+        self._view = None
+        self.write = self._transport.write  # type: ignore[attr-defined, method-assign]
 
     async def start_tls(self, *args: Any, **kwargs: Any) -> None:
         """See asyncio."""
         await super().start_tls(*args, **kwargs)
         self._bind()
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        """See asyncio."""
+        if self._view is None:
+            transport: asyncio.Transport = self._transport  # type: ignore[attr-defined]
+            self._view = with_info(transport, self._info) if self._info else transport
+        return self._view
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio; beside its names "aiordma.path" and its relatives, see `aiordma.open_connection`."""
         if name in self._info:
             return self._info[name]
-        return self.transport.get_extra_info(name, default)
+        return self._transport.get_extra_info(name, default)  # type: ignore[attr-defined]
 
     async def drain(self) -> None:
         """See asyncio. Costs no iteration of the loop while the connection is open and not paused."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import errno
 import logging
 import warnings
 from asyncio import constants
@@ -455,6 +456,8 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     def ring_failed(self, exc: BaseException) -> None:
         """The pipe does not work any more: connection_lost() with a ConnectionError."""
+        if isinstance(exc, anyio.ClosedResourceError):  # we have not closed it, so the peer or the engine has
+            exc = BrokenPipeError(errno.EPIPE, "the other end has closed the connection")
         error = as_connection_error(exc.__cause__ or exc)
         if self._loop.get_debug():
             _log.debug("%r: connection lost: %s", self, error)

@@ -1,0 +1,137 @@
+"""Connections that stay on TCP: the event loop's own transports, as fast as they are without aiordma.
+
+All that is added is extra info ("aiordma.path" and its relatives). asyncio's transports keep theirs in a
+dictionary. uvloop's cannot be given any, so there protocols and users see a `TransportView`, whose methods
+are the bound methods of uvloop's transport. Data and later callbacks pass by this module on both loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Code
+from ..proto import clc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..errors import FallbackReason
+
+_log = logging.getLogger("aiordma.compat")
+
+
+def tcp_info(reason: FallbackReason | None) -> dict[str, Any]:
+    """Extra info of a connection on TCP."""
+    return {"aiordma.path": "tcp", "aiordma.fallback_reason": reason, "aiordma.stream": None}
+
+
+class TransportView(asyncio.Transport):
+    """A transport of uvloop (`wrapped`) with extra info beside its own."""
+
+    def __init__(self, wrapped: asyncio.Transport, info: Mapping[str, Any]) -> None:
+        self.wrapped = wrapped
+        self._info = info
+        # In the instance these hide the base class's methods, and a call goes straight to uvloop's.
+        for name in _METHODS:
+            setattr(self, name, getattr(wrapped, name))
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio."""
+        if name in self._info:
+            return self._info[name]
+        return self.wrapped.get_extra_info(name, default)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.wrapped!r}>"
+
+
+_METHODS = [
+    name
+    for name in dir(asyncio.Transport)
+    if not name.startswith("_") and name != "get_extra_info" and callable(getattr(asyncio.Transport, name))
+]
+
+
+def with_info(transport: asyncio.Transport, info: Mapping[str, Any]) -> asyncio.Transport:
+    """The transport to show to users, which answers `get_extra_info()` for the names of `info`."""
+    extra = getattr(transport, "_extra", None)
+    if isinstance(extra, dict):
+        extra.update(info)
+        return transport
+    return TransportView(transport, info)
+
+
+class Introduction(asyncio.Protocol):
+    """Stands in for a protocol until connection_made(), to hand it the transport with its extra info.
+
+    With `late_proposal` it stays until the first bytes are there: they may be a Proposal of a client that was
+    taken for a silent one. Then they are no part of the stream; the client learns that this is plain TCP.
+    """
+
+    def __init__(
+        self,
+        protocol: asyncio.BaseProtocol,
+        info: Mapping[str, Any],
+        made: Callable[[asyncio.Transport], None] | None = None,
+        late_proposal: bool = False,
+    ) -> None:
+        """`made` is told the loop's own transport."""
+        self.protocol: Any = protocol
+        self.transport: asyncio.Transport | None = None
+        self._own: Any = None
+        self._info = info
+        self._made = made
+        self._late_proposal = late_proposal
+        self._head = b""
+
+    def connection_made(self, transport: Any) -> None:
+        """Step aside, or wait for the first bytes."""
+        self._own = transport
+        if not self._late_proposal:
+            transport.set_protocol(self.protocol)
+        self.transport = with_info(transport, self._info)
+        if self._made is not None:
+            self._made(transport)
+        self.protocol.connection_made(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        """The first bytes: for the protocol, unless they begin a negotiation."""
+        self._head += data
+        if clc.looks_like_clc(self._head) is False:
+            self._step_aside(self._head)
+        elif len(self._head) > 7 and len(self._head) >= (length := int.from_bytes(self._head[5:7])):
+            _log.debug("a Proposal of %d bytes came late and is kept from the stream", length)
+            self._own.write(clc.Decline(diagnosis=Code.PLAIN_TCP_PEER).encode())
+            self._step_aside(self._head[length:])
+
+    def eof_received(self) -> bool | None:
+        """EOF decides, too."""
+        self._step_aside(self._head)
+        keep_open: bool | None = self.protocol.eof_received()
+        return keep_open
+
+    def _step_aside(self, data: bytes) -> None:
+        self._own.set_protocol(self.protocol)
+        if isinstance(self.protocol, asyncio.BufferedProtocol):
+            while data:
+                buffer = memoryview(self.protocol.get_buffer(-1))
+                n = min(len(buffer), len(data))
+                buffer[:n] = data[:n]
+                self.protocol.buffer_updated(n)
+                data = data[n:]
+        elif data:
+            self.protocol.data_received(data)
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self.protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self.protocol.resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See asyncio."""
+        self.protocol.connection_lost(exc)

@@ -1,0 +1,278 @@
+"""A server for asyncio programs: listening sockets, a negotiation per connection, asyncio's interface."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.trsock
+import errno
+import itertools
+import logging
+import os
+import socket
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AioRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+_log = logging.getLogger("aiordma.compat")
+
+#: accept() failed for want of descriptors or memory: seconds to the next try, as asyncio does
+_ACCEPT_RETRY_S = 1.0
+#: connections that may be negotiated at a time; more wait in the kernel's queue
+_MAX_STARTING = 1024
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class RdmaServer(asyncio.AbstractServer):
+    """Made by `aiordma.start_server` and `aiordma.create_server`; used as the server objects of asyncio."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: list[socket.socket],
+        connect: Callable[[RdmaServer, socket.socket], Awaitable[None]],
+        backlog: int,
+    ) -> None:
+        """`connect(server, socket)` makes a transport on an accepted connection; the socket is its own."""
+        self._loop = loop
+        self._sockets: list[socket.socket] | None = sockets
+        self._connect = connect
+        self._backlog = backlog
+        self._serving = False
+        self._forever: asyncio.Future[None] | None = None
+        self._starting: set[asyncio.Task[None]] = set()
+        self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
+        self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._active = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} sockets={self.sockets!r}>"
+
+    # ---- what it is -----------------------------------------------------------------------------------
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop it belongs to."""
+        return self._loop
+
+    def is_serving(self) -> bool:
+        """Accepting connections."""
+        return self._serving
+
+    @property
+    def sockets(self) -> tuple[asyncio.trsock.TransportSocket, ...]:
+        """The listening sockets; empty once the server is closed."""
+        return tuple(asyncio.trsock.TransportSocket(sock) for sock in self._sockets or ())
+
+    # ---- serving --------------------------------------------------------------------------------------
+
+    async def start_serving(self) -> None:
+        """Accept connections from now on; no effect when it does already.
+
+        :raises RuntimeError: the server is closed
+        """
+        if self._sockets is None:
+            raise RuntimeError(f"server {self!r} is closed")
+        if not self._serving:
+            self._serving = True
+            for sock in self._sockets:
+                sock.listen(self._backlog)
+                self._watch(sock)
+        await asyncio.sleep(0)
+
+    async def serve_forever(self) -> None:
+        """Accept connections until the caller is cancelled, then close the server.
+
+        :raises RuntimeError: the server is closed, or another task is in this method
+        """
+        if self._forever is not None:
+            raise RuntimeError(f"server {self!r} is already being awaited on serve_forever()")
+        await self.start_serving()
+        self._forever = self._loop.create_future()
+        try:
+            await self._forever
+        except asyncio.CancelledError:
+            self.close()
+            await self.wait_closed()
+            raise
+        finally:
+            self._forever = None
+
+    def _watch(self, sock: socket.socket) -> None:
+        if sock.fileno() != -1:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(self._backlog):
+            if len(self._starting) >= _MAX_STARTING:
+                self._loop.remove_reader(sock.fileno())
+                self._full.append(sock)
+                return
+            try:
+                connection, _address = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                if exc.errno not in _OUT_OF_RESOURCES:
+                    raise
+                self._report("socket.accept() out of system resource", exc)
+                self._loop.remove_reader(sock.fileno())
+                self._loop.call_later(_ACCEPT_RETRY_S, self._watch, sock)
+                return
+            connection.setblocking(False)
+            task = self._loop.create_task(self._begin(connection))
+            self._starting.add(task)
+            task.add_done_callback(self._started)
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        self._starting.discard(task)
+        while self._full:
+            self._watch(self._full.pop())
+
+    async def _begin(self, connection: socket.socket) -> None:
+        try:
+            await self._connect(self, connection)
+        except (OSError, AioRdmaError) as exc:
+            _log.debug("connection not served: %s", exc)
+        except Exception as exc:
+            self._report("Error on transport creation for incoming connection", exc)
+
+    def _report(self, message: str, exc: BaseException) -> None:
+        self._loop.call_exception_handler({"message": message, "exception": exc, "server": self})
+
+    # ---- connections ----------------------------------------------------------------------------------
+
+    def attach(self, transport: asyncio.BaseTransport) -> None:
+        """A connection has begun."""
+        self._clients.add(transport)
+        self._active += 1
+
+    def detach(self, transport: asyncio.BaseTransport) -> None:
+        """A connection is lost."""
+        self._clients.discard(transport)
+        self._active -= 1
+        self._wake_when_done()
+
+    def adopt(self, transport: asyncio.Transport) -> None:
+        """A connection on one of the loop's own transports has begun.
+
+        asyncio's transports tell their server when they end; uvloop's tell nobody, and are not waited for.
+        """
+        if getattr(transport, "_server", self) is None:
+            transport._server = _AsyncioServer(self, transport)  # type: ignore[attr-defined]
+            self.attach(transport)
+        else:
+            self._clients.add(transport)
+
+    def close_clients(self) -> None:
+        """Close all connections that this server accepted (as Python 3.13 has it)."""
+        for transport in list(self._clients):
+            transport.close()
+
+    def abort_clients(self) -> None:
+        """Abort all connections that this server accepted (as Python 3.13 has it)."""
+        for transport in list(self._clients):
+            transport.abort()
+
+    # ---- end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop listening. Connections that exist, and those that are being negotiated, go on."""
+        sockets, self._sockets = self._sockets, None
+        if sockets is None:
+            return
+        for sock in sockets:
+            if self._serving:
+                self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._serving = False
+        if self._forever is not None and not self._forever.done():
+            self._forever.cancel()
+            self._forever = None
+        self._wake_when_done()
+
+    async def wait_closed(self) -> None:
+        """Wait until the server is closed.
+
+        From Python 3.12 on also until all its connections are closed. Before, asyncio does not wait for them
+        once close() was called, and programs written for it would hang.
+        """
+        if self._sockets is None and (sys.version_info < (3, 12) or not self._active):
+            return
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake_when_done(self) -> None:
+        if self._sockets is None and not self._active:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+
+class _AsyncioServer:
+    """What asyncio's socket transports ask of their server at their end."""
+
+    def __init__(self, server: RdmaServer, transport: asyncio.Transport) -> None:
+        self._server = server
+        self._transport = transport
+
+    def _detach(self, *_transport: asyncio.Transport) -> None:
+        self._server.detach(self._transport)
+
+
+async def bind_sockets(
+    host: str | Iterable[str | None] | None,
+    port: int | str | None,
+    *,
+    family: int = socket.AF_UNSPEC,
+    flags: int = socket.AI_PASSIVE,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+) -> list[socket.socket]:
+    """Sockets bound to every address that `host` (a name, several, or None for all interfaces) stands for.
+
+    :raises OSError: a name cannot be resolved, or an address cannot be bound
+    """
+    loop = asyncio.get_running_loop()
+    hosts: list[str | None] = (
+        [None if host == "" else host] if host is None or isinstance(host, str) else [*host]
+    )
+    found = await asyncio.gather(
+        *(loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags) for name in hosts)
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, proto, _, address in dict.fromkeys(itertools.chain.from_iterable(found)):
+            try:
+                sock = socket.socket(family, kind, proto)
+            except OSError:
+                _log.debug("no socket of family %r on this machine", family)
+                continue
+            sockets.append(sock)
+            sock.setblocking(False)
+            if reuse_address is None or reuse_address:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                sock.bind(address)
+            except OSError as exc:
+                reason = os.strerror(exc.errno or 0).lower()
+                raise OSError(
+                    exc.errno, f"error while attempting to bind on address {address!r}: {reason}"
+                ) from None
+        if not sockets:
+            raise OSError(errno.EADDRNOTAVAIL, f"no usable address for {host!r}")
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
