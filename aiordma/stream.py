@@ -13,7 +13,7 @@ notices a cancellation before it takes anything, and gives the loop a turn only 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import anyio.abc
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError, EndOfStream, WouldBlock
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-__all__ = ["Loan", "Pipe", "RdmaStream"]
+__all__ = ["Loan", "Pipe", "RdmaStream", "RingCredit"]
 
 T = TypeVar("T")
 
@@ -62,6 +62,15 @@ class Pipe(Protocol):
     def close(self) -> None: ...
     def abort(self) -> None: ...
     def statistics(self) -> Any: ...
+
+
+class RingCredit(NamedTuple):
+    """The window of a stream's back-pressure, as it is now (names as in :class:`aiordma.CreditWindow`)."""
+
+    #: bytes that :meth:`RdmaStream.send_nowait` would take now; on TCP 1 stands for "some"
+    available: int
+    #: size of the peer's ring; 0 where it is not known (TCP)
+    limit: int
 
 
 # Why a direction cannot be used now. None means that it can: one look instead of three on the fast path.
@@ -353,6 +362,15 @@ class RdmaStream(anyio.abc.ByteStream):
         if reason is not None:
             attributes[RdmaAttribute.fallback_reason] = lambda: reason
         return attributes
+
+    @property
+    def credit(self) -> RingCredit:
+        """The window of this stream's back-pressure: how much the peer's ring still takes.
+
+        :meth:`send` waits on it by itself; look here to choose what to send, or whether.
+        """
+        pipe = self._pipe
+        return RingCredit(pipe.writable, getattr(pipe.statistics(), "peer_ring_bytes", 0))
 
     def statistics(self) -> Any:
         """Counters of this stream: a ``NamedTuple``, which one depends on the path."""

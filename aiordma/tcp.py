@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 import struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -328,8 +329,12 @@ class TcpPipe:
 
     @property
     def writable(self) -> int:
-        """At least this many bytes will be taken now; the kernel does not tell more than "some"."""
-        return 0 if self._closed or self._eof_sent or self._error or self._watching_writable else 1
+        """1 when the kernel takes some now, else 0: it does not tell how much."""
+        if self._closed or self._eof_sent or self._error is not None:
+            return 0
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return len(poll.poll(0))
 
     @property
     def at_eof(self) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -16,72 +14,18 @@ from aiordma import negotiate, peers
 from aiordma.config import Config
 from aiordma.connect import connect
 from aiordma.errors import Code, CompletionError, LinkError, NegotiationError
-from aiordma.listener import RdmaListener, listen
+from aiordma.listener import listen
 from aiordma.proto.clc import Proposal
 
 from .fake import Engine, Trouble
+from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from aiordma.stream import RdmaStream
 
 pytestmark = pytest.mark.anyio
-
-LOCAL = "127.0.0.1"
-
-
-async def echo(stream: RdmaStream) -> None:
-    async with stream:
-        with contextlib.suppress(anyio.BrokenResourceError):
-            async for part in stream:
-                await stream.send(part)
-
-
-@asynccontextmanager
-async def serving(
-    handler: Callable[[RdmaStream], Awaitable[object]] = echo, **options: object
-) -> AsyncIterator[RdmaListener]:
-    listener = await listen(LOCAL, **options)  # type: ignore[arg-type]
-    async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, handler)
-        yield listener
-        tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def plain_server(handler: Callable[[SocketStream], Awaitable[object]]) -> AsyncIterator[int]:
-    """A server that knows nothing of RDMA; gives its port."""
-
-    async def handle(stream: SocketStream) -> None:
-        async with stream:
-            with contextlib.suppress(anyio.BrokenResourceError, anyio.EndOfStream):
-                await handler(stream)
-
-    listener = await anyio.create_tcp_listener(local_host=LOCAL)
-    async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, handle)
-        yield listener.extra(SocketAttribute.local_port)
-        tasks.cancel_scope.cancel()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  (counters of another task set no event)
-        await anyio.sleep(0.001)
-
-
-async def check_echo(stream: RdmaStream) -> None:
-    data = bytes(range(256)) * 1000
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stream.send, data)
-        got = b""
-        while len(got) < len(data):
-            got += await stream.receive()
-    assert got == data
-    await stream.send_eof()
-    with pytest.raises(anyio.EndOfStream):
-        await stream.receive()
-
 
 # ---- aiordma and aiordma
 
@@ -406,11 +350,6 @@ async def greet_first(stream: SocketStream) -> None:
     await stream.send(b"220 ready\r\n")
     await stream.receive()
     await stream.send(b"500 what?\r\n")
-
-
-async def echo_plain(stream: SocketStream) -> None:
-    async for part in stream:
-        await stream.send(part)
 
 
 async def fake_accept(stream: SocketStream) -> None:

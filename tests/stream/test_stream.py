@@ -469,3 +469,19 @@ async def test_statistics_count(pair: Pair) -> None:
         got += len(await other.receive())
     assert one.statistics().bytes_sent == 500
     assert other.statistics().bytes_received == 500
+
+
+async def test_credit_tells_what_can_be_sent(pair: Pair) -> None:
+    one, other = pair
+    assert one.credit.available > 0
+    assert one.credit.limit >= 0
+    sent = await fill(one)
+    assert one.credit.available == 0
+    while sent:
+        sent -= len(await other.receive())
+    await one.send(b"x")
+    assert await other.receive() == b"x"
+    await turns()
+    assert one.credit.available > 0
+    await one.aclose()
+    assert one.credit.available == 0

@@ -1,0 +1,79 @@
+"""Servers for tests: aiordma ones and ones that know nothing of RDMA."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+from aiordma.listener import RdmaListener, listen
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from aiordma.stream import RdmaStream
+
+LOCAL = "127.0.0.1"
+
+
+async def echo(stream: RdmaStream) -> None:
+    async with stream:
+        with contextlib.suppress(anyio.BrokenResourceError):
+            async for part in stream:
+                await stream.send(part)
+
+
+async def echo_plain(stream: SocketStream) -> None:
+    async for part in stream:
+        await stream.send(part)
+
+
+@asynccontextmanager
+async def serving(
+    handler: Callable[[RdmaStream], Awaitable[object]] = echo, **options: object
+) -> AsyncIterator[RdmaListener]:
+    listener = await listen(LOCAL, **options)  # type: ignore[arg-type]
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, handler)
+        yield listener
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def plain_server(handler: Callable[[SocketStream], Awaitable[object]]) -> AsyncIterator[int]:
+    """A server that knows nothing of RDMA; gives its port."""
+
+    async def handle(stream: SocketStream) -> None:
+        async with stream:
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+                await handler(stream)
+
+    listener = await anyio.create_tcp_listener(local_host=LOCAL)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, handle)
+        yield listener.extra(SocketAttribute.local_port)
+        tasks.cancel_scope.cancel()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another task counts, and no event tells."""
+    with anyio.fail_after(10):
+        while not holds():  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+
+
+async def check_echo(stream: RdmaStream) -> None:
+    data = bytes(range(256)) * 1000
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.send, data)
+        got = b""
+        while len(got) < len(data):
+            got += await stream.receive()
+    assert got == data
+    await stream.send_eof()
+    with pytest.raises(anyio.EndOfStream):
+        await stream.receive()
