@@ -12,6 +12,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from .verbs import import_order
+
 if TYPE_CHECKING:
     from .attributes import RdmaAttribute
     from .compat.connection import create_connection, create_server, open_connection, start_server
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from .stream import RdmaStream
 
 __version__ = "0.1.0"
+
+import_order.watch()
 
 _HOME = {
     "RdmaAttribute": "attributes",

@@ -4,7 +4,6 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class Endpoint: ...
-
 @disjoint_base
 class Starving: ...
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Code, NegotiationError, VerbsError
-from . import hardware, softlib
+from . import hardware, import_order, softlib
 from .device import Backend, DeviceLimits, Pyverbs, inspect, translated
 from .fork import protect
 
@@ -86,7 +86,6 @@ def _open(name: str, api: Pyverbs, soft: SoftLibrary | None) -> Backend:
 def choose(device: str | None) -> SoftLibrary | None:
     """Decide, and load the software device's library if it will be used. Imports nothing of pyverbs.
 
-    Also to be called as early as possible, with the configuration of the environment: see :func:`preload`.
     Raises NegotiationError when RDMA is switched off or the library cannot be loaded.
     """
     if device == "none":
@@ -154,6 +153,7 @@ def _import_pyverbs() -> Pyverbs:
     global _pyverbs
     if _pyverbs is not None:
         return _pyverbs
+    import_order.stop()
     root = logging.getLogger()
     # Importing pyverbs calls logging.basicConfig(), which leaves a root logger alone that has a handler.
     guard = logging.NullHandler()

@@ -50,6 +50,7 @@ class Client(asyncio.Protocol):
         self._watch = False  # reply() has more to do than passing bytes on
         self._answer = b""  # the first byte that came for a Kind.ASK command
         self._gone = False
+        self._joined = False  # its lane is its own for good, and bytes are passed unseen
         self._ended = False  # the client has sent its last byte
         self._opening: asyncio.Task[None] | None = None
 
@@ -339,6 +340,8 @@ class Client(asyncio.Protocol):
 
     def _replied(self) -> None:
         """After replies, when something waits for them."""
+        if self._joined:
+            return
         if self._paused & _SLOW and self._own is None:
             limit = self.front.client_buffer_bytes
             if self.transport.get_write_buffer_size() > limit:  # type: ignore[attr-defined]
@@ -421,6 +424,7 @@ class Client(asyncio.Protocol):
         """From here on the proxy only passes bytes."""
         lane = self.lane
         assert lane is not None
+        self._joined = True
         lane.flush()
         if self._paused & _SLOW:
             lane.transport.pause_reading()

@@ -30,7 +30,7 @@ def parse_command(data: bytes, pos: int) -> tuple[list[bytes], int] | None:
         if pos >= len(data):
             return None
         if data[pos] != 0x24:
-            raise ProtocolError(f"expected '$', got byte {data[pos]:#04x}")
+            raise ProtocolError(f"expected '$', got '{chr(data[pos])}'")
         head = _number(data, pos, "invalid bulk length")
         if head is None:
             return None

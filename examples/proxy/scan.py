@@ -273,7 +273,7 @@ class CommandScanner:
                 self.verdict = OTHER
                 break
             if not first and p[pos] != 36:
-                self._bad(f"expected '$', got byte {p[pos]:#04x}")
+                self._bad(f"expected '$', got '{chr(p[pos])}'")
                 break
             # The number behind "*" or "$", up to CR LF.
             at = pos + 1

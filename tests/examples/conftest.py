@@ -9,6 +9,9 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
+#: what carries the streams of an example
+MODES = ("tcp",)
+
 
 def pytest_sessionstart() -> None:
     """Compiles the proxy's scanner, as `make demo` does (nothing to do when it is up to date)."""

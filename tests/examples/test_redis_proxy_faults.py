@@ -14,9 +14,9 @@ import pytest
 import redis
 from demolib.processes import free_port
 
-from .conftest import EXAMPLES
+from .conftest import EXAMPLES, MODES
 from .stack import Stack, running, until
-from .test_redis_proxy import MODES, connections, read_exactly, read_to_end
+from .test_redis_proxy import connections, read_exactly, read_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,16 @@
+"""Says hello and prints the echo: python examples/echo_client.py [HOST PORT]"""
+
+import sys
+
+import anyio
+
+import aiordma
+
+
+async def main(host: str = "127.0.0.1", port: str = "7000") -> None:
+    async with await aiordma.connect(host, int(port)) as stream:
+        await stream.send(b"hello, RDMA")
+        print(f"{await stream.receive()!r} by {stream.path}")
+
+
+anyio.run(main, *sys.argv[1:])
