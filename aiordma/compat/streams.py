@@ -99,7 +99,8 @@ class RingStreamReader(asyncio.StreamReader):
 
     def ring_news(self) -> None:
         """See `aiordma.compat.contracts.PullReader`."""
-        self._wakeup_waiter()
+        if self._waiter is not None:
+            self._wakeup_waiter()
 
     def _failed(self, exc: BaseException) -> None:
         """The ring is broken: connection_lost() follows, and it sets the exception that reads raise."""
@@ -137,6 +138,8 @@ class RingStreamReader(asyncio.StreamReader):
             waker.share = 0
         size = len(self._data)
         while self._waiter is not None or not self._advance():
+            if self._pipe is not None and self._ring is not None:
+                self._ring.park_reading()
             await super()._wait_for_data(func_name)  # type: ignore[misc]
             waker.renew_share()
             if len(self._data) != size or self._eof:
@@ -281,6 +284,8 @@ class RingStreamReaderProtocol(PullProtocol, asyncio.StreamReaderProtocol):
             transport.spin_flush()
             if waker.share_overdue():
                 waker.share = 0
+            if self._paused:
+                transport.park_writing()
         await super()._drain_helper()  # type: ignore[misc]
 
 

@@ -201,8 +201,12 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._call_soon(self._pump)
 
     def _on_readable(self) -> None:
-        if self._reader is not None:
-            self._wake_reader()
+        reader = self._reader
+        if reader is not None:
+            if self._pipe.readable:
+                reader.ring_news()
+            else:
+                self._wake_reader()
         elif self._pumping:
             pass  # the pump is at work and looks until nothing is left
         elif asyncio.current_task(self._loop) is not None:
@@ -234,6 +238,14 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self.ring_failed(pipe.error)
         elif pipe.at_eof:
             self.ring_finished()
+
+    def park_reading(self) -> None:
+        """A reader is about to wait: the engine measures from here whether polling would have paid."""
+        self._pipe.on_readable = self._on_readable
+
+    def park_writing(self) -> None:
+        """The same for a task that waits in drain()."""
+        self._pipe.on_writable = self._on_writable
 
     def _receive_for_protocol(self) -> bool:
         try:
@@ -456,8 +468,9 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     def ring_failed(self, exc: BaseException) -> None:
         """The pipe does not work any more: connection_lost() with a ConnectionError."""
-        if isinstance(exc, anyio.ClosedResourceError):  # we have not closed it, so the peer or the engine has
-            exc = BrokenPipeError(errno.EPIPE, "the other end has closed the connection")
+        if isinstance(exc, anyio.ClosedResourceError):  # we have not closed it, so the peer has
+            closed = BrokenPipeError(errno.EPIPE, "the other end has closed the connection")
+            exc = self._pipe.error or closed
         error = as_connection_error(exc.__cause__ or exc)
         if self._loop.get_debug():
             _log.debug("%r: connection lost: %s", self, error)
