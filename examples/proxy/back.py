@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from .hello import HELLO, READY, Line, refusal
-from .net import Address, path_of, serve
+from .net import Address, Mode, path_of, serve
 from .pipe import join
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 4.0  # below the front's, so that the front hears the reason
 class Back:
     """Call `start()`, then `stop()`; both once."""
 
-    def __init__(self, listen: Address, redis: Address, *, mode: str) -> None:
+    def __init__(self, listen: Address, redis: Address, *, mode: Mode) -> None:
         self.listen = listen
         self.redis = redis
         self.mode = mode

@@ -11,7 +11,7 @@ from .commands import SHARED
 from .pool import Dialer, OwnLanes, SharedLanes
 
 if TYPE_CHECKING:
-    from .net import Address
+    from .net import Address, Mode
 
 logger = logging.getLogger("redis_proxy.front")
 
@@ -20,7 +20,7 @@ class Front:
     """Call `start()`, then `stop()`; both once."""
 
     def __init__(
-        self, listen: Address, to: Address, *, mode: str, streams: int, client_buffer_bytes: int
+        self, listen: Address, to: Address, *, mode: Mode, streams: int, client_buffer_bytes: int
     ) -> None:
         self.listen = listen
         self.client_buffer_bytes = client_buffer_bytes

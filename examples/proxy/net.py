@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 import aiordma
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+Mode = Literal["auto", "rdma", "tcp"]
+P = TypeVar("P", bound="asyncio.BaseProtocol")
 
 
 class Address(NamedTuple):
@@ -27,22 +30,21 @@ class Address(NamedTuple):
         return cls(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
 
 
-async def connect(factory: Callable[[], asyncio.Protocol], to: Address, mode: str) -> tuple[Any, Any]:
-    """A stream to the back."""
-    if hasattr(aiordma, "create_connection"):
-        return await aiordma.create_connection(factory, to.host, to.port, mode=mode)
-    return await asyncio.get_running_loop().create_connection(factory, to.host, to.port)
+async def connect(factory: Callable[[], P], to: Address, mode: Mode) -> tuple[asyncio.Transport, P]:
+    """A stream to the back. Raises OSError."""
+    transport, protocol = await aiordma.create_connection(factory, to.host, to.port, mode=mode)
+    return cast("asyncio.Transport", transport), protocol
 
 
-async def serve(factory: Callable[[], asyncio.Protocol], at: Address, mode: str) -> Any:
-    """The back's listener."""
-    if hasattr(aiordma, "create_server"):
-        return await aiordma.create_server(factory, at.host, at.port, mode=mode)
-    return await asyncio.get_running_loop().create_server(factory, at.host, at.port)
+async def serve(
+    factory: Callable[[], asyncio.BaseProtocol], at: Address, mode: Mode
+) -> asyncio.AbstractServer:
+    """The back's listener. Raises OSError."""
+    return await aiordma.create_server(factory, at.host, at.port, mode=mode)
 
 
 def path_of(transport: asyncio.BaseTransport) -> str:
     """ "rdma", or "tcp" with the reason."""
-    path = str(transport.get_extra_info("aiordma.path", "tcp"))
+    path = str(transport.get_extra_info("aiordma.path"))
     reason = transport.get_extra_info("aiordma.fallback_reason")
     return f"{path} ({reason})" if reason else path

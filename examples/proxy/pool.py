@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING, Protocol
 
 from .lane import BackAway, Greeting, Lane
-from .net import Address, connect, path_of
+from .net import Address, Mode, connect, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -30,7 +30,7 @@ class Waiting(Protocol):
 class Dialer:
     """Opens streams to the back."""
 
-    def __init__(self, to: Address, mode: str) -> None:
+    def __init__(self, to: Address, mode: Mode) -> None:
         self.to = to
         self.mode = mode
         self.opened = 0
