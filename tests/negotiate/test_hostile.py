@@ -81,7 +81,7 @@ async def test_random_messages(engine: Engine) -> None:
                     await client.send_eof()
                     while True:
                         await client.receive()
-                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                except (anyio.EndOfStream, anyio.BrokenResourceError, OSError):
                     pass
         async with await connect(LOCAL, listener.port) as friend:
             await check_echo(friend)
