@@ -170,6 +170,10 @@ class TcpPipe:
                 return fresh
         return self._nothing()
 
+    def poll_receive(self, max_bytes: int) -> bytes | None:
+        """try_receive(): there is nothing to poll here."""
+        return self.try_receive(max_bytes)
+
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill ``buf`` with what is there; -1 when nothing is, 0 at the end."""
         view = memoryview(buf).cast("B")

@@ -163,6 +163,10 @@ class MemoryPipe:
         self._take(memoryview(data))
         return bytes(data)
 
+    def poll_receive(self, max_bytes: int) -> bytes | None:
+        """try_receive(): there is nothing to poll here."""
+        return self.try_receive(max_bytes)
+
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill `buf` with what is there; -1 when there is nothing now, 0 when the peer has finished."""
         view = memoryview(buf).cast("B")
