@@ -62,5 +62,6 @@ cdef class CompletionQueue:
     cdef bint may_spin(self)
     cdef int spin_once(self, int64_t deadline) except -1
     cdef void spin_paid(self, int64_t started, int64_t ended)
+    cdef void will_park(self)
     cdef void spin_wasted(self)
     cdef int park(self) except -1

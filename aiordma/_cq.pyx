@@ -337,7 +337,6 @@ cdef class CompletionQueue:
         if not self.armed and not self.closed:
             self.arm()
             self.flush()
-        self.parked_at = clock_ns()
         return 0
 
     # ---- hybrid polling
@@ -371,6 +370,11 @@ cdef class CompletionQueue:
         self.spin_hits += 1
         if self.spin_fixed_ns < 0:
             self.spin_ns = min(self.spin_max_ns, max(self.spin_ns, 4 * (ended - started)))
+
+    cdef void will_park(self):
+        """An operation found nothing and will wait: how long, tells whether polling would have paid."""
+        if self.spin_fixed_ns < 0:
+            self.parked_at = clock_ns()
 
     cdef void spin_wasted(self):
         if self.spin_fixed_ns < 0:

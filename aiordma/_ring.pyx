@@ -115,7 +115,13 @@ cdef class RingPipe(Connection):
     # ---- state
 
     @property
+    def is_closed(self) -> bool:
+        """This side has closed it."""
+        return self.closed
+
+    @property
     def is_finished(self) -> bool:
+        """Closed, and nothing of it is in use any more."""
         return self.finished
 
     @property
@@ -466,6 +472,7 @@ cdef class RingPipe(Connection):
         if self._holds(reading):
             return True
         if not cq.may_spin():
+            cq.will_park()
             return False
         cq.spins += 1
         started = clock_ns()
@@ -478,6 +485,7 @@ cdef class RingPipe(Connection):
             cq.flush()
         if not self._holds(reading):
             cq.spin_wasted()
+            cq.will_park()
             return False
         return True
 

@@ -8,6 +8,7 @@ may be changed while an engine runs (:meth:`Config.changed`), *offline* ones are
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -171,12 +172,8 @@ class Config:
         :raises ValueError: naming the variable, its value, and what is allowed.
         """
         environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for row in settings():
-            text = environ.get(row.variable, "").strip()
-            if text and row.name not in overrides:
-                values[row.name] = _parse(row, text)
-        return cls(**{**values, **overrides})
+        texts = tuple([environ.get(variable, "") for variable in _variables()])
+        return _parsed(texts) if not overrides else _parse_all(texts, overrides)
 
     def changed(self, **changes: Any) -> Config:
         """A copy with *online* settings changed.
@@ -206,6 +203,25 @@ def settings() -> list[Setting]:
         )
         for field in dataclasses.fields(Config)
     ]
+
+
+@functools.cache
+def _variables() -> tuple[str, ...]:
+    return tuple(row.variable for row in settings())
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(texts: tuple[str, ...]) -> Config:
+    """Every connection that is given no settings asks the environment: it is parsed when it has changed."""
+    return _parse_all(texts, {})
+
+
+def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
+    values: dict[str, Any] = {}
+    for row, text in zip(settings(), texts, strict=True):
+        if text.strip() and row.name not in overrides:
+            values[row.name] = _parse(row, text.strip())
+    return Config(**{**values, **overrides})
 
 
 def _parse(row: Setting, text: str) -> Any:

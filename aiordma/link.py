@@ -99,11 +99,17 @@ class Link:
     """One QP in use.
 
     :param peer: the other end, for people.
-    :param on_active: called once when Confirm Link has passed; :param on_failed: called once with the reason.
+    :param on_failed: called once with the reason.
+    :param in_use: whether anybody would miss it.
     """
 
     def __init__(
-        self, engine: Engine, parts: LinkParts, peer: str, on_failed: Callable[[BaseException], None]
+        self,
+        engine: Engine,
+        parts: LinkParts,
+        peer: str,
+        on_failed: Callable[[BaseException], None],
+        in_use: Callable[[], bool],
     ) -> None:
         self.engine, self.parts, self.peer = engine, parts, peer
         self.state = LinkState.SETTING_UP
@@ -115,6 +121,7 @@ class Link:
             config.keepalive_ms / 1000, config.keepalive_timeout_ms / 1000, engine.waker.now()
         )
         self._on_failed = on_failed
+        self._in_use = in_use
         self._confirmed = engine.waker.new_waiter()
         self._response: llc.ConfirmLink | None = None
         parts.qp.to_init()
@@ -209,7 +216,7 @@ class Link:
             return
         self.failure = reason
         self.state = LinkState.FAILED
-        level = logging.DEBUG if self.engine.closed else logging.WARNING
+        level = logging.WARNING if self._in_use() and not self.engine.closed else logging.DEBUG
         logger.log(level, "link to %s lost: %s", self.peer, reason)
         try:
             self.parts.qp.to_error()
@@ -245,6 +252,12 @@ class Link:
         self.look(self.engine.waker.now())
 
     # ---- end
+
+    def say_goodbye(self) -> None:
+        """Tell the peer, if it can still be told, that this end is closing: it need not find out by retries."""
+        if self.state is LinkState.ACTIVE:
+            reason = llc.DeleteReason.OPERATOR
+            self.queue_pair.send_llc(llc.DeleteLink(reason=reason, all_links=True, orderly=True).encode())
 
     def close(self) -> LinkParts:
         """Stop dispatching; the parts go back to the caller (to be recycled or closed)."""

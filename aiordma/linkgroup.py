@@ -35,7 +35,7 @@ class LinkGroup:
         self._closed = False
         parts = engine.take_parts()
         try:
-            self.link = Link(engine, parts, peer, self._on_link_failed)
+            self.link = Link(engine, parts, peer, self._on_link_failed, self._in_use)
         except BaseException:
             parts.close()
             raise
@@ -53,6 +53,9 @@ class LinkGroup:
     @property
     def setting_up(self) -> bool:
         return self.link.state is LinkState.SETTING_UP
+
+    def _in_use(self) -> bool:
+        return any(not member.pipe.is_closed for member in self.members)
 
     async def wait_ready(self) -> bool:
         """Wait until the set-up has ended; whether the group can be used."""
@@ -94,6 +97,7 @@ class LinkGroup:
         self.engine.all_groups.discard(self)
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
+        self.link.say_goodbye()
         self.link.queue_pair.break_link(LinkError("closed by this side"))
         for member in list(self.members):
             member.pipe.abort()
