@@ -4,6 +4,7 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class Endpoint: ...
+
 @disjoint_base
 class Starving: ...
 

@@ -217,7 +217,8 @@ class Link:
         self.failure = reason
         self.state = LinkState.FAILED
         level = logging.WARNING if self._in_use() and not self.engine.closed else logging.DEBUG
-        logger.log(level, "link to %s lost: %s", self.peer, reason)
+        text = reason.reason if isinstance(reason, LinkError) else reason
+        logger.log(level, "link to %s lost: %s", self.peer, text)
         try:
             self.parts.qp.to_error()
         except VerbsError as error:
@@ -254,7 +255,7 @@ class Link:
     # ---- end
 
     def say_goodbye(self) -> None:
-        """Tell the peer, if it can still be told, that this end is closing: it need not find out by retries."""
+        """Tell the peer, if it can still be told, that this end closes: it need not find out by retries."""
         if self.state is LinkState.ACTIVE:
             reason = llc.DeleteReason.OPERATOR
             self.queue_pair.send_llc(llc.DeleteLink(reason=reason, all_links=True, orderly=True).encode())

@@ -55,7 +55,7 @@ class LinkGroup:
         return self.link.state is LinkState.SETTING_UP
 
     def _in_use(self) -> bool:
-        return any(not member.pipe.is_closed for member in self.members)
+        return any(not (member.pipe.is_closed or member.pipe.peer_gone) for member in self.members)
 
     async def wait_ready(self) -> bool:
         """Wait until the set-up has ended; whether the group can be used."""

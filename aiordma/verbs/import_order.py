@@ -1,7 +1,8 @@
 """Keeps the promise that aiordma may be imported long before it is used, and pyverbs in between.
 
 The software device must be loaded before pyverbs, but ``import aiordma`` shall not load a library that nobody
-may need. So importing aiordma only puts a watcher among the import system's finders: it finds nothing, and the
+may need. So importing aiordma only puts a watcher among the import system's finders: it finds nothing, and
+the
 moment anybody imports pyverbs it loads the software device, if that is the one that would be used.
 """
 
