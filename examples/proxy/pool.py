@@ -190,12 +190,14 @@ class OwnLanes:
                 lane.close()
 
     async def _clean(self, lane: Lane, protocol: int) -> None:
+        idle = self._idle[protocol]
         try:
-            if len(self._idle[protocol]) < MAX_IDLE and await lane.ask(b"RESET") == b"+RESET\r\n":
+            if len(idle) < MAX_IDLE and await lane.ask(b"RESET") == b"+RESET\r\n":
                 if protocol == 3:
                     await to_resp3(lane)
-                self._idle[protocol].append(lane)
-                return
+                if len(idle) < MAX_IDLE:  # others may have come meanwhile
+                    idle.append(lane)
+                    return
         except BackAway:
             return
         except asyncio.CancelledError:
