@@ -57,9 +57,14 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 	  { echo "The build failed; the reason is above. A stale build directory is cured by 'make clean'." >&2; exit 1; }
 	@touch $@
 
+# The example proxy runs as plain Python, too; its scanner is several times faster when compiled.
+.venv/.examples: .venv/.installed examples/proxy/scan.py examples/proxy/scan.pxd
+	@cd examples && ../$(PY) -m Cython.Build.Cythonize -i -q proxy/scan.py
+	@touch $@
+
 # ---- checks ------------------------------------------------------------------------------------------------
 
-test: install ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
+test: install .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
 	$(PY) -m pytest -q $(ARGS)
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
@@ -104,9 +109,10 @@ docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)
 	$(PY) -m benchmarks $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
-demo: install ## a real Redis behind the RDMA proxy, checked and measured
+demo: install .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)
 
 clean: ## remove everything that is made, the .venv too
-	rm -rf build dist .venv docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build dist .venv docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info \
+	  examples/proxy/*.so examples/proxy/*.c examples/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

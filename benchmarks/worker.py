@@ -68,10 +68,11 @@ async def _measure(peer: Peer, bench: Bench, workloads: list[str]) -> None:
         workload = importlib.import_module(f".workloads.{name}", __package__)
         try:
             found[name] = await workload.measure(bench)
+        except WrongPathError:
+            raise
         except Exception as error:  # one workload that fails must not cost the others' numbers
             errors[name] = _reason(error)
-            if not isinstance(error, WrongPathError):
-                traceback.print_exc()
+            traceback.print_exc()
     _say({"results": found, "errors": errors})
 
 
@@ -103,6 +104,8 @@ def main() -> None:
         else:
             bench = Bench(peer.transport(), options.address, options.seconds, options.quick, peer.path)
             _run(_measure(peer, bench, options.workloads.split(",")), peer.loop)
+    except WrongPathError as error:
+        _say({"failed": str(error)})
     except Exception as error:
         traceback.print_exc()
         _say({"failed": _reason(error)})

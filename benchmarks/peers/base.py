@@ -14,6 +14,10 @@ class Connection(Protocol):
     def path(self) -> str | None:
         """ "rdma" or "tcp" where aiordma carries the bytes; None for the others."""
 
+    @property
+    def fallback_reason(self) -> object:
+        """Why aiordma took TCP; None otherwise."""
+
     async def start_echo(self, size: int) -> None:
         """Ask the server to echo messages of `size` bytes."""
 

@@ -59,6 +59,10 @@ class ByteStreamConnection:
     def path(self) -> str | None:
         return getattr(self.stream, "path", None)
 
+    @property
+    def fallback_reason(self) -> object:
+        return getattr(self.stream, "fallback_reason", None)
+
     async def start_echo(self, size: int) -> None:
         await self.stream.send(REQUEST.pack(ECHO, size))
 

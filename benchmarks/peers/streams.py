@@ -56,6 +56,10 @@ class StreamsConnection:
         path: str | None = self.writer.get_extra_info("aiordma.path")
         return path
 
+    @property
+    def fallback_reason(self) -> object:
+        return self.writer.get_extra_info("aiordma.fallback_reason")
+
     async def start_echo(self, size: int) -> None:
         self.writer.write(REQUEST.pack(ECHO, size))
 

@@ -46,6 +46,7 @@ async def _serve_one(endpoint: Any) -> None:
 
 class UcxxConnection:
     path = None
+    fallback_reason = None
 
     def __init__(self, endpoint: Any) -> None:
         self.endpoint = endpoint

@@ -24,8 +24,9 @@ class Bench:
         connection = await self.transport.connect(self.address)
         path = connection.path
         if path != self.expected_path:
+            reason = connection.fallback_reason
             await connection.close()
-            raise WrongPathError(f"the bytes travel by {path or 'TCP'}, not by {self.expected_path}")
+            raise WrongPathError(f"the bytes travel by {path}, not by {self.expected_path}: {reason}")
         return connection
 
 
