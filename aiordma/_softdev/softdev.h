@@ -69,7 +69,8 @@ static inline void soft_unlock(struct soft_lock *lock)
 
 struct soft_qp;
 struct soft_cq;
-struct soft_lane;
+struct soft_out;
+struct soft_in;
 struct soft_door;
 struct soft_slab;
 struct soft_wqe;
@@ -94,7 +95,7 @@ struct soft_pd {
 
 /* What a key opens. MRs and bound MWs; found through soft_key_find(). */
 struct soft_region {
-	uint32_t key;                /* index << 8 | tag */
+	_Atomic(uint32_t) key;       /* index << 8 | tag */
 	uint32_t access;             /* enum ibv_access_flags */
 	uint64_t base;               /* first address as the peer names it */
 	uint64_t length;
@@ -103,6 +104,8 @@ struct soft_region {
 	uint32_t qp_num;             /* type 2 MW: the only QP that may use it; else 0 */
 	uint64_t serial;             /* never used twice; also in the published key table */
 	struct soft_slab *slab;      /* shareable memory all of it lies in, or NULL */
+	bool window;                 /* of an MW: never a local key */
+	struct soft_region *older;   /* MW: earlier binding, freed with the MW */
 };
 
 struct soft_mr {
@@ -113,8 +116,11 @@ struct soft_mr {
 
 struct soft_mw {
 	struct ibv_mw mw;
-	struct soft_region region;   /* pd == NULL while not bound */
+	struct soft_lock lock;
+	struct soft_region *bound;   /* immutable once published; NULL: not bound */
+	struct soft_region *retired;
 	struct soft_mr *mr;
+	uint32_t index;              /* of its key */
 };
 
 struct soft_ah {
@@ -125,6 +131,7 @@ struct soft_ah {
 
 struct soft_chan {
 	struct ibv_comp_channel chan; /* chan.fd is the eventfd: readable while an event may be waiting */
+	uint64_t id;                 /* never used twice in this process */
 	struct soft_lock lock;
 	struct soft_cq *head, **tail; /* CQs with undelivered events */
 	struct soft_cq *members;      /* all CQs of the channel */
@@ -152,12 +159,16 @@ struct soft_cq {
 	struct soft_cqe *ring;
 	atomic_uint head, tail;      /* written under lock; read without it to see that there is nothing */
 	bool overrun;
-	atomic_uint idle_polls;      /* empty polls since something was found: when to kick a silent peer */
+	atomic_bool broken;          /* overrun, and its QPs are to fail */
+	atomic_uint idle_polls;      /* empty polls while sends wait for a peer */
+	atomic_uint waiting;         /* QPs with signaled work that a peer process has not acknowledged */
 
 	struct soft_lock slot_lock;
 	struct soft_qp *_Atomic *slots; /* QPs by door bit */
 	atomic_uint slots_used;      /* highest slot ever used + 1 */
-	atomic_uint users;           /* QPs and SRQs: ibv_destroy_cq answers EBUSY */
+	uint32_t slot_hint;          /* no free slot below */
+	atomic_uint users;           /* QPs: ibv_destroy_cq answers EBUSY */
+	atomic_uint pins;            /* threads inside that found it in a list: ibv_destroy_cq waits */
 
 	struct soft_cq *chan_next, *event_next;
 	unsigned events_queued;      /* under chan.lock */
@@ -185,7 +196,7 @@ struct soft_srq {
 	uint32_t srq_limit;          /* 0: not armed */
 	uint32_t number;
 	atomic_uint users;
-	atomic_uint starved;         /* QPs that wait for a receive of this SRQ */
+	bool starved;                /* some QP waits for a receive; under lock */
 };
 
 struct soft_qp {
@@ -198,26 +209,39 @@ struct soft_qp {
 	struct ibv_qp_attr attr;
 	struct ibv_qp_cap cap;
 	bool sq_sig_all;
+	bool remote;                 /* RC, UC: the destination is in another process */
 	struct soft_srq *srq;
 	uint32_t send_slot, recv_slot; /* bits in the doors of its CQs */
-	struct soft_ex *ex;          /* qp_ex.c: state between wr_start and wr_complete */
+	struct soft_ex *ex;          /* qp_ex.c: state between wr_start and wr_complete; freed by soft_ex_free */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock sq_lock;
 	struct soft_wqe *sq;
+	struct ibv_sge *sq_sge;      /* cap.max_send_sge for each entry: copies, made when a WR has to wait */
 	uint32_t sq_mask;
 	uint32_t sq_head, sq_next, sq_tail; /* oldest not complete; next to carry out; next to post */
-	uint64_t sq_msn;             /* last message number given out */
-	struct soft_lane *out;       /* to a QP of another process, or NULL */
-	uint64_t deadline_ns;        /* something of the send queue fails then; 0: nothing */
-	uint32_t wait;               /* enum soft_wait: why the send queue stands still */
+	uint32_t wait;               /* enum soft_wait: why sq_next stands still */
+	bool met;                    /* the destination has answered: its going away is a failure at once */
+	struct soft_out *out;        /* requester's end of the lane to a QP of another process, or NULL */
+	uint32_t waited, waited_wqe; /* the wait that deadline_ns is of */
+	uint8_t rnr_timer;           /* of the destination */
+	_Atomic(uint64_t) deadline_ns; /* the waiting WR fails then (CLOCK_MONOTONIC); 0: never */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock rq_lock;
 	struct soft_rq rq;
-	struct soft_lane *in;        /* from a QP of another process, or NULL */
+	struct soft_in *in;          /* responder's end of the lane from a QP of another process, or NULL */
+	struct soft_rwqe *srq_wqe;   /* SRQ: copy of the receive in use */
+	struct soft_rwqe *current;   /* receive that a message is being placed in, or NULL */
 	atomic_bool starved;         /* a message waits for a receive */
-	atomic_bool fail;            /* to be moved to ERR as soon as no lock is held */
+	_Atomic(uint64_t) rnr_deadline_ns; /* it is refused then; 0: never */
 
-	struct soft_qp *next;        /* free list; timer list */
+	atomic_bool fail_queued, pump_queued;
+	struct soft_qp *after_fail, *after_pump; /* struct soft_after's lists */
+	struct soft_qp *next;        /* free list */
+	struct soft_qp *service_next; /* what the progress thread has to do for it: attach.c */
+	uint32_t service;            /* under soft_proc.service_lock */
+	bool service_queued;
+	atomic_uint mcast;           /* multicast groups it is attached to */
+	_Atomic(uint64_t) attempt;   /* numbers the tries to reach its destination */
 };
 
 /* ---- device.c ------------------------------------------------------------------------------------- */

@@ -1,0 +1,68 @@
+/*
+ * Unreliable datagrams.
+ */
+#include <string.h>
+
+#include "engine.h"
+
+enum { UD_MTU = 4096 };
+
+/* What came for a UD QP: the first 40 bytes of its receive are for the routing header (IBTA 10.4.1.2). */
+void soft_ud_receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+		     const char *payload, struct soft_after *after)
+{
+	struct soft_rx whole = *rx;
+
+	if (!soft_receives(soft_state(b)) || b->qp.qp_type != IBV_QPT_UD || qkey != b->attr.qkey)
+		return;
+	if (!soft_rq_take(b)) {
+		atomic_store(&b->starved, false);
+		return;
+	}
+	if (rx->length + SOFT_GRH_BYTES > b->current->length) {
+		soft_rx_receive_error(b, IBV_WC_LOC_LEN_ERR, after);
+		return;
+	}
+	if (soft_rx_place(b, 0, (const char *)grh, SOFT_GRH_BYTES, after) ||
+	    soft_rx_place(b, SOFT_GRH_BYTES, payload, rx->length, after))
+		return;
+	whole.length += SOFT_GRH_BYTES;
+	whole.grh = true;
+	soft_rx_receive_done(b, &whole, after);
+}
+
+enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+{
+	struct soft_rx rx = {
+		.opcode = wqe->opcode,
+		.solicited = wqe->flags & IBV_SEND_SOLICITED,
+		.imm = wqe->imm,
+		.src_qp = qp->qp.qp_num,
+		.length = wqe->length,
+	};
+	/* A queue key with the highest bit set stands for the QP's own (IBTA 10.2.5). */
+	uint32_t qkey = wqe->ud.qkey & 0x80000000u ? qp->attr.qkey : wqe->ud.qkey;
+	const struct soft_ah *ah = wqe->ud.ah;
+	uint8_t grh[SOFT_GRH_BYTES];
+	char payload[UD_MTU];
+
+	if (wqe->length > UD_MTU) {
+		wqe->status = IBV_WC_LOC_LEN_ERR;
+		return SOFT_RUN_DONE;
+	}
+	if (ah->ah.pd != qp->qp.pd || !soft_wqe_gather(qp, wqe, 0, payload, wqe->length)) {
+		wqe->status = ah->ah.pd != qp->qp.pd ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_LOC_PROT_ERR;
+		return SOFT_RUN_DONE;
+	}
+	if (soft_fault(SOFT_FAULT_DROP) || !soft_gid_is_local(to_ctx(qp->qp.context), &ah->attr.grh.dgid))
+		return SOFT_RUN_DONE;
+	soft_grh_write(grh, &ah->sgid, &ah->attr.grh, wqe->length);
+	struct soft_qp *b = soft_qp_find(wqe->ud.qpn);
+	if (b) {
+		soft_lock(&b->rq_lock);
+		if (atomic_load(&b->number) == wqe->ud.qpn)
+			soft_ud_receive(b, &rx, qkey, grh, payload, after);
+		soft_unlock(&b->rq_lock);
+	}
+	return SOFT_RUN_DONE;
+}
