@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     ClientConnected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 
 _CHUNK_BYTES = 64 * 1024
+#: most bytes read ahead of the program, while it waits for room to write
+_READ_AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class RingStreamReader(asyncio.StreamReader):
@@ -47,6 +49,7 @@ class RingStreamReader(asyncio.StreamReader):
         self._pipe: Pipe | None = None  # None: not now (paused), not any more, or never
         self._ring: RingTransport | None = None
         self._waker = wake.current()
+        self._reads_ahead = False
         super().__init__(limit=limit, loop=loop)
 
     # ---- what asyncio and others see as the buffer -------------------------------------------------------
@@ -101,6 +104,21 @@ class RingStreamReader(asyncio.StreamReader):
         """See `aiordma.compat.contracts.PullReader`."""
         if self._waiter is not None:
             self._wakeup_waiter()
+        elif self._reads_ahead:
+            self.read_ahead(True)
+
+    def read_ahead(self, on: bool) -> None:
+        """The program writes and the peer's ring is full: take what arrives off the ring meanwhile.
+
+        Two programs that each write a few MiB before they read get along on TCP, whose buffers in the kernel
+        grow to that size. On rings, which do not grow, both would wait for the other for ever.
+        """
+        self._reads_ahead = on
+        pipe = self._pipe
+        if on and pipe is not None and pipe.readable:
+            room = _READ_AHEAD_BYTES - len(self._data)
+            if room > 0:
+                self._move(pipe, room)
 
     def _failed(self, exc: BaseException) -> None:
         """The ring is broken: connection_lost() follows, and it sets the exception that reads raise."""
@@ -137,13 +155,18 @@ class RingStreamReader(asyncio.StreamReader):
         if pipe is not None and self._waiter is None and pipe.spin_readable() and waker.share_overdue():
             waker.share = 0
         size = len(self._data)
-        while self._waiter is not None or not self._advance():
-            if self._pipe is not None and self._ring is not None:
-                self._ring.park_reading()
+        while self._waiter is not None or not (self._advance() or self._park()):
             await super()._wait_for_data(func_name)  # type: ignore[misc]
             waker.renew_share()
             if len(self._data) != size or self._eof:
                 return
+
+    def _park(self) -> bool:
+        """Before waiting; what comes in by this is announced to nobody yet, so look again: whether it did."""
+        if self._pipe is None or self._ring is None:
+            return False
+        self._ring.park_reading()
+        return self._advance()
 
     async def read(self, n: int = -1) -> bytes:
         """See asyncio."""
@@ -273,6 +296,18 @@ class RingStreamReaderProtocol(PullProtocol, asyncio.StreamReaderProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handler of a server's connection with writers of our own class."""
         connection_made(self, transport, super().connection_made, {})
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        super().pause_writing()
+        if (reader := self.pull_reader()) is not None:
+            reader.read_ahead(True)
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        super().resume_writing()
+        if (reader := self.pull_reader()) is not None:
+            reader.read_ahead(False)
 
     async def _drain_helper(self) -> None:
         transport = self._transport

@@ -81,8 +81,8 @@ class MemoryPipe:
     path = "memory"
 
     def __init__(self, out: _Direction, inc: _Direction, schedule: Schedule | None, spin: bool) -> None:
-        self.on_readable: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
+        self._on_readable: Callable[[], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
         self._out = out
         self._in = inc
         self._schedule = schedule
@@ -96,6 +96,32 @@ class MemoryPipe:
         self._coming_error: BaseException | None = None
         self._sock: socket.socket | None = None
         self._sent = self._received = self._short = self._spins = self._hits = 0
+
+    @property
+    def on_readable(self) -> Callable[[], None] | None:
+        """Called when data, EOF or an error arrives.
+
+        Setting it is what an operation does before it waits, and so polls: with ``spin``, what is on its way
+        arrives, which calls the callback at once.
+        """
+        return self._on_readable
+
+    @on_readable.setter
+    def on_readable(self, callback: Callable[[], None] | None) -> None:
+        self._on_readable = callback
+        if callback is not None and self._spin:
+            self._deliver()
+
+    @property
+    def on_writable(self) -> Callable[[], None] | None:
+        """Called when credit comes back after a short try_send(), or an error. Setting it polls, too."""
+        return self._on_writable
+
+    @on_writable.setter
+    def on_writable(self, callback: Callable[[], None] | None) -> None:
+        self._on_writable = callback
+        if callback is not None and self._spin:
+            self._deliver()
 
     # ---- sending ------------------------------------------------------------------------------------
 
@@ -256,7 +282,7 @@ class MemoryPipe:
     def _end(self) -> None:
         self._closed = True
         self._in.closed = True
-        self.on_readable = self.on_writable = None
+        self._on_readable = self._on_writable = None
         if self._sock is not None:
             self._sock.close()
         self._notify_peer()

@@ -165,6 +165,17 @@ def test_nothing_arrives_before_delivery_unless_polled_for() -> None:
     assert d.statistics().spin_hits == 1
 
 
+def test_setting_a_callback_polls() -> None:
+    steps = Steps()
+    calls: list[str] = []
+    a, b = memory_pipe_pair(4, delivery=steps.append, spin=True)
+    assert a.try_send(b"12345") == 4
+    b.on_readable = lambda: calls.append("readable")
+    assert b.try_receive(4) == b"1234"
+    a.on_writable = lambda: calls.append("writable")
+    assert calls == ["readable", "writable"]
+
+
 def test_bad_arguments() -> None:
     a, b = immediate()
     with pytest.raises(ValueError, match="max_bytes"):

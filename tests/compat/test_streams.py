@@ -14,6 +14,7 @@ from aiordma.compat.streams import (
     RingStreamReaderProtocol,
     ring_streams,
 )
+from aiordma.compat.transport import RingTransport
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 
 from .recorder import connect_pipe, settle
@@ -110,6 +111,23 @@ async def test_reads_wait_for_data(spin: bool) -> None:
             assert await task == data
         else:
             assert await task == data[:1]
+    await close(writer)
+
+
+async def test_data_that_comes_while_a_reader_parks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parking polls a last time, and what that finds is announced before anybody waits."""
+    reader, writer, far = await against_pipe(delivery="immediate")
+    park = RingTransport.park_reading
+
+    def park_and_find(transport: RingTransport) -> None:
+        park(transport)
+        far.try_send(b"x;")
+
+    monkeypatch.setattr(RingTransport, "park_reading", park_and_find)
+    with anyio.fail_after(20):
+        assert await reader.read(2) == b"x;"
+        assert await reader.readexactly(2) == b"x;"
+        assert await reader.readuntil(b";") == b"x;"
     await close(writer)
 
 
@@ -279,6 +297,48 @@ async def test_data_that_comes_with_the_cancellation_stays() -> None:
     assert await reader.read(10) == b"precious"
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.read(1), 0)
+    await close(writer)
+
+
+async def test_writing_much_before_reading_does_not_deadlock(spin: bool) -> None:
+    """On TCP the buffers of the kernel make this work, up to a few MiB."""
+    (reader, writer), (peer_reader, peer) = await stream_pair(4096, spin=spin)
+
+    async def echo() -> None:
+        while data := await peer_reader.read(10_000):
+            peer.write(data)
+            await peer.drain()
+
+    task = asyncio.ensure_future(echo())
+    data = bytes(range(256)) * 8192
+    with anyio.fail_after(30):
+        for _ in range(2):
+            writer.write(data)
+            await writer.drain()
+            assert await reader.readexactly(len(data)) == data
+        writer.write_eof()
+        await task
+    await close(writer, peer)
+
+
+async def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiordma.compat.streams._READ_AHEAD_BYTES", 1000)
+    reader, writer, far = await against_pipe(64)
+    writer.transport.set_write_buffer_limits(high=10)
+    assert far.try_send(b"x" * 100) == 64
+    await settle()
+    assert far.writable == 0
+    writer.write(b"y" * 200)
+    sent = 64
+    for _ in range(100):
+        await settle(2)
+        sent += far.try_send(b"x" * 64)
+    assert sent == 1064  # and the ring
+    far_got = 0
+    while far_got < 200:
+        far_got += len(far.try_receive(100) or b"")
+        await settle(2)
+    assert await reader.readexactly(1064) == b"x" * 1064
     await close(writer)
 
 
