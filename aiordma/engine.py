@@ -58,7 +58,7 @@ class Engine:
     def __init__(self, waker: Waker, config: Config) -> None:
         self.waker, self.config = waker, config
         self.engine_id = secrets.token_bytes(16)
-        #: Groups that new connections can join, by (peer's engine id, our role); all there are, failed ones too.
+        #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
         self.groups: dict[tuple[bytes, str], LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
         self.closed = False
