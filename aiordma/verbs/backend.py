@@ -244,8 +244,9 @@ def _prove_interposed(api: Pyverbs, soft: SoftLibrary) -> None:
     if soft.calls() == before:
         raise NegotiationError(
             Code.NO_SOFT_DEVICE,
-            "pyverbs was imported before aiordma and is bound to the real libibverbs; import aiordma first, "
-            "or start the program with `aiordma run -- python ...`",
+            "pyverbs was imported before it and is bound to the real libibverbs; import aiordma before pyverbs "
+            "(where the kernel has RDMA devices of its own also set AIORDMA_DEVICE=soft), or start the program "
+            "with `aiordma run -- python ...`",
         )
 
 

@@ -102,12 +102,12 @@ def test_a_library_that_is_missing_or_broken_is_a_reason(
 def test_pyverbs_imported_before_the_software_device_is_noticed() -> None:
     output = reason("import pyverbs.device\n")
     assert output.startswith(str(int(Code.NO_SOFT_DEVICE)))
-    assert "imported before aiordma" in output
+    assert "pyverbs was imported before it" in output
     assert "aiordma run" in output
 
 
 def test_after_import_of_aiordma_others_may_import_pyverbs() -> None:
-    assert reason("import aiordma, pyverbs.device\n").startswith("opened")
+    assert reason("import aiordma, pyverbs.device\n", AIORDMA_DEVICE="soft").startswith("opened")
 
 
 @pytest.mark.parametrize("environment", [{"AIORDMA_DEVICE": "none"}, {"AIORDMA_MODE": "tcp"}])
