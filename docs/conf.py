@@ -11,13 +11,13 @@ version = release
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-exclude_patterns = ["_build"]
+# The results are included by benchmarks.md.
+exclude_patterns = ["_build", "benchmarks-results.md"]
 nitpicky = False
 
 html_theme = "furo"
