@@ -51,7 +51,8 @@ def _python_blocks(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
 def test_the_first_programs_are_whole_programs(name: str) -> None:
-    blocks = [block for block in _python_blocks((ROOT / name).read_text(encoding="utf-8")) if ".run(" in block]
+    text = (ROOT / name).read_text(encoding="utf-8")
+    blocks = [block for block in _python_blocks(text) if ".run(" in block]
     assert blocks
     for block in blocks:
         compile(block, name, "exec")
