@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Code, NegotiationError, VerbsError
 from . import hardware, import_order, softlib
 from .device import Backend, DeviceLimits, Pyverbs, inspect, translated
-from .fork import protect
+from .lifetime import protect
 
 if TYPE_CHECKING:
     from .softlib import SoftLibrary
@@ -244,9 +244,9 @@ def _prove_interposed(api: Pyverbs, soft: SoftLibrary) -> None:
     if soft.calls() == before:
         raise NegotiationError(
             Code.NO_SOFT_DEVICE,
-            "pyverbs was imported before it and is bound to the real libibverbs; import aiordma before pyverbs "
-            "(where the kernel has RDMA devices of its own also set AIORDMA_DEVICE=soft), or start the program "
-            "with `aiordma run -- python ...`",
+            "pyverbs was imported before it and is bound to the real libibverbs; import aiordma before "
+            "pyverbs (where the kernel has RDMA devices of its own, set AIORDMA_DEVICE=soft too), or start "
+            "the program with `aiordma run -- python ...`",
         )
 
 

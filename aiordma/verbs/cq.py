@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from .device import Backend, translated
-from .fork import protect
+from .lifetime import protect
 
 
 class CompletionQueue:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Code, NegotiationError, VerbsError
 from .abi import IBV_LINK_LAYER_ETHERNET, GidType, Mtu, PortState
-from .fork import protect
+from .lifetime import protect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

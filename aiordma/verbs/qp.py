@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import VerbsError
 from .abi import IBV_QPT_RC, Access, Mtu, QpMask, QpState
 from .device import Backend, format_gid, translated
-from .fork import protect
+from .lifetime import protect
 
 if TYPE_CHECKING:
     from .cq import CompletionQueue

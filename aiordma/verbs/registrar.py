@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import VerbsError
 from .abi import Access
 from .device import Backend, translated
-from .fork import protect
+from .lifetime import protect
 from .memory import Region
 
 _LOCAL = Access.LOCAL_WRITE

@@ -7,6 +7,8 @@ import gc
 import importlib
 import os
 import select
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -259,6 +261,23 @@ def test_events_read_well() -> None:
     assert str(DeviceEvent(EventType.DEVICE_FATAL, "device", 0)) == "DEVICE_FATAL"
     assert str(DeviceEvent(99, "device", 0)) == "event 99"
     assert not DeviceEvent(EventType.COMM_EST, "qp", 5).is_fatal
+
+
+def test_an_interpreter_that_ends_with_everything_open_is_quiet() -> None:
+    program = """
+from aiordma.verbs.backend import open_backend
+from aiordma.verbs.cq import CompletionQueue
+from aiordma.verbs.memory import MemoryPool
+from aiordma.verbs.qp import QpSize, RcQp
+from aiordma.verbs.registrar import DeviceRegistrar
+backend = open_backend()
+pd = backend.alloc_pd()
+queue = CompletionQueue(backend, 64)
+qp = RcQp(backend, pd, queue, QpSize())
+block = MemoryPool().arena(DeviceRegistrar(backend, pd, remote=True)).allocate(4096)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def in_child(check: Any) -> str:

@@ -1,0 +1,35 @@
+"""Device objects at the two moments when Python's garbage collector must not destroy them.
+
+After fork(), the child shares its parent's device files. If its collector destroyed the copies of the
+parent's pyverbs objects, it would destroy the parent's QPs and regions. And when an interpreter ends with
+objects still open, its collector takes them in any order, where verbs allow only one (a PD goes after its QPs
+and regions); the kernel, and the software device's peers, clean up after a process by themselves. So they are
+kept both times.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import weakref
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_objects: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def protect(obj: _T) -> _T:
+    """Have a forked child, and the interpreter's end, leave ``obj`` (a pyverbs object) alone. Returns it."""
+    _objects.add(obj)
+    return obj
+
+
+def _immortalise() -> None:
+    for obj in list(_objects):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(obj))
+    _objects.clear()
+
+
+os.register_at_fork(after_in_child=_immortalise)
+atexit.register(_immortalise)
