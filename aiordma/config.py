@@ -137,7 +137,7 @@ class Config:
         online=True,
     )
     head_start_ms: int = _number(
-        250,
+        1_000,
         (0, 600_000),
         "head start of the negotiation before a plain connection is opened beside it (unknown peer)",
         online=True,

@@ -297,6 +297,7 @@ async def listen(
             raise OSError(
                 errno.EADDRNOTAVAIL, f"cannot listen on {host!r}: none of its addresses is this machine's"
             )
+        await negotiate.warm_up(config, mode)
         stack.pop_all()
     return RdmaListener(
         sockets, config=config, mode=mode, max_negotiations=max_negotiations, max_pending=max_pending

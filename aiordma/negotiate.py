@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .config import Config, Mode
     from .proto.events import Event
 
-__all__ = ["ClientOffer", "Engine", "Outcome", "ServerOffer", "client", "find_engine", "server"]
+__all__ = ["ClientOffer", "Engine", "Outcome", "ServerOffer", "client", "find_engine", "server", "warm_up"]
 
 _HEADER_BYTES = 8
 
@@ -91,6 +91,15 @@ async def find_engine(config: Config) -> Engine:
         pyverbs = (exc.name or "").partition(".")[0] == "pyverbs"
         raise NegotiationError(Code.NO_PYVERBS if pyverbs else Code.OTHER_PYTHON, str(exc)) from exc
     return await engine.current(config)
+
+
+async def warm_up(config: Config, mode: Mode | None) -> None:
+    """Make the engine before the first client comes: opening the device takes so long on a busy machine that
+    an unknown client would take the listener for a plain one. A refusal is told to each client in its
+    turn."""
+    if (mode or config.mode) != "tcp":
+        with contextlib.suppress(NegotiationError):
+            await find_engine(config)
 
 
 # ---- client

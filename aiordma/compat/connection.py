@@ -272,6 +272,8 @@ async def _serve(
         server = await loop.create_server(lambda: Introduction(on_tcp(plain), plain), host, port, **options)
         return server
 
+    await negotiate.warm_up(config, mode)
+
     async def connect(server: RdmaServer, connection: socket.socket) -> None:
         outcome = await negotiate.server(connection, config=config, mode=mode)
         path = "TCP" if outcome.pipe is None else "RDMA"
