@@ -212,7 +212,7 @@ async def create_server(
     See asyncio's `loop.create_server()`. Clients that know nothing of aiordma are served on the same port.
 
     :raises OSError: the address cannot be bound
-    :raises aiordma.errors.NegotiationError: `mode` is "rdma", and `ssl` asks for TCP
+    :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is not to be had, or `ssl` asks for TCP
     """
 
     def on_ring(server: RdmaServer, outcome: Outcome) -> None:
@@ -271,6 +271,13 @@ async def _serve(
         server: asyncio.AbstractServer
         server = await loop.create_server(lambda: Introduction(on_tcp(plain), plain), host, port, **options)
         return server
+    if mode != "tcp":
+        # Now, not while the first client waits for its answer: it would give up and take TCP.
+        try:
+            await negotiate.find_engine(config)
+        except NegotiationError:
+            if mode == "rdma":
+                raise
 
     await negotiate.warm_up(config, mode)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     ClientConnected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 
 _CHUNK_BYTES = 64 * 1024
+#: a large read is allocated in blocks of this size, so that a length that a peer only claims costs nothing
+_BLOCK_BYTES = 16 * 1024 * 1024
 #: most bytes read ahead of the program, while it waits for room to write
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 
@@ -209,35 +211,46 @@ class RingStreamReader(asyncio.StreamReader):
         return await super().readexactly(n)
 
     async def _readexactly_large(self, n: int) -> bytes:
-        """Collect straight from the ring. If it cannot be finished, everything goes back into the buffer."""
-        parts: list[bytes] = []
+        """Copy straight from the ring into the result. What cannot be finished goes back into the buffer."""
+        from .._fill import unfilled  # compiled, as everything that rings need
+
+        waker = self._waker
+        blocks: list[bytes] = []
         missing = n
+        block, view = unfilled(min(missing, _BLOCK_BYTES))
+        at = 0
         try:
-            while missing:
-                part: bytes | None
-                if self._data:  # somebody looked into the buffer, which pulls
-                    part = bytes(memoryview(self._data)[:missing])
-                    del self._data[: len(part)]
+            while True:
+                if self._data:  # from before, or somebody looked into the buffer, which pulls
+                    count = min(len(self._data), len(view) - at)
+                    view[at : at + count] = self._data[:count]
+                    del self._data[:count]
                 elif self._pipe is None:
                     break
                 else:
-                    part = self._pipe.try_receive(missing)
-                if part:
-                    parts.append(part)
-                    missing -= len(part)
-                else:
+                    count = self._pipe.try_receive_into(view[at:])
+                if count <= 0:
                     await self._wait_for_data("readexactly")
                     if self._eof and not self._data:
                         break
+                    continue
+                at += count
+                if at == len(view):
+                    blocks.append(block)
+                    missing -= at
+                    if not missing:
+                        return block if len(blocks) == 1 else b"".join(blocks)
+                    block, view = unfilled(min(missing, _BLOCK_BYTES))
+                    at = 0
+                waker.share -= 1 + (count >> 12)
+                if waker.share < 0:
+                    await waker.checkpoint()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
         except BaseException:
-            self._data[:0] = b"".join(parts)
+            self._data[:0] = b"".join([*blocks, view[:at]])
             raise
-        whole = b"".join(parts)
-        if not missing:
-            return whole
-        self._data[:0] = whole
+        self._data[:0] = b"".join([*blocks, view[:at]])
         return await super().readexactly(n)
 
     async def readuntil(self, separator: Any = b"\n") -> bytes:

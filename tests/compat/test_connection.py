@@ -46,6 +46,10 @@ class Negotiation:
         self.accepted = 0
         self.hold: asyncio.Event | None = None
 
+    async def find_engine(self, config: Config) -> None:
+        if self.path == "tcp":
+            raise NegotiationError(REASON.code, "in this test")
+
     async def client(
         self, host: str, port: int, *, config: Config, mode: str, local_host: str | None
     ) -> negotiate.Outcome:
@@ -97,6 +101,7 @@ def negotiation(path: str, monkeypatch: pytest.MonkeyPatch) -> Negotiation:
     fake = Negotiation(path)
     monkeypatch.setattr(negotiate, "client", fake.client)
     monkeypatch.setattr(negotiate, "server", fake.server)
+    monkeypatch.setattr(negotiate, "find_engine", fake.find_engine)
     return fake
 
 
@@ -210,9 +215,13 @@ async def test_transport_methods_on_every_path(path: str, anyio_backend: Any) ->
 
 
 async def test_settings_reach_the_negotiation(
-    negotiation: Negotiation, monkeypatch: pytest.MonkeyPatch
+    path: str, negotiation: Negotiation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config(ring_bytes=32768)
+    if path == "tcp":
+        with pytest.raises(NegotiationError, match="in this test"):
+            await start_server(echo, "127.0.0.1", 0, config=config, mode="rdma")
+        return
     async with await start_server(echo, "127.0.0.1", 0, config=config, mode="rdma") as server:
         _, writer = await open_connection(*address(server), config=config)
         await closed(writer)

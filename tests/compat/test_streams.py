@@ -165,7 +165,11 @@ async def test_large_transfers_through_tiny_rings_both_ways(ring_bytes: int, spi
     await close(writer, other_writer)
 
 
-async def test_readexactly_of_more_than_limit_and_ring() -> None:
+@pytest.mark.parametrize("block_bytes", [100, 1 << 24])
+async def test_readexactly_of_more_than_limit_and_ring(
+    block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiordma.compat.streams._BLOCK_BYTES", block_bytes)
     (reader, writer), (_, peer) = await stream_pair(1000, limit=100)
     data = bytes(range(250)) * 1000
     peer.write(data)
@@ -179,6 +183,17 @@ async def test_readexactly_of_more_than_limit_and_ring() -> None:
     assert caught.value.expected == 5000
     assert reader.at_eof()
     await close(writer, peer)
+
+
+async def test_a_claimed_length_costs_no_memory() -> None:
+    reader, writer, far = await against_pipe()
+    task = asyncio.ensure_future(reader.readexactly(1 << 62))
+    far.try_send(b"not that much")
+    far.send_eof()
+    with pytest.raises(asyncio.IncompleteReadError) as caught:
+        await task
+    assert caught.value.partial == b"not that much"
+    await close(writer)
 
 
 async def test_the_buffer_is_what_others_expect() -> None:
