@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from . import wake
 from ._cq import CompletionQueue as Poller
 from .config import Config
-from .errors import Code, NegotiationError, VerbsError
+from .errors import Code, LinkError, NegotiationError, VerbsError
 from .link import LinkParts
 from .offer import ClientOffer, ServerOffer
 from .verbs.backend import open_backend
 from .verbs.cq import CompletionQueue
+from .verbs.events import AsyncEvents, DeviceEvent
 from .verbs.memory import MemoryLimitError, MemoryPool
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class Engine:
             config.max_outstanding_wrs,
             self.cq,
         )
+        self._async_events = AsyncEvents(self.backend)
         waker.watch_fd(self.cq.fd, self.poller.on_readable)
+        waker.watch_fd(self._async_events.fd, self._on_async_events)
         self.poller.begin()
         waker.at_loop_end(self.close)
         self._tick_soon()
@@ -147,6 +150,22 @@ class Engine:
         if self.closed:
             raise NegotiationError(Code.SHUTTING_DOWN)
 
+    # ---- what the device says by itself: a QP or port that failed without a completion
+
+    def _on_async_events(self) -> None:
+        for event in self._async_events.read():
+            logger.log(
+                logging.WARNING if event.is_fatal else logging.DEBUG, "%s: %s", self.backend.name, event
+            )
+            if event.is_fatal:
+                for group in list(self.all_groups):
+                    if self._concerns(event, group):
+                        group.link.queue_pair.break_link(LinkError(str(event), group.peer))
+
+    @staticmethod
+    def _concerns(event: DeviceEvent, group: LinkGroup) -> bool:
+        return event.source != "qp" or event.number == group.link.queue_pair.qp_num
+
     # ---- the one timer: keepalive, late acknowledgements, idle memory
 
     def _tick_soon(self) -> None:
@@ -180,6 +199,7 @@ class Engine:
             parts.close()
         self._parked.clear()
         self.waker.unwatch_fd(self.cq.fd)
+        self.waker.unwatch_fd(self._async_events.fd)
         self.poller.close()
         self.pool.close()
         self.cq.close()

@@ -171,3 +171,17 @@ async def test_link_failure_breaks_everything_on_it(open_engine: Open) -> None:
                 await readable(b)
             with pytest.raises(anyio.BrokenResourceError):
                 b.try_send(b"x")
+
+
+async def test_a_link_fails_with_its_qp(open_engine: Open) -> None:
+    """The peer's device refuses an access: no completion tells the victim, an asynchronous event does."""
+    async with open_engine() as engine:
+        a, b = await connect(engine)
+        client = next(group for group in engine.groups.values() if group.key[1] == "client")
+        assert client.link.queue_pair.probe(0, 0)  # zero bytes need no key
+        a.connect(peer_token=1, tx_addr=0x1000, tx_rkey=0xBAD00, tx_size=16384)
+        a.try_send(b"into somebody else's memory")
+        for pipe in (a, b):
+            with anyio.fail_after(5):
+                await readable(pipe)
+            assert pipe.error is not None
