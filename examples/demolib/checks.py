@@ -84,8 +84,9 @@ def publish_subscribe(proxied: redis.Redis, direct: redis.Redis) -> None:
     with proxied.pubsub(ignore_subscribe_messages=True) as pubsub:
         pubsub.subscribe("news")
         pubsub.psubscribe("ne*")
-        while direct.publish("news", b"\x00hello") != 2:
+        while direct.pubsub_numsub("news")[0][1] < 1 or direct.pubsub_numpat() < 1:
             pass  # the subscriptions are still on their way
+        assert direct.publish("news", b"\x00hello") == 2
         got = []
         while len(got) < 2:
             message = pubsub.get_message(timeout=5)

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 #: what carries the streams of an example
-MODES = ("tcp",)
+MODES = ("rdma", "tcp")
 
 
 def pytest_sessionstart() -> None:

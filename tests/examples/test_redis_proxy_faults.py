@@ -61,7 +61,7 @@ def test_a_killed_server_is_told_and_survived(stack: Stack, victim: str) -> None
             return str(exc)
         return ""
 
-    expected = "redis-server at 127.0.0.1" if victim == "redis" else "Connect"
+    expected = "redis-server at 127.0.0.1" if victim == "redis" else "refused"
     assert "PROXY Redis cannot be reached" in until(
         lambda: (text := away()) and expected in text and text, "told"
     )
@@ -110,17 +110,33 @@ def test_the_front_waits_for_a_back_that_starts_later() -> None:
         until(client.ping, "the back was found")
 
 
-def test_a_peer_that_is_no_back_is_named(stack: Stack) -> None:
-    stack.back_port = stack.redis_port
-    stack.start_front_again()
-    with pytest.raises(redis.ResponseError, match=r'not a redis_proxy.py back: it answered b"-ERR unknown'):
-        stack.client().ping()
+def test_a_peer_that_is_no_back_is_named() -> None:
+    with running("tcp") as stack:
+        stack.back_port = stack.redis_port
+        stack.start_front_again()
+        with pytest.raises(
+            redis.ResponseError, match=r'not a redis_proxy.py back: it answered b"-ERR unknown'
+        ):
+            stack.client().ping()
 
 
-def test_a_redis_client_at_the_back_is_told_where_to_go(stack: Stack) -> None:
-    with socket.create_connection(("127.0.0.1", stack.back_port), 20) as sock:
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+def test_a_redis_client_at_the_back_is_told_where_to_go(mode: str) -> None:
+    with running(mode) as stack, socket.create_connection(("127.0.0.1", stack.back_port), 20) as sock:
         sock.sendall(b"*1\r\n$4\r\nPING\r\n")
         assert b"-PROXY this is the back" in read_to_end(sock)
+
+
+@pytest.mark.parametrize(
+    ("back", "front", "path"), [("auto", "auto", "rdma"), ("tcp", "auto", "tcp"), ("auto", "tcp", "tcp")]
+)
+def test_front_and_back_agree_on_a_path(back: str, front: str, path: str) -> None:
+    with running(back) as stack:
+        stack.mode = front
+        stack.start_front_again()
+        assert stack.client().ping()
+        for program in (stack.front, stack.back):
+            assert f"travel by {path}" in program.wait_for("travel by")
 
 
 def test_a_client_that_does_not_read_stalls_only_itself(stack: Stack) -> None:

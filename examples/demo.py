@@ -1,0 +1,136 @@
+"""A real Redis behind the RDMA proxy: checked with redis-py, measured with redis-benchmark (`make demo`).
+
+Starts redis-server and two pairs of redis_proxy.py before it, one on RDMA and one on TCP, all on free
+ports of this machine. Proves that what comes through is right and that it travels by RDMA. Then
+redis-benchmark runs through both by turns; the medians are printed. Nothing is left behind, and Ctrl-C ends
+everything at any moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+
+import redis
+from demolib.checks import CHECKS
+from demolib.measure import CLIENTS, REQUESTS, Result, Work, by_turns
+from demolib.processes import ProgramError
+from demolib.stack import Proxy, start_redis
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+SCANNER = Path(__file__).parent / "proxy" / "scan.py"
+console = Console(highlight=False)
+
+
+def compile_scanner() -> None:
+    """Compiles the proxy's scanner if Cython is there; without, it runs as plain Python."""
+    if importlib.util.find_spec("Cython") is not None:
+        subprocess.run([sys.executable, "-m", "Cython.Build.Cythonize", "-i", "-q", str(SCANNER)], check=True)
+
+
+def prove(proxy: Proxy, redis_port: int) -> None:
+    """Runs all checks in RESP2 and RESP3, then shows what carried them. Raises AssertionError."""
+    direct = redis.Redis(port=redis_port, protocol=2, single_connection_client=True)
+    for check in CHECKS:
+        for protocol in (2, 3):
+            with redis.Redis(port=proxy.front_port, protocol=protocol) as proxied:
+                direct.flushall()
+                try:
+                    check(proxied, direct)
+                except AssertionError as exc:
+                    line = traceback.extract_tb(exc.__traceback__)[-1].line
+                    raise AssertionError(f"{check.__name__} in RESP{protocol}: {str(exc) or line}") from exc
+        console.print(f"  [green]ok[/]  {check.__name__.replace('_', ' ')}: {check.__doc__}", soft_wrap=True)
+    path = proxy.front.wait_for("travel by").partition("travel by ")[2]
+    stats = direct.info("stats")
+    direct.close()
+    moved = stats["total_net_input_bytes"] + stats["total_net_output_bytes"]
+    tcp = proxy.tcp_bytes()
+    assert path == "rdma", f"the streams travel by {path}"
+    assert tcp * 100 < moved, f"{tcp} of {moved} bytes travelled by TCP between front and back"
+    console.print("  [green]ok[/]  path: the streams between front and back travel by [bold]rdma[/]")
+    console.print(f"      (Redis moved {moved:,} bytes, TCP between front and back {tcp:,} to negotiate)")
+
+
+def table(results: dict[tuple[str, Work], Result]) -> Table:
+    title = f"redis-benchmark, {CLIENTS} clients: requests per second, p50 in ms"
+    shown = Table(title=title, title_style="bold")
+    shown.add_column("command", no_wrap=True)
+    for name in ("no proxy", "proxy on TCP", "proxy on RDMA"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("RDMA / TCP", justify="right", style="bold", no_wrap=True)
+    for work in dict.fromkeys(work for _, work in results):
+        direct, tcp, rdma = (results[name, work] for name in ("no proxy", "proxy on TCP", "proxy on RDMA"))
+        shown.add_row(
+            f"{work.command} -P {work.pipeline}",
+            *(f"{result.per_second:,.0f}  {result.p50_ms:.2f}" for result in (direct, tcp, rdma)),
+            f"{rdma.per_second / tcp.per_second:.2f}x",
+        )
+    return shown
+
+
+def run(rounds: int, scale: float) -> None:
+    """Raises what its parts raise."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiordma-demo-"))
+        server, redis_port = start_redis(directory)
+        stack.callback(server.stop)
+        proxies = {mode: Proxy(mode, redis_port) for mode in ("rdma", "tcp")}
+        for proxy in proxies.values():
+            stack.callback(proxy.stop)
+            proxy.start()
+        console.print(
+            f"[bold]redis-server[/] on port {redis_port} (pid {server.process.pid}), "
+            f"RDMA proxy on {proxies['rdma'].front_port}, TCP proxy on {proxies['tcp'].front_port}"
+        )
+        prove(proxies["rdma"], redis_port)
+        ports = {
+            "proxy on TCP": proxies["tcp"].front_port,
+            "proxy on RDMA": proxies["rdma"].front_port,
+            "no proxy": redis_port,
+        }
+        with Progress(console=console, transient=True) as progress:
+            bar = progress.add_task("redis-benchmark", total=rounds * len(ports) * len(REQUESTS))
+            results = by_turns(ports, rounds, scale, lambda: progress.advance(bar))
+        console.print(table(results))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of measuring (default: 3)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="requests per round, times this (default: 1)"
+    )
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started = time.monotonic()
+    try:
+        compile_scanner()
+        run(args.rounds, args.scale)
+    except KeyboardInterrupt:
+        console.print("interrupted; everything is ended")
+        return 130
+    except FileNotFoundError as exc:
+        console.print(f"[red]{exc.filename} is missing[/]: `make install` installs it (package redis-server)")
+        return 1
+    except (ProgramError, AssertionError, subprocess.CalledProcessError, redis.RedisError, OSError) as exc:
+        console.print(f"failed: {exc}", style="red", markup=False)
+        return 1
+    console.print(f"done in {time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
