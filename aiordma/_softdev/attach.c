@@ -71,9 +71,9 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 	}
 	soft_unlock(&qp->rq_lock);
 	soft_lock(&qp->sq_lock);
-	if (qp->out && qp->out->link == link) {
+	if (qp->out && (lost || qp->out->link == link)) {
 		/* A peer that closed its QP before it went left a closed gate: its requester stays as it is. */
-		bool closed = !atomic_load(&qp->out->seg->gate);
+		bool closed = !lost && !atomic_load(&qp->out->seg->gate);
 		qp->out->dead = !closed;
 		soft_out_collect(qp, after);
 		if (qp->sq_next != qp->sq_tail)

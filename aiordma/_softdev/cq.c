@@ -80,7 +80,10 @@ void soft_cq_break(struct soft_cq *cq)
 		if (!qp || soft_state(qp) == IBV_QPS_ERR || soft_state(qp) == IBV_QPS_RESET)
 			continue;
 		soft_qp_error(qp, &after);
-		soft_async_push(to_ctx(cq->cq.context), IBV_EVENT_QP_FATAL, &qp->qp);
+		soft_lock(&qp->rq_lock);
+		if (soft_state(qp) == IBV_QPS_ERR)
+			soft_async_push(to_ctx(cq->cq.context), IBV_EVENT_QP_FATAL, &qp->qp);
+		soft_unlock(&qp->rq_lock);
 		soft_after_run(&after);
 	}
 }
@@ -141,7 +144,9 @@ void soft_cq_progress(struct soft_cq *cq)
 void soft_cq_idle(struct soft_cq *cq)
 {
 	uint32_t n = atomic_load(&cq->slots_used);
+	bool unacked = false;
 
+	atomic_store(&cq->unacked, false); /* before looking: who sends from now on sets it again */
 	for (uint32_t i = 0; i < n; i++) {
 		uintptr_t entry = (uintptr_t)atomic_load(&cq->slots[i]);
 		struct soft_qp *qp = (struct soft_qp *)(entry & ~SLOT_SEND);
@@ -150,29 +155,44 @@ void soft_cq_idle(struct soft_cq *cq)
 			continue;
 		soft_lock(&qp->sq_lock);
 		if (qp->out)
-			soft_out_kick(qp);
+			unacked |= soft_out_kick(qp);
 		soft_unlock(&qp->sq_lock);
 	}
+	if (unacked)
+		atomic_store(&cq->unacked, true);
 }
 
 /* ---- polling -------------------------------------------------------------------------------------- */
 
-/* Empty polls after which peers that have not acknowledged are told to look: some ten microseconds. */
-enum { IDLE_POLLS = 1024 };
+/* Ticks of fruitless polling after which peers that have not acknowledged are told to look: tenths of a
+ * millisecond. A peer that works on its answer that long can bear being kicked once. */
+enum { IDLE_TICKS = 500000 };
 
-static bool look(struct soft_cq *cq)
+static void idle(struct soft_cq *cq)
+{
+	uint64_t now = soft_ticks(), since = atomic_load_explicit(&cq->idle_since, memory_order_relaxed);
+
+	if (!since) {
+		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
+	} else if (now - since > IDLE_TICKS) {
+		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
+		soft_cq_idle(cq);
+	}
+}
+
+static inline bool look(struct soft_cq *cq)
 {
 	if (soft_door_any(cq->door))
 		soft_cq_progress(cq);
 	if (atomic_load_explicit(&cq->head, memory_order_relaxed) !=
-	    atomic_load_explicit(&cq->tail, memory_order_relaxed))
+	    atomic_load_explicit(&cq->tail, memory_order_relaxed)) {
+		if (atomic_load_explicit(&cq->idle_since, memory_order_relaxed))
+			atomic_store_explicit(&cq->idle_since, 0, memory_order_relaxed);
 		return true;
-	if (atomic_load_explicit(&cq->waiting, memory_order_relaxed)) {
-		unsigned polls = atomic_load_explicit(&cq->idle_polls, memory_order_relaxed) + 1;
-		atomic_store_explicit(&cq->idle_polls, polls, memory_order_relaxed);
-		if (polls % IDLE_POLLS == 0)
-			soft_cq_idle(cq);
 	}
+	if (atomic_load_explicit(&cq->waiting, memory_order_relaxed) ||
+	    atomic_load_explicit(&cq->unacked, memory_order_relaxed))
+		idle(cq);
 	return false;
 }
 

@@ -110,7 +110,6 @@ struct soft_proc {
 	int keys_fd, keys_ro_fd;     /* peers get the one they cannot write through */
 
 	struct soft_qp *_Atomic qps[SOFT_MAX_QP];
-	struct soft_qp *qp_free;
 	uint32_t qp_cursor;
 	atomic_uint qp_used;         /* highest index ever used + 1 */
 	struct soft_region *_Atomic keys[SOFT_MAX_MR];
@@ -135,6 +134,27 @@ struct soft_proc {
 extern struct soft_proc soft_proc;
 
 uint64_t soft_now_ns(void);
+/* A clock that costs next to nothing: for "has it been long?" only. */
+static inline uint64_t soft_ticks(void)
+{
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+	uint64_t ticks;
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+	return ticks;
+#else
+	return soft_now_ns();
+#endif
+}
+static inline void soft_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
 static inline struct soft_qp *soft_qp_find(uint32_t number)
 {
 	if (number >> SOFT_QPN_INDEX_BITS != soft_proc.slot)
@@ -294,6 +314,7 @@ void soft_rx_receive_error(struct soft_qp *qp, enum ibv_wc_status status, struct
 /* Host address for a WRITE, READ or atomic, checked; NULL: *status says why. */
 char *soft_rx_remote(struct soft_qp *qp, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status,
 		     struct soft_after *after);
+void soft_rx_copy(char *to, const char *from, uint64_t n);
 uint64_t soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap);
 
 /* ---- local.c -------------------------------------------------------------------------------------- */
@@ -338,8 +359,9 @@ void soft_in_rights_changed(struct soft_qp *qp);
 void soft_in_close(struct soft_qp *qp);
 /* Takes requests. rq_lock held. */
 void soft_in_progress(struct soft_qp *qp, struct soft_after *after);
-/* The requester has waited long for an acknowledgement: let its peer's progress thread look. sq_lock held. */
-void soft_out_kick(struct soft_qp *qp);
+/* The requester has waited long for an acknowledgement: let its peer's progress thread look. sq_lock held.
+ * False: nothing is outstanding. */
+bool soft_out_kick(struct soft_qp *qp);
 
 /* ---- link.c --------------------------------------------------------------------------------------- */
 

@@ -179,7 +179,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 		qp->current = NULL;
 		return nak(qp, status);
 	}
-	memcpy(at, payload, rec->length);
+	soft_rx_copy(at, payload, rec->length);
 	in->in_message = true;
 	in->placed += rec->length;
 	if (!last)
@@ -255,7 +255,7 @@ static enum take take_read(struct soft_qp *qp, const struct soft_rec *rec, const
 				soft_link_kick(in->link);
 			return STOP;
 		}
-		memcpy(at + sizeof(struct soft_rec), from + in->answered, n);
+		soft_rx_copy(at + sizeof(struct soft_rec), from + in->answered, n);
 		respond_done(in, in->answered, n, at);
 		in->answered += n;
 	}
@@ -395,11 +395,11 @@ void soft_in_timeout(struct soft_qp *qp, struct soft_after *after)
 /* How long a peer may take to leave a direct access: it is one memcpy, unless its process was stopped inside. */
 enum { LEAVE_NS = 1000000000 };
 
+/* What it waits for was withdrawn by a seq_cst store, so it is either seen, or sees that (out.c, direct()). */
 static void wait_outside(struct soft_in *in)
 {
 	uint64_t end = 0;
 
-	atomic_thread_fence(memory_order_seq_cst);
 	for (unsigned i = 0; atomic_load(&in->seg->inside); i++) {
 		if (i % 64 == 63) {
 			uint64_t now = soft_now_ns();

@@ -78,6 +78,7 @@ struct soft_out {
 	uint64_t kicked;             /* newest message its peer was kicked for */
 	bool dirty, fire, solicited; /* published since the door was rung: anything; with completion; asked for */
 	bool counted;                /* in send_cq->waiting */
+	bool asleep;                 /* the peer had to be kicked for this message: it does not poll */
 	bool dead;                   /* the peer's process is gone, or broke the lane */
 	unsigned nasks;
 	uint32_t asks[SOFT_ASKS];    /* rkeys to ask the owner about */

@@ -72,9 +72,9 @@ static int one_sided(struct soft_qp *b, struct soft_wqe *wqe, const struct piece
 	}
 	for (uint32_t i = 0; i < wqe->num_sge; i++) {
 		if (wqe->opcode == IBV_WR_RDMA_READ)
-			memmove(pieces[i].addr, at, pieces[i].length);
+			soft_rx_copy(pieces[i].addr, at, pieces[i].length);
 		else
-			memmove(at, pieces[i].addr, pieces[i].length);
+			soft_rx_copy(at, pieces[i].addr, pieces[i].length);
 		at += pieces[i].length;
 	}
 	return 0;

@@ -106,6 +106,10 @@ static void number(struct soft_qp *qp, struct soft_wqe *wqe)
 	struct soft_out *o = qp->out;
 
 	wqe->msn = ++o->issued;
+	o->asleep = false;
+	struct soft_cq *cq = to_cq(qp->qp.send_cq);
+	if (!atomic_load_explicit(&cq->unacked, memory_order_relaxed))
+		atomic_store_explicit(&cq->unacked, true, memory_order_relaxed);
 	if ((wqe->flags & IBV_SEND_SIGNALED) || wqe->answered) {
 		o->wanted = wqe->msn;
 		atomic_store_explicit(&o->seg->want_ack, wqe->msn, memory_order_relaxed);
@@ -121,6 +125,8 @@ static enum soft_run wait_room(struct soft_qp *qp, struct soft_wqe *wqe)
 	}
 	qp->wait = SOFT_WAIT_ROOM;
 	count(qp);
+	if (qp->out->asleep)
+		soft_out_kick(qp);
 	soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
 	return SOFT_RUN_WAIT;
 }
@@ -276,12 +282,12 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	}
 	char *at = r->at + (wqe->raddr - r->base);
 	/*
-	 * Hazard: the owner withdraws the key (or closes the gate), full barrier, and waits while `inside` is set.
-	 * The exchange is our full barrier: either the owner sees us inside, or we see that the key is gone.
+	 * Hazard: the owner withdraws the key (or closes the gate) and then waits while `inside` is set; we set it and
+	 * then look at both. All seq_cst: either the owner sees us inside, or we see that the key is gone.
 	 */
 	atomic_exchange(&o->seg->inside, 1);
-	if (soft_unlikely(atomic_load_explicit(&o->seg->gate, memory_order_acquire) != r->gate ||
-			  atomic_load_explicit(&o->link->keys->serial[r->index], memory_order_acquire) != r->serial)) {
+	if (soft_unlikely(atomic_load(&o->seg->gate) != r->gate ||
+			  atomic_load(&o->link->keys->serial[r->index]) != r->serial)) {
 		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
 		r->rkey = 0;
 		return DIRECT_NO;
@@ -383,18 +389,26 @@ void soft_door_fire(struct soft_door *door, const struct soft_event *event, bool
 	}
 }
 
-void soft_out_kick(struct soft_qp *qp)
+bool soft_out_kick(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
 
-	if (!o->counted || o->dead)
-		return;
+	if (o->dead)
+		return false;
 	if (qp->wait == SOFT_WAIT_ROOM) {
+		o->asleep = true;
+		soft_out_flush(qp);
 		soft_link_kick(o->link);
-	} else if (o->kicked < o->issued && atomic_load(&o->seg->acked) < o->issued) {
+		return true;
+	}
+	if (!soft_out_collect_acks(qp) || o->acked == o->issued)
+		return false;
+	if (o->kicked < o->issued) {
 		o->kicked = o->issued;
+		o->asleep = true;
 		soft_link_kick(o->link);
 	}
+	return true;
 }
 
 /* ---- acknowledgements and responses ------------------------------------------------------------------ */
@@ -460,7 +474,7 @@ static bool take_responses(struct soft_qp *qp)
 	atomic_store(&o->seg->resp_head, o->resp_head);
 	if (atomic_load(&o->seg->resp_blocked)) {
 		soft_door_ring(o->door, o->bit);
-		if (atomic_load(&o->door->armed))
+		if (o->asleep || atomic_load(&o->door->armed))
 			soft_link_kick(o->link);
 	}
 	return true;

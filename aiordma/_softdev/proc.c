@@ -32,7 +32,7 @@ void soft_lock_slow(struct soft_lock *lock)
 	do {
 		while (atomic_load_explicit(&lock->word, memory_order_relaxed)) {
 			if (++spins < 200)
-				__builtin_ia32_pause();
+				soft_pause();
 			else
 				sched_yield();
 		}
@@ -159,11 +159,11 @@ static void atfork_child(void)
 	close_fd(&soft_proc.doors_fd);
 	close_fd(&soft_proc.keys_fd);
 	close_fd(&soft_proc.keys_ro_fd);
+	atfork_parent(); /* unlocks: locked by this thread, before the fork */
 	memset(&soft_proc, 0, sizeof(soft_proc));
 	soft_proc.listen_fd = soft_proc.kick_fd = soft_proc.timer_fd = -1;
 	soft_proc.epoll_fd = soft_proc.doors_fd = soft_proc.keys_fd = soft_proc.keys_ro_fd = -1;
-	pthread_mutex_init(&soft_proc.lock, NULL);
-	pthread_mutex_init(&soft_proc.links_lock, NULL);
+	soft_proc.lock = soft_proc.links_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 static void first_use(void)

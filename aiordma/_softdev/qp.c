@@ -28,13 +28,13 @@ void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
 		soft_in_close(qp);
 		dest = qp->attr.dest_qp_num;
 		flushed = true;
+		if (qp->srq)
+			soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp->qp);
 	}
 	soft_unlock(&qp->rq_lock);
 	soft_unlock(&qp->sq_lock);
 	if (!flushed)
 		return;
-	if (qp->srq)
-		soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp->qp);
 	/* A requester of this process that waits for this QP finds out that it went. */
 	struct soft_qp *peer = soft_qp_find(dest);
 	if (peer && peer != qp)
@@ -42,6 +42,9 @@ void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
 }
 
 /* ---- memory --------------------------------------------------------------------------------------- */
+
+/* All there ever were: also those of a parent process, which its forked child can neither use nor free. */
+static struct soft_qp *pool;
 
 /* From the pool, with a number. Never given back to the heap: see softdev.h. */
 static struct soft_qp *qp_take(void)
@@ -64,6 +67,8 @@ static struct soft_qp *qp_take(void)
 		qp = aligned_alloc(SOFT_CACHE_LINE, sizeof(*qp));
 		if (qp) {
 			memset(qp, 0, sizeof(*qp));
+			qp->next = pool;
+			pool = qp;
 			atomic_store(&soft_proc.qps[i], qp);
 			if (i >= atomic_load(&soft_proc.qp_used))
 				atomic_store(&soft_proc.qp_used, i + 1);

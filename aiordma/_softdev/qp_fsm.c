@@ -104,8 +104,11 @@ static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 	struct soft_ctx *ctx = to_ctx(qp->qp.context);
 	union ibv_gid gid;
 
-	/* RoCE has no addresses but GIDs. */
-	if (ah->port_num != 1 || !ah->is_global || !soft_gid_get(ctx, ah->grh.sgid_index, &gid))
+	if (ah->port_num != 1)
+		return EINVAL;
+	if (!ah->is_global)
+		return 0; /* no GID at all: this host */
+	if (!soft_gid_get(ctx, ah->grh.sgid_index, &gid))
 		return EINVAL;
 	return soft_gid_is_local(ctx, &ah->grh.dgid) ? 0 : ENETUNREACH;
 }

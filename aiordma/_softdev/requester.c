@@ -314,6 +314,8 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	wait_end(qp);
 	if (r == SOFT_RUN_SENT) {
 		wqe->state = SOFT_WQE_SENT;
+		if (wqe->answered)
+			keep(qp, wqe); /* never inline, so it cannot fail: where the answer goes */
 	} else {
 		wqe->state = SOFT_WQE_DONE;
 		wqe->msn = qp->out ? soft_out_issued(qp) : 0;

@@ -160,8 +160,9 @@ struct soft_cq {
 	atomic_uint head, tail;      /* written under lock; read without it to see that there is nothing */
 	bool overrun;
 	atomic_bool broken;          /* overrun, and its QPs are to fail */
-	atomic_uint idle_polls;      /* empty polls while sends wait for a peer */
-	atomic_uint waiting;         /* QPs with signaled work that a peer process has not acknowledged */
+	atomic_uint waiting;         /* QPs with work that completes when a peer process has acknowledged it */
+	atomic_bool unacked;         /* there may be other messages that a peer has not acknowledged */
+	_Atomic(uint64_t) idle_since; /* ticks; first empty poll since something was found, 0: none */
 
 	struct soft_lock slot_lock;
 	struct soft_qp *_Atomic *slots; /* QPs by door bit */
@@ -236,7 +237,7 @@ struct soft_qp {
 
 	atomic_bool fail_queued, pump_queued;
 	struct soft_qp *after_fail, *after_pump; /* struct soft_after's lists */
-	struct soft_qp *next;        /* free list */
+	struct soft_qp *next;        /* pool */
 	struct soft_qp *service_next; /* what the progress thread has to do for it: attach.c */
 	uint32_t service;            /* under soft_proc.service_lock */
 	bool service_queued;
