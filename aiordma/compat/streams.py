@@ -84,8 +84,8 @@ class RingStreamReader(asyncio.StreamReader):
             self._take_all()
         self._ring = transport
         self._pipe = pipe
-        if pipe is None and before is not None and before.at_eof:
-            transport.ring_finished()
+        if pipe is None and before is not None:
+            transport.ring_empty()
 
     def ring_detached(self) -> None:
         """See `aiordma.compat.contracts.PullReader`."""
@@ -136,10 +136,8 @@ class RingStreamReader(asyncio.StreamReader):
             size = len(self._data)
             self._move(pipe, max(2 * self._limit - size, _CHUNK_BYTES))
             return len(self._data) > size
-        if pipe.error is not None:
-            self._failed(pipe.error)
-        elif pipe.at_eof and self._ring is not None:
-            self._ring.ring_finished()
+        if self._ring is not None:
+            self._ring.ring_empty()
         return self._eof
 
     def at_eof(self) -> bool:
@@ -151,24 +149,27 @@ class RingStreamReader(asyncio.StreamReader):
     # ---- reading -----------------------------------------------------------------------------------------
 
     async def _wait_for_data(self, func_name: str) -> None:
-        """Return when the buffer has grown or EOF is reached."""
-        pipe = self._pipe
-        waker = self._waker
-        if pipe is not None and self._waiter is None and pipe.spin_readable() and waker.share_overdue():
-            waker.share = 0
+        """Return when the buffer has grown or EOF is reached (for asyncio's methods, which look at it)."""
         size = len(self._data)
-        while self._waiter is not None or not (self._advance() or self._park()):
-            await super()._wait_for_data(func_name)  # type: ignore[misc]
-            waker.renew_share()
-            if len(self._data) != size or self._eof:
+        while not self._advance():
+            if not await self._wait_for_ring(func_name) and (len(self._data) != size or self._eof):
                 return
 
-    def _park(self) -> bool:
-        """Before waiting; what comes in by this is announced to nobody yet, so look again: whether it did."""
-        if self._pipe is None or self._ring is None:
-            return False
-        self._ring.park_reading()
-        return self._advance()
+    async def _wait_for_ring(self, func_name: str) -> bool:
+        """Poll, then park. False: it was not the ring that ended the waiting, or the ring is not ours now."""
+        pipe, ring, waker = self._pipe, self._ring, self._waker
+        if pipe is not None and ring is not None and self._waiter is None:
+            if pipe.spin_readable():
+                if waker.share_overdue():
+                    waker.share = 0
+                return True
+            ring.park_reading()
+            # What came in by this was announced to nobody, so look again.
+            if pipe.readable or pipe.at_eof:
+                return True
+        await super()._wait_for_data(func_name)  # type: ignore[misc]
+        waker.renew_share()
+        return self._pipe is not None and bool(self._pipe.readable)
 
     async def read(self, n: int = -1) -> bytes:
         """See asyncio."""
@@ -176,20 +177,23 @@ class RingStreamReader(asyncio.StreamReader):
         waker.share -= 1
         if waker.share < 0:
             await waker.checkpoint()
-        pipe = self._pipe
-        if pipe is not None and n > 0 and not self._data and self._waiter is None and self._exception is None:
-            try:
+        try:
+            while (
+                (pipe := self._pipe) is not None
+                and n > 0
+                and not self._data
+                and self._waiter is None
+                and self._exception is None
+            ):
                 data = pipe.try_receive(n)
-                if data is None and pipe.spin_readable():
-                    if waker.share_overdue():
-                        waker.share = 0
-                    data = pipe.try_receive(n)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
-                self._failed(exc)
-            else:
                 if data:
                     waker.share -= len(data) >> 12
                     return data
+                if data is not None:
+                    break
+                await self._wait_for_ring("read")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self._failed(exc)
         return await super().read(n)
 
     async def readexactly(self, n: int) -> bytes:
@@ -198,16 +202,25 @@ class RingStreamReader(asyncio.StreamReader):
         waker.share -= 1
         if waker.share < 0:
             await waker.checkpoint()
-        pipe = self._pipe
-        if pipe is not None and n > 0 and self._waiter is None and self._exception is None:
-            try:
-                if not self._data and (pipe.readable >= n or (pipe.spin_readable() and pipe.readable >= n)):
+        try:
+            while (
+                (pipe := self._pipe) is not None
+                and n > 0
+                and not self._data
+                and self._waiter is None
+                and self._exception is None
+            ):
+                readable = pipe.readable
+                if readable >= n:
+                    waker.share -= n >> 12
                     return pipe.try_receive(n) or b""
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
-                self._failed(exc)
-            else:
-                if n > self._limit:
-                    return await self._readexactly_large(n)
+                if readable or pipe.at_eof or pipe.error is not None:
+                    break
+                await self._wait_for_ring("readexactly")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self._failed(exc)
+        if n > self._limit and self._pipe is not None and self._waiter is None and self._exception is None:
+            return await self._readexactly_large(n)
         return await super().readexactly(n)
 
     async def _readexactly_large(self, n: int) -> bytes:
@@ -229,10 +242,10 @@ class RingStreamReader(asyncio.StreamReader):
                     break
                 else:
                     count = self._pipe.try_receive_into(view[at:])
-                if count <= 0:
-                    await self._wait_for_data("readexactly")
-                    if self._eof and not self._data:
-                        break
+                if not count:
+                    break
+                if count < 0:
+                    await self._wait_for_ring("readexactly")
                     continue
                 at += count
                 if at == len(view):

@@ -231,13 +231,10 @@ class RingTransport(asyncio.transports._FlowControlMixin):
     def _wake_reader(self) -> None:
         if self._paused or self._closing or self._reader is None:
             return
-        pipe = self._pipe
-        if pipe.readable:
+        if self._pipe.readable:
             self._reader.ring_news()
-        elif pipe.error is not None:
-            self.ring_failed(pipe.error)
-        elif pipe.at_eof:
-            self.ring_finished()
+        else:
+            self.ring_empty()
 
     def park_reading(self) -> None:
         """A reader is about to wait: the engine measures from here whether polling would have paid."""
@@ -302,6 +299,17 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
             return False
         return True
+
+    def ring_empty(self) -> None:
+        """Nothing is readable: see whether this is the end, or the connection has failed.
+
+        A link that fails after the end of the data is a matter for writes only, as on TCP.
+        """
+        try:
+            if self._pipe.try_receive(1) == b"":
+                self.ring_finished()
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self.ring_failed(exc)
 
     def ring_finished(self) -> None:
         """The peer will send nothing more and everything it sent is taken: eof_received(), once."""

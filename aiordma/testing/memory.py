@@ -169,7 +169,7 @@ class MemoryPipe:
     def _check_receive(self) -> None:
         if self._closed:
             raise anyio.ClosedResourceError
-        if self._error is not None and not self.readable:
+        if self._error is not None and not self.readable and not self._in.fin_arrived:
             raise anyio.BrokenResourceError from self._error
 
     def try_receive(self, max_bytes: int) -> bytes | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import anyio
+
 from aiordma.compat.transport import RingTransport
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 
@@ -88,3 +90,19 @@ async def one_transport(
     await settle(2)
     assert protocol.events == ["made"]
     return transport, far
+
+
+def drain_far(far: MemoryPipe) -> bytes:
+    data = bytearray()
+    while chunk := far.try_receive(1 << 20):
+        data += chunk
+    return bytes(data)
+
+
+async def collect(far: MemoryPipe, n: int) -> bytes:
+    data = bytearray()
+    with anyio.fail_after(20):
+        while len(data) < n:
+            data += far.try_receive(1 << 20) or b""
+            await asyncio.sleep(0)
+    return bytes(data)

@@ -149,6 +149,16 @@ def test_injected_error_lets_arrived_bytes_be_read_and_wakes_writers() -> None:
     assert b.spin_readable()
 
 
+def test_eof_that_has_arrived_outlives_an_error() -> None:
+    a, b = immediate()
+    a.send_eof()
+    a.break_with(OSError("link lost"))
+    assert b.at_eof
+    assert b.try_receive(1) == b""
+    with pytest.raises(anyio.BrokenResourceError):
+        b.try_send(b"x")
+
+
 def test_nothing_arrives_before_delivery_unless_polled_for() -> None:
     steps = Steps()
     a, b = memory_pipe_pair(8, delivery=steps.append)

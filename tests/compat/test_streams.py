@@ -9,9 +9,7 @@ import anyio
 import pytest
 
 from aiordma.compat.streams import (
-    AioRdmaStreamWriter,
     RingStreamReader,
-    RingStreamReaderProtocol,
     ring_streams,
 )
 from aiordma.compat.transport import RingTransport
@@ -20,7 +18,7 @@ from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 from .recorder import connect_pipe, settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
 
@@ -455,6 +453,23 @@ async def test_data_before_the_break_is_read_first(spin: bool) -> None:
     await close(writer)
 
 
+async def test_a_break_after_the_end_of_data_only_stops_writing(spin: bool) -> None:
+    """A peer that finishes and exits: what it sent is complete, and no read raises."""
+    reader, writer, far = await against_pipe(spin=spin)
+    far.try_send(b"the answer")
+    far.send_eof()
+    far.break_with(OSError("the process is gone"))
+    await settle()
+    assert await reader.read() == b"the answer"
+    assert await reader.read() == b""
+    assert reader.at_eof()
+    writer.write(b"thanks")
+    await settle()
+    with pytest.raises(ConnectionResetError, match="the process is gone"):
+        await writer.drain()
+    await close(writer)
+
+
 @pytest.mark.parametrize("ring_bytes", [8, 65536])
 async def test_break_in_the_middle_of_a_large_read(ring_bytes: int) -> None:
     reader, writer, far = await against_pipe(ring_bytes, limit=4)
@@ -564,74 +579,3 @@ async def test_a_plain_stream_protocol_works_too() -> None:
     assert await reader.readexactly(50) == b"0123456789" * 5
     assert transport.is_reading()
     await close(writer)
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Callable[..., Any]]:
-    """Connects a stream to a handler, as a server does."""
-    writers: list[asyncio.StreamWriter] = []
-    loop = asyncio.get_running_loop()
-
-    async def connect(handler: Any, ring_bytes: int = 65536) -> Streams:
-        near, far = memory_pipe_pair(ring_bytes)
-        server_reader = RingStreamReader(65536, loop)
-        connect_pipe(far, RingStreamReaderProtocol(server_reader, handler, loop))
-        del server_reader
-        reader, writer = await ring_streams(near, 65536)
-        writers.append(writer)
-        return reader, writer
-
-    yield connect
-    await close(*writers)
-    await settle()
-
-
-async def test_handler_that_is_a_coroutine(served: Callable[..., Any]) -> None:
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert isinstance(writer, AioRdmaStreamWriter)
-        while line := await reader.readline():
-            writer.write(line.upper())
-            await writer.drain()
-        writer.close()
-
-    reader, writer = await served(handler)
-    writer.write(b"one\ntwo\n")
-    writer.write_eof()
-    assert await reader.read() == b"ONE\nTWO\n"
-
-
-async def test_handler_that_is_a_plain_function(served: Callable[..., Any]) -> None:
-    def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"hello")
-        writer.close()
-
-    reader, _ = await served(handler)
-    assert await reader.read() == b"hello"
-
-
-async def test_handler_that_fails_closes_its_connection(
-    served: Callable[..., Any], reported: list[dict[str, Any]]
-) -> None:
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        raise ValueError("handler")
-
-    reader, _ = await served(handler)
-    assert await reader.read() == b""
-    assert [str(context["exception"]) for context in reported] == ["handler"]
-
-
-async def test_handler_that_is_cancelled_closes_its_connection(
-    served: Callable[..., Any], reported: list[dict[str, Any]]
-) -> None:
-    tasks: list[Any] = []
-
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.current_task())
-        await reader.read(1)
-
-    reader, _ = await served(handler)
-    await settle()
-    tasks[0].cancel()
-    assert await reader.read() == b""
-    assert reported == []
-    assert asyncio.all_tasks() == {asyncio.current_task()} or len(asyncio.all_tasks()) <= 2

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
 from typing import Any
 
 import anyio
 import pytest
 
-from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+from aiordma.testing.memory import memory_pipe_pair
 
-from .recorder import BufferedRecorder, Recorder, connect_pipe, one_transport, settle
+from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport, settle
 
 pytestmark = pytest.mark.anyio
-
-
-def drain_far(far: MemoryPipe) -> bytes:
-    data = bytearray()
-    while chunk := far.try_receive(1 << 20):
-        data += chunk
-    return bytes(data)
-
-
-async def collect(far: MemoryPipe, n: int) -> bytes:
-    data = bytearray()
-    with anyio.fail_after(20):
-        while len(data) < n:
-            data += far.try_receive(1 << 20) or b""
-            await asyncio.sleep(0)
-    return bytes(data)
 
 
 @pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
@@ -272,138 +254,6 @@ async def test_half_close_by_the_peer() -> None:
     assert protocol.events == ["made", "eof", "lost"]
 
 
-async def test_close_flushes_first_and_reads_nothing_more() -> None:
-    protocol = Recorder()
-    transport, far = await one_transport(protocol, 8)
-    transport.write(b"0123456789abcdef")
-    transport.close()
-    transport.close()
-    assert transport.is_closing()
-    far.try_send(b"ignored")
-    await settle()
-    assert protocol.events == ["made"]
-    transport.write(b"ignored too")
-    assert await collect(far, 16) == b"0123456789abcdef"
-    assert await protocol.lost is None
-    await settle()
-    assert far.at_eof
-    assert protocol.events == ["made", "lost"]
-
-
-async def test_connection_lost_is_never_called_from_close_or_abort() -> None:
-    for end in ("close", "abort"):
-        protocol = Recorder()
-        transport, _ = await one_transport(protocol)
-        getattr(transport, end)()
-        assert protocol.events == ["made"]
-        assert await protocol.lost is None
-        getattr(transport, end)()
-        await settle()
-        assert protocol.events == ["made", "lost"]
-
-
-async def test_abort_drops_the_queue_and_resets_the_peer() -> None:
-    protocol = Recorder()
-    transport, far = await one_transport(protocol, 4)
-    transport.write(b"too much for the ring")
-    transport.abort()
-    assert transport.get_write_buffer_size() == 0
-    assert await protocol.lost is None
-    await settle()
-    assert isinstance(far.error, ConnectionResetError)
-
-
-async def test_abort_with_nothing_queued_loses_nothing() -> None:
-    protocol = Recorder()
-    transport, far = await one_transport(protocol)
-    transport.write(b"all of it")
-    transport.abort()
-    await protocol.lost
-    await settle()
-    assert far.error is None
-    assert drain_far(far) == b"all of it"
-    assert far.at_eof
-
-
-async def test_abort_while_closing() -> None:
-    protocol = Recorder()
-    transport, _ = await one_transport(protocol, 4)
-    transport.write(b"nobody reads this")
-    transport.close()
-    await settle()
-    assert protocol.events == ["made"]
-    transport.abort()
-    assert await protocol.lost is None
-
-
-async def test_writes_after_close_are_ignored_and_warned_about_from_the_fifth_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    protocol = Recorder()
-    transport, far = await one_transport(protocol)
-    transport.close()
-    with caplog.at_level(logging.WARNING, logger="asyncio"):
-        for _ in range(4):
-            transport.write(b"lost")
-        assert not caplog.records
-        transport.write(b"lost")
-        await protocol.lost
-        transport.writelines([b"lost"])
-    assert [record.name for record in caplog.records] == ["asyncio", "asyncio"]
-    await settle()
-    assert drain_far(far) == b""
-    transport.write_eof()
-
-
-@pytest.mark.parametrize("queued", [False, True])
-async def test_broken_link_loses_the_connection_once(queued: bool) -> None:
-    protocol = Recorder()
-    transport, far = await one_transport(protocol, 8)
-    transport.write(b"x" * (100 if queued else 3))
-    cause = OSError("retries exceeded")
-    far.break_with(cause)
-    exc = await protocol.lost
-    assert isinstance(exc, ConnectionResetError)
-    assert exc.__cause__ is cause
-    assert "retries exceeded" in str(exc)
-    transport.write(b"more")
-    await settle()
-    assert protocol.events == ["made", "lost"]
-    assert transport.get_write_buffer_size() == 0
-
-
-async def test_data_that_arrived_before_the_break_is_delivered() -> None:
-    protocol = Recorder()
-    near, far = memory_pipe_pair(64)
-    far.try_send(b"last words")
-    connect_pipe(near, protocol)
-    far.break_with(OSError("gone"))
-    await protocol.lost
-    assert protocol.data == b"last words"
-
-
-async def test_error_found_by_write_reaches_the_protocol_from_the_loop() -> None:
-    protocol = Recorder()
-    near, far = memory_pipe_pair(64, delivery="immediate")
-    transport = connect_pipe(near, protocol)
-    await settle()
-    transport.pause_reading()  # so that the transport does not notice before it writes
-    far.close()
-    transport.write(b"nobody")
-    assert "lost" not in protocol.events
-    exc = await protocol.lost
-    assert isinstance(exc, BrokenPipeError)
-
-
-async def test_unflushed_close_ends_when_the_peer_goes() -> None:
-    protocol = Recorder()
-    transport, far = await one_transport(protocol, 4)
-    transport.write(b"nobody reads this")
-    transport.close()
-    far.abort()
-    assert isinstance(await protocol.lost, ConnectionResetError)
-
-
 @pytest.mark.parametrize("callback", ["data_received", "eof_received", "get_buffer", "buffer_updated"])
 async def test_exception_in_a_callback_is_fatal_and_reported(
     callback: str, reported: list[dict[str, Any]]
@@ -582,17 +432,6 @@ async def test_extra_info_and_repr() -> None:
     assert transport.get_extra_info("peername") == ("192.0.2.1", 7)
 
 
-async def test_an_unclosed_transport_warns() -> None:
-    near, far = memory_pipe_pair(64)
-    connect_pipe(near, Recorder())
-    await settle()
-    near.on_readable = near.on_writable = None
-    with pytest.warns(ResourceWarning, match="unclosed transport"):
-        gc.collect()
-    await settle()
-    assert isinstance(far.error, ConnectionResetError)
-
-
 async def test_loop_sendfile(tmp_path: Any, anyio_backend: Any) -> None:
     if anyio_backend[1]["use_uvloop"]:
         pytest.skip("uvloop's sendfile() takes only its own transports")
@@ -611,31 +450,3 @@ async def test_loop_sendfile(tmp_path: Any, anyio_backend: Any) -> None:
     transport.close()
     assert await collect(far, 4) == b"tail"
     await protocol.lost
-
-
-class CountingOwner:
-    def __init__(self) -> None:
-        self.live: set[Any] = set()
-
-    def attach(self, transport: Any) -> None:
-        self.live.add(transport)
-
-    def detach(self, transport: Any) -> None:
-        self.live.remove(transport)
-
-
-@pytest.mark.parametrize("end", ["close", "abort", "break"])
-async def test_the_server_is_told(end: str) -> None:
-    owner = CountingOwner()
-    protocol = Recorder()
-    near, far = memory_pipe_pair(64)
-    transport = connect_pipe(near, protocol, server=owner)
-    assert owner.live == {transport}
-    await settle()
-    if end == "break":
-        far.break_with(OSError("gone"))
-    else:
-        getattr(transport, end)()
-    await protocol.lost
-    await settle()
-    assert owner.live == set()
