@@ -16,10 +16,11 @@ from anyio.abc import SocketAttribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from ssl import SSLObject
 
     from .errors import FallbackReason
 
-__all__ = ["Address", "RdmaAttribute", "address_attributes", "plain_address"]
+__all__ = ["Address", "RdmaAttribute", "address_attributes", "plain_address", "tls_attributes"]
 
 Address = tuple[str, int]
 
@@ -52,3 +53,19 @@ def address_attributes(local: Address, remote: Address | None) -> Mapping[Any, C
         attributes[SocketAttribute.remote_address] = lambda: remote
         attributes[SocketAttribute.remote_port] = lambda: remote[1]
     return attributes
+
+
+def tls_attributes(session: SSLObject) -> Mapping[Any, Callable[[], Any]]:
+    """anyio's ``TLSAttribute`` items that people ask for: whom the TLS session is with, and how."""
+    from anyio.streams.tls import TLSAttribute
+
+    return {
+        TLSAttribute.alpn_protocol: session.selected_alpn_protocol,
+        TLSAttribute.channel_binding_tls_unique: session.get_channel_binding,
+        TLSAttribute.cipher: session.cipher,
+        TLSAttribute.peer_certificate: lambda: session.getpeercert(False),
+        TLSAttribute.peer_certificate_binary: lambda: session.getpeercert(True),
+        TLSAttribute.server_side: lambda: session.server_side,
+        TLSAttribute.ssl_object: lambda: session,
+        TLSAttribute.tls_version: session.version,
+    }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from ssl import create_default_context
 from typing import TYPE_CHECKING
 
 from . import negotiate, peers
 from .config import Config
 from .stream import RdmaStream
 from .tcp import TcpPipe
+from .tls import TlsPipe
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from .config import Mode
 
 __all__ = ["connect", "stream_of"]
@@ -22,6 +26,9 @@ async def connect(
     config: Config | None = None,
     mode: Mode | None = None,
     local_host: str | None = None,
+    ssl: SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    rdma_outside_tls: bool = False,
 ) -> RdmaStream:
     """Connect to a server.
 
@@ -32,12 +39,24 @@ async def connect(
     :param mode: ``"auto"``, ``"rdma"`` (fail with the reason instead of falling back) or ``"tcp"`` (never
         RDMA); default: the one of ``config``.
     :param local_host: address to connect from.
+    :param ssl: TLS on the connection: a client's context, or True for the default one (which checks the
+        server's certificate). The negotiation, with the keys to this process's memory, goes through TLS, and
+        so does the payload, on TCP: RDMA cannot be covered by it.
+    :param server_hostname: the name in the server's certificate; default: ``host``.
+    :param rdma_outside_tls: send payload by RDMA, unencrypted, after a negotiation inside TLS that has proved
+        who the ends are. Both ends must allow it. (Or run TLS over an RDMA stream: anyio's ``TLSStream``.)
     :raises OSError: no TCP connection could be made (``ConnectionRefusedError`` ...), naming each address.
     :raises aiordma.NegotiationError: (an ``OSError``, too) RDMA is demanded and not to be had, or the
         negotiation broke off half-way; ``code`` and ``text`` say why.
     """
+    tls = None
+    if ssl:
+        context = create_default_context() if ssl is True else ssl
+        tls = negotiate.Tls(
+            context, server_hostname=server_hostname or host, rdma_outside_tls=rdma_outside_tls
+        )
     outcome = await negotiate.client(
-        host, port, config=config or Config.from_env(), mode=mode, local_host=local_host
+        host, port, config=config or Config.from_env(), mode=mode, local_host=local_host, tls=tls
     )
     peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
     return stream_of(outcome)
@@ -47,10 +66,14 @@ def stream_of(outcome: negotiate.Outcome) -> RdmaStream:
     """The stream of a connection whose path is agreed on."""
     pipe = outcome.pipe
     if pipe is None:
-        pipe = TcpPipe(outcome.sock, late_proposal=outcome.silent)
+        if outcome.tls is None:
+            pipe = TcpPipe(outcome.sock, late_proposal=outcome.silent)
+        else:
+            pipe = TlsPipe(outcome.tls, late_proposal=outcome.silent)
     return RdmaStream(
         pipe,
         local_address=outcome.local_address,
         remote_address=outcome.remote_address,
         fallback_reason=outcome.fallback,
+        tls=outcome.tls.session if outcome.tls is not None else None,
     )

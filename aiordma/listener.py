@@ -28,6 +28,7 @@ from .errors import AioRdmaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from ssl import SSLContext
 
     from .attributes import Address
     from .config import Mode
@@ -75,12 +76,14 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
         mode: Mode | None,
         max_negotiations: int,
         max_pending: int,
+        tls: negotiate.Tls | None,
     ) -> None:
         self._sockets = list(sockets)
         self._config = config
         self._mode = mode
         self._max_negotiations = max_negotiations
         self._max_pending = max_pending
+        self._tls = tls
         self._waker = wake.current()
         self._addresses = [plain_address(sock.getsockname()) for sock in sockets]
         self._jobs: dict[socket.socket, Job] = {}
@@ -217,7 +220,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
 
         try:
             outcome = await negotiate.server(
-                sock, config=self._config, mode=self._mode, may_use_rdma=may_use_rdma
+                sock, config=self._config, mode=self._mode, may_use_rdma=may_use_rdma, tls=self._tls
             )
             host = outcome.remote_address[0]
             if outcome.pipe is None:
@@ -255,6 +258,8 @@ async def listen(
     reuse_port: bool = False,
     max_negotiations: int = 1024,
     max_pending: int = 4096,
+    ssl: SSLContext | None = None,
+    rdma_outside_tls: bool = False,
 ) -> RdmaListener:
     """Listen for streams, from aiordma clients over RDMA and from everybody else over TCP, on the same port.
 
@@ -266,6 +271,8 @@ async def listen(
     :param max_negotiations: beyond so many at a time, clients get TCP without waiting.
     :param max_pending: beyond so many connections that are not streams yet, or that nobody took, the rest
         waits in the kernel.
+    :param ssl: TLS on every connection: a server's context. See :func:`aiordma.connect`.
+    :param rdma_outside_tls: as in :func:`aiordma.connect`.
     :raises OSError: the address cannot be listened on, naming it.
     """
     if max_negotiations < 0 or max_pending < 1:
@@ -299,8 +306,14 @@ async def listen(
             )
         await negotiate.warm_up(config, mode)
         stack.pop_all()
+    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
     return RdmaListener(
-        sockets, config=config, mode=mode, max_negotiations=max_negotiations, max_pending=max_pending
+        sockets,
+        config=config,
+        mode=mode,
+        max_negotiations=max_negotiations,
+        max_pending=max_pending,
+        tls=tls,
     )
 
 

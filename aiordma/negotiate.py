@@ -9,30 +9,40 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from . import peers, wake
-from .attributes import Address, plain_address
-from .dial import dial, resolve, show
+from . import peers
+from .dial import dial, resolve
 from .errors import Code, CompletionError, FallbackReason, LinkError, NegotiationError, VerbsError
 from .proto import clc
 from .proto.events import Accepted, Confirmed, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
 from .proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
+from .tls import TlsLayer
+from .wire import Carrier, Wire
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable
 
+    from .attributes import Address
     from .config import Config, Mode
     from .proto.events import Event
 
-__all__ = ["ClientOffer", "Engine", "Outcome", "ServerOffer", "client", "find_engine", "server", "warm_up"]
-
-_HEADER_BYTES = 8
+__all__ = [
+    "ClientOffer",
+    "Engine",
+    "Outcome",
+    "ServerOffer",
+    "Tls",
+    "client",
+    "find_engine",
+    "server",
+    "warm_up",
+]
 
 
 class ClientOffer(Protocol):
@@ -62,6 +72,33 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """How a connection uses TLS."""
+
+    context: ssl.SSLContext
+    server_side: bool = False
+    server_hostname: str | None = None
+    rdma_outside_tls: bool = False
+    """The user agrees that payload goes by RDMA, which TLS does not cover; the negotiation always goes
+    through TLS. Without that the stream stays on TCP, inside TLS."""
+
+    async def begin(self, sock: socket.socket, config: Config) -> TlsLayer:
+        """TLS on ``sock``, which is closed if that fails.
+
+        :raises OSError: the handshake failed (``ssl.SSLError``), or took too long (``TimeoutError``).
+        """
+        try:
+            layer = TlsLayer(
+                sock, self.context, server_side=self.server_side, server_hostname=self.server_hostname
+            )
+            await layer.handshake(config.negotiate_timeout_ms / 1000)
+        except BaseException:
+            sock.close()
+            raise
+        return layer
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a connection goes on."""
 
@@ -73,6 +110,8 @@ class Outcome:
     """Why there is no pipe."""
     local_address: Address
     remote_address: Address
+    tls: TlsLayer | None = None
+    """The TLS session on ``sock``; without a pipe, the stream goes through it (``tls.TlsPipe``)."""
     silent: bool = False
     """The client had not said anything when the server gave up waiting for its first bytes. Should they be
     a Proposal after all, they are not the stream's (``tcp.TcpPipe`` sees to that)."""
@@ -112,9 +151,11 @@ async def client(
     config: Config,
     mode: Mode | None = None,
     local_host: str | None = None,
+    tls: Tls | None = None,
 ) -> Outcome:
     """Connect to ``host``:``port`` and agree on the path.
 
+    :param tls: negotiate inside TLS. With TLS, nothing of this connection is ever sent in clear.
     :raises OSError: no TCP connection could be made.
     :raises NegotiationError: mode "rdma", and RDMA is not to be had; or, in any mode, the negotiation broke
         off at a point where the two ends might disagree about its result.
@@ -122,11 +163,16 @@ async def client(
     mode = mode or config.mode
     addresses = await resolve(host, port)
 
-    async def connect() -> socket.socket:
-        return await dial(addresses, local_host)
+    async def connect() -> Carrier:
+        sock = await dial(addresses, local_host)
+        return sock if tls is None else await tls.begin(sock, config)
 
     if mode == "tcp":
         return _plain(await connect(), FallbackReason.of_local(Code.DISABLED))
+    if tls is not None and not tls.rdma_outside_tls:
+        if mode == "rdma":
+            raise NegotiationError(Code.TLS_PAYLOAD_POLICY)
+        return _plain(await connect(), FallbackReason.of_local(Code.TLS_PAYLOAD_POLICY))
     try:
         engine = await find_engine(config)
     except NegotiationError as error:
@@ -135,46 +181,47 @@ async def client(
         return _plain(await connect(), FallbackReason.of_error(error))
     if mode == "rdma":
         return await _propose(engine, await connect(), config, mode, None)
-    async with peers.ask_alone((host, port)):
-        reason = peers.plain_reason((host, port))
+    peer = (host, port, tls is not None)
+    async with peers.ask_alone(peer):
+        reason = peers.plain_reason(peer)
         if reason is not None:
             return _plain(await connect(), reason)
-        again = None if peers.is_known((host, port)) else connect
+        again = None if peers.is_known(peer) else connect
         try:
             outcome = await _propose(engine, await connect(), config, mode, again)
         except _PlainPeer as found:
             reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text)
-            peers.remember_plain((host, port), reason, config.plain_peer_memory_ms / 1000)
-            return _plain(found.sock or await connect(), reason)
-        peers.remember_clc((host, port))
+            peers.remember_plain(peer, reason, config.plain_peer_memory_ms / 1000)
+            return _plain(found.carrier or await connect(), reason)
+        peers.remember_clc(peer)
         return outcome
 
 
 class _PlainPeer(Exception):
-    """The peer does not negotiate; ``sock`` is a new connection to it, if there is one already."""
+    """The peer does not negotiate; ``carrier`` is a new connection to it, if there is one already."""
 
-    def __init__(self, text: str, sock: socket.socket | None = None) -> None:
+    def __init__(self, text: str, carrier: Carrier | None = None) -> None:
         super().__init__(text)
         self.text = text
-        self.sock = sock
+        self.carrier = carrier
 
 
 async def _propose(
     engine: Engine,
-    sock: socket.socket,
+    carrier: Carrier,
     config: Config,
     mode: Mode,
-    connect_again: Callable[[], Awaitable[socket.socket]] | None,
+    connect_again: Callable[[], Awaitable[Carrier]] | None,
 ) -> Outcome:
     """The client's negotiation.
 
     :param connect_again: the peer is unknown: after a head start, make a plain connection beside this one.
-    :raises _PlainPeer: it does not negotiate (``sock`` is closed).
+    :raises _PlainPeer: it does not negotiate (``carrier`` is closed).
     """
     offer: ClientOffer | None = None
     pipe: Any = None
     try:
-        wire = _Wire(sock)
+        wire = Wire(carrier)
         offer = await engine.propose()
         handshake = ClientHandshake(offer.proposal, _timeouts(config), wire.now())
         events = handshake.start()
@@ -197,10 +244,10 @@ async def _propose(
                     events = handshake.ready(confirm, wire.now())
             elif isinstance(event, UseTcp):
                 offer.abandon()
-                return wire.tcp_outcome(_tcp_reason(event, refusal), mode)
+                return _on_tcp(wire, _tcp_reason(event, refusal), mode)
             elif isinstance(event, UseRdma):
-                pipe.attach_tcp(sock)
-                return wire.rdma_outcome(pipe)
+                pipe.attach_tcp(wire.sock)
+                return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
             elif isinstance(event, PlainPeer):
                 raise _PlainPeer(event.text)
             elif isinstance(event, Failed):
@@ -213,7 +260,7 @@ async def _propose(
             else:
                 events = await wire.receive(handshake)
     except BaseException as exc:
-        _give_up(offer, pipe, sock)
+        _give_up(offer, pipe, carrier)
         if isinstance(exc, _PlainPeer) and mode == "rdma":
             raise NegotiationError(Code.PLAIN_TCP_PEER, exc.text) from None
         raise
@@ -225,10 +272,10 @@ def _proves(accept: clc.Accept, proposal: clc.Proposal) -> bool:
 
 
 async def _listen_with_head_start(
-    wire: _Wire,
+    wire: Wire,
     handshake: ClientHandshake,
     config: Config,
-    connect: Callable[[], Awaitable[socket.socket]],
+    connect: Callable[[], Awaitable[Carrier]],
 ) -> list[Event]:
     """Wait for the answer of a peer that may not know what it was asked.
 
@@ -238,7 +285,7 @@ async def _listen_with_head_start(
         return await wire.receive(handshake)
     events: list[Event] = []
     with contextlib.ExitStack() as stack:
-        plain: socket.socket | None = None
+        plain: Carrier | None = None
 
         async def listen(scope: anyio.CancelScope) -> None:
             events.extend(await wire.receive(handshake))
@@ -248,7 +295,8 @@ async def _listen_with_head_start(
             tasks.start_soon(listen, tasks.cancel_scope)
             # No second connection to be had: the first one's answer, or its timeout, decides.
             with contextlib.suppress(OSError):
-                plain = stack.enter_context(await connect())
+                plain = await connect()
+                stack.callback(plain.close)
                 tasks.cancel_scope.cancel()
         if plain is not None and not events:
             # A busy loop may be late for both: what has arrived counts, not what was noticed first.
@@ -268,10 +316,12 @@ async def server(
     config: Config,
     mode: Mode | None = None,
     may_use_rdma: Callable[[], bool] = lambda: True,
+    tls: Tls | None = None,
 ) -> Outcome:
     """Find out what the client of an accepted connection speaks, and agree on the path. Takes ``sock`` over.
 
     :param may_use_rdma: asked when a Proposal is there; False declines it: too much is going on already.
+    :param tls: everything goes through TLS; a client that does not begin with TLS is turned away.
     :raises OSError: the connection broke.
     :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA is not to be had. The
         connection is closed.
@@ -279,12 +329,15 @@ async def server(
     mode = mode or config.mode
     offer: ServerOffer | None = None
     pipe: Any = None
+    carrier: Carrier = sock
     try:
-        wire = _Wire(sock)
+        if tls is not None:
+            carrier = await tls.begin(sock, config)
+        wire = Wire(carrier)
         verdict = await wire.peek(config)
         if not verdict:
             reason = FallbackReason.of_local(Code.PEER_NO_SMC)
-            return wire.tcp_outcome(reason, mode, silent=verdict is None)
+            return _on_tcp(wire, reason, mode, silent=verdict is None)
         handshake = ServerHandshake(_timeouts(config), wire.now())
         events: list[Event] = []
         refusal: NegotiationError | None = None
@@ -296,6 +349,8 @@ async def server(
                 try:
                     if mode == "tcp":
                         raise NegotiationError(Code.DISABLED)
+                    if tls is not None and not tls.rdma_outside_tls:
+                        raise NegotiationError(Code.TLS_PAYLOAD_POLICY)
                     if not may_use_rdma():
                         raise NegotiationError(Code.LIMIT_REACHED, "too many negotiations at the same time")
                     engine = await find_engine(config)
@@ -316,16 +371,16 @@ async def server(
             elif isinstance(event, UseTcp):
                 if offer is not None:
                     offer.abandon()
-                return wire.tcp_outcome(_tcp_reason(event, refusal), mode)
+                return _on_tcp(wire, _tcp_reason(event, refusal), mode)
             elif isinstance(event, UseRdma):
-                pipe.attach_tcp(sock)
-                return wire.rdma_outcome(pipe)
+                pipe.attach_tcp(wire.sock)
+                return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
             elif isinstance(event, Failed):
                 raise NegotiationError(event.code, event.text)
             else:
                 events = await wire.receive(handshake)
     except BaseException:
-        _give_up(offer, pipe, sock)
+        _give_up(offer, pipe, carrier)
         raise
 
 
@@ -335,7 +390,7 @@ async def server(
 async def _finish(
     work: Callable[[], Awaitable[Any]],
     handshake: ClientHandshake | ServerHandshake,
-    wire: _Wire,
+    wire: Wire,
     *,
     watch: bool,
 ) -> tuple[Any, list[Event]]:
@@ -383,19 +438,25 @@ def _tcp_reason(event: UseTcp, refusal: NegotiationError | None) -> FallbackReas
     return FallbackReason.of_error(refusal)
 
 
-def _give_up(offer: ClientOffer | ServerOffer | None, pipe: Any, sock: socket.socket) -> None:
+def _on_tcp(wire: Wire, reason: FallbackReason, mode: Mode, *, silent: bool = False) -> Outcome:
+    if mode == "rdma":
+        raise NegotiationError(reason.code, reason.text)
+    return Outcome(None, wire.sock, reason, wire.local, wire.remote, wire.tls, silent)
+
+
+def _give_up(offer: ClientOffer | ServerOffer | None, pipe: Any, carrier: Carrier) -> None:
     if offer is not None:
         offer.abandon()
     if pipe is not None:
         pipe.abort()
-    sock.close()
+    carrier.close()
 
 
-def _plain(sock: socket.socket, reason: FallbackReason) -> Outcome:
+def _plain(carrier: Carrier, reason: FallbackReason) -> Outcome:
     try:
-        return _Wire(sock).tcp_outcome(reason, "auto")
+        return _on_tcp(Wire(carrier), reason, "auto")
     except BaseException:
-        sock.close()
+        carrier.close()
         raise
 
 
@@ -405,102 +466,3 @@ def _timeouts(config: Config) -> Timeouts:
         link=config.link_timeout_ms / 1000,
         first_bytes=config.server_first_wait_ms / 1000,
     )
-
-
-class _Wire:
-    """The TCP connection while it carries the negotiation."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._waker = wake.current()
-        self.now = self._waker.now
-        self._local = plain_address(sock.getsockname())
-        self._remote = plain_address(sock.getpeername())
-        self.peer = show(self._remote)
-        self._partial = b""  # the beginning of a message
-        self._missing = _HEADER_BYTES
-
-    async def send(self, data: bytes) -> None:
-        """Send a message. A connection that is lost shows when the answer is read."""
-        while data:
-            try:
-                data = data[self._sock.send(data) :]
-            except (BlockingIOError, InterruptedError):
-                await self._waker.wait_writable(self._sock.fileno())
-            except OSError:
-                return
-
-    async def receive(self, handshake: ClientHandshake | ServerHandshake) -> list[Event]:
-        """Read up to the end of a message at most; what that, the end, or the clock means."""
-        while True:
-            try:
-                data = self._sock.recv(self._missing)
-            except (BlockingIOError, InterruptedError):
-                deadline = handshake.next_deadline()
-                with anyio.CancelScope(deadline=math.inf if deadline is None else deadline):
-                    await self._waker.wait_readable(self._sock.fileno())
-                events = handshake.on_timer(self.now())
-            except OSError:
-                return handshake.eof(self.now())
-            else:
-                if not data:
-                    return handshake.eof(self.now())
-                self._count(data)
-                events = handshake.receive(data, self.now())
-            if events:
-                return events
-
-    def _count(self, data: bytes) -> None:
-        self._partial += data
-        if len(self._partial) >= _HEADER_BYTES:
-            self._missing = int.from_bytes(self._partial[5:7]) - len(self._partial)
-        else:
-            self._missing = _HEADER_BYTES - len(self._partial)
-        if self._missing <= 0:
-            self._partial, self._missing = b"", _HEADER_BYTES
-
-    def has_data(self) -> bool:
-        """Whether something can be read now."""
-        try:
-            return bool(self._sock.recv(1, socket.MSG_PEEK))
-        except OSError:
-            return False
-
-    async def peek(self, config: Config) -> bool | None:
-        """Whether the client begins with CLC; None when it says nothing. Consumes nothing.
-
-        :raises OSError: the connection is lost.
-        """
-        deadline = self.now() + config.server_first_wait_ms / 1000
-        seen = 0
-        try:
-            while True:
-                try:
-                    head = self._sock.recv(_HEADER_BYTES, socket.MSG_PEEK)
-                except (BlockingIOError, InterruptedError):
-                    head = None
-                if head is not None:
-                    verdict = clc.looks_like_clc(head) if head else False
-                    if verdict is not None or len(head) == seen:
-                        return bool(verdict)
-                    # The beginning of an eye catcher: wait for the rest, which needs the kernel's help, since
-                    # a socket with any byte to read is always ready. It is ready again at the end, too.
-                    if not seen:
-                        deadline = self.now() + config.negotiate_timeout_ms / 1000
-                    seen = len(head)
-                    self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _HEADER_BYTES)
-                with anyio.CancelScope(deadline=deadline) as scope:
-                    await self._waker.wait_readable(self._sock.fileno())
-                if scope.cancelled_caught:
-                    return False if seen else None
-        finally:
-            if seen:
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-
-    def rdma_outcome(self, pipe: Any) -> Outcome:
-        return Outcome(pipe, self._sock, None, self._local, self._remote)
-
-    def tcp_outcome(self, reason: FallbackReason, mode: Mode, *, silent: bool = False) -> Outcome:
-        if mode == "rdma":
-            raise NegotiationError(reason.code, reason.text)
-        return Outcome(None, self._sock, reason, self._local, self._remote, silent)

@@ -19,10 +19,11 @@ import anyio.abc
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError, EndOfStream, WouldBlock
 
 from . import wake
-from .attributes import RdmaAttribute, address_attributes
+from .attributes import RdmaAttribute, address_attributes, tls_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from ssl import SSLObject
     from types import TracebackType
 
     from .attributes import Address
@@ -96,6 +97,7 @@ class RdmaStream(anyio.abc.ByteStream):
         local_address: Address,
         remote_address: Address,
         fallback_reason: FallbackReason | None = None,
+        tls: SSLObject | None = None,
     ) -> None:
         self._pipe = pipe
         # Bound once: on the way of a round trip every hundred nanoseconds count.
@@ -111,6 +113,7 @@ class RdmaStream(anyio.abc.ByteStream):
         self._local_address = local_address
         self._remote_address = remote_address
         self._fallback_reason = fallback_reason
+        self._tls = tls
 
     # -- sending
 
@@ -367,6 +370,9 @@ class RdmaStream(anyio.abc.ByteStream):
         reason = self._fallback_reason
         if reason is not None:
             attributes[RdmaAttribute.fallback_reason] = lambda: reason
+        tls = self._tls
+        if tls is not None:
+            attributes.update(tls_attributes(tls))
         return attributes
 
     @property

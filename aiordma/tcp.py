@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .stream import Buffer
+    from .tls import TlsLayer
 
 __all__ = ["TcpPipe", "TcpStatistics"]
 
@@ -84,10 +85,10 @@ class TcpPipe:
         "_watching_writable",
     )
 
-    def __init__(self, sock: socket.socket, *, late_proposal: bool = False) -> None:
+    def __init__(self, sock: socket.socket | TlsLayer, *, late_proposal: bool = False) -> None:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock = sock
+        self._sock: socket.socket | TlsLayer = sock
         self._fd = sock.fileno()
         self._waker = wake.current()
         self._chunk = b""  # read from the kernel; up to _offset also taken by the user
@@ -380,9 +381,12 @@ class TcpPipe:
     def abort(self) -> None:
         """Reset the connection: the peer gets an error. Idempotent."""
         if not self._closed:
-            if self._sock.family != socket.AF_UNIX:
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+            self._reset_on_close()
             self.close()
+
+    def _reset_on_close(self) -> None:
+        if self._sock.family != socket.AF_UNIX:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
 
     def statistics(self) -> TcpStatistics:
         """What happened so far."""

@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"_softdev", "_accessors", "_fill", "_ring", "_qp", "_cq", "verbs"},
     {"wake"},
     {"observe", "credit", "attributes"},
-    {"engine", "link", "linkgroup", "offer", "tcp", "peers", "dial", "negotiate"},
+    {"engine", "link", "linkgroup", "offer", "tcp", "tls", "peers", "dial", "wire", "negotiate"},
     {"stream", "datagram", "listener", "connect", "rpc"},
     {"compat", "testing", "fabric"},
     {"cli", "__init__", "__main__"},
