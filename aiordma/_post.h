@@ -12,8 +12,8 @@ struct aio_chain {
 	int length;
 };
 
-static inline struct ibv_send_wr *aio_chain_next(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
-						 uint32_t lkey, unsigned int flags)
+static inline struct ibv_send_wr *aio_chain_next(struct aio_chain *chain, uint64_t wr_id, uint64_t addr,
+						 uint32_t length, uint32_t lkey, unsigned int flags)
 {
 	int at = chain->length++;
 	struct ibv_send_wr *wr = &chain->wr[at];
@@ -32,8 +32,8 @@ static inline struct ibv_send_wr *aio_chain_next(struct aio_chain *chain, uint64
 	return wr;
 }
 
-static inline void aio_chain_write(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
-				   unsigned int flags, uint64_t remote_addr, uint32_t rkey)
+static inline void aio_chain_write(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
+				   uint32_t lkey, unsigned int flags, uint64_t remote_addr, uint32_t rkey)
 {
 	struct ibv_send_wr *wr = aio_chain_next(chain, wr_id, addr, length, lkey, flags);
 
@@ -43,8 +43,8 @@ static inline void aio_chain_write(struct aio_chain *chain, uint64_t wr_id, uint
 }
 
 /* with_imm = 0 is for iWARP, which has no immediate data: there the same 32 bits lead the message itself. */
-static inline void aio_chain_send(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
-				  unsigned int flags, int with_imm, uint32_t imm)
+static inline void aio_chain_send(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
+				  uint32_t lkey, unsigned int flags, int with_imm, uint32_t imm)
 {
 	struct ibv_send_wr *wr = aio_chain_next(chain, wr_id, addr, length, lkey, flags);
 
@@ -73,8 +73,8 @@ static inline int aio_chain_post(struct ibv_qp *qp, struct aio_chain *chain, int
 
 static inline int aio_post_recv(struct ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey)
 {
-	struct ibv_sge sge = {.addr = addr, .length = length, .lkey = lkey};
-	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
+	struct ibv_sge sge = { .addr = addr, .length = length, .lkey = lkey };
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	return ibv_post_recv(qp, &wr, &bad);
 }

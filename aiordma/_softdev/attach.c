@@ -392,7 +392,8 @@ static bool on_resolved(struct soft_link *link, const struct soft_message *msg, 
 	const struct soft_map *map = NULL;
 
 	if (msg->access) {
-		if (fd < 0 || msg->index >= SOFT_MAX_MR || msg->index != msg->rkey >> 8 || !msg->length || !msg->slab_length)
+		if (fd < 0 || msg->index >= SOFT_MAX_MR || msg->index != msg->rkey >> 8 || !msg->length ||
+		    !msg->slab_length)
 			return false;
 		map = map_slab(link, msg, fd);
 		if (map && (msg->slab_offset > map->length || msg->length > map->length - msg->slab_offset))

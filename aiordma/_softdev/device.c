@@ -12,277 +12,276 @@
 #include <unistd.h>
 
 struct ibv_device soft_device = {
-    .node_type = IBV_NODE_CA,
-    .transport_type = IBV_TRANSPORT_IB,
-    .name = "soft0",
-    .dev_name = "aiordma_soft0",
-    .dev_path = "/dev/aiordma/soft0",
-    .ibdev_path = "/sys/class/infiniband/soft0",
+	.node_type = IBV_NODE_CA,
+	.transport_type = IBV_TRANSPORT_IB,
+	.name = "soft0",
+	.dev_name = "aiordma_soft0",
+	.dev_path = "/dev/aiordma/soft0",
+	.ibdev_path = "/sys/class/infiniband/soft0",
 };
 
 #define FIRMWARE "1.0"
 /* A vendor id that no IEEE OUI can have; the kernel's software devices use the same. */
-#define VENDOR_ID    0xffffff
+#define VENDOR_ID 0xffffff
 #define PKEY_DEFAULT 0xffff
-#define CAPABILITIES                                                                                         \
-    (IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                    \
-     IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE)
+#define CAPABILITIES                                                                                                   \
+	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
+	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE)
 
 /* The real list must be given back to the real library, so it is kept in front of the array we return. */
 struct device_list {
-    struct ibv_device **real;
-    struct ibv_device *devices[];
+	struct ibv_device **real;
+	struct ibv_device *devices[];
 };
 
 static bool hidden(void)
 {
-    const char *wanted = getenv("AIORDMA_DEVICE");
+	const char *wanted = getenv("AIORDMA_DEVICE");
 
-    return wanted && !strcmp(wanted, "none");
+	return wanted && !strcmp(wanted, "none");
 }
 
 struct ibv_device **soft_get_device_list(int *num_devices)
 {
-    __typeof__(&ibv_get_device_list) real_get = REAL(ibv_get_device_list, "IBVERBS_1.1");
-    int count = 0;
-    /* Without RDMA in the kernel the real function fails with ENOSYS: for us that is an empty list. */
-    struct ibv_device **real = real_get ? real_get(&count) : NULL;
+	__typeof__(&ibv_get_device_list) real_get = REAL(ibv_get_device_list, "IBVERBS_1.1");
+	int count = 0;
+	/* Without RDMA in the kernel the real function fails with ENOSYS: for us that is an empty list. */
+	struct ibv_device **real = real_get ? real_get(&count) : NULL;
 
-    if (!real)
-        count = 0;
-    struct device_list *list = calloc(1, sizeof *list + ((size_t)count + 2) * sizeof *list->devices);
-    if (!list) {
-        if (real)
-            REAL(ibv_free_device_list, "IBVERBS_1.1")(real);
-        errno = ENOMEM;
-        return NULL;
-    }
-    list->real = real;
-    for (int i = 0; i < count; i++)
-        list->devices[i] = real[i];
-    if (!hidden())
-        list->devices[count++] = &soft_device;
-    if (num_devices)
-        *num_devices = count;
-    errno = 0;
-    return list->devices;
+	if (!real)
+		count = 0;
+	struct device_list *list = calloc(1, sizeof *list + ((size_t)count + 2) * sizeof *list->devices);
+	if (!list) {
+		if (real)
+			REAL(ibv_free_device_list, "IBVERBS_1.1")(real);
+		errno = ENOMEM;
+		return NULL;
+	}
+	list->real = real;
+	for (int i = 0; i < count; i++)
+		list->devices[i] = real[i];
+	if (!hidden())
+		list->devices[count++] = &soft_device;
+	if (num_devices)
+		*num_devices = count;
+	errno = 0;
+	return list->devices;
 }
 
 void soft_free_device_list(struct ibv_device **devices)
 {
-    struct device_list *list =
-        (struct device_list *)((char *)devices - offsetof(struct device_list, devices));
+	struct device_list *list = (struct device_list *)((char *)devices - offsetof(struct device_list, devices));
 
-    if (list->real)
-        REAL(ibv_free_device_list, "IBVERBS_1.1")(list->real);
-    free(list);
+	if (list->real)
+		REAL(ibv_free_device_list, "IBVERBS_1.1")(list->real);
+	free(list);
 }
 
 /* An EUI-64 with the local bit set, made from the boot id: the same for all processes of this host. */
 __be64 soft_get_device_guid(void)
 {
-    char boot[64] = "aiordma";
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    uint64_t hash = 0xcbf29ce484222325ULL;
+	char boot[64] = "aiordma";
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	uint64_t hash = 0xcbf29ce484222325ULL;
 
-    if (fd >= 0) {
-        ssize_t got = read(fd, boot, sizeof boot - 1);
-        if (got > 0)
-            boot[got] = '\0';
-        close(fd);
-    }
-    for (const char *c = boot; *c; c++)
-        hash = (hash ^ (uint8_t)*c) * 0x100000001b3ULL;
-    return htobe64((hash & ~(1ULL << 56)) | (1ULL << 57));
+	if (fd >= 0) {
+		ssize_t got = read(fd, boot, sizeof boot - 1);
+		if (got > 0)
+			boot[got] = '\0';
+		close(fd);
+	}
+	for (const char *c = boot; *c; c++)
+		hash = (hash ^ (uint8_t)*c) * 0x100000001b3ULL;
+	return htobe64((hash & ~(1ULL << 56)) | (1ULL << 57));
 }
 
 int soft_read_sysfs_file(const char *file, char *buf, size_t size)
 {
-    int n;
+	int n;
 
-    if (!strcmp(file, "board_id"))
-        n = snprintf(buf, size, "aiordma-soft");
-    else if (!strcmp(file, "fw_ver"))
-        n = snprintf(buf, size, "%s", FIRMWARE);
-    else
-        return -1;
-    return n < 0 || (size_t)n >= size ? -1 : n;
+	if (!strcmp(file, "board_id"))
+		n = snprintf(buf, size, "aiordma-soft");
+	else if (!strcmp(file, "fw_ver"))
+		n = snprintf(buf, size, "%s", FIRMWARE);
+	else
+		return -1;
+	return n < 0 || (size_t)n >= size ? -1 : n;
 }
 
 int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
-    __be64 guid = soft_get_device_guid();
+	__be64 guid = soft_get_device_guid();
 
-    (void)context;
-    *attr = (struct ibv_device_attr){
-        .fw_ver = FIRMWARE,
-        .node_guid = guid,
-        .sys_image_guid = guid,
-        .max_mr_size = UINT64_MAX,
-        .page_size_cap = ~4095ULL,
-        .vendor_id = VENDOR_ID,
-        .max_qp = SOFT_MAX_QP,
-        .max_qp_wr = SOFT_MAX_WR,
-        .device_cap_flags = CAPABILITIES,
-        .max_sge = SOFT_MAX_SGE,
-        .max_sge_rd = SOFT_MAX_SGE,
-        .max_cq = SOFT_MAX_CQ,
-        .max_cqe = SOFT_MAX_CQE,
-        .max_mr = SOFT_MAX_MR,
-        .max_pd = SOFT_MAX_PD,
-        .max_qp_rd_atom = SOFT_MAX_RD_ATOMIC,
-        .max_res_rd_atom = SOFT_MAX_RD_ATOMIC * SOFT_MAX_QP,
-        .max_qp_init_rd_atom = SOFT_MAX_RD_ATOMIC,
-        .atomic_cap = IBV_ATOMIC_GLOB,
-        .max_mw = SOFT_MAX_MW,
-        .max_ah = SOFT_MAX_AH,
-        .max_srq = SOFT_MAX_SRQ,
-        .max_srq_wr = SOFT_MAX_WR,
-        .max_srq_sge = SOFT_MAX_SGE,
-        .max_pkeys = 1,
-        .local_ca_ack_delay = 15,
-        .phys_port_cnt = 1,
-    };
-    return 0;
+	(void)context;
+	*attr = (struct ibv_device_attr){
+		.fw_ver = FIRMWARE,
+		.node_guid = guid,
+		.sys_image_guid = guid,
+		.max_mr_size = UINT64_MAX,
+		.page_size_cap = ~4095ULL,
+		.vendor_id = VENDOR_ID,
+		.max_qp = SOFT_MAX_QP,
+		.max_qp_wr = SOFT_MAX_WR,
+		.device_cap_flags = CAPABILITIES,
+		.max_sge = SOFT_MAX_SGE,
+		.max_sge_rd = SOFT_MAX_SGE,
+		.max_cq = SOFT_MAX_CQ,
+		.max_cqe = SOFT_MAX_CQE,
+		.max_mr = SOFT_MAX_MR,
+		.max_pd = SOFT_MAX_PD,
+		.max_qp_rd_atom = SOFT_MAX_RD_ATOMIC,
+		.max_res_rd_atom = SOFT_MAX_RD_ATOMIC * SOFT_MAX_QP,
+		.max_qp_init_rd_atom = SOFT_MAX_RD_ATOMIC,
+		.atomic_cap = IBV_ATOMIC_GLOB,
+		.max_mw = SOFT_MAX_MW,
+		.max_ah = SOFT_MAX_AH,
+		.max_srq = SOFT_MAX_SRQ,
+		.max_srq_wr = SOFT_MAX_WR,
+		.max_srq_sge = SOFT_MAX_SGE,
+		.max_pkeys = 1,
+		.local_ca_ack_delay = 15,
+		.phys_port_cnt = 1,
+	};
+	return 0;
 }
 
 static int query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
-                           struct ibv_device_attr_ex *attr, size_t size)
+			   struct ibv_device_attr_ex *attr, size_t size)
 {
-    struct ibv_device_attr_ex all = {
-        .completion_timestamp_mask = UINT64_MAX,
-        .hca_core_clock = 1000000, /* kHz: timestamps are nanoseconds */
-        .phys_port_cnt_ex = 1,
-    };
+	struct ibv_device_attr_ex all = {
+		.completion_timestamp_mask = UINT64_MAX,
+		.hca_core_clock = 1000000, /* kHz: timestamps are nanoseconds */
+		.phys_port_cnt_ex = 1,
+	};
 
-    if (size < sizeof all.orig_attr || (input && input->comp_mask))
-        return EINVAL;
-    soft_query_device(context, &all.orig_attr);
-    all.device_cap_flags_ex = all.orig_attr.device_cap_flags;
-    memset(attr, 0, size);
-    memcpy(attr, &all, size < sizeof all ? size : sizeof all);
-    return 0;
+	if (size < sizeof all.orig_attr || (input && input->comp_mask))
+		return EINVAL;
+	soft_query_device(context, &all.orig_attr);
+	all.device_cap_flags_ex = all.orig_attr.device_cap_flags;
+	memset(attr, 0, size);
+	memcpy(attr, &all, size < sizeof all ? size : sizeof all);
+	return 0;
 }
 
 int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size)
 {
-    struct ibv_port_attr all = {
-        .state = IBV_PORT_ACTIVE,
-        .max_mtu = IBV_MTU_4096,
-        .active_mtu = IBV_MTU_4096,
-        .gid_tbl_len = SOFT_GID_TABLE,
-        .port_cap_flags = IBV_PORT_CM_SUP,
-        .max_msg_sz = SOFT_MAX_MSG,
-        .pkey_tbl_len = 1,
-        .max_vl_num = 1,
-        .active_width = 2,  /* 4X */
-        .active_speed = 32, /* EDR */
-        .phys_state = 5,    /* LinkUp */
-        .link_layer = IBV_LINK_LAYER_ETHERNET,
-    };
+	struct ibv_port_attr all = {
+		.state = IBV_PORT_ACTIVE,
+		.max_mtu = IBV_MTU_4096,
+		.active_mtu = IBV_MTU_4096,
+		.gid_tbl_len = SOFT_GID_TABLE,
+		.port_cap_flags = IBV_PORT_CM_SUP,
+		.max_msg_sz = SOFT_MAX_MSG,
+		.pkey_tbl_len = 1,
+		.max_vl_num = 1,
+		.active_width = 2,  /* 4X */
+		.active_speed = 32, /* EDR */
+		.phys_state = 5,    /* LinkUp */
+		.link_layer = IBV_LINK_LAYER_ETHERNET,
+	};
 
-    (void)context;
-    if (port_num != 1)
-        return EINVAL;
-    memset(attr, 0, size);
-    memcpy(attr, &all, size < sizeof all ? size : sizeof all);
-    return 0;
+	(void)context;
+	if (port_num != 1)
+		return EINVAL;
+	memset(attr, 0, size);
+	memcpy(attr, &all, size < sizeof all ? size : sizeof all);
+	return 0;
 }
 
 int soft_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
 {
-    (void)context;
-    if (port_num != 1 || index != 0) {
-        errno = EINVAL;
-        return -1;
-    }
-    *pkey = htobe16(PKEY_DEFAULT);
-    return 0;
+	(void)context;
+	if (port_num != 1 || index != 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	*pkey = htobe16(PKEY_DEFAULT);
+	return 0;
 }
 
 int soft_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey)
 {
-    __be16 only;
+	__be16 only;
 
-    if (soft_query_pkey(context, port_num, 0, &only))
-        return -1;
-    if (only != pkey) {
-        errno = EINVAL;
-        return -1;
-    }
-    return 0;
+	if (soft_query_pkey(context, port_num, 0, &only))
+		return -1;
+	if (only != pkey) {
+		errno = EINVAL;
+		return -1;
+	}
+	return 0;
 }
 
 static int query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
-    uint32_t asked = values->comp_mask;
+	uint32_t asked = values->comp_mask;
 
-    (void)context;
-    values->comp_mask = 0;
-    if (asked & IBV_VALUES_MASK_RAW_CLOCK) {
-        if (clock_gettime(CLOCK_MONOTONIC, &values->raw_clock))
-            return errno;
-        values->comp_mask |= IBV_VALUES_MASK_RAW_CLOCK;
-    }
-    return asked & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK ? EINVAL : 0;
+	(void)context;
+	values->comp_mask = 0;
+	if (asked & IBV_VALUES_MASK_RAW_CLOCK) {
+		if (clock_gettime(CLOCK_MONOTONIC, &values->raw_clock))
+			return errno;
+		values->comp_mask |= IBV_VALUES_MASK_RAW_CLOCK;
+	}
+	return asked & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK ? EINVAL : 0;
 }
 
 struct ibv_context *soft_open_device(void)
 {
-    struct soft_ctx *ctx = calloc(1, sizeof *ctx);
-    int error = ENOMEM;
+	struct soft_ctx *ctx = calloc(1, sizeof *ctx);
+	int error = ENOMEM;
 
-    if (!ctx)
-        goto fail;
-    struct verbs_context *verbs = &ctx->v;
-    struct ibv_context *context = &verbs->context;
+	if (!ctx)
+		goto fail;
+	struct verbs_context *verbs = &ctx->v;
+	struct ibv_context *context = &verbs->context;
 
-    verbs->sz = sizeof *verbs;
-    verbs->query_port = soft_query_port;
-    verbs->query_device_ex = query_device_ex;
-    verbs->query_rt_values = query_rt_values;
-    verbs->create_cq_ex = soft_create_cq_ex;
-    verbs->create_qp_ex = soft_create_qp_ex;
-    context->abi_compat = __VERBS_ABI_IS_EXTENDED;
-    context->device = &soft_device;
-    context->cmd_fd = -1;
-    context->num_comp_vectors = SOFT_COMP_VECTORS;
-    pthread_mutex_init(&context->mutex, NULL);
-    error = soft_gids_init(ctx);
-    if (error)
-        goto fail_mutex;
-    error = soft_async_init(ctx);
-    if (error)
-        goto fail_gids;
-    error = soft_ctx_init(ctx);
-    if (error)
-        goto fail_async;
-    return context;
+	verbs->sz = sizeof *verbs;
+	verbs->query_port = soft_query_port;
+	verbs->query_device_ex = query_device_ex;
+	verbs->query_rt_values = query_rt_values;
+	verbs->create_cq_ex = soft_create_cq_ex;
+	verbs->create_qp_ex = soft_create_qp_ex;
+	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
+	context->device = &soft_device;
+	context->cmd_fd = -1;
+	context->num_comp_vectors = SOFT_COMP_VECTORS;
+	pthread_mutex_init(&context->mutex, NULL);
+	error = soft_gids_init(ctx);
+	if (error)
+		goto fail_mutex;
+	error = soft_async_init(ctx);
+	if (error)
+		goto fail_gids;
+	error = soft_ctx_init(ctx);
+	if (error)
+		goto fail_async;
+	return context;
 
 fail_async:
-    soft_async_fini(ctx);
+	soft_async_fini(ctx);
 fail_gids:
-    soft_gids_fini(ctx);
+	soft_gids_fini(ctx);
 fail_mutex:
-    pthread_mutex_destroy(&context->mutex);
-    free(ctx);
+	pthread_mutex_destroy(&context->mutex);
+	free(ctx);
 fail:
-    errno = error;
-    return NULL;
+	errno = error;
+	return NULL;
 }
 
 int soft_close_device(struct ibv_context *context)
 {
-    struct soft_ctx *ctx = to_ctx(context);
-    int error = soft_ctx_fini(ctx);
+	struct soft_ctx *ctx = to_ctx(context);
+	int error = soft_ctx_fini(ctx);
 
-    if (error) {
-        errno = error;
-        return -1;
-    }
-    soft_async_fini(ctx);
-    soft_gids_fini(ctx);
-    pthread_mutex_destroy(&context->mutex);
-    free(ctx);
-    return 0;
+	if (error) {
+		errno = error;
+		return -1;
+	}
+	soft_async_fini(ctx);
+	soft_gids_fini(ctx);
+	pthread_mutex_destroy(&context->mutex);
+	free(ctx);
+	return 0;
 }

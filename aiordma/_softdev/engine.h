@@ -13,16 +13,16 @@
 /* Why a send queue stands still. */
 enum soft_wait {
 	SOFT_RUN,
-	SOFT_WAIT_PEER,   /* destination not there (yet): retry timeout */
-	SOFT_WAIT_RNR,    /* destination has no receive posted */
-	SOFT_WAIT_ROOM,   /* request ring full */
-	SOFT_WAIT_FENCE,  /* earlier READ or atomic not complete */
-	SOFT_WAIT_ERROR,  /* the WR at sq_next has failed; earlier ones complete first */
+	SOFT_WAIT_PEER,  /* destination not there (yet): retry timeout */
+	SOFT_WAIT_RNR,   /* destination has no receive posted */
+	SOFT_WAIT_ROOM,  /* request ring full */
+	SOFT_WAIT_FENCE, /* earlier READ or atomic not complete */
+	SOFT_WAIT_ERROR, /* the WR at sq_next has failed; earlier ones complete first */
 };
 
 enum soft_wqe_state {
 	SOFT_WQE_POSTED,
-	SOFT_WQE_SENT,    /* in the lane; complete when the responder has acknowledged msn */
+	SOFT_WQE_SENT, /* in the lane; complete when the responder has acknowledged msn */
 	SOFT_WQE_DONE,
 };
 
@@ -31,17 +31,17 @@ struct soft_wqe {
 	uint64_t msn;
 	const struct ibv_sge *sge; /* the caller's while it is first tried, then the copy in sq_sge */
 	uint32_t length;
-	uint32_t offset;           /* bytes placed (SEND, WRITE) or answered (READ) */
-	uint32_t imm;              /* immediate as on the wire, or key to invalidate */
+	uint32_t offset; /* bytes placed (SEND, WRITE) or answered (READ) */
+	uint32_t imm;    /* immediate as on the wire, or key to invalidate */
 	uint32_t rkey;
 	uint64_t raddr;
 	uint16_t num_sge;
-	uint8_t opcode, flags;     /* enum ibv_wr_opcode, enum ibv_send_flags */
+	uint8_t opcode, flags; /* enum ibv_wr_opcode, enum ibv_send_flags */
 	uint8_t state;
-	uint8_t status;            /* enum ibv_wc_status */
-	bool answered;             /* READ, atomic: waits for response data */
-	bool placed;               /* WRITE_WITH_IMM: data is there, the immediate is not sent */
-	void *inline_copy;         /* heap copy of inline data of a WR that has to wait */
+	uint8_t status;    /* enum ibv_wc_status */
+	bool answered;     /* READ, atomic: waits for response data */
+	bool placed;       /* WRITE_WITH_IMM: data is there, the immediate is not sent */
+	void *inline_copy; /* heap copy of inline data of a WR that has to wait */
 	union {
 		struct {
 			uint64_t compare_add, swap;
@@ -59,8 +59,8 @@ struct soft_wqe {
 
 /* What must be done when no QP lock is held any more. Passed down by every entry point. */
 struct soft_after {
-	struct soft_qp *fail;      /* to ERR */
-	struct soft_qp *pump;      /* send queues that may go on */
+	struct soft_qp *fail; /* to ERR */
+	struct soft_qp *pump; /* send queues that may go on */
 };
 void soft_after_fail(struct soft_after *after, struct soft_qp *qp);
 void soft_after_pump(struct soft_after *after, struct soft_qp *qp);
@@ -97,38 +97,38 @@ struct soft_proc {
 	pthread_mutex_t lock;
 	struct soft_ctx *contexts;
 	unsigned nctx;
-	uint32_t slot;               /* 0: none yet */
-	uint64_t serial;             /* last region serial given out */
+	uint32_t slot;   /* 0: none yet */
+	uint64_t serial; /* last region serial given out */
 	int listen_fd, kick_fd, timer_fd, epoll_fd;
 	pthread_t thread;
 	bool running;
 	atomic_bool stop;
 
-	struct soft_doors *doors;    /* published: memfd */
+	struct soft_doors *doors; /* published: memfd */
 	int doors_fd;
-	struct soft_keys *keys_shm;  /* published: memfd */
-	int keys_fd, keys_ro_fd;     /* peers get the one they cannot write through */
+	struct soft_keys *keys_shm; /* published: memfd */
+	int keys_fd, keys_ro_fd;    /* peers get the one they cannot write through */
 
 	struct soft_qp *_Atomic qps[SOFT_MAX_QP];
 	uint32_t qp_cursor;
-	atomic_uint qp_used;         /* highest index ever used + 1 */
+	atomic_uint qp_used; /* highest index ever used + 1 */
 	struct soft_region *_Atomic keys[SOFT_MAX_MR];
 	uint32_t key_cursor;
 	uint8_t key_tags[SOFT_MAX_MR];
 	struct soft_cq *_Atomic cqs[SOFT_MAX_CQ];
 	uint32_t cq_cursor;
-	struct soft_lock cq_lock;    /* finding a CQ in cqs and pinning it */
+	struct soft_lock cq_lock; /* finding a CQ in cqs and pinning it */
 	struct soft_mw *_Atomic mws[SOFT_MAX_MR];
 
 	struct soft_slab *slabs;
 	uint64_t slab_serial;
 
 	struct soft_lock service_lock;
-	struct soft_gone *gone;      /* slabs that peers shall let go of */
-	struct soft_qp *service;     /* QPs with something for the progress thread */
-	_Atomic(uint64_t) timer_ns;  /* when timer_fd is set for; 0: not */
+	struct soft_gone *gone;     /* slabs that peers shall let go of */
+	struct soft_qp *service;    /* QPs with something for the progress thread */
+	_Atomic(uint64_t) timer_ns; /* when timer_fd is set for; 0: not */
 
-	pthread_mutex_t links_lock;  /* changes of the list; progress thread, fork */
+	pthread_mutex_t links_lock; /* changes of the list; progress thread, fork */
 	struct soft_link *links;
 };
 extern struct soft_proc soft_proc;
@@ -243,11 +243,11 @@ void soft_chan_leave(struct soft_cq *cq);
 /* ---- faults.c ------------------------------------------------------------------------------------- */
 
 enum soft_fault {
-	SOFT_FAULT_EVENT,            /* completion event lost */
-	SOFT_FAULT_SPURIOUS,         /* completion channel readable for nothing */
-	SOFT_FAULT_ERROR,            /* a work request fails */
-	SOFT_FAULT_DROP,             /* UD datagram lost */
-	SOFT_FAULT_DELAY,            /* acknowledgement late */
+	SOFT_FAULT_EVENT,    /* completion event lost */
+	SOFT_FAULT_SPURIOUS, /* completion channel readable for nothing */
+	SOFT_FAULT_ERROR,    /* a work request fails */
+	SOFT_FAULT_DROP,     /* UD datagram lost */
+	SOFT_FAULT_DELAY,    /* acknowledgement late */
 	SOFT_FAULT_KINDS,
 };
 extern bool soft_faults_on;
@@ -300,11 +300,11 @@ uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
 /* ---- rx.c: the responder's side, whoever runs it. rq_lock of the responder held. -------------------- */
 
 struct soft_rx {
-	uint8_t opcode;            /* enum ibv_wr_opcode */
+	uint8_t opcode; /* enum ibv_wr_opcode */
 	bool solicited, grh;
-	uint32_t imm;              /* or key to invalidate */
+	uint32_t imm; /* or key to invalidate */
 	uint32_t src_qp;
-	uint32_t length;           /* of the whole message; WRITE_WITH_IMM: bytes written */
+	uint32_t length; /* of the whole message; WRITE_WITH_IMM: bytes written */
 };
 /* 0, or an enum ibv_wc_status for the requester; then the responder is on after->fail if it has to be. */
 int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after);
@@ -320,9 +320,9 @@ uint64_t soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add, uint64_t
 /* ---- local.c -------------------------------------------------------------------------------------- */
 
 enum soft_run {
-	SOFT_RUN_DONE,             /* complete, or failed: wqe->status says */
-	SOFT_RUN_SENT,             /* in the lane */
-	SOFT_RUN_WAIT,             /* qp->wait says for what */
+	SOFT_RUN_DONE, /* complete, or failed: wqe->status says */
+	SOFT_RUN_SENT, /* in the lane */
+	SOFT_RUN_WAIT, /* qp->wait says for what */
 };
 enum soft_run soft_local_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
 
@@ -366,10 +366,10 @@ bool soft_out_kick(struct soft_qp *qp);
 /* ---- link.c --------------------------------------------------------------------------------------- */
 
 enum {
-	SOFT_SERVICE_CONNECT = 1,    /* out lane wanted */
-	SOFT_SERVICE_RESOLVE = 2,    /* rkeys to ask for */
-	SOFT_SERVICE_REDIAL = 8,     /* nobody was there; the timer asks again */
-	SOFT_SERVICE_READY = 4,      /* became a responder: attach requests that came early */
+	SOFT_SERVICE_CONNECT = 1, /* out lane wanted */
+	SOFT_SERVICE_RESOLVE = 2, /* rkeys to ask for */
+	SOFT_SERVICE_REDIAL = 8,  /* nobody was there; the timer asks again */
+	SOFT_SERVICE_READY = 4,   /* became a responder: attach requests that came early */
 };
 void soft_service(struct soft_qp *qp, uint32_t what);
 /* Peers that mapped the slab let go of it. */

@@ -27,7 +27,7 @@ enum {
 	SOFT_ARM_NONE = 0,
 	SOFT_ARM_SOLICITED = 1,
 	SOFT_ARM_ANY = 2,
-	SOFT_ARM_WANTED = 3,       /* mask */
+	SOFT_ARM_WANTED = 3, /* mask */
 	SOFT_ARM_FIRED = 4,
 };
 
@@ -79,39 +79,39 @@ static inline bool soft_door_any(struct soft_door *door)
 enum {
 	SOFT_REQ_RING = 128 * 1024,
 	SOFT_RESP_RING = 64 * 1024,
-	SOFT_FRAGMENT = 16 * 1024,   /* payload of one record at most: a ring always holds a few */
-	SOFT_RECORD_ALIGN = 64,      /* a cache line: a CDC message with its header fits in one */
+	SOFT_FRAGMENT = 16 * 1024, /* payload of one record at most: a ring always holds a few */
+	SOFT_RECORD_ALIGN = 64,    /* a cache line: a CDC message with its header fits in one */
 };
 
 struct soft_seg {
 	/* written by the requester */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) tail; /* request bytes published */
-	_Atomic(uint64_t) want_ack;  /* newest message whose acknowledgement it wants to be told of */
+	_Atomic(uint64_t) want_ack; /* newest message whose acknowledgement it wants to be told of */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_head; /* response bytes taken */
-	_Atomic(uint32_t) blocked;   /* waits for room in the request ring */
+	_Atomic(uint32_t) blocked;                             /* waits for room in the request ring */
 	_Atomic(uint32_t) rnr_retry;
-	_Atomic(uint32_t) detached;  /* the requester's QP is gone: nothing more will come */
+	_Atomic(uint32_t) detached;                         /* the requester's QP is gone: nothing more will come */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) inside; /* in the middle of a direct access */
 	/* written by the responder */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) head; /* request bytes taken */
-	_Atomic(uint64_t) acked;     /* messages carried out */
+	_Atomic(uint64_t) acked;                          /* messages carried out */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_tail;
 	_Atomic(uint32_t) resp_blocked;
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) gate; /* 0: closed for good; else changes when access rights do */
-	_Atomic(uint32_t) nak;       /* enum ibv_wc_status for message acked + 1 */
+	_Atomic(uint32_t) nak;                            /* enum ibv_wc_status for message acked + 1 */
 	_Alignas(4096) unsigned char req[SOFT_REQ_RING];
 	unsigned char resp[SOFT_RESP_RING];
 };
 
 enum soft_op {
-	SOFT_OP_PAD = 1,             /* to the end of the ring */
+	SOFT_OP_PAD = 1, /* to the end of the ring */
 	SOFT_OP_SEND,
 	SOFT_OP_WRITE,
-	SOFT_OP_IMM,                 /* immediate of a WRITE that was made directly */
+	SOFT_OP_IMM, /* immediate of a WRITE that was made directly */
 	SOFT_OP_READ,
 	SOFT_OP_COMPARE_SWAP,
 	SOFT_OP_FETCH_ADD,
-	SOFT_OP_DATA,                /* response: READ data or the old value of an atomic */
+	SOFT_OP_DATA, /* response: READ data or the old value of an atomic */
 };
 enum {
 	SOFT_REC_FIRST = 1,
@@ -119,22 +119,22 @@ enum {
 	SOFT_REC_SOLICITED = 4,
 	SOFT_REC_IMM = 8,
 	SOFT_REC_INV = 16,
-	SOFT_REC_REMOTE = 32,        /* struct soft_reth follows */
+	SOFT_REC_REMOTE = 32, /* struct soft_reth follows */
 };
 
 struct soft_rec {
-	uint32_t length;             /* payload bytes of this record */
+	uint32_t length; /* payload bytes of this record */
 	uint8_t op, flags;
 	uint16_t reserved;
-	uint32_t imm;                /* immediate, or key to invalidate; SOFT_OP_DATA: offset in the answer */
-	uint32_t total;              /* FIRST: payload of the whole message; SOFT_OP_IMM: bytes written */
+	uint32_t imm;   /* immediate, or key to invalidate; SOFT_OP_DATA: offset in the answer */
+	uint32_t total; /* FIRST: payload of the whole message; SOFT_OP_IMM: bytes written */
 };
 
 struct soft_reth {
 	uint64_t addr;
 	uint32_t rkey;
 	uint32_t reserved;
-	uint64_t compare_add, swap;  /* atomics */
+	uint64_t compare_add, swap; /* atomics */
 };
 
 _Static_assert(sizeof(struct soft_rec) == 16, "a 44 byte message and its header share one cache line");

@@ -64,7 +64,8 @@ void soft_faults_read(void)
 		}
 		if (!known)
 			fprintf(stderr,
-				"aiordma: AIORDMA_SOFT_FAULTS: \"%s\" is not seed=N or one of event, spurious, error, drop, "
+				"aiordma: AIORDMA_SOFT_FAULTS: \"%s\" is not seed=N or one of event, spurious, error, "
+				"drop, "
 				"delay with a probability from 0 to 1; ignored\n",
 				item);
 	}

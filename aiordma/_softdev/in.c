@@ -111,7 +111,8 @@ static enum take deliver(struct soft_qp *qp, const struct soft_rec *rec, bool wr
 	return TAKEN;
 }
 
-static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const char *payload, struct soft_after *after)
+static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const char *payload,
+			   struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
 
@@ -162,7 +163,8 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 			return corrupt(qp, after);
 		in->placed = 0;
 		in->total = rec->total;
-		if (in->total > rec->length && !soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, in->total, &status, after))
+		if (in->total > rec->length &&
+		    !soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, in->total, &status, after))
 			return nak(qp, status);
 	} else if (!in->in_message) {
 		return corrupt(qp, after);

@@ -23,16 +23,16 @@
 void *soft_real_symbol(const char *name, const char *version);
 
 /* REAL(ibv_alloc_pd, "IBVERBS_1.1")(context): the real function; NULL when libibverbs is not installed. */
-#define REAL(name, version)                                                                                  \
-    ({                                                                                                       \
-        static _Atomic(void *) cached_;                                                                      \
-        void *f_ = atomic_load_explicit(&cached_, memory_order_relaxed);                                     \
-        if (!f_) {                                                                                           \
-            f_ = soft_real_symbol(#name, version);                                                           \
-            atomic_store_explicit(&cached_, f_, memory_order_relaxed);                                       \
-        }                                                                                                    \
-        (__typeof__(&name))f_;                                                                               \
-    })
+#define REAL(name, version)                                                                                            \
+	({                                                                                                             \
+		static _Atomic(void *) cached_;                                                                        \
+		void *f_ = atomic_load_explicit(&cached_, memory_order_relaxed);                                       \
+		if (!f_) {                                                                                             \
+			f_ = soft_real_symbol(#name, version);                                                         \
+			atomic_store_explicit(&cached_, f_, memory_order_relaxed);                                     \
+		}                                                                                                      \
+		(__typeof__(&name))f_;                                                                                 \
+	})
 
 /* What interpose.c hands our objects to. Signatures, results and errno are those of the ibv_ functions. */
 
@@ -48,10 +48,10 @@ int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_po
 int soft_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey);
 int soft_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey);
 int soft_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
-int soft_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
-                      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size);
+int soft_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index, struct ibv_gid_entry *entry,
+		      uint32_t flags, size_t entry_size);
 ssize_t soft_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries,
-                             uint32_t flags, size_t entry_size);
+			     uint32_t flags, size_t entry_size);
 
 /* async.c */
 int soft_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
@@ -62,8 +62,8 @@ struct ibv_qp_ex *soft_qp_to_qp_ex(struct ibv_qp *qp);
 
 /* ah.c */
 struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
-int soft_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,
-                         struct ibv_grh *grh, struct ibv_ah_attr *attr);
+int soft_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc, struct ibv_grh *grh,
+			 struct ibv_ah_attr *attr);
 int soft_destroy_ah(struct ibv_ah *ah);
 
 #endif

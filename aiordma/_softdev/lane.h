@@ -38,11 +38,11 @@ struct soft_link {
 	struct soft_doors *doors;
 	const struct soft_keys *keys;
 	int kick_fd;
-	struct soft_lock lock;        /* events */
+	struct soft_lock lock; /* events */
 	struct soft_event *events;
-	struct soft_map *maps;        /* progress thread */
+	struct soft_map *maps; /* progress thread */
 	struct soft_packet *queue, **queue_tail;
-	struct soft_early *early;     /* attach requests for QPs that are not ready */
+	struct soft_early *early; /* attach requests for QPs that are not ready */
 	unsigned nearly;
 	struct soft_link *next;
 };
@@ -53,11 +53,11 @@ void soft_event_release(struct soft_link *link, struct soft_event *event);
 /* A region of the peer that its owner has let us map. */
 struct soft_reg {
 	uint32_t rkey, access;
-	uint32_t gate;               /* of the lane when the rights were checked */
+	uint32_t gate; /* of the lane when the rights were checked */
 	uint64_t base, length;
-	uint64_t serial;             /* valid while the peer's key table says the same */
-	uint32_t index;              /* in that table */
-	char *at;                    /* NULL: may not be mapped */
+	uint64_t serial; /* valid while the peer's key table says the same */
+	uint32_t index;  /* in that table */
+	char *at;        /* NULL: may not be mapped */
 	const struct soft_map *map;
 };
 
@@ -67,13 +67,13 @@ enum { SOFT_REGS = 16, SOFT_ASKS = 4 };
 struct soft_out {
 	struct soft_seg *seg;
 	struct soft_link *link;
-	struct soft_door *door;      /* of the responder's receive CQ */
+	struct soft_door *door; /* of the responder's receive CQ */
 	uint32_t bit;
 	struct soft_event *event;
-	uint64_t tail, head;         /* written; known to be taken */
-	uint64_t issued, acked;      /* message numbers */
-	uint64_t wanted;             /* newest message whose acknowledgement completes something */
-	uint64_t staged;             /* newest READ, WRITE or atomic that the responder carries out */
+	uint64_t tail, head;    /* written; known to be taken */
+	uint64_t issued, acked; /* message numbers */
+	uint64_t wanted;        /* newest message whose acknowledgement completes something */
+	uint64_t staged;        /* newest READ, WRITE or atomic that the responder carries out */
 	uint64_t resp_head;
 	uint64_t kicked;             /* newest message its peer was kicked for */
 	bool dirty, fire, solicited; /* published since the door was rung: anything; with completion; asked for */
@@ -81,7 +81,7 @@ struct soft_out {
 	bool asleep;                 /* the peer had to be kicked for this message: it does not poll */
 	bool dead;                   /* the peer's process is gone, or broke the lane */
 	unsigned nasks;
-	uint32_t asks[SOFT_ASKS];    /* rkeys to ask the owner about */
+	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about */
 	struct soft_reg regs[SOFT_REGS];
 };
 
@@ -89,16 +89,16 @@ struct soft_out {
 struct soft_in {
 	struct soft_seg *seg;
 	struct soft_link *link;
-	struct soft_door *door;      /* of the requester's send CQ */
+	struct soft_door *door; /* of the requester's send CQ */
 	uint32_t bit;
 	struct soft_event *event;
-	uint32_t gate;               /* as last published */
+	uint32_t gate; /* as last published */
 	uint64_t head, acked;
 	uint64_t resp_tail, resp_head;
-	bool in_message, dropping;   /* between FIRST and LAST; its receive was missing (UC) */
-	bool stopped;                /* refused a request: takes no more */
+	bool in_message, dropping; /* between FIRST and LAST; its receive was missing (UC) */
+	bool stopped;              /* refused a request: takes no more */
 	uint32_t placed, total;
-	uint32_t answered;           /* READ: bytes sent back so far */
+	uint32_t answered; /* READ: bytes sent back so far */
 };
 
 /* Unmap, drop references. The lock of that side held. */

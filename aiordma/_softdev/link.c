@@ -21,7 +21,8 @@ static socklen_t slot_address(uint32_t slot, struct sockaddr_un *address)
 {
 	memset(address, 0, sizeof(*address));
 	address->sun_family = AF_UNIX;
-	int n = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "aiordma-soft.%u.%u", (unsigned)getuid(), slot);
+	int n = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "aiordma-soft.%u.%u", (unsigned)getuid(),
+			 slot);
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -352,7 +353,8 @@ static int receive(struct soft_link *link, struct soft_message *msg, int *fds)
 		size_t got = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		memcpy(fds, CMSG_DATA(c), (got < SOFT_PACKET_FDS ? got : SOFT_PACKET_FDS) * sizeof(int));
 	}
-	if (n != (ssize_t)sizeof(*msg) || msg->magic != SOFT_LINK_MAGIC || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+	if (n != (ssize_t)sizeof(*msg) || msg->magic != SOFT_LINK_MAGIC ||
+	    (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
 		close_all(fds);
 		return -1;
 	}

@@ -9,12 +9,12 @@
 enum { SOFT_LINK_MAGIC = 0x53524c31, SOFT_PACKET_FDS = 3, SOFT_NO_EVENT = 0 };
 
 enum soft_packet_type {
-	SOFT_HELLO = 1,    /* both ways, first. fds: doors, keys, kick */
-	SOFT_ATTACH,       /* requester -> responder: a lane please. fds: [event] of its send CQ */
-	SOFT_ATTACHED,     /* answer. fds: segment, [event] of the receive CQ */
-	SOFT_RESOLVE,      /* requester -> responder: may I map what this rkey opens? */
-	SOFT_RESOLVED,     /* answer. fds: [slab] */
-	SOFT_SLAB_GONE,    /* responder -> requester: let go of it */
+	SOFT_HELLO = 1, /* both ways, first. fds: doors, keys, kick */
+	SOFT_ATTACH,    /* requester -> responder: a lane please. fds: [event] of its send CQ */
+	SOFT_ATTACHED,  /* answer. fds: segment, [event] of the receive CQ */
+	SOFT_RESOLVE,   /* requester -> responder: may I map what this rkey opens? */
+	SOFT_RESOLVED,  /* answer. fds: [slab] */
+	SOFT_SLAB_GONE, /* responder -> requester: let go of it */
 };
 
 struct soft_message {
@@ -22,9 +22,9 @@ struct soft_message {
 	uint32_t slot;             /* HELLO */
 	uint32_t src_qpn, dst_qpn; /* requester's and responder's QP, in questions and answers alike */
 	uint32_t qp_type;
-	uint64_t attempt;          /* of the requester's QP: an answer to an older one is void */
-	uint32_t cq, bit;          /* door of the sender of this message */
-	uint64_t event_id;         /* of its channel; SOFT_NO_EVENT: none, and no descriptor */
+	uint64_t attempt;  /* of the requester's QP: an answer to an older one is void */
+	uint32_t cq, bit;  /* door of the sender of this message */
+	uint64_t event_id; /* of its channel; SOFT_NO_EVENT: none, and no descriptor */
 	uint32_t rnr_retry;
 	uint32_t rkey, access, index;
 	uint32_t gate;
@@ -38,7 +38,7 @@ struct soft_packet {
 	struct soft_message msg;
 	int fds[SOFT_PACKET_FDS];
 	unsigned nfds;
-	int close_fd;              /* after it was sent; -1: none */
+	int close_fd; /* after it was sent; -1: none */
 };
 
 /* An ATTACH for a QP that is not ready for it. */

@@ -99,8 +99,9 @@ int soft_mw_bind(struct soft_qp *qp, struct ibv_mw *ibmw, const struct ibv_mw_bi
 		status = IBV_WC_MW_BIND_ERR; /* type 2: invalidated first */
 	if (!status && info->length) {
 		struct soft_mr *mr = info->mr ? to_mr(info->mr) : NULL;
-		if (!mr || mr->region.pd != soft_pd_root(to_pd(qp->qp.pd)) || !(mr->region.access & IBV_ACCESS_MW_BIND) ||
-		    (info->mw_access_flags & ~all) || !soft_region_covers(&mr->region, info->addr, info->length) ||
+		if (!mr || mr->region.pd != soft_pd_root(to_pd(qp->qp.pd)) ||
+		    !(mr->region.access & IBV_ACCESS_MW_BIND) || (info->mw_access_flags & ~all) ||
+		    !soft_region_covers(&mr->region, info->addr, info->length) ||
 		    ((info->mw_access_flags & writes) && !(mr->region.access & IBV_ACCESS_LOCAL_WRITE))) {
 			status = IBV_WC_MW_BIND_ERR;
 		} else {

@@ -203,9 +203,9 @@ static enum soft_run fetch(struct soft_qp *qp, struct soft_wqe *wqe)
 	if (!at)
 		return wait_room(qp, wqe);
 	*(struct soft_rec *)(void *)at = (struct soft_rec){
-		.op = wqe->opcode == IBV_WR_RDMA_READ		 ? SOFT_OP_READ :
+		.op = wqe->opcode == IBV_WR_RDMA_READ          ? SOFT_OP_READ :
 		      wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? SOFT_OP_COMPARE_SWAP :
-								   SOFT_OP_FETCH_ADD,
+								 SOFT_OP_FETCH_ADD,
 		.flags = SOFT_REC_FIRST | SOFT_REC_LAST | SOFT_REC_REMOTE,
 		.total = wqe->length,
 	};

@@ -104,8 +104,9 @@ static void qp_clear(struct soft_qp *qp)
 
 static bool in_range(const struct ibv_qp_cap *cap)
 {
-	return cap->max_send_wr <= SOFT_MAX_WR && cap->max_recv_wr <= SOFT_MAX_WR && cap->max_send_sge <= SOFT_MAX_SGE &&
-	       cap->max_recv_sge <= SOFT_MAX_SGE && cap->max_inline_data <= SOFT_MAX_INLINE;
+	return cap->max_send_wr <= SOFT_MAX_WR && cap->max_recv_wr <= SOFT_MAX_WR &&
+	       cap->max_send_sge <= SOFT_MAX_SGE && cap->max_recv_sge <= SOFT_MAX_SGE &&
+	       cap->max_inline_data <= SOFT_MAX_INLINE;
 }
 
 static void queues_free(struct soft_qp *qp)
@@ -153,8 +154,9 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	if (!attr->send_cq || !attr->recv_cq || attr->send_cq->context != context || attr->recv_cq->context != context ||
-	    (attr->srq && attr->srq->context != context) || !in_range(&attr->cap)) {
+	if (!attr->send_cq || !attr->recv_cq || attr->send_cq->context != context ||
+	    attr->recv_cq->context != context || (attr->srq && attr->srq->context != context) ||
+	    !in_range(&attr->cap)) {
 		errno = EINVAL;
 		return NULL;
 	}

@@ -221,7 +221,8 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 			qp->remote = attr->dest_qp_num >> SOFT_QPN_INDEX_BITS != soft_proc.slot;
 		if (to == IBV_QPS_SQD && from == IBV_QPS_RTS) {
 			qp->attr.sq_draining = 1;
-			qp->attr.en_sqd_async_notify = mask & IBV_QP_EN_SQD_ASYNC_NOTIFY ? attr->en_sqd_async_notify : 0;
+			qp->attr.en_sqd_async_notify =
+				mask & IBV_QP_EN_SQD_ASYNC_NOTIFY ? attr->en_sqd_async_notify : 0;
 		}
 		soft_qp_set_state(qp, to);
 	}

@@ -146,8 +146,8 @@ void soft_rx_copy(char *to, const char *from, uint64_t n)
 }
 #endif
 
-__attribute__((no_sanitize("thread")))
-uint64_t soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap)
+__attribute__((no_sanitize("thread"))) uint64_t soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add,
+							       uint64_t swap)
 {
 	uint64_t *word = (uint64_t *)(void *)at;
 

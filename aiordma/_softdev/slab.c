@@ -56,7 +56,8 @@ struct soft_slab *soft_slab_find(const char *addr, uint64_t length)
 
 	pthread_mutex_lock(&soft_proc.lock);
 	for (slab = soft_proc.slabs; slab; slab = slab->next)
-		if (addr >= slab->addr && length <= slab->length && (size_t)(addr - slab->addr) <= slab->length - length)
+		if (addr >= slab->addr && length <= slab->length &&
+		    (size_t)(addr - slab->addr) <= slab->length - length)
 			break;
 	pthread_mutex_unlock(&soft_proc.lock);
 	return slab;
