@@ -329,7 +329,7 @@ enum soft_run soft_local_run(struct soft_qp *qp, struct soft_wqe *wqe, struct so
 /* ---- ud.c ----------------------------------------------------------------------------------------- */
 
 /* A datagram for qp, whose rq_lock is held. */
-void soft_ud_receive(struct soft_qp *qp, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+void soft_ud_receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		     const char *payload, struct soft_after *after);
 enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
 

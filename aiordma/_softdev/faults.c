@@ -55,7 +55,7 @@ void soft_faults_read(void)
 				known = true;
 			}
 			for (int k = 0; k < SOFT_FAULT_KINDS && end != value && !*end && p >= 0 && p <= 1; k++) {
-				if (strcmp(item, names[k]))
+				if (strcmp(item, names[k]) != 0)
 					continue;
 				thresholds[k] = (uint64_t)(p * 9007199254740992.0);
 				soft_faults_on |= thresholds[k] != 0;

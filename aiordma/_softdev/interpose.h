@@ -38,7 +38,7 @@ void *soft_real_symbol(const char *name, const char *version);
 
 /* device.c */
 struct ibv_device **soft_get_device_list(int *num_devices);
-void soft_free_device_list(struct ibv_device **list);
+void soft_free_device_list(struct ibv_device **devices);
 __be64 soft_get_device_guid(void);
 int soft_read_sysfs_file(const char *file, char *buf, size_t size);
 struct ibv_context *soft_open_device(void);

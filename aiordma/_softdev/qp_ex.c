@@ -276,7 +276,7 @@ static void link_up(struct soft_ex *ex)
 		struct built *one = &ex->wrs[i];
 
 		one->wr.sg_list = one->wr.num_sge ? ex->sges + one->first_sge : NULL;
-		if (one->wr.send_flags & IBV_SEND_INLINE)
+		if (one->wr.sg_list && one->wr.send_flags & IBV_SEND_INLINE)
 			one->wr.sg_list->addr = (uintptr_t)(ex->bytes + one->first_byte);
 		one->wr.next = i + 1 < ex->wr_count ? &ex->wrs[i + 1].wr : NULL;
 	}
