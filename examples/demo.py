@@ -21,7 +21,7 @@ from pathlib import Path
 
 import redis
 from demolib.checks import CHECKS
-from demolib.measure import CLIENTS, REQUESTS, Result, Work, by_turns
+from demolib.measure import CLIENTS, COMMANDS, REQUESTS, Results, Target, by_turns
 from demolib.processes import ProgramError
 from demolib.stack import Proxy, start_redis
 from rich.console import Console
@@ -29,6 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 SCANNER = Path(__file__).parent / "proxy" / "scan.py"
+TARGETS = DIRECT, TCP, RDMA = "no proxy", "proxy on TCP", "proxy on RDMA"
 console = Console(highlight=False)
 
 
@@ -62,21 +63,35 @@ def prove(proxy: Proxy, redis_port: int) -> None:
     console.print(f"      (Redis moved {moved:,} bytes, TCP between front and back {tcp:,} to negotiate)")
 
 
-def table(results: dict[tuple[str, Work], Result]) -> Table:
+def speed_table(results: Results) -> Table:
     title = f"redis-benchmark, {CLIENTS} clients: requests per second, p50 in ms"
-    shown = Table(title=title, title_style="bold")
-    shown.add_column("command", no_wrap=True)
-    for name in ("no proxy", "proxy on TCP", "proxy on RDMA"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("RDMA / TCP", justify="right", style="bold", no_wrap=True)
-    for work in dict.fromkeys(work for _, work in results):
-        direct, tcp, rdma = (results[name, work] for name in ("no proxy", "proxy on TCP", "proxy on RDMA"))
-        shown.add_row(
-            f"{work.command} -P {work.pipeline}",
-            *(f"{result.per_second:,.0f}  {result.p50_ms:.2f}" for result in (direct, tcp, rdma)),
-            f"{rdma.per_second / tcp.per_second:.2f}x",
-        )
-    return shown
+    table = _table(title, "command", *TARGETS, "RDMA / TCP")
+    for pipeline in REQUESTS:
+        for command in map(str.upper, COMMANDS):
+            speeds = [results.speed[name, pipeline, command] for name in TARGETS]
+            table.add_row(
+                f"{command} -P {pipeline}",
+                *(f"{speed.per_second:,.0f}  {speed.p50_ms:.2f}" for speed in speeds),
+                f"[bold]{speeds[2].per_second / speeds[1].per_second:.2f}x[/]",
+            )
+    return table
+
+
+def cpu_table(results: Results) -> Table:
+    """Where the time goes: on a busy machine the sum limits what can be reached."""
+    roles = ("redis-benchmark", "front", "back", "redis-server")
+    table = _table("CPU time per request in us", "", *roles, "sum")
+    for (name, pipeline), cpu in sorted(results.cpu_us.items(), key=lambda item: item[0][1]):
+        cells = [f"{cpu[role]:.2f}" if role in cpu else "-" for role in roles]
+        table.add_row(f"{name} -P {pipeline}", *cells, f"{sum(cpu.values()):.2f}")
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
 
 
 def run(rounds: int, scale: float) -> None:
@@ -94,22 +109,23 @@ def run(rounds: int, scale: float) -> None:
             f"RDMA proxy on {proxies['rdma'].front_port}, TCP proxy on {proxies['tcp'].front_port}"
         )
         prove(proxies["rdma"], redis_port)
-        ports = {
-            "proxy on TCP": proxies["tcp"].front_port,
-            "proxy on RDMA": proxies["rdma"].front_port,
-            "no proxy": redis_port,
-        }
+        redis_pid = {"redis-server": server.process.pid}
+        targets = {DIRECT: Target(redis_port, redis_pid)}
+        for name, proxy in ((TCP, proxies["tcp"]), (RDMA, proxies["rdma"])):
+            pids = {"front": proxy.front.process.pid, "back": proxy.back.process.pid, **redis_pid}
+            targets[name] = Target(proxy.front_port, pids)
         with Progress(console=console, transient=True) as progress:
-            bar = progress.add_task("redis-benchmark", total=rounds * len(ports) * len(REQUESTS))
-            results = by_turns(ports, rounds, scale, lambda: progress.advance(bar))
-        console.print(table(results))
+            bar = progress.add_task("redis-benchmark", total=rounds * len(targets) * len(REQUESTS))
+            results = by_turns(targets, rounds, scale, lambda: progress.advance(bar))
+        console.print(speed_table(results))
+        console.print(cpu_table(results))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of measuring (default: 3)")
+    parser.add_argument("--rounds", type=int, default=4, help="of measuring (default: 4)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="requests per round, times this (default: 1)"
     )
