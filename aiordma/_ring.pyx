@@ -142,7 +142,7 @@ cdef class RingPipe(Connection):
 
     @property
     def at_eof(self) -> bool:
-        return self.rx.available() == 0 and self.peer_has(SENDING_DONE)
+        return self.rx.available() == 0 and self.peer_has(SENDING_DONE) and not self.peer_has(ABNORMAL_CLOSE)
 
     @property
     def peer_gone(self) -> bool:

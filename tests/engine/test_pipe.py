@@ -132,6 +132,7 @@ async def test_abort_breaks_the_peer(open_engine: Open) -> None:
         a.abort()
         with anyio.fail_after(5):
             await readable(b)
+        assert not b.at_eof
         with pytest.raises(anyio.BrokenResourceError):
             b.try_receive(1)
         with pytest.raises(anyio.BrokenResourceError):
