@@ -35,7 +35,7 @@ cdef class RingPipe(Connection):
     cdef int abort_after_fault(self) except -1
     cdef int post_cdc(self) except -1
     cdef bint _holds(self, bint reading)
-    cdef bint mirror_has(self, uint32_t n) noexcept
+    cdef uint32_t room(self) noexcept
     cdef void build_cdc(self)
     cdef int tell_peer(self, bint now) except -1
     cdef int consumed(self, uint32_t n) except -1

@@ -135,10 +135,21 @@ cdef class RingPipe(Connection):
 
     @property
     def writable(self) -> int:
-        """Bytes the peer's ring has room for; 0 as long as no send work request is free."""
-        if self.error is not None or self.shut or self.cdc is None or self.qp.sq_free() <= SQ_RESERVE + CHAIN:
+        """Bytes that can be sent now: the peer's ring has room, and the device for work requests."""
+        return 0 if self.error is not None or self.shut or self.cdc is None else self.room()
+
+    cdef uint32_t room(self) noexcept:
+        """Bytes the next step of a send may place. In the mirror, what is under way is the device's until it completes."""
+        cdef uint32_t free = self.tx.free(), own
+        if self.qp.sq_free() <= SQ_RESERVE + CHAIN:
             return 0
-        return self.tx.free()
+        if self.mirror != NULL:
+            own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)
+            if own < free:
+                free = own
+            if not self.qp.cq.may_post_fragment():
+                return 0
+        return free
 
     @property
     def at_eof(self) -> bool:
@@ -213,11 +224,10 @@ cdef class RingPipe(Connection):
         cdef uint64_t source, second
         cdef uint32_t lkey = 0
         while placed < n:
-            room = self.tx.free()
+            room = self.room()
             if room == 0:
-                break
-            if qp.sq_free() <= SQ_RESERVE + CHAIN:
-                qp.wait_for_room(self)
+                if self.tx.free() > 0:
+                    qp.wait_for_room(self)      # it is the device that has none
                 break
             want = self.fragment if n - placed > self.fragment else <uint32_t>(n - placed)
             if want > room:
@@ -230,9 +240,6 @@ cdef class RingPipe(Connection):
                 source = <uint64_t><uintptr_t>(data + placed)
                 second = source + first
             else:
-                if not (self.mirror_has(want) and qp.cq.may_post_fragment()):
-                    qp.wait_for_room(self)
-                    break
                 memcpy(self.mirror + offset, data + placed, first)
                 memcpy(self.mirror, data + placed + first, want - first)
                 source, second, lkey = <uint64_t><uintptr_t>(self.mirror + offset), <uint64_t><uintptr_t>self.mirror, self.mirror_lkey
@@ -264,10 +271,6 @@ cdef class RingPipe(Connection):
         if self.tell or self.untold:
             qp.enqueue(self)
         return placed
-
-    cdef bint mirror_has(self, uint32_t n) noexcept:
-        """Whether the mirror's next n bytes are no longer the device's: their WRITEs have completed."""
-        return self.mirror != NULL and self.tx.prod + n - self.mirror_free_to <= self.tx_size
 
     cdef void on_fragment_done(self, uint64_t until) noexcept:
         self.mirror_free_to = until
@@ -462,7 +465,7 @@ cdef class RingPipe(Connection):
             return True
         if reading:
             return self.rx.available() > 0 or self.peer_has(SENDING_DONE)
-        return self.peer_has(CLOSED) or (self.tx.free() > 0 and self.qp.sq_free() > SQ_RESERVE + CHAIN)
+        return self.peer_has(CLOSED) or self.room() > 0
 
     cdef bint _spin(self, bint reading) except -1:
         cdef CompletionQueue cq = self.qp.cq
