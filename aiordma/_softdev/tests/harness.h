@@ -64,7 +64,7 @@ struct end {
     uint8_t *buf;
     size_t size;
     union ibv_gid gid;
-    bool owns_context;
+    bool owns_context, slab;
 };
 
 struct end_options {
@@ -78,10 +78,11 @@ struct end_options {
     bool one_cq;
     bool srq;
     bool sq_sig_all;
+    bool slab; /* the buffer is memory of the device that peers may map */
 };
 
 struct ibv_context *test_open(void);
-void end_open(struct end *end, const struct end_options *options);
+void end_open(struct end *end, const struct end_options *given);
 void end_close(struct end *end);
 
 /* What one side must know of the other. */
@@ -151,6 +152,14 @@ void take(int fd, void *data, size_t length);
 /* false: the other side is gone. */
 bool try_take(int fd, void *data, size_t length);
 struct address exchange(int fd, const struct end *end);
+
+/* Posts a send or RDMA request and waits for its good completion. */
+void do_send(struct end *end, size_t offset, size_t length);
+void do_rdma(struct end *end, enum ibv_wr_opcode opcode, size_t offset, size_t length,
+             const struct address *peer, size_t remote_offset);
+
+/* Sleeps on the channel until the CQ has a completion, in the way every event-driven program does it. */
+struct ibv_wc sleep_wc(struct ibv_comp_channel *channel, struct ibv_cq *cq);
 
 /* A small generator, seeded: the same run twice. */
 uint32_t test_random(uint32_t *state);
