@@ -26,7 +26,8 @@ struct ibv_device soft_device = {
 #define PKEY_DEFAULT 0xffff
 #define CAPABILITIES                                                                                                   \
 	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
-	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE)
+	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |       \
+	 IBV_DEVICE_MEM_WINDOW_TYPE_2B)
 
 /* The real list must be given back to the real library, so it is kept in front of the array we return. */
 struct device_list {
@@ -226,6 +227,12 @@ static int query_rt_values(struct ibv_context *context, struct ibv_values_ex *va
 	return asked & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK ? EINVAL : 0;
 }
 
+static int get_srq_num(struct ibv_srq *srq, uint32_t *number)
+{
+	*number = to_srq(srq)->number;
+	return 0;
+}
+
 struct ibv_context *soft_open_device(void)
 {
 	struct soft_ctx *ctx = calloc(1, sizeof *ctx);
@@ -242,6 +249,10 @@ struct ibv_context *soft_open_device(void)
 	verbs->query_rt_values = query_rt_values;
 	verbs->create_cq_ex = soft_create_cq_ex;
 	verbs->create_qp_ex = soft_create_qp_ex;
+	verbs->get_srq_num = get_srq_num;
+	verbs->alloc_td = soft_alloc_td;
+	verbs->dealloc_td = soft_dealloc_td;
+	verbs->alloc_parent_domain = soft_alloc_parent_domain;
 	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	context->device = &soft_device;
 	context->cmd_fd = -1;

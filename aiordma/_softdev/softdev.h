@@ -362,6 +362,12 @@ struct ibv_qp *soft_create_qp_ex(struct ibv_context *context, struct ibv_qp_init
 /* Before a QP is destroyed: what it kept for ibv_wr_*. */
 void soft_ex_free(struct soft_qp *qp);
 
+/* ---- parent.c ------------------------------------------------------------------------------------- */
+
+struct ibv_td *soft_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);
+int soft_dealloc_td(struct ibv_td *td);
+struct ibv_pd *soft_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
+
 /* ---- pd_mr.c -------------------------------------------------------------------------------------- */
 
 struct soft_pd *soft_pd_create(struct soft_ctx *ctx, struct soft_pd *parent);
