@@ -87,7 +87,8 @@ int soft_dealloc_mw(struct ibv_mw *ibmw)
 int soft_mw_bind(struct soft_qp *qp, struct ibv_mw *ibmw, const struct ibv_mw_bind_info *info, uint32_t rkey)
 {
 	const unsigned writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-	const unsigned all = writes | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED;
+	/* Local access goes by the region: programs give it all the same. */
+	const unsigned all = writes | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
 	struct soft_mw *mw = to_mw(ibmw);
 	struct soft_region *r = NULL;
 	int status = 0;
