@@ -357,3 +357,41 @@ SOFT_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 {
 	return ROUTE(ERRNO, ah->context, soft_destroy_ah(ah), ibv_destroy_ah, "IBVERBS_1.1", ah);
 }
+
+/* ---- newer than the headers we are built with: refused, which their callers must expect ---- */
+
+struct ibv_dmah;
+struct ibv_dmah_init_attr;
+struct ibv_mr_init_attr;
+struct ibv_buf;
+struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ibv_dmah_init_attr *attr);
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_t *speed);
+void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf);
+struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
+
+SOFT_EXPORT struct ibv_dmah *ibv_alloc_dmah(struct ibv_context *context, struct ibv_dmah_init_attr *attr)
+{
+	return ROUTE(POINTER, context, POINTER(EOPNOTSUPP), ibv_alloc_dmah, "IBVERBS_1.15", context, attr);
+}
+
+SOFT_EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
+{
+	return ROUTE(POINTER, pd->context, POINTER(EOPNOTSUPP), ibv_reg_mr_ex, "IBVERBS_1.15", pd, attr);
+}
+
+SOFT_EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_t *speed)
+{
+	return ROUTE(ERRNO, context, ERRNO(EOPNOTSUPP), ibv_query_port_speed, "IBVERBS_1.16", context, port_num, speed);
+}
+
+SOFT_EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, struct ibv_buf **buf)
+{
+	return ROUTE(POINTER, pd->context, POINTER(EOPNOTSUPP), ibv_alloc_buf, "IBVERBS_1.17", pd, size, buf);
+}
+
+SOFT_EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access)
+{
+	return ROUTE(POINTER, pd->context, POINTER(EOPNOTSUPP), ibv_reg_buf_mr, "IBVERBS_1.17", pd, buf, addr, length,
+		     access);
+}

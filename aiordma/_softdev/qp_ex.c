@@ -2,7 +2,7 @@
  *
  * They are gathered as ordinary work requests and posted together, so there is one way into a send queue.
  * All or nothing: whatever is wrong with one of them, wr_complete says so and posts none. */
-#include "softdev.h"
+#include "engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -282,16 +282,23 @@ static void link_up(struct soft_ex *ex)
 	}
 }
 
-/* Others may only make room in the queue meanwhile, as long as nobody posts in the old way at the same time.
- */
+/* Others may only make room in the queue meanwhile, as long as nobody posts in the old way at the same time. */
 static bool has_room(struct soft_qp *qp, size_t count)
 {
-	uint32_t used;
+	struct soft_after after = { 0 };
+	bool room;
 
 	soft_lock(&qp->sq_lock);
-	used = qp->sq_tail - qp->sq_head;
+	if (qp->sq_tail - qp->sq_head + count > qp->cap.max_send_wr) {
+		/* Unsignalled requests leave the queue when somebody looks at what the peer has acknowledged. */
+		if (qp->out)
+			soft_out_collect(qp, &after);
+		soft_sq_retire(qp, &after);
+	}
+	room = qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr;
 	soft_unlock(&qp->sq_lock);
-	return used + count <= qp->cap.max_send_wr;
+	soft_after_run(&after);
+	return room;
 }
 
 static int wr_complete(struct ibv_qp_ex *qp)
