@@ -1,0 +1,20 @@
+"""Where the software device's library is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiordma.verbs import softlib
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """``libaiordma_soft.so`` as installed."""
+    path = softlib.locate()
+    assert path is not None, "the software device is not installed: run 'make install'"
+    return path
