@@ -79,6 +79,10 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 		if (qp->sq_next != qp->sq_tail)
 			soft_sq_pump(qp, after);
 		lost |= !closed;
+	} else if (lost && qp->sq_next != qp->sq_tail) {
+		/* The lane that it waits for will never come. */
+		soft_sq_at(qp, qp->sq_next)->status = IBV_WC_RETRY_EXC_ERR;
+		soft_sq_pump(qp, after);
 	}
 	soft_unlock(&qp->sq_lock);
 	if (lost)
@@ -214,6 +218,8 @@ static bool on_attach(struct soft_link *link, const struct soft_message *msg, in
 {
 	struct soft_early *early;
 
+	if (msg->qp_type == IBV_QPT_UD)
+		return soft_ud_attach(link, msg);
 	if (msg->cq >= SOFT_MAX_CQ || msg->bit >= SOFT_DOOR_BITS || (msg->event_id != SOFT_NO_EVENT) != (fds[0] >= 0) ||
 	    msg->src_qpn >> SOFT_QPN_INDEX_BITS != link->slot)
 		return false;
@@ -282,19 +288,22 @@ static bool on_resolve(struct soft_link *link, const struct soft_message *msg)
 	/* Under the lock nobody deregisters the region, and the slab lives as long as it. */
 	soft_lock(&qp->rq_lock);
 	struct soft_region *r = soft_key_find(msg->rkey);
-	if (qp->in && qp->in->link == link && qp->attr.dest_qp_num == msg->src_qpn && r && r->slab &&
+	if (qp->in && qp->in->link == link && qp->attr.dest_qp_num == msg->src_qpn && r && !r->window &&
 	    r->pd == soft_pd_root(to_pd(qp->qp.pd))) {
 		uint32_t access = r->access & qp->attr.qp_access_flags &
 				  (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 		bool writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
-		fd = !access ? -1 : writes ? r->slab->fd : r->slab->fd_ro;
-		if (fd >= 0) {
+		fd = !access || !r->slab ? -1 : writes ? r->slab->fd : r->slab->fd_ro;
+		if (access && (fd >= 0 || !r->slab)) {
 			answer.access = access;
 			answer.gate = qp->in->gate;
 			answer.base = r->base;
 			answer.length = r->length;
 			answer.serial = r->serial;
 			answer.index = msg->rkey >> 8;
+			answer.remote = fd < 0 ? (uintptr_t)r->host : 0;
+		}
+		if (fd >= 0) {
 			answer.slab = r->slab->id;
 			answer.slab_offset = (uint64_t)(r->host - r->slab->addr);
 			answer.slab_length = r->slab->length;
@@ -325,6 +334,8 @@ static bool on_attached(struct soft_link *link, const struct soft_message *msg, 
 	if (msg->cq >= SOFT_MAX_CQ || msg->bit >= SOFT_DOOR_BITS || fds[0] < 0 ||
 	    (msg->event_id != SOFT_NO_EVENT) != (fds[1] >= 0) || msg->dst_qpn >> SOFT_QPN_INDEX_BITS != link->slot)
 		return false;
+	if (msg->qp_type == IBV_QPT_UD)
+		return soft_ud_attached(link, msg, fds);
 	struct soft_seg *seg = soft_shm_map(fds[0], sizeof(*seg), PROT_READ | PROT_WRITE);
 	struct soft_out *out = calloc(1, sizeof(*out));
 	if (!seg || !out) {
@@ -392,10 +403,10 @@ static bool on_resolved(struct soft_link *link, const struct soft_message *msg, 
 	const struct soft_map *map = NULL;
 
 	if (msg->access) {
-		if (fd < 0 || msg->index >= SOFT_MAX_MR || msg->index != msg->rkey >> 8 || !msg->length ||
-		    !msg->slab_length)
+		if (msg->index >= SOFT_MAX_MR || msg->index != msg->rkey >> 8 || !msg->length ||
+		    (fd >= 0 ? !msg->slab_length : !msg->remote))
 			return false;
-		map = map_slab(link, msg, fd);
+		map = fd >= 0 ? map_slab(link, msg, fd) : NULL;
 		if (map && (msg->slab_offset > map->length || msg->length > map->length - msg->slab_offset))
 			return false;
 	}
@@ -406,7 +417,7 @@ static bool on_resolved(struct soft_link *link, const struct soft_message *msg, 
 		struct soft_reg *r = &qp->out->regs[(msg->rkey >> 8) % SOFT_REGS];
 		*r = (struct soft_reg){
 			.rkey = msg->rkey,
-			.access = map ? msg->access : 0,
+			.access = msg->access,
 			.gate = msg->gate,
 			.base = msg->base,
 			.length = msg->length,
@@ -414,6 +425,7 @@ static bool on_resolved(struct soft_link *link, const struct soft_message *msg, 
 			.index = msg->index,
 			.at = map ? map->at + msg->slab_offset : NULL,
 			.map = map,
+			.remote = fd < 0 && msg->access ? msg->remote : 0,
 		};
 	}
 	soft_unlock(&qp->sq_lock);
@@ -465,6 +477,10 @@ bool soft_attach_message(struct soft_link *link, const struct soft_message *msg,
 		return !link->dialled && on_resolve(link, msg);
 	case SOFT_ATTACHED:
 		return link->dialled && on_attached(link, msg, fds, after);
+	case SOFT_ABSENT:
+		if (link->dialled)
+			soft_ud_absent(msg);
+		return link->dialled;
 	case SOFT_RESOLVED:
 		return link->dialled && on_resolved(link, msg, fds[0]);
 	case SOFT_SLAB_GONE:
@@ -521,5 +537,7 @@ void soft_service_run(struct soft_after *after)
 			ask_attach(qp);
 		if (what & SOFT_SERVICE_RESOLVE)
 			ask_resolve(qp);
+		if (what & SOFT_SERVICE_DATAGRAM)
+			soft_ud_ask();
 	}
 }

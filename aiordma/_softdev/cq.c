@@ -110,6 +110,8 @@ static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after
 		soft_lock(&qp->rq_lock);
 		if (qp->in)
 			soft_in_progress(qp, after);
+		if (qp->ud_in)
+			soft_ud_progress(qp, after);
 		soft_unlock(&qp->rq_lock);
 	}
 }
@@ -298,9 +300,12 @@ void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot)
 	soft_unlock(&cq->slot_lock);
 }
 
-static uint32_t round_up_pow2(uint32_t n)
+/* As NICs do, some more than was asked for: programs have come to count on it (perftest with a depth of 1). */
+static uint32_t entries_for(uint32_t cqe)
 {
-	return n <= 1 ? 1 : UINT32_C(1) << (32 - __builtin_clz(n - 1));
+	const uint32_t least = 64;
+
+	return cqe < least ? least : UINT32_C(1) << (32 - __builtin_clz(cqe));
 }
 
 struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
@@ -317,7 +322,7 @@ struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_cont
 	if (!cq)
 		return NULL;
 	memset(cq, 0, sizeof(*cq));
-	uint32_t size = round_up_pow2(cqe);
+	uint32_t size = entries_for(cqe);
 	cq->mask = size - 1;
 	cq->ring = malloc(size * sizeof(*cq->ring));
 	cq->slots = calloc(SOFT_DOOR_BITS, sizeof(*cq->slots));
@@ -385,7 +390,7 @@ SOFT_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 		return EIO;
 	if (cqe <= 0 || cqe > SOFT_MAX_CQE)
 		return EINVAL;
-	uint32_t size = round_up_pow2((uint32_t)cqe);
+	uint32_t size = entries_for((uint32_t)cqe);
 	struct soft_cqe *ring = malloc(size * sizeof(*ring)), *old = ring;
 	int err = 0;
 
@@ -409,6 +414,14 @@ SOFT_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	return err;
 }
 
+void soft_cq_unpublish(struct soft_cq *cq)
+{
+	soft_lock(&soft_proc.cq_lock);
+	atomic_store(&soft_proc.cqs[cq->index], NULL);
+	soft_unlock(&soft_proc.cq_lock);
+	soft_cq_wait_unpinned(cq);
+}
+
 SOFT_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 {
 	if (!soft_is(ibcq->context))
@@ -423,10 +436,7 @@ SOFT_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 	if (ibcq->channel)
 		soft_chan_leave(cq);
 	soft_async_forget(ctx, ibcq);
-	soft_lock(&soft_proc.cq_lock);
-	atomic_store(&soft_proc.cqs[cq->index], NULL);
-	soft_unlock(&soft_proc.cq_lock);
-	soft_cq_wait_unpinned(cq);
+	soft_cq_unpublish(cq);
 	pthread_cond_destroy(&ibcq->cond);
 	pthread_mutex_destroy(&ibcq->mutex);
 	atomic_fetch_sub(&ctx->objects, 1);

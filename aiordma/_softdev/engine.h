@@ -13,11 +13,12 @@
 /* Why a send queue stands still. */
 enum soft_wait {
 	SOFT_RUN,
-	SOFT_WAIT_PEER,  /* destination not there (yet): retry timeout */
-	SOFT_WAIT_RNR,   /* destination has no receive posted */
-	SOFT_WAIT_ROOM,  /* request ring full */
-	SOFT_WAIT_FENCE, /* earlier READ or atomic not complete */
-	SOFT_WAIT_ERROR, /* the WR at sq_next has failed; earlier ones complete first */
+	SOFT_WAIT_PEER,     /* destination not there (yet): retry timeout */
+	SOFT_WAIT_RNR,      /* destination has no receive posted */
+	SOFT_WAIT_ROOM,     /* request ring full */
+	SOFT_WAIT_FENCE,    /* earlier READ or atomic not complete */
+	SOFT_WAIT_DATAGRAM, /* UD: lane not there, or full; dropped after a while */
+	SOFT_WAIT_ERROR,    /* the WR at sq_next has failed; earlier ones complete first */
 };
 
 enum soft_wqe_state {
@@ -89,6 +90,8 @@ static inline bool soft_receives(uint32_t state)
 
 struct soft_link;
 struct soft_event;
+struct soft_ud_out;
+enum { SOFT_UD_BUCKETS = 256 };
 struct soft_gone {
 	uint64_t slab;
 	struct soft_gone *next;
@@ -127,6 +130,9 @@ struct soft_proc {
 	struct soft_gone *gone;     /* slabs that peers shall let go of */
 	struct soft_qp *service;    /* QPs with something for the progress thread */
 	_Atomic(uint64_t) timer_ns; /* when timer_fd is set for; 0: not */
+
+	struct soft_lock ud_lock; /* innermost but for an event's */
+	struct soft_ud_out *ud_out[SOFT_UD_BUCKETS];
 
 	pthread_mutex_t links_lock; /* changes of the list; progress thread, fork */
 	struct soft_link *links;
@@ -235,6 +241,8 @@ void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot);
 /* Drops what a QP that is being destroyed left in a CQ. */
 void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num);
 
+/* The progress thread finds it no more. */
+void soft_cq_unpublish(struct soft_cq *cq);
 void soft_cq_wait_unpinned(struct soft_cq *cq);
 void soft_chan_join(struct soft_cq *cq);
 /* Off the channel's lists, after all delivered events were acknowledged. */
@@ -331,6 +339,13 @@ enum soft_run soft_local_run(struct soft_qp *qp, struct soft_wqe *wqe, struct so
 /* A datagram for qp, whose rq_lock is held. */
 void soft_ud_receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		     const char *payload, struct soft_after *after);
+/* Takes the datagrams that other processes sent to this QP. rq_lock held. */
+void soft_ud_progress(struct soft_qp *qp, struct soft_after *after);
+/* The QP leaves: lanes that lead to it are closed. rq_lock held. */
+void soft_ud_leave(struct soft_qp *qp);
+enum { SOFT_UD_MTU = 4096 };
+enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+			   const char *payload);
 enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
 
 /* ---- out.c, in.c ---------------------------------------------------------------------------------- */
@@ -366,10 +381,11 @@ bool soft_out_kick(struct soft_qp *qp);
 /* ---- link.c --------------------------------------------------------------------------------------- */
 
 enum {
-	SOFT_SERVICE_CONNECT = 1, /* out lane wanted */
-	SOFT_SERVICE_RESOLVE = 2, /* rkeys to ask for */
-	SOFT_SERVICE_REDIAL = 8,  /* nobody was there; the timer asks again */
-	SOFT_SERVICE_READY = 4,   /* became a responder: attach requests that came early */
+	SOFT_SERVICE_CONNECT = 1,   /* out lane wanted */
+	SOFT_SERVICE_RESOLVE = 2,   /* rkeys to ask for */
+	SOFT_SERVICE_DATAGRAM = 16, /* lanes to UD QPs wanted */
+	SOFT_SERVICE_REDIAL = 8,    /* nobody was there; the timer asks again */
+	SOFT_SERVICE_READY = 4,     /* became a responder: attach requests that came early */
 };
 void soft_service(struct soft_qp *qp, uint32_t what);
 /* Peers that mapped the slab let go of it. */

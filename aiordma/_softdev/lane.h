@@ -4,6 +4,8 @@
 #ifndef AIORDMA_SOFT_LANE_H
 #define AIORDMA_SOFT_LANE_H
 
+#include <sys/types.h>
+
 #include "engine.h"
 
 /* A completion channel of the peer: its eventfd, shared by all lanes that lead there. */
@@ -32,12 +34,15 @@ struct soft_early;
  */
 struct soft_link {
 	int fd;
-	bool dialled, ready, dead;
+	bool dialled, ready;
+	atomic_bool dead;
 	uint32_t slot;
 	atomic_uint refs;
 	struct soft_doors *doors;
 	const struct soft_keys *keys;
 	int kick_fd;
+	pid_t pid;             /* of the peer, as this process sees it; 0: it does not */
+	atomic_bool no_vm;     /* the kernel does not let us into the peer's memory */
 	struct soft_lock lock; /* events */
 	struct soft_event *events;
 	struct soft_map *maps; /* progress thread */
@@ -59,6 +64,7 @@ struct soft_reg {
 	uint32_t index;  /* in that table */
 	char *at;        /* NULL: may not be mapped */
 	const struct soft_map *map;
+	uint64_t remote; /* not shareable memory: its address in the peer's process; 0: not to be touched */
 };
 
 enum { SOFT_REGS = 16, SOFT_ASKS = 4 };
@@ -78,7 +84,8 @@ struct soft_out {
 	uint64_t kicked;             /* newest message its peer was kicked for */
 	bool dirty, fire, solicited; /* published since the door was rung: anything; with completion; asked for */
 	bool counted;                /* in send_cq->waiting */
-	bool asleep;                 /* the peer had to be kicked for this message: it does not poll */
+	bool asleep;                 /* the peer had to be kicked for an acknowledgement: it does not poll */
+	bool now;                    /* so kick it again as soon as this is published */
 	bool dead;                   /* the peer's process is gone, or broke the lane */
 	unsigned nasks;
 	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about */

@@ -26,12 +26,15 @@ static socklen_t slot_address(uint32_t slot, struct sockaddr_un *address)
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static bool same_user(int fd)
+static bool same_user(int fd, pid_t *pid)
 {
 	struct ucred peer;
 	socklen_t length = sizeof(peer);
 
-	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) && peer.uid == getuid();
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) || peer.uid != getuid())
+		return false;
+	*pid = peer.pid;
+	return true;
 }
 
 int soft_slot_claim(void)
@@ -61,7 +64,7 @@ int soft_slot_claim(void)
 
 /* ---- links ------------------------------------------------------------------------------------------ */
 
-static struct soft_link *link_make(int fd, bool dialled, uint32_t slot)
+static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pid)
 {
 	struct soft_link *link = calloc(1, sizeof(*link));
 	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.ptr = link };
@@ -74,6 +77,7 @@ static struct soft_link *link_make(int fd, bool dialled, uint32_t slot)
 	link->fd = fd;
 	link->dialled = dialled;
 	link->slot = slot;
+	link->pid = pid;
 	link->kick_fd = -1;
 	link->queue_tail = &link->queue;
 	atomic_store(&link->refs, 1);
@@ -96,6 +100,7 @@ struct soft_link *soft_link_dial(uint32_t slot)
 {
 	struct sockaddr_un address;
 	struct soft_link *link;
+	pid_t pid = 0;
 
 	for (link = soft_proc.links; link; link = link->next)
 		if (link->dialled && link->slot == slot && !link->dead)
@@ -104,11 +109,11 @@ struct soft_link *soft_link_dial(uint32_t slot)
 	if (fd < 0)
 		return NULL;
 	socklen_t length = slot_address(slot, &address);
-	if (connect(fd, (struct sockaddr *)&address, length) || !same_user(fd)) {
+	if (connect(fd, (struct sockaddr *)&address, length) || !same_user(fd, &pid)) {
 		close(fd);
 		return NULL;
 	}
-	link = link_make(fd, true, slot);
+	link = link_make(fd, true, slot, pid);
 	if (link)
 		hello(link);
 	return link;
@@ -120,8 +125,9 @@ void soft_link_accept(void)
 		int fd = accept4(soft_proc.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0)
 			return;
-		if (same_user(fd))
-			link_make(fd, false, 0);
+		pid_t pid;
+		if (same_user(fd, &pid))
+			link_make(fd, false, 0, pid);
 		else
 			close(fd);
 	}
@@ -169,6 +175,7 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 		free(packet);
 	}
 	soft_attach_forget(link);
+	soft_ud_lost(link);
 	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
 		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
 		if (qp)

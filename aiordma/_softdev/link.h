@@ -14,6 +14,7 @@ enum soft_packet_type {
 	SOFT_ATTACHED,  /* answer. fds: segment, [event] of the receive CQ */
 	SOFT_RESOLVE,   /* requester -> responder: may I map what this rkey opens? */
 	SOFT_RESOLVED,  /* answer. fds: [slab] */
+	SOFT_ABSENT,    /* answer to a UD ATTACH: no such QP */
 	SOFT_SLAB_GONE, /* responder -> requester: let go of it */
 };
 
@@ -31,6 +32,7 @@ struct soft_message {
 	uint32_t reserved;
 	uint64_t base, length, serial;
 	uint64_t slab, slab_offset, slab_length;
+	uint64_t remote; /* address, where there is no slab */
 };
 
 struct soft_packet {
@@ -67,6 +69,14 @@ bool soft_attach_message(struct soft_link *link, const struct soft_message *msg,
 void soft_attach_forget(struct soft_link *link);
 void soft_service_run(struct soft_after *after);
 void soft_maps_drop(struct soft_link *link);
+
+/* ud_lane.c */
+void soft_ud_ask(void);
+bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg);
+bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int *fds);
+void soft_ud_absent(const struct soft_message *msg);
+void soft_ud_lost(const struct soft_link *link);
+void soft_ud_close(void);
 
 /* Claims a slot: binds its socket. 0 or errno. */
 int soft_slot_claim(void);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "lane.h"
@@ -106,7 +107,6 @@ static void number(struct soft_qp *qp, struct soft_wqe *wqe)
 	struct soft_out *o = qp->out;
 
 	wqe->msn = ++o->issued;
-	o->asleep = false;
 	struct soft_cq *cq = to_cq(qp->qp.send_cq);
 	if (!atomic_load_explicit(&cq->unacked, memory_order_relaxed))
 		atomic_store_explicit(&cq->unacked, true, memory_order_relaxed);
@@ -220,6 +220,7 @@ static enum soft_run fetch(struct soft_qp *qp, struct soft_wqe *wqe)
 	number(qp, wqe);
 	o->staged = wqe->msn;
 	publish(o, bytes);
+	o->now |= o->asleep && wqe->msn % 64;
 	return SOFT_RUN_SENT;
 }
 
@@ -260,6 +261,36 @@ static void ask(struct soft_qp *qp, uint32_t rkey)
 
 enum direct { DIRECT_DONE, DIRECT_NO, DIRECT_PROT };
 
+/* Memory that is not shareable: the kernel copies, in one call and without the owner's CPU. */
+static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, const struct soft_reg *r, uint32_t access)
+{
+	const bool write = access == IBV_ACCESS_REMOTE_WRITE;
+	struct soft_link *link = qp->out->link;
+	struct iovec here[SOFT_MAX_SGE];
+	struct iovec there = { (void *)(uintptr_t)(r->remote + (wqe->raddr - r->base)), wqe->length };
+	ssize_t done;
+
+	for (uint32_t i = 0; i < wqe->num_sge; i++) {
+		const struct ibv_sge *sge = &wqe->sge[i];
+		here[i].iov_base = (void *)(uintptr_t)sge->addr;
+		here[i].iov_len = sge->length;
+		if (!(wqe->flags & IBV_SEND_INLINE) && sge->length)
+			here[i].iov_base = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length,
+							   write ? 0 : IBV_ACCESS_LOCAL_WRITE);
+		if (!here[i].iov_base && sge->length)
+			return DIRECT_PROT;
+	}
+	if (link->dead || link->pid <= 0)
+		return DIRECT_NO;
+	done = write ? process_vm_writev(link->pid, here, wqe->num_sge, &there, 1, 0) :
+		       process_vm_readv(link->pid, here, wqe->num_sge, &there, 1, 0);
+	if (done == (ssize_t)wqe->length)
+		return DIRECT_DONE;
+	if (done < 0 && (errno == EPERM || errno == ENOSYS))
+		atomic_store(&link->no_vm, true);
+	return DIRECT_NO; /* the responder carries it out, or says what is wrong */
+}
+
 static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access)
 {
 	struct soft_out *o = qp->out;
@@ -272,14 +303,16 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 		ask(qp, wqe->rkey);
 		return DIRECT_NO;
 	}
-	if (soft_unlikely(!r->at || (r->access & access) != access || wqe->raddr < r->base || wqe->length > r->length ||
-			  wqe->raddr - r->base > r->length - wqe->length))
+	if (soft_unlikely((!r->at && !r->remote) || (r->access & access) != access || wqe->raddr < r->base ||
+			  wqe->length > r->length || wqe->raddr - r->base > r->length - wqe->length))
 		return DIRECT_NO;
 	if (soft_unlikely(o->staged > o->acked)) {
 		o->acked = atomic_load_explicit(&o->seg->acked, memory_order_acquire);
 		if (o->staged > o->acked)
 			return DIRECT_NO;
 	}
+	if (soft_unlikely(!r->at && (access == IBV_ACCESS_REMOTE_ATOMIC || atomic_load(&o->link->no_vm))))
+		return DIRECT_NO;
 	char *at = r->at + (wqe->raddr - r->base);
 	/*
 	 * Hazard: the owner withdraws the key (or closes the gate) and then waits while `inside` is set; we set it and
@@ -291,6 +324,11 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
 		r->rkey = 0;
 		return DIRECT_NO;
+	}
+	if (soft_unlikely(!r->at)) {
+		enum direct done = through_kernel(qp, wqe, r, access);
+		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
+		return done;
 	}
 	if (access == IBV_ACCESS_REMOTE_WRITE) {
 		ok = soft_wqe_gather(qp, wqe, 0, at, wqe->length);
@@ -372,6 +410,12 @@ void soft_out_flush(struct soft_qp *qp)
 	if (o->fire)
 		soft_door_fire(o->door, o->event, o->solicited);
 	o->dirty = o->fire = o->solicited = false;
+	if (soft_unlikely(o->now)) {
+		/* An answer is waited for, and nobody polled when the last one was: not again after a while only. */
+		o->now = false;
+		o->kicked = o->issued;
+		soft_link_kick(o->link);
+	}
 }
 
 void soft_door_fire(struct soft_door *door, const struct soft_event *event, bool solicited)
@@ -422,6 +466,8 @@ bool soft_out_collect_acks(struct soft_qp *qp)
 		o->dead = true;
 		return false;
 	}
+	if (acked > o->kicked)
+		o->asleep = false; /* it came without a kick */
 	o->acked = acked;
 	if (acked >= o->wanted && qp->wait != SOFT_WAIT_ROOM)
 		uncount(qp);

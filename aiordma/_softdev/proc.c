@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine.h"
+#include "keys.h"
 
 struct soft_proc soft_proc = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -228,6 +228,32 @@ int soft_ctx_init(struct soft_ctx *ctx)
 	return err;
 }
 
+/*
+ * A program may close a device and leave objects behind (the kernel would destroy them): nothing may find them any
+ * more. Their memory is lost, as it is with libibverbs.
+ */
+static void abandon(struct soft_ctx *ctx)
+{
+	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
+		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
+		if (qp && atomic_load(&qp->number) && qp->qp.context == &ctx->v.context) {
+			soft_qp_reset(qp);
+			atomic_store(&qp->number, 0);
+		}
+	}
+	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+		struct soft_cq *cq = atomic_load(&soft_proc.cqs[i]);
+		if (cq && cq->cq.context == &ctx->v.context)
+			soft_cq_unpublish(cq);
+	}
+	for (uint32_t i = 0; i < SOFT_MAX_MR; i++) {
+		struct soft_region *r = atomic_load(&soft_proc.keys[i]);
+		if (r && r->pd && r->pd->pd.context == &ctx->v.context)
+			soft_key_withdraw(i);
+	}
+	soft_quiesce();
+}
+
 int soft_ctx_fini(struct soft_ctx *ctx)
 {
 	struct soft_ctx **link;
@@ -236,7 +262,7 @@ int soft_ctx_fini(struct soft_ctx *ctx)
 	if (atomic_load(&ctx->dead))
 		return 0;
 	if (atomic_load(&ctx->objects))
-		return EBUSY;
+		abandon(ctx);
 	pthread_mutex_lock(&soft_proc.lock);
 	for (link = &soft_proc.contexts; *link && *link != ctx; link = &(*link)->next)
 		;

@@ -165,16 +165,21 @@ uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer)
 	return soft_now_ns() + UINT64_C(10000) * timers[min_rnr_timer & 31] * rnr_retry;
 }
 
+enum { DATAGRAM_NS = 100000, DATAGRAM_TRIES = 200 };
+
 static void wait_begin(struct soft_qp *qp)
 {
 	uint64_t when = 0;
 
 	if (qp->waited_wqe == qp->sq_next && qp->waited == qp->wait)
 		return; /* goes on */
+	qp->tries = 0;
 	qp->waited_wqe = qp->sq_next;
 	qp->waited = qp->wait;
 	if (qp->wait == SOFT_WAIT_PEER)
 		when = soft_retry_deadline(qp);
+	else if (qp->wait == SOFT_WAIT_DATAGRAM)
+		when = soft_now_ns() + DATAGRAM_NS;
 	else if (qp->wait == SOFT_WAIT_RNR)
 		when = soft_rnr_deadline(qp->attr.rnr_retry, qp->rnr_timer);
 	atomic_store(&qp->deadline_ns, when);
@@ -191,6 +196,21 @@ static void wait_end(struct soft_qp *qp)
 	qp->wait = SOFT_RUN;
 }
 
+/* A datagram is tried again in a tenth of a millisecond, and dropped after twenty. */
+static void datagram_timeout(struct soft_qp *qp, struct soft_after *after)
+{
+	if (++qp->tries < DATAGRAM_TRIES) {
+		uint64_t when = soft_now_ns() + DATAGRAM_NS;
+		atomic_store(&qp->deadline_ns, when);
+		soft_timer_want(when);
+		return;
+	}
+	wait_end(qp);
+	struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next++);
+	wqe->state = SOFT_WQE_DONE;
+	soft_sq_pump(qp, after);
+}
+
 void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 {
 	uint64_t when;
@@ -199,7 +219,9 @@ void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 	when = atomic_load(&qp->deadline_ns);
 	if (when && when <= soft_now_ns() && qp->sq_next != qp->sq_tail) {
 		soft_sq_pump(qp, after);
-		if (qp->wait == SOFT_WAIT_PEER || qp->wait == SOFT_WAIT_RNR) {
+		if (qp->wait == SOFT_WAIT_DATAGRAM)
+			datagram_timeout(qp, after);
+		else if (qp->wait == SOFT_WAIT_PEER || qp->wait == SOFT_WAIT_RNR) {
 			struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next);
 			wqe->status = qp->wait == SOFT_WAIT_RNR ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
 			soft_sq_pump(qp, after); /* sees the status, runs nothing */
@@ -444,6 +466,14 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {
 		complete(qp, wqe, IBV_WC_WR_FLUSH_ERR);
 		qp->sq_head = qp->sq_next = qp->sq_tail;
+		return 0;
+	}
+	if (soft_unlikely(qp->wait == SOFT_WAIT_DATAGRAM)) {
+		if (!keep(qp, wqe)) {
+			qp->sq_tail--;
+			return ENOMEM;
+		}
+		soft_sq_pump(qp, after);
 		return 0;
 	}
 	if (soft_likely(qp->sq_next + 1 == qp->sq_tail && state == IBV_QPS_RTS && qp->wait == SOFT_RUN)) {

@@ -81,7 +81,7 @@ struct soft_gids;  /* gid.c */
 struct soft_ctx {
 	struct verbs_context v;   /* v.context is what callers hold */
 	atomic_bool dead;         /* inherited over fork(): no verb may touch it */
-	atomic_uint objects;      /* PDs, CQs, channels, ...: ibv_close_device answers EBUSY while any is left */
+	atomic_uint objects;      /* PDs, CQs, channels that were not destroyed */
 	struct soft_ctx *next;    /* soft_proc's list */
 	struct soft_async *async; /* async.c: queue behind v.context.async_fd */
 	struct soft_gids *gids;   /* gid.c */
@@ -225,11 +225,13 @@ struct soft_qp {
 	struct soft_out *out;               /* requester's end of the lane to a QP of another process, or NULL */
 	uint32_t waited, waited_wqe;        /* the wait that deadline_ns is of */
 	uint8_t rnr_timer;                  /* of the destination */
+	uint16_t tries;                     /* of a datagram */
 	_Atomic(uint64_t) deadline_ns;      /* the waiting WR fails then (CLOCK_MONOTONIC); 0: never */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock rq_lock;
 	struct soft_rq rq;
 	struct soft_in *in;                /* responder's end of the lane from a QP of another process, or NULL */
+	struct soft_ud_in *ud_in;          /* UD: lanes from other processes */
 	struct soft_rwqe *srq_wqe;         /* SRQ: copy of the receive in use */
 	struct soft_rwqe *current;         /* receive that a message is being placed in, or NULL */
 	atomic_bool starved;               /* a message waits for a receive */
@@ -294,7 +296,7 @@ static inline struct soft_chan *to_chan(struct ibv_comp_channel *c)
  * data path operations, joins the process to the fabric (its slot). 0 or errno.
  */
 int soft_ctx_init(struct soft_ctx *ctx);
-/* ibv_close_device: EBUSY while objects are left, else takes it off the lists. The caller frees. */
+/* ibv_close_device: objects that are left are abandoned; takes the context off the lists. The caller frees. */
 int soft_ctx_fini(struct soft_ctx *ctx);
 /* False with errno = EIO for a context inherited over fork(). First line of every control verb. */
 static inline bool soft_usable(struct soft_ctx *ctx)

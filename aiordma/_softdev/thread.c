@@ -197,6 +197,7 @@ void soft_thread_stop(void)
 	atomic_store(&soft_proc.stop, true);
 	soft_kick_self();
 	pthread_join(soft_proc.thread, NULL);
+	soft_ud_close();
 	while (soft_proc.links)
 		soft_link_lost(soft_proc.links, &after);
 	soft_after_run(&after);

@@ -5,8 +5,6 @@
 
 #include "engine.h"
 
-enum { UD_MTU = 4096 };
-
 /* What came for a UD QP: the first 40 bytes of its receive are for the routing header (IBTA 10.4.1.2). */
 void soft_ud_receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		     const char *payload, struct soft_after *after)
@@ -44,9 +42,9 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	uint32_t qkey = wqe->ud.qkey & 0x80000000u ? qp->attr.qkey : wqe->ud.qkey;
 	const struct soft_ah *ah = wqe->ud.ah;
 	uint8_t grh[SOFT_GRH_BYTES];
-	char payload[UD_MTU];
+	char payload[SOFT_UD_MTU];
 
-	if (wqe->length > UD_MTU) {
+	if (wqe->length > SOFT_UD_MTU) {
 		wqe->status = IBV_WC_LOC_LEN_ERR;
 		return SOFT_RUN_DONE;
 	}
@@ -57,6 +55,8 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	if (soft_fault(SOFT_FAULT_DROP) || !soft_gid_is_local(to_ctx(qp->qp.context), &ah->attr.grh.dgid))
 		return SOFT_RUN_DONE;
 	soft_grh_write(grh, &ah->sgid, &ah->attr.grh, wqe->length);
+	if (wqe->ud.qpn >> SOFT_QPN_INDEX_BITS != soft_proc.slot)
+		return soft_ud_send(qp, wqe, qkey, grh, payload);
 	struct soft_qp *b = soft_qp_find(wqe->ud.qpn);
 	if (b) {
 		soft_lock(&b->rq_lock);
