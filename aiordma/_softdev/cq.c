@@ -305,7 +305,7 @@ static uint32_t entries_for(uint32_t cqe)
 {
 	const uint32_t least = 64;
 
-	return cqe < least ? least : UINT32_C(1) << (32 - __builtin_clz(cqe));
+	return cqe <= least ? least : UINT32_C(1) << (32 - __builtin_clz(cqe - 1));
 }
 
 struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
