@@ -60,7 +60,7 @@ async def check_end(stream: aiordma.RdmaStream) -> None:
 
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[engines.Engine]:
-    """Around connections that all end inside: their rings, links and tokens are given back. Gives the engine."""
+    """Around connections that all end inside: rings, links and tokens are given back."""
     engine = await engines.current()
     yield engine
 

@@ -29,7 +29,7 @@ class Process:
 
     def __init__(self, target: str, loop: str, env: dict[str, str], arguments: dict[str, Any]) -> None:
         self.target = target
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stderr = tempfile.TemporaryFile()
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.program", target, loop, json.dumps(arguments)],
             stdin=subprocess.PIPE,
