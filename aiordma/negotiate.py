@@ -380,8 +380,28 @@ async def server(
             else:
                 events = await wire.receive(handshake)
     except BaseException:
+        if offer is not None and pipe is None and not offer.first_contact:
+            await _part(offer, handshake, wire)
         _give_up(offer, pipe, carrier)
         raise
+
+
+async def _part(offer: ServerOffer, handshake: ServerHandshake, wire: Wire) -> None:
+    """This end gives up after it may have sent its Accept, on a link that others use as well: the client may
+    be writing into the ring by now, or be about to. Hear what it has decided before the ring is given back.
+    """
+    with anyio.CancelScope(shield=True):
+        if handshake.state is State.ACCEPTED:
+            for event in await wire.receive(handshake):
+                if isinstance(event, Confirmed):
+                    with contextlib.suppress(NegotiationError):
+                        # From here on each end can tell the other that it writes no more.
+                        (await offer.confirmed(event.confirm)).abort()
+                        return
+                elif isinstance(event, UseTcp):
+                    return
+    if not wire.at_end():
+        offer.break_link("the client of a new connection did not answer in time")
 
 
 # ---- both
@@ -419,10 +439,16 @@ async def _finish(
         events.extend(heard)
 
     if watch:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listen, tasks.cancel_scope)
-            await finish()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listen, tasks.cancel_scope)
+                await finish()
+                tasks.cancel_scope.cancel()
+        except BaseException:
+            # Cancelled between the pipe's end of the work and ours: the offer has let go of it already.
+            if pipe is not None:
+                pipe.abort()
+            raise
     else:
         await finish()
     if refused is not None and not events:

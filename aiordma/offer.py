@@ -79,6 +79,11 @@ class _Offer:
             ring_bytes=answer.ring_bytes,
         )
 
+    def break_link(self, reason: str) -> None:
+        """The peer may be using what it was offered: nothing less ends that for sure."""
+        if self.group is not None:
+            self.group.link.queue_pair.break_link(LinkError(reason, self.group.peer))
+
     def abandon(self) -> None:
         """Give everything back. Idempotent; without effect once the pipe has been handed out."""
         if self._done:
@@ -162,6 +167,8 @@ class ServerOffer(_Offer):
         """Find or make the link group, and the ring of this connection."""
         engine = self.engine
         key = (self._proposal.engine_id, "server")
+        # What the client said on its link before it asked (goodbye, perhaps) comes first.
+        engine.poller.drain()
         group = engine.groups.get(key)
         # One first contact at a time: whoever comes meanwhile waits for its end and joins, or is first
         # himself.

@@ -90,6 +90,15 @@ class Wire:
         except OSError:
             return False
 
+    def at_end(self) -> bool:
+        """Whether the peer has closed the connection, or it broke."""
+        try:
+            return not self._carrier.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+
     async def peek(self, config: Config) -> bool | None:
         """Whether the client begins with CLC; None when it says nothing. Consumes nothing.
 

@@ -68,9 +68,13 @@ class Offer:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.done = False
+        self.first_contact = engine.first_contact
 
     def abandon(self) -> None:
         self.done = True
+
+    def break_link(self, reason: str) -> None:
+        pass
 
     def answer_fields(self, token: int) -> dict[str, object]:
         return {
