@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -30,22 +30,20 @@ def show(sockaddr: Any) -> str:
     return f"[{sockaddr[0]}]:{sockaddr[1]}" if ":" in sockaddr[0] else f"{sockaddr[0]}:{sockaddr[1]}"
 
 
-async def resolve(host: str, port: int) -> list[Candidate]:
+async def resolve(host: str | None, port: int) -> list[Candidate]:
     """The addresses of ``host``, best first. An IP address takes no look-up.
 
     :raises OSError: the name is not known.
     """
-    try:
-        version = ipaddress.ip_address(host).version
-    except ValueError:
-        infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [(int(info[0]), info[4]) for info in infos]
-    if version == 4:
-        return [(socket.AF_INET, (host, port))]
-    if "%" in host:  # a scope needs the system's help, but no network
-        infos6 = socket.getaddrinfo(host, port, socket.AF_INET6, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-        return [(socket.AF_INET6, infos6[0][4])]
-    return [(socket.AF_INET6, (host, port, 0, 0))]
+    if host:
+        with contextlib.suppress(OSError):
+            socket.inet_pton(socket.AF_INET, host)
+            return [(socket.AF_INET, (host, port))]
+        with contextlib.suppress(OSError):
+            socket.inet_pton(socket.AF_INET6, host)
+            return [(socket.AF_INET6, (host, port, 0, 0))]
+    infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(int(info[0]), info[4]) for info in infos]
 
 
 async def dial(candidates: Sequence[Candidate], local_host: str | None = None) -> socket.socket:

@@ -90,7 +90,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
         self._queue, self._finished = anyio.create_memory_object_stream["RdmaStream"](math.inf)
         self._accepting = False
         self._closed = False
-        self._accepted = self._rdma = self._tcp = self._failed = self._negotiating = 0
+        self._accepted = self._rdma = self._tcp = self._failed = self._negotiating = self._waiting = 0
         self._accept_again()
 
     # -- what users call
@@ -104,6 +104,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
             stream = await self._finished.receive()
         except EndOfStream:
             raise ClosedResourceError("this listener is closed") from None
+        self._waiting -= 1
         self._accept_again()
         return stream
 
@@ -162,7 +163,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
             failed=self._failed,
             undecided=len(self._jobs) - self._negotiating,
             negotiating=self._negotiating,
-            waiting=self._queue.statistics().current_buffer_used,
+            waiting=self._waiting,
         )
 
     def __repr__(self) -> str:
@@ -172,7 +173,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
     # -- accepting
 
     def _is_full(self) -> bool:
-        return len(self._jobs) + self._queue.statistics().current_buffer_used >= self._max_pending
+        return len(self._jobs) + self._waiting >= self._max_pending
 
     def _accept_again(self) -> None:
         if not self._accepting and not self._closed and not self._is_full():
@@ -234,6 +235,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
                 await anyio.aclose_forcefully(stream)
             else:
                 self._queue.send_nowait(stream)
+                self._waiting += 1
         except (AioRdmaError, OSError) as exc:
             self._failed += 1
             _log.warning("a connection was closed before it became a stream: %s", exc)

@@ -182,7 +182,7 @@ async def client(
     if mode == "rdma":
         return await _propose(engine, await connect(), config, mode, None)
     peer = (host, port, tls is not None)
-    async with peers.ask_alone(peer):
+    async with contextlib.nullcontext() if peers.is_known(peer) else peers.ask_alone(peer):
         reason = peers.plain_reason(peer)
         if reason is not None:
             return _plain(await connect(), reason)

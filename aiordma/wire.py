@@ -41,8 +41,8 @@ class Wire:
         self.local = plain_address(self.sock.getsockname())
         self.remote = plain_address(self.sock.getpeername())
         self.peer = show(self.remote)
-        self._partial = b""  # the beginning of a message
-        self._missing = _HEADER_BYTES
+        self._head = b""  # of a message of which a part was read
+        self._missing = 0
 
     async def send(self, data: bytes) -> None:
         """Send a message. A connection that is lost shows when the answer is read."""
@@ -58,7 +58,8 @@ class Wire:
         """Read up to the end of a message at most; what that, the end, or the clock means."""
         while True:
             try:
-                data = self._carrier.recv(self._missing)
+                ahead = self._carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
+                data = self._carrier.recv(self._rest_of_message(ahead)) if ahead else b""
             except (BlockingIOError, InterruptedError):
                 deadline = handshake.next_deadline()
                 with anyio.CancelScope(deadline=math.inf if deadline is None else deadline):
@@ -69,19 +70,22 @@ class Wire:
             else:
                 if not data:
                     return handshake.eof(self.now())
-                self._count(data)
                 events = handshake.receive(data, self.now())
             if events:
                 return events
 
-    def _count(self, data: bytes) -> None:
-        self._partial += data
-        if len(self._partial) >= _HEADER_BYTES:
-            self._missing = int.from_bytes(self._partial[5:7]) - len(self._partial)
-        else:
-            self._missing = _HEADER_BYTES - len(self._partial)
-        if self._missing <= 0:
-            self._partial, self._missing = b"", _HEADER_BYTES
+    def _rest_of_message(self, ahead: bytes) -> int:
+        """How many of the bytes that are there belong to the message that has begun, or begins with them."""
+        head = self._head + ahead[: _HEADER_BYTES - len(self._head)]
+        if len(head) < _HEADER_BYTES:
+            self._head = head
+            return len(ahead)
+        if len(self._head) < _HEADER_BYTES:
+            self._missing = max(int.from_bytes(head[5:7]), _HEADER_BYTES) - len(self._head)
+        count = min(self._missing, len(ahead))
+        self._missing -= count
+        self._head = head if self._missing else b""
+        return count
 
     def has_data(self) -> bool:
         """Whether something can be read now."""
