@@ -221,44 +221,45 @@ async def _propose(
     offer: ClientOffer | None = None
     pipe: Any = None
     try:
-        wire = Wire(carrier)
-        offer = await engine.propose()
-        handshake = ClientHandshake(offer.proposal, _timeouts(config), wire.now())
-        events = handshake.start()
-        refusal: NegotiationError | None = None
-        first_contact = True
-        while True:
-            event = events.pop(0) if events else None
-            if isinstance(event, Send):
-                await wire.send(event.data)
-            elif isinstance(event, Accepted):
-                if not _proves(event.accept, offer.proposal):
-                    raise _PlainPeer("its Accept does not prove that it read the Proposal")
-                first_contact = event.accept.first_contact
-                try:
-                    confirm = await offer.accepted(event.accept, wire.peer)
-                except NegotiationError as error:
-                    refusal = error
-                    events = handshake.refuse(error.code, wire.now())
+        with Wire(carrier) as wire:
+            offer = await engine.propose()
+            handshake = ClientHandshake(offer.proposal, _timeouts(config), wire.now())
+            events = handshake.start()
+            refusal: NegotiationError | None = None
+            first_contact = True
+            while True:
+                event = events.pop(0) if events else None
+                if isinstance(event, Send):
+                    await wire.send(event.data)
+                elif isinstance(event, Accepted):
+                    if not _proves(event.accept, offer.proposal):
+                        raise _PlainPeer("its Accept does not prove that it read the Proposal")
+                    first_contact = event.accept.first_contact
+                    try:
+                        confirm = await offer.accepted(event.accept, wire.peer)
+                    except NegotiationError as error:
+                        refusal = error
+                        events = handshake.refuse(error.code, wire.now())
+                    else:
+                        events = handshake.ready(confirm, wire.now())
+                elif isinstance(event, UseTcp):
+                    offer.abandon()
+                    return _on_tcp(wire, _tcp_reason(event, refusal), mode)
+                elif isinstance(event, UseRdma):
+                    wire.release()
+                    pipe.attach_tcp(wire.sock)
+                    return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
+                elif isinstance(event, PlainPeer):
+                    raise _PlainPeer(event.text)
+                elif isinstance(event, Failed):
+                    raise NegotiationError(event.code, event.text)
+                elif handshake.state is State.CONFIRMED:
+                    pipe, events = await _finish(offer.established, handshake, wire, watch=first_contact)
+                elif connect_again is not None:
+                    connect, connect_again = connect_again, None
+                    events = await _listen_with_head_start(wire, handshake, config, connect)
                 else:
-                    events = handshake.ready(confirm, wire.now())
-            elif isinstance(event, UseTcp):
-                offer.abandon()
-                return _on_tcp(wire, _tcp_reason(event, refusal), mode)
-            elif isinstance(event, UseRdma):
-                pipe.attach_tcp(wire.sock)
-                return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
-            elif isinstance(event, PlainPeer):
-                raise _PlainPeer(event.text)
-            elif isinstance(event, Failed):
-                raise NegotiationError(event.code, event.text)
-            elif handshake.state is State.CONFIRMED:
-                pipe, events = await _finish(offer.established, handshake, wire, watch=first_contact)
-            elif connect_again is not None:
-                connect, connect_again = connect_again, None
-                events = await _listen_with_head_start(wire, handshake, config, connect)
-            else:
-                events = await wire.receive(handshake)
+                    events = await wire.receive(handshake)
     except BaseException as exc:
         _give_up(offer, pipe, carrier)
         if isinstance(exc, _PlainPeer) and mode == "rdma":
@@ -333,52 +334,55 @@ async def server(
     try:
         if tls is not None:
             carrier = await tls.begin(sock, config)
-        wire = Wire(carrier)
-        verdict = await wire.peek(config)
-        if not verdict:
-            reason = FallbackReason.of_local(Code.PEER_NO_SMC)
-            return _on_tcp(wire, reason, mode, silent=verdict is None)
-        handshake = ServerHandshake(_timeouts(config), wire.now())
-        events: list[Event] = []
-        refusal: NegotiationError | None = None
-        while True:
-            event = events.pop(0) if events else None
-            if isinstance(event, Send):
-                await wire.send(event.data)
-            elif isinstance(event, Proposed):
-                try:
-                    if mode == "tcp":
-                        raise NegotiationError(Code.DISABLED)
-                    if tls is not None and not tls.rdma_outside_tls:
-                        raise NegotiationError(Code.TLS_PAYLOAD_POLICY)
-                    if not may_use_rdma():
-                        raise NegotiationError(Code.LIMIT_REACHED, "too many negotiations at the same time")
-                    engine = await find_engine(config)
-                    offer = await engine.answer(event.proposal, wire.peer)
-                except NegotiationError as error:
-                    refusal = error
-                    events = handshake.refuse(error.code, wire.now())
+        with Wire(carrier) as wire:
+            verdict = await wire.peek(config)
+            if not verdict:
+                reason = FallbackReason.of_local(Code.PEER_NO_SMC)
+                return _on_tcp(wire, reason, mode, silent=verdict is None)
+            handshake = ServerHandshake(_timeouts(config), wire.now())
+            events: list[Event] = []
+            refusal: NegotiationError | None = None
+            while True:
+                event = events.pop(0) if events else None
+                if isinstance(event, Send):
+                    await wire.send(event.data)
+                elif isinstance(event, Proposed):
+                    try:
+                        if mode == "tcp":
+                            raise NegotiationError(Code.DISABLED)
+                        if tls is not None and not tls.rdma_outside_tls:
+                            raise NegotiationError(Code.TLS_PAYLOAD_POLICY)
+                        if not may_use_rdma():
+                            raise NegotiationError(
+                                Code.LIMIT_REACHED, "too many negotiations at the same time"
+                            )
+                        engine = await find_engine(config)
+                        offer = await engine.answer(event.proposal, wire.peer)
+                    except NegotiationError as error:
+                        refusal = error
+                        events = handshake.refuse(error.code, wire.now())
+                    else:
+                        events = handshake.ready(offer.accept, wire.now())
+                elif isinstance(event, Confirmed):
+                    assert offer is not None
+                    work = functools.partial(offer.confirmed, event.confirm)
+                    try:
+                        pipe, events = await _finish(work, handshake, wire, watch=event.confirm.first_contact)
+                    except NegotiationError as error:
+                        refusal = error
+                        events = handshake.refuse(error.code, wire.now())
+                elif isinstance(event, UseTcp):
+                    if offer is not None:
+                        offer.abandon()
+                    return _on_tcp(wire, _tcp_reason(event, refusal), mode)
+                elif isinstance(event, UseRdma):
+                    wire.release()
+                    pipe.attach_tcp(wire.sock)
+                    return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
+                elif isinstance(event, Failed):
+                    raise NegotiationError(event.code, event.text)
                 else:
-                    events = handshake.ready(offer.accept, wire.now())
-            elif isinstance(event, Confirmed):
-                assert offer is not None
-                work = functools.partial(offer.confirmed, event.confirm)
-                try:
-                    pipe, events = await _finish(work, handshake, wire, watch=event.confirm.first_contact)
-                except NegotiationError as error:
-                    refusal = error
-                    events = handshake.refuse(error.code, wire.now())
-            elif isinstance(event, UseTcp):
-                if offer is not None:
-                    offer.abandon()
-                return _on_tcp(wire, _tcp_reason(event, refusal), mode)
-            elif isinstance(event, UseRdma):
-                pipe.attach_tcp(wire.sock)
-                return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
-            elif isinstance(event, Failed):
-                raise NegotiationError(event.code, event.text)
-            else:
-                events = await wire.receive(handshake)
+                    events = await wire.receive(handshake)
     except BaseException:
         if offer is not None and pipe is None and not offer.first_contact:
             await _part(offer, handshake, wire)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+import select
 import socket
-from typing import TYPE_CHECKING
-
-import anyio
+from typing import TYPE_CHECKING, Self
 
 from . import wake
 from .attributes import plain_address
@@ -16,10 +15,12 @@ from .tls import TlsLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from .config import Config
     from .proto.events import Event
     from .proto.handshake import ClientHandshake, ServerHandshake
+    from .wake.base import Waiter
 
 __all__ = ["Carrier", "Wire"]
 
@@ -36,7 +37,9 @@ class Wire:
         self._carrier = carrier
         self.tls = carrier if isinstance(carrier, TlsLayer) else None
         self.sock = carrier.sock if isinstance(carrier, TlsLayer) else carrier
+        self._fd = self.sock.fileno()
         self._waker = wake.current()
+        self._waiter: Waiter | None = None
         self.now: Callable[[], float] = self._waker.now
         self.local = plain_address(self.sock.getsockname())
         self.remote = plain_address(self.sock.getpeername())
@@ -44,13 +47,21 @@ class Wire:
         self._head = b""  # of a message of which a part was read
         self._missing = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.release()
+
     async def send(self, data: bytes) -> None:
         """Send a message. A connection that is lost shows when the answer is read."""
         while data or (self.tls is not None and not self.tls.flush()):
             try:
                 data = data[self._carrier.send(data) :]
             except (BlockingIOError, InterruptedError):
-                await self._waker.wait_writable(self.sock.fileno())
+                await self._waker.wait_writable(self._fd)
             except OSError:
                 return
 
@@ -61,9 +72,7 @@ class Wire:
                 ahead = self._carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
                 data = self._carrier.recv(self._rest_of_message(ahead)) if ahead else b""
             except (BlockingIOError, InterruptedError):
-                deadline = handshake.next_deadline()
-                with anyio.CancelScope(deadline=math.inf if deadline is None else deadline):
-                    await self._waker.wait_readable(self.sock.fileno())
+                await self._readable(handshake.next_deadline())
                 events = handshake.on_timer(self.now())
             except OSError:
                 return handshake.eof(self.now())
@@ -86,6 +95,23 @@ class Wire:
         self._missing -= count
         self._head = head if self._missing else b""
         return count
+
+    async def _readable(self, deadline: float | None) -> bool:
+        """Wait for something to read, not beyond ``deadline``; whether there is something."""
+        waiter = self._waiter
+        if waiter is None:
+            # Watched from the first wait to release(): a registration costs more than a wait.
+            waiter = self._waiter = self._waker.new_waiter()
+            self._waker.watch_fd(self._fd, waiter.set)
+        else:
+            waiter.clear()
+        return await waiter.wait_until(math.inf if deadline is None else deadline)
+
+    def release(self) -> None:
+        """Let go of the socket: before it is closed, or goes to its next owner."""
+        if self._waiter is not None:
+            self._waiter = None
+            self._waker.unwatch_fd(self._fd)
 
     def has_data(self) -> bool:
         """Whether something can be read now."""
@@ -118,21 +144,26 @@ class Wire:
                     head = None
                 if head is not None:
                     verdict = clc.looks_like_clc(head) if head else False
-                    # Nothing more although it was ready: this is all that will ever come.
-                    if verdict is not None or (len(head) == seen and (self.tls is None or self.tls.at_end)):
+                    if verdict is not None or (len(head) == seen and self._at_end()):
                         return bool(verdict)
                     if not seen:
                         # The beginning of an eye catcher: it has the time of a message for the rest.
                         deadline = self.now() + config.negotiate_timeout_ms / 1000
                         self._wake_at(_HEADER_BYTES)
                     seen = len(head)
-                with anyio.CancelScope(deadline=deadline) as scope:
-                    await self._waker.wait_readable(self.sock.fileno())
-                if scope.cancelled_caught:
+                if not await self._readable(deadline):
                     return False if seen else None
         finally:
             if seen:
                 self._wake_at(1)
+
+    def _at_end(self) -> bool:
+        """Whether the peer has finished, so what is there is all that will ever come."""
+        if self.tls is not None:
+            return self.tls.at_end
+        poll = select.poll()
+        poll.register(self._fd, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def _wake_at(self, count: int) -> None:
         """A socket with one byte to read is always ready; have the kernel wait for more. The end, too, makes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import sys
 import time
 from collections import deque
@@ -60,6 +61,20 @@ class AsyncioWaiter:
             finally:
                 self._future = None
         self._set = False
+
+    async def wait_until(self, deadline: float) -> bool:
+        if self._set or deadline == math.inf:
+            await self.wait()
+            return True
+        self._future = future = self._loop.create_future()
+        timer = self._loop.call_at(deadline, _resolve, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self._future = None
+        was_set, self._set = self._set, False
+        return was_set
 
 
 class AsyncioJob:

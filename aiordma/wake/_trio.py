@@ -55,6 +55,11 @@ class TrioWaiter:
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         self._set = False
 
+    async def wait_until(self, deadline: float) -> bool:
+        with trio.CancelScope(deadline=deadline) as scope:
+            await self.wait()
+        return not scope.cancelled_caught
+
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED

@@ -41,6 +41,12 @@ class Waiter(Protocol):
     async def wait(self) -> None:
         """Return at once (not yielding) when set, else wait. Cancelled: a ``set()`` that came in stays."""
 
+    async def wait_until(self, deadline: float) -> bool:
+        """As ``wait()``, but not beyond ``deadline`` (seconds of the waker's clock); whether it was set.
+
+        Costs a timer, where a cancel scope of anyio costs several times that.
+        """
+
 
 class Handle(Protocol):
     """A callback that waits for its time."""
