@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import socket
-from typing import TYPE_CHECKING
+import ssl
+from typing import TYPE_CHECKING, Any
 
+import anyio
+import trustme
+
+from aiordma.config import Config
+from aiordma.connect import connect
+from aiordma.listener import listen
 from aiordma.stream import RdmaStream
 from aiordma.tcp import TcpPipe
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
@@ -64,9 +72,49 @@ async def tcp_pair() -> Pair:
     return on_tcp()
 
 
+async def negotiated_pair(**options: Any) -> Pair:
+    """Both ends of a connection made with listen() and connect() over loopback."""
+    client_options = {key: value for key, value in options.items() if key != "server_ssl"}
+    options["ssl"] = options.pop("server_ssl", None)
+    async with await listen("127.0.0.1", **options) as listener:
+        accepted: list[RdmaStream] = []
+
+        async def accept() -> None:
+            accepted.append(await listener.accept())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(accept)
+            one = await connect("127.0.0.1", listener.port, **client_options)
+    return one, accepted[0]
+
+
+async def rdma_pair() -> Pair:
+    """The real thing, on the software device, with the smallest rings."""
+    return await negotiated_pair(config=Config(device="soft", ring_bytes=16384), mode="rdma")
+
+
+@functools.cache
+def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A client's and a server's that trust each other."""
+    authority = trustme.CA()
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    return client, server
+
+
+async def tls_pair() -> Pair:
+    """TLS over TCP."""
+    client, server = tls_contexts()
+    return await negotiated_pair(ssl=client, server_ssl=server, config=Config(server_first_wait_ms=0))
+
+
 MAKERS: dict[str, Callable[[], Awaitable[Pair]]] = {
     "memory": memory_pair,
     "tiny memory": tiny_memory_pair,
     "spinning memory": spinning_memory_pair,
     "tcp": tcp_pair,
+    "rdma": rdma_pair,
+    "tls": tls_pair,
 }

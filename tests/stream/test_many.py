@@ -1,0 +1,51 @@
+"""A thousand streams over the real path, side by side."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from aiordma.config import Config
+from aiordma.connect import connect
+from aiordma.listener import listen
+from aiordma.stream import RdmaStream
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_thousand_rdma_streams_at_once() -> None:
+    config = Config(device="soft", ring_bytes=16384)
+    message = bytes(range(256)) * 100  # more than a ring
+    paths: set[str] = set()
+    everyone = anyio.Event()
+    open_now = 0
+
+    async def echo(stream: RdmaStream) -> None:
+        async with stream:
+            async for part in stream:
+                await stream.send(part)
+
+    async def one(port: int) -> None:
+        nonlocal open_now
+        async with await connect("127.0.0.1", port, config=config, mode="rdma") as stream:
+            paths.add(stream.path)
+            open_now += 1
+            if open_now == 1000:
+                everyone.set()
+            await everyone.wait()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.send, message)
+                got = b""
+                while len(got) < len(message):
+                    got += await stream.receive()
+            assert got == message
+
+    async with await listen("127.0.0.1", config=config, mode="rdma") as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, echo)
+            async with anyio.create_task_group() as clients:
+                for _ in range(1000):
+                    clients.start_soon(one, listener.port)
+            tasks.cancel_scope.cancel()
+        assert listener.statistics().rdma == 1000
+    assert paths == {"rdma"}
