@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZE = 1 << 18, ROUNDS = 40, MAPPINGS = 64, STEPS = 30000 };
+enum { SIZE = 1 << 18, ROUNDS = 20, MAPPINGS = 64, STEPS = 30000 };
 
 struct mapping {
     uint8_t *start;
