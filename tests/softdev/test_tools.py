@@ -1,0 +1,166 @@
+"""Unmodified verbs programs on the software device: ibverbs-utils and perftest, two processes each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+LIMIT = 25  # seconds, to end a hang
+
+
+def environment(library: Path) -> dict[str, str]:
+    return {**os.environ, "LD_PRELOAD": str(library)}
+
+
+def run(library: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        arguments, env=environment(library), capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listening(port: int) -> bool:
+    """Whether a TCP socket listens there; to find out by connecting would use up the tool's one accept."""
+    wanted = f":{port:04X}"
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state = line.split()[:4]
+                if local.endswith(wanted) and state == "0A":
+                    return True
+    return False
+
+
+def pair(library: Path, tool: str, *options: str) -> tuple[str, str]:
+    """Run server and client of a tool; both must end well. Returns what they printed."""
+    port = free_port()
+    command = [tool, "-p", str(port), "-d", "soft0", *options]
+    environ = environment(library)
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        try:
+            deadline = time.monotonic() + LIMIT
+            while not listening(port):
+                assert server.poll() is None, server.communicate()[0]
+                assert time.monotonic() < deadline, f"{tool} does not listen"
+                time.sleep(0.01)
+            client = subprocess.run(
+                [*command, "127.0.0.1"],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+            from_server = server.communicate(timeout=LIMIT)[0]
+        finally:
+            server.kill()
+    from_client = client.stdout + client.stderr
+    assert client.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
+    assert server.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
+    return from_server, from_client
+
+
+def test_devices(library: Path) -> None:
+    assert "soft0" in run(library, "ibv_devices")
+
+
+def test_devinfo(library: Path) -> None:
+    out = run(library, "ibv_devinfo", "-v")
+    assert re.search(r"hca_id:\s*soft0", out)
+    assert re.search(r"state:\s*PORT_ACTIVE", out)
+    assert re.search(r"GID\[ *0\]:\s*\S+, RoCE v2", out)
+    assert "nvalid" not in out
+
+
+def test_hidden_device(library: Path) -> None:
+    environ = {**environment(library), "AIORDMA_DEVICE": "none"}
+    done = subprocess.run(
+        ["ibv_devices"], env=environ, capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert "soft0" not in done.stdout
+
+
+@pytest.mark.parametrize("events", [(), ("-e",)], ids=["polling", "events"])
+@pytest.mark.parametrize("tool", ["rc", "uc", "ud", "srq"])
+def test_pingpong(library: Path, tool: str, events: tuple[str, ...]) -> None:
+    """-c: the server checks every received byte."""
+    server, client = pair(library, f"ibv_{tool}_pingpong", "-g", "0", "-n", "500", "-c", *events)
+    for out in (server, client):
+        assert "500 iters in" in out, out
+        assert "nvalid data" not in out, out
+
+
+def test_pingpong_sizes(library: Path) -> None:
+    for size in ("1", "65536", "1048576"):
+        server, _ = pair(library, "ibv_rc_pingpong", "-g", "0", "-n", "20", "-c", "-s", size)
+        assert "20 iters in" in server
+
+
+def test_pingpong_new_post_send(library: Path) -> None:
+    server, _ = pair(library, "ibv_rc_pingpong", "-g", "0", "-n", "200", "-c", "-N")
+    assert "200 iters in" in server
+
+
+def test_pingpong_every_gid(library: Path) -> None:
+    """Every address of this host leads to it."""
+    count = len(re.findall(r"GID\[ *\d+\]:", run(library, "ibv_devinfo", "-v")))
+    assert count
+    for index in range(count):
+        for tool in ("rc", "ud"):
+            server, _ = pair(library, f"ibv_{tool}_pingpong", "-g", str(index), "-n", "50", "-c")
+            assert "50 iters in" in server
+
+
+PERFTEST = [
+    *[(f"ib_{verb}_{what}", "RC") for verb in ("send", "write", "read") for what in ("lat", "bw")],
+    *[("ib_atomic_lat", "RC"), ("ib_atomic_bw", "RC")],
+    *[("ib_send_lat", "UD"), ("ib_send_bw", "UD")],
+    *[("ib_send_lat", "UC"), ("ib_send_bw", "UC"), ("ib_write_lat", "UC"), ("ib_write_bw", "UC")],
+]
+
+
+@pytest.mark.parametrize("old", [(), ("--use_old_post_send",)], ids=["wr", "post_send"])
+@pytest.mark.parametrize(("tool", "kind"), PERFTEST, ids=[f"{tool[3:]}-{kind}" for tool, kind in PERFTEST])
+def test_perftest(library: Path, tool: str, kind: str, old: tuple[str, ...]) -> None:
+    options = ["-n", "200", "-F", "-c", kind, *old]
+    server, client = pair(library, tool, *options)
+    # A line of results: size and iterations first, a positive number behind each.
+    rows = re.findall(r"^ *(\d+) +200 +(\d+\.\d+)", client, re.MULTILINE)
+    assert rows, client + server
+    assert all(float(value) > 0 for _, value in rows)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_read_lat", "ib_atomic_lat"])
+def test_perftest_events(library: Path, tool: str) -> None:
+    _, client = pair(library, tool, "-n", "200", "-F", "-e")
+    assert re.search(r"^ *\d+ +200 ", client, re.MULTILINE), client
+
+
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_write_bw", "ib_read_bw"])
+def test_perftest_all_sizes(library: Path, tool: str) -> None:
+    """2 bytes to 8 MiB, both directions at once."""
+    _, client = pair(library, tool, "-a", "-b", "-n", "5", "-F")
+    sizes = [int(size) for size in re.findall(r"^ *(\d+) +5 ", client, re.MULTILINE)]
+    assert sizes == [1 << power for power in range(1, 24)], client
+
+
+def test_perftest_shared_receive_queue_and_many_qps(library: Path) -> None:
+    _, client = pair(library, "ib_send_bw", "-n", "200", "-F", "-q", "8", "--use-srq")
+    assert re.search(r"^ *\d+ +1600 ", client, re.MULTILINE), client
