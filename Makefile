@@ -17,7 +17,7 @@ TIDY_FILES := $(shell find aiordma/_softdev -name '*.c')
 STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint lint-python lint-types lint-stubs lint-c format docs bench demo clean
+.PHONY: help install test softdev-test lint lint-python lint-types lint-stubs lint-c format docs bench demo clean
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -64,8 +64,16 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 
 # ---- checks ------------------------------------------------------------------------------------------------
 
-test: install .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
+test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
 	$(PY) -m pytest -q $(ARGS)
+
+# The C device's own tests: as they are, with ASan and UBSan, with TSan; each build in a directory of its own.
+softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers
+	@set -e; for kind in plain address,undefined thread; do \
+	  dir=build/softdev-$${kind%%,*}; echo "== software device: $$kind"; \
+	  cmake -S aiordma/_softdev -B $$dir -G Ninja --log-level=WARNING -DAIORDMA_SANITIZE=$${kind#plain} >/dev/null; \
+	  cmake --build $$dir -- --quiet; \
+	  ctest --test-dir $$dir --output-on-failure --no-tests=error -j 2; done
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"
