@@ -278,7 +278,8 @@ void soft_link_send(struct soft_link *link, struct soft_message *msg, const int 
 		if (packet) {
 			packet->msg = *msg;
 			packet->nfds = nfds;
-			memcpy(packet->fds, fds, nfds * sizeof(int));
+			for (unsigned i = 0; i < nfds; i++)
+				packet->fds[i] = fds[i];
 			packet->close_fd = close_fd;
 			*link->queue_tail = packet;
 			link->queue_tail = &packet->next;
