@@ -30,6 +30,15 @@ int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length);
 /* How many verbs calls went through this library: proof that it is in front of libibverbs. */
 uint64_t aiordma_soft_calls(void);
 
+/*
+ * Sets the faults that the device makes on purpose in this process, in the format of the environment variable
+ * AIORDMA_SOFT_FAULTS: "seed=7,event=0.01,error=1e-4" gives each kind a probability from 0 to 1, kinds not named get
+ * none, NULL or "" ends all. Kinds: event (completion event lost), spurious (channel readable for nothing), error
+ * (work request fails), drop and duplicate (UD datagrams), delay (acknowledgement late). A seed makes the sequence of
+ * draws repeatable. 0, or EINVAL and no change.
+ */
+int aiordma_soft_faults(const char *spec);
+
 #ifdef __cplusplus
 }
 #endif

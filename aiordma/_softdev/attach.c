@@ -6,6 +6,7 @@
  * requester as its destination; a request that comes before that waits. As with a NIC, what is posted meanwhile
  * waits for the retry timeout. The answer to an attempt that was given up is detached again at once.
  */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -308,7 +309,7 @@ static bool on_resolve(struct soft_link *link, const struct soft_message *msg)
 			answer.slab_offset = (uint64_t)(r->host - r->slab->addr);
 			answer.slab_length = r->slab->length;
 			/* Ours: the slab may be given back before the packet leaves. */
-			fd = dup(fd);
+			fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		}
 	}
 	soft_unlock(&qp->rq_lock);

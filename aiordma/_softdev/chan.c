@@ -49,6 +49,15 @@ SOFT_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 	return 0;
 }
 
+void soft_chan_wake(struct soft_chan *chan)
+{
+	uint64_t one = 1;
+
+	if (write(chan->chan.fd, &one, sizeof(one)) < 0) {
+		/* EAGAIN: the counter is at its maximum, the fd readable */
+	}
+}
+
 void soft_chan_join(struct soft_cq *cq)
 {
 	struct soft_chan *chan = to_chan(cq->cq.channel);
@@ -63,7 +72,7 @@ void soft_chan_join(struct soft_cq *cq)
 /* Takes the readiness of a channel whose last event was dropped. The fd may be a blocking one. */
 static void quieten(struct soft_chan *chan)
 {
-	uint64_t count, one = 1;
+	uint64_t count;
 	struct iovec iov = { .iov_base = &count, .iov_len = sizeof(count) };
 	struct soft_cq *cq;
 
@@ -75,9 +84,8 @@ static void quieten(struct soft_chan *chan)
 	for (cq = chan->members; cq && !more; cq = cq->chan_next)
 		more = atomic_load(&cq->door->armed) & SOFT_ARM_FIRED;
 	soft_unlock(&chan->lock);
-	if (more && write(chan->chan.fd, &one, sizeof(one)) < 0) {
-		/* EAGAIN: readable as it is */
-	}
+	if (more)
+		soft_chan_wake(chan);
 }
 
 void soft_chan_leave(struct soft_cq *cq)
@@ -117,8 +125,6 @@ void soft_cq_wait_unpinned(struct soft_cq *cq)
 /* Takes one queued event. The fd stays readable while there are more. */
 static struct soft_cq *take_queued(struct soft_chan *chan)
 {
-	uint64_t one = 1;
-
 	soft_lock(&chan->lock);
 	struct soft_cq *cq = chan->head;
 	if (cq) {
@@ -130,9 +136,8 @@ static struct soft_cq *take_queued(struct soft_chan *chan)
 			*chan->tail = cq;
 			chan->tail = &cq->event_next;
 		}
-		if (chan->head && write(chan->chan.fd, &one, sizeof(one)) < 0) {
-			/* EAGAIN: readable as it is */
-		}
+		if (chan->head)
+			soft_chan_wake(chan);
 		atomic_fetch_add(&cq->pins, 1);
 	}
 	soft_unlock(&chan->lock);

@@ -3,7 +3,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine.h"
 
@@ -13,7 +12,6 @@
 static void chan_notify(struct soft_cq *cq)
 {
 	struct soft_chan *chan = to_chan(cq->cq.channel);
-	uint64_t one = 1;
 
 	soft_lock(&chan->lock);
 	if (!cq->events_queued++) {
@@ -22,9 +20,7 @@ static void chan_notify(struct soft_cq *cq)
 		chan->tail = &cq->event_next;
 	}
 	soft_unlock(&chan->lock);
-	if (write(chan->chan.fd, &one, sizeof(one)) < 0) {
-		/* EAGAIN: the counter is at its maximum, the fd readable */
-	}
+	soft_chan_wake(chan);
 }
 
 /* The event that was asked for happens once. */
@@ -265,6 +261,8 @@ int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 		soft_cq_progress(cq);
 	if (atomic_load(&cq->waiting))
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+	if (soft_fault(SOFT_FAULT_SPURIOUS))
+		soft_chan_wake(to_chan(ibcq->channel));
 	return 0;
 }
 
@@ -399,7 +397,7 @@ SOFT_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	soft_lock(&cq->lock);
 	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	uint32_t n = atomic_load_explicit(&cq->tail, memory_order_relaxed) - head;
-	if (n > size) {
+	if (n > (uint32_t)cqe) { /* also where the ring would hold them */
 		err = EINVAL;
 	} else {
 		for (uint32_t i = 0; i < n; i++)

@@ -171,7 +171,7 @@ static inline struct soft_qp *soft_qp_find(uint32_t number)
 /* Wakes the progress thread. */
 void soft_kick_self(void);
 /* How long a requester that sleeps lets its peer take for an acknowledgement before it kicks the peer. */
-enum { SOFT_STALL_NS = 1000000 };
+enum { SOFT_STALL_NS = 4000000 };
 /* The progress thread looks at everything that waits no later than this. */
 void soft_timer_want(uint64_t when_ns);
 
@@ -244,6 +244,8 @@ void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num);
 /* The progress thread finds it no more. */
 void soft_cq_unpublish(struct soft_cq *cq);
 void soft_cq_wait_unpinned(struct soft_cq *cq);
+/* Makes the channel readable. */
+void soft_chan_wake(struct soft_chan *chan);
 void soft_chan_join(struct soft_cq *cq);
 /* Off the channel's lists, after all delivered events were acknowledged. */
 void soft_chan_leave(struct soft_cq *cq);
@@ -251,19 +253,20 @@ void soft_chan_leave(struct soft_cq *cq);
 /* ---- faults.c ------------------------------------------------------------------------------------- */
 
 enum soft_fault {
-	SOFT_FAULT_EVENT,    /* completion event lost */
-	SOFT_FAULT_SPURIOUS, /* completion channel readable for nothing */
-	SOFT_FAULT_ERROR,    /* a work request fails */
-	SOFT_FAULT_DROP,     /* UD datagram lost */
-	SOFT_FAULT_DELAY,    /* acknowledgement late */
+	SOFT_FAULT_EVENT,     /* completion event lost */
+	SOFT_FAULT_SPURIOUS,  /* completion channel readable for nothing */
+	SOFT_FAULT_ERROR,     /* a work request fails */
+	SOFT_FAULT_DROP,      /* UD datagram lost */
+	SOFT_FAULT_DUPLICATE, /* UD datagram delivered twice */
+	SOFT_FAULT_DELAY,     /* acknowledgement late */
 	SOFT_FAULT_KINDS,
 };
-extern bool soft_faults_on;
+extern atomic_bool soft_faults_on;
 bool soft_fault_hit(enum soft_fault kind);
 void soft_faults_read(void);
 static inline bool soft_fault(enum soft_fault kind)
 {
-	return soft_unlikely(soft_faults_on) && soft_fault_hit(kind);
+	return soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)) && soft_fault_hit(kind);
 }
 
 /* ---- qp.c, qp_fsm.c ------------------------------------------------------------------------------- */

@@ -352,11 +352,18 @@ static void take_all(struct soft_qp *qp, struct soft_after *after)
 void soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
-	uint64_t before = in->acked;
+	uint64_t before;
 
 	if (soft_likely(!in->stopped && soft_receives(soft_state(qp))))
 		take_all(qp, after);
+	if (in->acked != in->published && soft_fault(SOFT_FAULT_DELAY)) {
+		soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot); /* not now: when we look again */
+		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+		return;
+	}
+	before = in->published;
 	if (in->acked != before) {
+		in->published = in->acked;
 		/* Full barrier between `acked` and `want_ack`, see fabric.h. */
 		atomic_store(&in->seg->acked, in->acked);
 		if (atomic_load(&in->seg->want_ack) > before)

@@ -101,6 +101,7 @@ struct soft_in {
 	struct soft_event *event;
 	uint32_t gate; /* as last published */
 	uint64_t head, acked;
+	uint64_t published; /* what the requester has been told of acked */
 	uint64_t resp_tail, resp_head;
 	bool in_message, dropping; /* between FIRST and LAST; its receive was missing (UC) */
 	bool stopped;              /* refused a request: takes no more */

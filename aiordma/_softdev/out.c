@@ -117,6 +117,9 @@ static void number(struct soft_qp *qp, struct soft_wqe *wqe)
 	}
 }
 
+/* When to look at a full ring again, should the responder not tell. */
+enum { ROOM_NS = 1000000 };
+
 static enum soft_run wait_room(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	if (qp->out->dead) {
@@ -125,9 +128,10 @@ static enum soft_run wait_room(struct soft_qp *qp, struct soft_wqe *wqe)
 	}
 	qp->wait = SOFT_WAIT_ROOM;
 	count(qp);
-	if (qp->out->asleep)
+	/* Nothing is complete yet, so no event wakes a responder that sleeps. */
+	if (qp->out->asleep || atomic_load(&qp->out->door->armed))
 		soft_out_kick(qp);
-	soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+	soft_timer_want(soft_now_ns() + ROOM_NS);
 	return SOFT_RUN_WAIT;
 }
 

@@ -2,6 +2,7 @@
  * What the process has: its tables, its contexts, and what becomes of them in a forked child.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,7 +202,7 @@ static int proc_open(void)
 	soft_proc.keys_shm = map;
 	soft_proc.keys_ro_fd = soft_shm_read_only(soft_proc.keys_fd);
 	if (soft_proc.keys_ro_fd < 0) /* no /proc: peers are trusted with their copy */
-		soft_proc.keys_ro_fd = dup(soft_proc.keys_fd);
+		soft_proc.keys_ro_fd = fcntl(soft_proc.keys_fd, F_DUPFD_CLOEXEC, 0);
 	err = soft_thread_start();
 	if (err)
 		shm_release();

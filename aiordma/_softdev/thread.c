@@ -78,6 +78,7 @@ static void run_timers(struct soft_after *after)
 		if (redial)
 			soft_service(qp, SOFT_SERVICE_CONNECT);
 	}
+	run_doors();
 	if (run_stalls()) {
 		pause = pause && pause < longest ? pause * 2 : pause ? longest : SOFT_STALL_NS;
 		soft_timer_want(now + pause);

@@ -60,8 +60,11 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	struct soft_qp *b = soft_qp_find(wqe->ud.qpn);
 	if (b) {
 		soft_lock(&b->rq_lock);
-		if (atomic_load(&b->number) == wqe->ud.qpn)
+		if (atomic_load(&b->number) == wqe->ud.qpn) {
 			soft_ud_receive(b, &rx, qkey, grh, payload, after);
+			if (soft_fault(SOFT_FAULT_DUPLICATE))
+				soft_ud_receive(b, &rx, qkey, grh, payload, after);
+		}
 		soft_unlock(&b->rq_lock);
 	}
 	return SOFT_RUN_DONE;

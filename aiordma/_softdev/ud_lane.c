@@ -202,6 +202,9 @@ static bool take_lane(struct soft_qp *qp, struct soft_ud_in *in, struct soft_aft
 				.length = rec.length,
 			};
 			soft_ud_receive(qp, &rx, deth.qkey, deth.grh, (const char *)in->seg->req + at + head, after);
+			if (soft_fault(SOFT_FAULT_DUPLICATE))
+				soft_ud_receive(qp, &rx, deth.qkey, deth.grh, (const char *)in->seg->req + at + head,
+						after);
 			size = align(head + rec.length);
 		} else if (size > left) {
 			return false;
