@@ -59,8 +59,10 @@ class ServerOffer(Protocol):
     """One negotiation of the engine, server end."""
 
     accept: clc.Accept
+    first_contact: bool
 
     async def confirmed(self, confirm: clc.Confirm) -> Any: ...
+    def break_link(self, reason: str) -> None: ...
     def abandon(self) -> None: ...
 
 
