@@ -18,7 +18,9 @@ from ._cq cimport CompletionQueue, Endpoint, Starving
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
+    IBV_WC_RECV,
     IBV_WC_SUCCESS,
+    IBV_WC_WITH_IMM,
     IBV_WC_WR_FLUSH_ERR,
     aio_chain,
     aio_chain_post,
@@ -31,7 +33,7 @@ from ._verbs cimport (
 )
 from .proto.seqack cimport SeqAckWindow
 
-from .errors import CompletionError, RemoteProtocolError, VerbsError
+from .errors import CompletionError, LinkError, RemoteProtocolError, VerbsError
 
 cdef extern from "<arpa/inet.h>" nogil:
     uint32_t ntohl(uint32_t)
@@ -290,6 +292,11 @@ cdef class QueuePair(Endpoint):
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1:
         if self.failed:
             return 0            # flushed after the failure that we have reported already
+        if wc.status == IBV_WC_WR_FLUSH_ERR:
+            # No request of ours failed first: there is no better reason to come.
+            return self.fail(LinkError(
+                f"the device stopped QP {self.qp_num}: the peer is gone, or it broke the rules of RDMA (a message too large, "
+                "memory that is not its own)"))
         return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE", self.qp_num))
 
     cdef int on_sent(self, ibv_wc *wc) except -1:
@@ -334,6 +341,10 @@ cdef class QueuePair(Endpoint):
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes)
         if slot >= self.recv_count or length > self.recv_bytes:
             return self.fail(RemoteProtocolError(f"receive completion for slot {slot} with {length} bytes"))
+        if wc.opcode != IBV_WC_RECV or bool(wc.wc_flags & IBV_WC_WITH_IMM) != self.with_imm:
+            return self.fail(RemoteProtocolError(
+                f"the peer broke the protocol: a message by another operation than SEND {'with' if self.with_imm else 'without'} "
+                f"immediate data (opcode {wc.opcode}, flags 0x{wc.wc_flags:x})"))
         if self.with_imm:
             imm = ntohl(wc.imm_data)
         else:
@@ -346,13 +357,13 @@ cdef class QueuePair(Endpoint):
             self.nops_received += 1
             verdict = self.window.receive_nop(imm)
             if verdict < 0:
-                return self.fail(RemoteProtocolError(SeqAckWindow.fault_text(verdict)))
+                return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
             self._post_receive(slot)
         else:
             self.messages_received += 1
             verdict = self.window.receive(imm)
             if verdict < 0:
-                return self.fail(RemoteProtocolError(SeqAckWindow.fault_text(verdict)))
+                return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
             self.dispatch(message, length)
             if self.failed:
                 return 0

@@ -1,0 +1,82 @@
+"""A peer that breaks the rules on its link harms itself only, and the victim's error says what it did."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import anyio
+import pytest
+
+import aiordma
+from tests.integration.processes import process
+from tests.integration.roles import LOCAL
+
+from .health import check_echo, check_end, nothing_left, until
+from .hostile import ATTACKS
+
+pytestmark = pytest.mark.anyio
+
+ATTACKER = "tests.adversity.hostile:attacker"
+PUMP = "tests.integration.roles:pumping_clients"
+
+
+def reasons(error: BaseException | None) -> str:
+    texts = []
+    while error is not None:
+        texts.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__
+    return "; ".join(texts)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_attacks(caplog: pytest.LogCaptureFixture) -> None:
+    """All of them on one server, one after another, while an honest client's bytes flow."""
+    broken: list[str] = []
+    ended: list[str] = []
+
+    async def serve(stream: aiordma.RdmaStream) -> None:
+        async with stream:
+            try:
+                async for part in stream:
+                    await stream.send(part)
+                ended.append("end")
+            except anyio.BrokenResourceError as error:
+                broken.append(reasons(error))
+
+    wrong: list[object] = []
+
+    async def attack(name: str, port: int) -> None:
+        expected = ATTACKS[name][1]
+        broken.clear()
+        ended.clear()
+        with process(ATTACKER, port=port, attack=name) as attacker:
+            assert await attacker.heard() == "attacked"
+            if expected is not None:
+                try:
+                    await until(lambda: bool(broken))
+                except AssertionError:
+                    wrong.append((name, "goes unnoticed"))
+                if not re.search(expected, broken[0]):
+                    wrong.append((name, broken[0]))
+            attacker.kill()
+        await until(lambda: len(broken) + len(ended) == 1, lambda: (name, broken, ended))
+        goal = 100_000
+        while goal > 0:
+            goal -= await bystander.heard()
+
+    async with nothing_left() as engine, await aiordma.listen(LOCAL) as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve)
+            with process(PUMP, port=listener.port) as bystander:
+                assert await bystander.heard() == "rdma"
+                for name in ATTACKS:
+                    await attack(name, listener.port)
+                assert not wrong
+                await until(lambda: len(engine.all_groups) == 1, engine.statistics)
+                bystander.kill()
+            async with await aiordma.connect(LOCAL, listener.port, mode="rdma") as stream:
+                await check_echo(stream)
+                await check_end(stream)
+            tasks.cancel_scope.cancel()
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
