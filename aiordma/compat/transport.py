@@ -64,6 +64,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         "_eof",
         "_eof_received",
         "_head",
+        "_inside",
         "_lost_writes",
         "_paused",
         "_pipe",
@@ -105,6 +106,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         self._pipe = pipe
         self._try_send = pipe.try_send
         self._context = contextvars.copy_context()
+        self._inside = False  # a callback of the loop runs in this context: it cannot be entered again
         self._server = server
         self._queue: deque[Bytes] = deque()
         self._queued = 0
@@ -138,7 +140,14 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._pipe.abort()
 
     def _call_soon(self, callback: Callable[..., object], *args: Any) -> None:
-        self._loop.call_soon(callback, *args, context=self._context)
+        self._loop.call_soon(self._run, callback, args, context=self._context)
+
+    def _run(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._inside = True
+        try:
+            callback(*args)
+        finally:
+            self._inside = False
 
     # ---- protocol -------------------------------------------------------------------------------------
 
@@ -209,7 +218,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
                 self._wake_reader()
         elif self._pumping:
             pass  # the pump is at work and looks until nothing is left
-        elif asyncio.current_task(self._loop) is not None:
+        elif self._inside or asyncio.current_task(self._loop) is not None:
             self._call_soon(self._pump)
         else:
             self._context.run(self._pump)

@@ -33,6 +33,23 @@ async def test_order_of_callbacks(kind: type[Recorder]) -> None:
     assert far.at_eof
 
 
+async def test_data_that_is_announced_inside_a_callback(reported: list[dict[str, Any]]) -> None:
+    """What runs in a callback of the transport may poll the queue, and so announce data of that transport."""
+    protocol = Recorder()
+    near, far = memory_pipe_pair(64)
+    transport = connect_pipe(near, protocol)
+    await settle()
+    assert near.on_readable is not None
+    transport._call_soon(near.on_readable)
+    far.try_send(b"hello")
+    await settle()
+    far.send_eof()
+    with anyio.fail_after(20):
+        assert await protocol.lost is None
+    assert reported == []
+    assert protocol.data == b"hello"
+
+
 async def test_waiter_is_set_after_connection_made() -> None:
     protocol = Recorder()
     near, _ = memory_pipe_pair(64)
