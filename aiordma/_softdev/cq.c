@@ -126,10 +126,11 @@ void soft_cq_progress(struct soft_cq *cq)
 	struct soft_door *door = cq->door;
 	struct soft_after after = { 0 };
 
-	if (atomic_load_explicit(&door->near, memory_order_relaxed))
+	/* seq_cst loads: those of req_notify and get_cq_event may not go before what they wrote to `armed`. */
+	if (atomic_load(&door->near))
 		run_bits(cq, atomic_exchange(&door->near, 0), 0, &after);
 	for (uint32_t s = 0; s < 4; s++) {
-		if (soft_likely(!atomic_load_explicit(&door->summary[s], memory_order_relaxed)))
+		if (soft_likely(!atomic_load(&door->summary[s])))
 			continue;
 		for (uint64_t words = atomic_exchange(&door->summary[s], 0); words; words &= words - 1) {
 			uint32_t w = s * 64 + (uint32_t)__builtin_ctzll(words);
@@ -163,8 +164,9 @@ void soft_cq_idle(struct soft_cq *cq)
 /* ---- polling -------------------------------------------------------------------------------------- */
 
 /* Ticks of fruitless polling after which peers that have not acknowledged are told to look: tenths of a
- * millisecond. A peer that works on its answer that long can bear being kicked once. */
-enum { IDLE_TICKS = 500000 };
+ * millisecond. A peer that works on its answer that long can bear being kicked once. With many QPs less often, as
+ * all of them are looked at. */
+enum { IDLE_TICKS = 500000, IDLE_TICKS_PER_SLOT = 1000 };
 
 static void idle(struct soft_cq *cq)
 {
@@ -172,7 +174,7 @@ static void idle(struct soft_cq *cq)
 
 	if (!since) {
 		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
-	} else if (now - since > IDLE_TICKS) {
+	} else if (now - since > IDLE_TICKS + (uint64_t)IDLE_TICKS_PER_SLOT * atomic_load(&cq->slots_used)) {
 		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
 		soft_cq_idle(cq);
 	}
@@ -257,8 +259,7 @@ int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	while (!atomic_compare_exchange_weak(&cq->door->armed, &armed, next));
 	soft_unlock(&cq->lock);
 	/* See fabric.h: whoever rang before it could see `armed` has left a bit that we see now. */
-	if (soft_door_any(cq->door))
-		soft_cq_progress(cq);
+	soft_cq_progress(cq);
 	if (atomic_load(&cq->waiting))
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
 	if (soft_fault(SOFT_FAULT_SPURIOUS))

@@ -3,6 +3,7 @@
  *
  * Locks, outermost first. Never take one that stands further left than one you hold:
  *   soft_proc.lock (tables, control path)  >  qp.sq_lock  >  qp.rq_lock  >  srq.lock  >  cq.lock  >  chan.lock
+ * The other locks of struct soft_proc are innermost: nothing is taken while one is held, but for ud_lock an event's.
  * A requester that runs the responder's side of a QP in its own process holds its sq_lock and takes the
  * other's rq_lock, so no code may take any sq_lock while it holds an rq_lock.
  *

@@ -116,6 +116,7 @@ static void *thread_main(void *unused)
 	struct epoll_event events[64];
 
 	(void)unused;
+	pthread_setname_np(pthread_self(), "aiordma-soft");
 	while (!atomic_load(&soft_proc.stop)) {
 		int n = epoll_wait(soft_proc.epoll_fd, events, 64, -1);
 		for (int i = 0; i < n; i++) {

@@ -381,8 +381,10 @@ void soft_ud_lost(const struct soft_link *link)
 			continue;
 		soft_lock(&qp->rq_lock);
 		for (struct soft_ud_in *in = qp->ud_in; in; in = in->next)
-			if (in->link == link)
-				atomic_store(&in->seg->detached, 1); /* taken to its end, then freed */
+			if (in->link == link) { /* taken to its end, then freed */
+				atomic_store(&in->seg->detached, 1);
+				soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot);
+			}
 		soft_unlock(&qp->rq_lock);
 	}
 }
