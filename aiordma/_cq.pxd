@@ -61,7 +61,7 @@ cdef class CompletionQueue:
     cdef void schedule(self)
     cdef bint may_spin(self)
     cdef int spin_once(self, int64_t deadline) except -1
-    cdef void spin_paid(self, int64_t started, int64_t ended)
+    cdef void spin_paid(self, int64_t started)
     cdef void will_park(self)
     cdef void spin_wasted(self)
     cdef int park(self) except -1

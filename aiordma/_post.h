@@ -56,6 +56,15 @@ static inline void aio_chain_send(struct aio_chain *chain, uint64_t wr_id, uint6
 	}
 }
 
+static inline uint32_t aio_chain_bytes(const struct aio_chain *chain)
+{
+	uint32_t bytes = 0;
+
+	for (int i = 0; i < chain->length; i++)
+		bytes += chain->sge[i].length;
+	return bytes;
+}
+
 static inline void aio_chain_signal_last(struct aio_chain *chain)
 {
 	chain->wr[chain->length - 1].send_flags |= IBV_SEND_SIGNALED;

@@ -23,6 +23,7 @@ from ._verbs cimport (
     IBV_WC_WITH_IMM,
     IBV_WC_WR_FLUSH_ERR,
     aio_chain,
+    aio_chain_bytes,
     aio_chain_post,
     aio_chain_send,
     aio_chain_signal_last,
@@ -47,6 +48,7 @@ cdef enum:
     CDC_TYPE = 0xFE
     CDC_BYTES = 44
     ANNOUNCE_ACK = 0x0A
+    LONG_POST_BYTES = 16384
 
 
 cdef class Connection(Starving):
@@ -188,8 +190,12 @@ cdef class QueuePair(Endpoint):
     cdef int post(self, aio_chain *chain) except -1:
         cdef int posted = 0
         cdef int rc
-        with nogil:
+        if aio_chain_bytes(chain) < LONG_POST_BYTES:
             rc = aio_chain_post(self.qp, chain, &posted)
+        else:
+            # The device may copy it all here (inline): other threads can run meanwhile.
+            with nogil:
+                rc = aio_chain_post(self.qp, chain, &posted)
         self.sq_posted += posted
         if rc:
             # The window and the cursors have moved already: there is no way back but to give the link up.

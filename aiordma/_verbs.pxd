@@ -47,6 +47,7 @@ cdef extern from "_post.h" nogil:
                          unsigned int flags, uint64_t remote_addr, uint32_t rkey)
     void aio_chain_send(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                         unsigned int flags, int with_imm, uint32_t imm)
+    uint32_t aio_chain_bytes(const aio_chain *chain)
     void aio_chain_signal_last(aio_chain *chain)
     int aio_chain_post(ibv_qp *qp, aio_chain *chain, int *posted)
     int aio_post_recv(ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey)
