@@ -42,7 +42,9 @@ cdef class CompletionQueue:
     cdef bint closed, armed, scheduled, dispatching, activity
     cdef bint single_cpu
     cdef int64_t spin_ns, spin_max_ns, spin_fixed_ns
-    cdef int64_t parked_at
+    cdef int64_t parked_at, armed_at
+    cdef int linger                         # turns of the loop to poll on before arming
+    cdef uint64_t hits_seen
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef readonly uint64_t completions, events, arms, spins, spin_hits, budget_exhausted
     cdef readonly uint64_t dispatch_errors, stale_completions

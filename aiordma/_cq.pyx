@@ -20,7 +20,8 @@ Hybrid polling (X-RDMA)
 -----------------------
 An operation that would park may spin for a while (:meth:`spin_once`), because waking a sleeping CPU costs tens of
 microseconds. The time allowed adapts: it grows when a spin found what it waited for, or when a parked waiter was woken so soon that
-a spin would have paid; it falls to zero when spins end empty-handed.
+a spin would have paid; it falls to zero when spins end empty-handed. Whether the engine polls on for some turns
+of the loop before it arms (``linger``) adapts in the same way, to events that come right after the arming.
 """
 import logging
 import os
@@ -52,6 +53,8 @@ logger = logging.getLogger("aiordma.cq")
 cdef enum:
     BUDGET = 8              # batches one wake-up may dispatch before other callbacks of the loop get their turn
     POLLS_PER_CLOCK = 16    # empty polls between two looks at the clock
+    LINGER_MAX = 16         # turns of the loop that see nothing before polling gives way to arming
+    LINGER_PAYS_NS = 15_000 # an event so soon after arming costs more than a turn of polling
 
 cdef int64_t SPIN_START_NS = 20_000
 cdef int64_t SPIN_MAX_NS = 100_000
@@ -269,6 +272,8 @@ cdef class CompletionQueue:
             raise OSError(rc, "ibv_req_notify_cq failed")
         self.armed = True
         self.arms += 1
+        if self.spin_fixed_ns < 0:
+            self.armed_at = clock_ns()
         if self.poll() == BATCH:
             self.schedule()     # more may be waiting that was there before the arming: no event will tell
         return 0
@@ -290,9 +295,12 @@ cdef class CompletionQueue:
         if batches == BUDGET:
             self.budget_exhausted += 1
         self.flush()
-        if self.activity and (batches == BUDGET or self.spin_ns > 0):
-            # Polling goes on for one more turn after every turn that saw something; then it arms.
+        if not self.activity and self.linger > 0:
+            self.linger -= 1
+        if batches == BUDGET or (self.activity and self.linger > 0) or self.spin_hits != self.hits_seen:
+            # Somebody's spins find what comes, or turns like this one do: not yet the time to sleep.
             self.activity = False
+            self.hits_seen = self.spin_hits
             self.schedule()
         elif not self.armed:
             self.activity = False
@@ -307,6 +315,12 @@ cdef class CompletionQueue:
         cdef uint64_t woken = self.wakes
         if self.closed:
             return
+        if self.spin_fixed_ns < 0 and self.armed_at:
+            # Woken the moment it slept: another turn of polling would have found it without a system call.
+            now = clock_ns()
+            if now - self.armed_at < LINGER_PAYS_NS:
+                self.linger = min(self.linger + 2, LINGER_MAX)
+            self.armed_at = 0
         # Armed once, so there is one event at most: asking again would cost a system call to hear "no".
         if self.get_event(self.channel, &which, &context) == 0:
             self.ack_events(self.cq, 1)
@@ -323,7 +337,7 @@ cdef class CompletionQueue:
                 self.spin_ns = min(self.spin_max_ns, self.spin_ns * 2 + 5_000)
             self.parked_at = 0
         self.flush()
-        if batches == BUDGET or (self.wakes != woken and self.spin_ns > 0):
+        if batches == BUDGET or self.linger > 0:
             self.schedule()
         elif not self.armed:
             self.arm()
