@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from random import Random
+
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
