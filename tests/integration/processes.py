@@ -94,6 +94,10 @@ class Process:
         self._expected.add(-number)
         os.kill(self.pid, number)
 
+    def forgive(self) -> None:
+        """Its peer was ended: it may fail, and how is another test's matter."""
+        self._expected.add(1)
+
     def wait(self) -> int:
         """The exit status, as of :class:`subprocess.Popen`."""
         try:
