@@ -178,11 +178,21 @@ class Engine:
         now = self.waker.now()
         for group in list(self.all_groups):
             group.link.look(now)
+        self.retire_idle(now)
         if now >= self._trim_at:
             # What was idle the last time and still is, goes back to the system.
             self._trim_at = now + _TRIM_SECONDS
             self.pool.trim()
         self._tick_soon()
+
+    def retire_idle(self, now: float) -> None:
+        """Close links that have had no connection for ``link_idle_ms``. The client's side does it, since it
+        is the one that begins connections: so it cannot close a link that is being joined."""
+        for group in list(self.all_groups):
+            if group.may_close_at(now):
+                group.close()
+            elif group.key[1] == "client" and now - group.idle_since >= self.config.link_idle_ms / 1000:
+                group.retire(now)
 
     # ---- end
 

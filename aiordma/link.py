@@ -205,9 +205,14 @@ class Link:
             case llc.TestLink(response=False):
                 self._say(llc.TestLink(user_data=message.user_data, response=True))
             case llc.DeleteLink():
-                self.queue_pair.break_link(
-                    LinkError(f"the peer deleted the link (reason 0x{message.reason:08x})", self.peer)
-                )
+                if not message.response:
+                    self.queue_pair.send_llc(
+                        llc.DeleteLink(
+                            reason=message.reason, all_links=True, orderly=True, response=True
+                        ).encode()
+                    )
+                text = f"the peer closed the link (reason 0x{message.reason:08x})"
+                self.queue_pair.break_link(LinkError(text, self.peer))
             case _:
                 logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aiordma.link")
 
+#: Time in which a peer answers Delete Link.
+_GOODBYE_SECONDS = 2.0
+
 
 class LinkGroup:
     """Connections to one peer. ``key`` is (the peer's engine id, "client" or "server": our role)."""
@@ -33,6 +36,7 @@ class LinkGroup:
         self.ready_waiters: list[object] = []
         self.idle_since = engine.waker.now()
         self._closed = False
+        self._retired_at: float | None = None
         parts = engine.take_parts()
         try:
             self.link = Link(engine, parts, peer, self._on_link_failed, self._in_use)
@@ -88,6 +92,19 @@ class LinkGroup:
         self.settled()
         if not self.members:
             self.close()
+
+    def retire(self, now: float) -> None:
+        """Nobody uses it: take it off the list and say goodbye. It closes when the peer has answered, or
+        when the peer has had time to; until then the message is under way and the QP must stay."""
+        if self.active and not self.members and self._retired_at is None:
+            self._retired_at = now
+            if self.engine.groups.get(self.key) is self:
+                del self.engine.groups[self.key]
+            self.link.say_goodbye()
+
+    def may_close_at(self, now: float) -> bool:
+        """It was retired, and the peer did not answer."""
+        return self._retired_at is not None and now - self._retired_at >= _GOODBYE_SECONDS
 
     def close(self) -> None:
         """Take the link down. Members that are left are broken first."""

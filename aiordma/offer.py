@@ -166,6 +166,8 @@ class ServerOffer(_Offer):
     async def prepare(self) -> None:
         """Find or make the link group, and the ring of this connection."""
         engine = self.engine
+        # The client may have closed an idle link just before this: its goodbye was sent first, so it is here.
+        engine.poller.drain()
         key = (self._proposal.engine_id, "server")
         # What the client said on its link before it asked (goodbye, perhaps) comes first.
         engine.poller.drain()

@@ -186,3 +186,25 @@ async def test_a_link_fails_with_its_qp(open_engine: Open) -> None:
             with anyio.fail_after(5):
                 await readable(pipe)
             assert pipe.error is not None
+
+
+async def test_idle_links_are_closed_and_made_again(open_engine: Open) -> None:
+    async with open_engine(link_idle_ms=50_000) as engine:
+        a, b = await connect(engine)
+        a.close()
+        b.close()
+        with anyio.fail_after(5):
+            while any(group.members for group in engine.all_groups):
+                await anyio.lowlevel.checkpoint()
+        now = engine.waker.now()
+        engine.retire_idle(now + 49)
+        assert len(engine.groups) == 2
+        engine.retire_idle(now + 51)
+        with anyio.fail_after(5):
+            while engine.all_groups:
+                await anyio.lowlevel.checkpoint()
+        assert engine.pool.statistics().used_bytes == sum(parts.slots.length for parts in engine._parked)
+        # At once a new one: neither end remembers the old link.
+        a, b = await connect(engine)
+        a.try_send(b"again")
+        assert await receive(b, 5) == b"again"
