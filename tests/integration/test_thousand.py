@@ -17,7 +17,10 @@ STREAMS = 1000
 
 
 async def test_a_thousand_streams() -> None:
-    with process("tests.integration.roles:echo_server", ring_bytes=16384) as server:
+    # A busy machine may need longer than the usual wait to bring a Proposal from one process to the other.
+    with process(
+        "tests.integration.roles:echo_server", ring_bytes=16384, server_first_wait_ms=60_000
+    ) as server:
         port = await server.heard()
         await aiordma.engine.current(aiordma.Config(ring_bytes=16384))
         async with nothing_left():
