@@ -35,6 +35,8 @@ class LinkGroup:
         self.members: set[Member] = set()
         self.ready_waiters: list[object] = []
         self.idle_since = engine.waker.now()
+        #: Proves that a new connection comes from the other end (proto/clc.py, link_secret).
+        self.secret = b""
         self._closed = False
         self._retired_at: float | None = None
         parts = engine.take_parts()

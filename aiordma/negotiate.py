@@ -270,8 +270,11 @@ async def _propose(
 
 
 def _proves(accept: clc.Accept, proposal: clc.Proposal) -> bool:
-    # Another SMC implementation knows no proof; the engine declines it for what it is.
-    return not accept.is_aiordma or accept.proof == clc.accept_proof(proposal.nonce, accept.engine_id)
+    # Another SMC implementation knows no proof; the engine declines it for what it is. It also knows what
+    # proves an Accept for a link that exists.
+    if not accept.is_aiordma or not accept.first_contact:
+        return True
+    return accept.proof == clc.accept_proof(proposal.nonce, accept.engine_id)
 
 
 async def _listen_with_head_start(

@@ -15,7 +15,7 @@ import anyio
 
 from .errors import Code, LinkError, NegotiationError, VerbsError
 from .linkgroup import LinkGroup, Member
-from .proto.clc import Accept, Confirm, Proposal, accept_proof
+from .proto.clc import Accept, Confirm, Proposal, accept_proof, confirm_proof, link_secret
 from .verbs.abi import Mtu
 from .verbs.memory import MemoryLimitError
 from .verbs.qp import QpAddress
@@ -110,7 +110,9 @@ class ClientOffer(_Offer):
         """Bring up this end. :raises NegotiationError: decline with its ``code``."""
         engine = self.engine
         self._check_answer(accept)
-        if accept.proof != accept_proof(self.proposal.nonce, accept.engine_id):
+        known = None if accept.first_contact else self._known(accept)
+        secret = known.secret if known is not None else b""
+        if accept.proof != accept_proof(self.proposal.nonce, accept.engine_id, secret):
             raise NegotiationError(
                 Code.PROTOCOL_VIOLATION, "the Accept does not prove that it answers our Proposal"
             )
@@ -120,24 +122,37 @@ class ClientOffer(_Offer):
         try:
             if accept.first_contact:
                 old = engine.groups.get(key)
-                if old is not None:
-                    # The server knows nothing of it any more.
+                if old is not None and not old.members:
+                    # The server knows nothing of it any more. One with streams tells by itself: an engine id
+                    # proves nothing, and nobody may take somebody else's link down with it.
                     old.close()
                 self.group = LinkGroup(engine, key, peer)
                 self.member = self.group.join()
                 self.group.link.bring_up(_qp_address(accept))
             else:
-                group = engine.groups.get(key)
-                if group is None or group.link.peer_qpn != accept.qpn or not await group.wait_ready():
+                assert known is not None
+                if not await known.wait_ready():
                     raise NegotiationError(Code.LINK_NOT_FOUND)
-                self.group = group
-                self.member = group.join()
+                self.group = known
+                self.member = known.join()
             self._connect(accept)
         except MemoryLimitError as error:
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         except VerbsError as error:
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
-        return Confirm(**self._answer_fields())  # type: ignore[arg-type]
+        proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, engine.engine_id, secret)
+        confirm = Confirm(**self._answer_fields(), proof=proof)  # type: ignore[arg-type]
+        if known is None:
+            self.group.secret = link_secret(accept, confirm)
+        return confirm
+
+    def _known(self, accept: Accept) -> LinkGroup:
+        """The group whose link the Accept names. :raises NegotiationError: there is none."""
+        key = (accept.engine_id, "client")
+        for group in self.engine.all_groups:
+            if group.key == key and group.link.peer_qpn == accept.qpn:
+                return group
+        raise NegotiationError(Code.LINK_NOT_FOUND)
 
     async def established(self) -> RingPipe:
         """Wait for Confirm Link on first contact. :raises LinkError: it did not come (after Accept that is
@@ -181,7 +196,7 @@ class ServerOffer(_Offer):
         self.member = self.group.join()
         self.accept = Accept(
             **self._answer_fields(),  # type: ignore[arg-type]
-            proof=accept_proof(self._proposal.nonce, engine.engine_id),
+            proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
         )
 
     async def confirmed(self, confirm: Confirm) -> RingPipe:
@@ -199,8 +214,13 @@ class ServerOffer(_Offer):
                 self.group.link.bring_up(_qp_address(confirm))
             except VerbsError as error:
                 raise LinkError(str(error), self._peer) from error
+            self.group.secret = link_secret(self.accept, confirm)
         elif confirm.qpn != self.group.link.peer_qpn:
             raise NegotiationError(Code.OUT_OF_SYNC, "the Confirm names another link")
+        elif confirm.proof != confirm_proof(self._proposal.nonce, confirm.engine_id, self.group.secret):
+            raise NegotiationError(
+                Code.PROTOCOL_VIOLATION, "the Confirm does not come from the client that made the link"
+            )
         self._connect(confirm)
         if self.first_contact:
             try:

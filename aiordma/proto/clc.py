@@ -32,7 +32,9 @@ __all__ = [
     "Proposal",
     "Splitter",
     "accept_proof",
+    "confirm_proof",
     "decode",
+    "link_secret",
     "looks_like_clc",
     "ring_bytes_code",
 ]
@@ -75,9 +77,28 @@ _OS_LINUX = 2
 _RELEASE = 1
 
 
-def accept_proof(nonce: bytes, server_engine_id: bytes) -> bytes:
-    """What an Accept must carry: only one who read the Proposal can compute it, and no echo contains it."""
-    return hashlib.sha256(b"aiordma accept" + nonce + server_engine_id).digest()[:16]
+def accept_proof(nonce: bytes, server_engine_id: bytes, secret: bytes = b"") -> bytes:
+    """What an Accept must carry: only one who read the Proposal can compute it, and no echo contains it.
+
+    :param secret: of the link that the connection joins (:func:`link_secret`), none on first contact. Engine
+        ids are no secret: without it, a third process could put connections on the link of two others.
+    """
+    return hashlib.sha256(b"aiordma accept" + nonce + server_engine_id + secret).digest()[:16]
+
+
+def confirm_proof(nonce: bytes, client_engine_id: bytes, secret: bytes) -> bytes:
+    """What a Confirm must carry that joins a link: the client is the one that made it."""
+    return hashlib.sha256(b"aiordma confirm" + nonce + client_engine_id + secret).digest()[:16]
+
+
+def link_secret(accept: Accept, confirm: Confirm) -> bytes:
+    """What only the two ends of a link's first contact know: their random numbers and keys."""
+    digest = hashlib.sha256(b"aiordma link")
+    for answer in (accept, confirm):
+        digest.update(
+            b"%d %d %d %d %d " % (answer.qpn, answer.psn, answer.rkey, answer.rmb_addr, answer.token)
+        )
+    return digest.digest()
 
 
 def ring_bytes_code(ring_bytes: int) -> int:
@@ -267,7 +288,7 @@ class _Answer:
     host_id: bytes = b""
     """As in the Proposal."""
     proof: bytes = bytes(16)
-    """Accept: :func:`accept_proof`. Confirm: zeros."""
+    """Accept: :func:`accept_proof`. Confirm: :func:`confirm_proof`, zeros on first contact."""
     lid: int = 0
     """LID of the sender's port on InfiniBand, 0 on Ethernet."""
     window: int = 0
