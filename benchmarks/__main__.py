@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "benchmarks-results.md"
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
     parser.add_argument("--rounds", type=int, help="rounds over all peers (5; with --quick 1)")
-    parser.add_argument("--seconds", type=float, help="time for one number (0.35; with --quick 0.06)")
+    parser.add_argument("--seconds", type=float, help="time for one number (0.3; with --quick 0.06)")
     parser.add_argument("--quick", action="store_true", help="a look in under a minute; the docs stay")
     parser.add_argument("--peers", default="*", help="names or patterns, by commas (--list shows them)")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="by commas")
@@ -34,7 +34,7 @@ def _options() -> argparse.Namespace:
     if options.rounds is None:
         options.rounds = 1 if options.quick else 5
     if options.seconds is None:
-        options.seconds = 0.06 if options.quick else 0.35
+        options.seconds = 0.06 if options.quick else 0.3
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds must be at least 1 and --seconds more than 0")
     return options
