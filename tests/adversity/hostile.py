@@ -166,7 +166,7 @@ ATTACKS: dict[str, tuple[Attack, str | None]] = {
     "confirms the link again": (lambda h: h.say(h.link._confirm(response=True).encode()), "not being set up"),
     "deletes the link": (
         lambda h: h.say(llc.DeleteLink(reason=0x10000, all_links=True, orderly=False).encode()),
-        "deleted the link",
+        r"the link \(reason 0x00010000\)",
     ),
     "asks for answers without end": (ask_without_end, None),
     "skips a sequence": (again(CDC, ahead=9), GAP),
