@@ -6,9 +6,6 @@
 
 #include "engine.h"
 
-/* A slot holds a QP and, in the lowest bit, which of its sides the door bit stands for. */
-#define SLOT_SEND ((uintptr_t)1)
-
 static void chan_notify(struct soft_cq *cq)
 {
 	struct soft_chan *chan = to_chan(cq->cq.channel);
@@ -66,101 +63,6 @@ void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
 	}
 }
 
-void soft_cq_break(struct soft_cq *cq)
-{
-	for (uint32_t i = 0; i < atomic_load(&cq->slots_used); i++) {
-		uintptr_t entry = (uintptr_t)atomic_load(&cq->slots[i]);
-		struct soft_qp *qp = (struct soft_qp *)(entry & ~SLOT_SEND);
-		struct soft_after after = { 0 };
-
-		if (!qp || soft_state(qp) == IBV_QPS_ERR || soft_state(qp) == IBV_QPS_RESET)
-			continue;
-		soft_qp_error(qp, &after);
-		soft_lock(&qp->rq_lock);
-		if (soft_state(qp) == IBV_QPS_ERR)
-			soft_async_push(to_ctx(cq->cq.context), IBV_EVENT_QP_FATAL, &qp->qp);
-		soft_unlock(&qp->rq_lock);
-		soft_after_run(&after);
-	}
-}
-
-/* ---- progress ------------------------------------------------------------------------------------- */
-
-static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after)
-{
-	uintptr_t entry = (uintptr_t)atomic_load_explicit(&cq->slots[slot], memory_order_acquire);
-	struct soft_qp *qp = (struct soft_qp *)(entry & ~SLOT_SEND);
-
-	if (!qp)
-		return;
-	/* The QP may have been destroyed, even been made again, since: then there is nothing to find, or its own. */
-	if (entry & SLOT_SEND) {
-		soft_lock(&qp->sq_lock);
-		if (qp->out) {
-			soft_out_collect(qp, after);
-			if (qp->sq_next != qp->sq_tail)
-				soft_sq_pump(qp, after);
-		}
-		soft_unlock(&qp->sq_lock);
-	} else {
-		soft_lock(&qp->rq_lock);
-		if (qp->in)
-			soft_in_progress(qp, after);
-		if (qp->ud_in)
-			soft_ud_progress(qp, after);
-		soft_unlock(&qp->rq_lock);
-	}
-}
-
-static void run_bits(struct soft_cq *cq, uint64_t bits, uint32_t base, struct soft_after *after)
-{
-	for (; bits; bits &= bits - 1) {
-		uint32_t slot = base + (uint32_t)__builtin_ctzll(bits);
-		if (slot < atomic_load_explicit(&cq->slots_used, memory_order_acquire))
-			run_slot(cq, slot, after);
-	}
-}
-
-void soft_cq_progress(struct soft_cq *cq)
-{
-	struct soft_door *door = cq->door;
-	struct soft_after after = { 0 };
-
-	/* seq_cst loads: those of req_notify and get_cq_event may not go before what they wrote to `armed`. */
-	if (atomic_load(&door->near))
-		run_bits(cq, atomic_exchange(&door->near, 0), 0, &after);
-	for (uint32_t s = 0; s < 4; s++) {
-		if (soft_likely(!atomic_load(&door->summary[s])))
-			continue;
-		for (uint64_t words = atomic_exchange(&door->summary[s], 0); words; words &= words - 1) {
-			uint32_t w = s * 64 + (uint32_t)__builtin_ctzll(words);
-			run_bits(cq, atomic_exchange(&door->far[w], 0), 64 + w * 64, &after);
-		}
-	}
-	soft_after_run(&after);
-}
-
-void soft_cq_idle(struct soft_cq *cq)
-{
-	uint32_t n = atomic_load(&cq->slots_used);
-	bool unacked = false;
-
-	atomic_store(&cq->unacked, false); /* before looking: who sends from now on sets it again */
-	for (uint32_t i = 0; i < n; i++) {
-		uintptr_t entry = (uintptr_t)atomic_load(&cq->slots[i]);
-		struct soft_qp *qp = (struct soft_qp *)(entry & ~SLOT_SEND);
-
-		if (!qp || !(entry & SLOT_SEND))
-			continue;
-		soft_lock(&qp->sq_lock);
-		if (qp->out)
-			unacked |= soft_out_kick(qp);
-		soft_unlock(&qp->sq_lock);
-	}
-	if (unacked)
-		atomic_store(&cq->unacked, true);
-}
-
 /* ---- polling -------------------------------------------------------------------------------------- */
 
 /* Ticks of fruitless polling after which peers that have not acknowledged are told to look: tenths of a
@@ -182,8 +84,12 @@ static void idle(struct soft_cq *cq)
 
 static inline bool look(struct soft_cq *cq)
 {
-	if (soft_door_any(cq->door))
+	uint64_t hot = atomic_load_explicit(&cq->hot, memory_order_relaxed);
+
+	if (soft_door_any(cq->door, hot))
 		soft_cq_progress(cq);
+	else if (hot)
+		soft_cq_visit_hot(cq);
 	if (atomic_load_explicit(&cq->head, memory_order_relaxed) !=
 	    atomic_load_explicit(&cq->tail, memory_order_relaxed)) {
 		if (atomic_load_explicit(&cq->idle_since, memory_order_relaxed))
@@ -281,7 +187,7 @@ int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send)
 	if (found < 0 && used < SOFT_DOOR_BITS)
 		found = (int)used;
 	if (found >= 0) {
-		atomic_store(&cq->slots[found], (struct soft_qp *)((uintptr_t)qp | (send ? SLOT_SEND : 0)));
+		atomic_store(&cq->slots[found], (struct soft_qp *)((uintptr_t)qp | (send ? SOFT_SLOT_SEND : 0)));
 		cq->slot_hint = (uint32_t)found + 1;
 		if ((uint32_t)found == used)
 			atomic_store(&cq->slots_used, used + 1);
@@ -292,6 +198,7 @@ int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send)
 
 void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot)
 {
+	soft_cq_cool(cq, slot);
 	soft_lock(&cq->slot_lock);
 	atomic_store(&cq->slots[slot], NULL);
 	if (slot < cq->slot_hint)

@@ -230,8 +230,14 @@ void *soft_shm_map(int fd, size_t length, int prot);
 
 int soft_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int soft_req_notify_cq(struct ibv_cq *cq, int solicited_only);
-/* Runs what the doors of this CQ announce. */
+/* Entry of soft_cq.slots: a QP and, in the lowest bit, which of its sides the door bit stands for. */
+#define SOFT_SLOT_SEND ((uintptr_t)1)
+/* Runs what the doors of this CQ announce, and its hot lanes. */
 void soft_cq_progress(struct soft_cq *cq);
+/* The hot lanes only. */
+void soft_cq_visit_hot(struct soft_cq *cq);
+/* Senders to that slot ring again. What they published before shows in the lane. */
+void soft_cq_cool(struct soft_cq *cq, uint32_t slot);
 /* Fails the QPs of a CQ that has overrun. */
 void soft_cq_break(struct soft_cq *cq);
 /* Kicks the peers whose acknowledgements are overdue. */
@@ -375,8 +381,8 @@ void soft_out_collect(struct soft_qp *qp, struct soft_after *after);
 void soft_in_rights_changed(struct soft_qp *qp);
 /* The QP answers no more. rq_lock held. */
 void soft_in_close(struct soft_qp *qp);
-/* Takes requests. rq_lock held. */
-void soft_in_progress(struct soft_qp *qp, struct soft_after *after);
+/* Takes requests. True: there were some. rq_lock held. */
+bool soft_in_progress(struct soft_qp *qp, struct soft_after *after);
 /* The requester has waited long for an acknowledgement: let its peer's progress thread look. sq_lock held.
  * False: nothing is outstanding. */
 bool soft_out_kick(struct soft_qp *qp);

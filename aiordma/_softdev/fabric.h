@@ -62,9 +62,10 @@ static inline void soft_door_ring(struct soft_door *door, uint32_t bit)
 	if (!atomic_fetch_or(&door->far[word], UINT64_C(1) << (bit % 64)))
 		atomic_fetch_or(&door->summary[word / 64], UINT64_C(1) << (word % 64));
 }
-static inline bool soft_door_any(struct soft_door *door)
+/* Anything but what the caller looks at anyway? */
+static inline bool soft_door_any(struct soft_door *door, uint64_t but)
 {
-	return (atomic_load_explicit(&door->near, memory_order_relaxed) |
+	return ((atomic_load_explicit(&door->near, memory_order_relaxed) & ~but) |
 		atomic_load_explicit(&door->summary[0], memory_order_relaxed) |
 		atomic_load_explicit(&door->summary[1], memory_order_relaxed) |
 		atomic_load_explicit(&door->summary[2], memory_order_relaxed) |

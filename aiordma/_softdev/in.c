@@ -324,7 +324,8 @@ static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uin
 static void take_all(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
-	uint64_t tail = atomic_load_explicit(&in->seg->tail, memory_order_acquire);
+	/* seq_cst: may not go before what the caller wrote to `armed` or to a door bit (progress.c). */
+	uint64_t tail = atomic_load(&in->seg->tail);
 
 	if (soft_unlikely(tail - in->head > SOFT_REQ_RING || tail % SOFT_RECORD_ALIGN)) {
 		corrupt(qp, after);
@@ -349,17 +350,17 @@ static void take_all(struct soft_qp *qp, struct soft_after *after)
 	}
 }
 
-void soft_in_progress(struct soft_qp *qp, struct soft_after *after)
+bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
-	uint64_t before;
+	uint64_t before, head = in->head;
 
 	if (soft_likely(!in->stopped && soft_receives(soft_state(qp))))
 		take_all(qp, after);
 	if (in->acked != in->published && soft_fault(SOFT_FAULT_DELAY)) {
 		soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot); /* not now: when we look again */
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
-		return;
+		return true;
 	}
 	before = in->published;
 	if (in->acked != before) {
@@ -377,9 +378,11 @@ void soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 		if (atomic_load(&in->door->armed))
 			soft_link_kick(in->link);
 	}
+	bool busy = in->head != head;
 	if (soft_unlikely(atomic_load_explicit(&in->seg->detached, memory_order_relaxed)) &&
 	    (in->stopped || in->head == atomic_load(&in->seg->tail) || !soft_receives(soft_state(qp))))
 		soft_in_free(qp);
+	return busy;
 }
 
 void soft_in_timeout(struct soft_qp *qp, struct soft_after *after)

@@ -94,10 +94,10 @@ static char *reserve(struct soft_out *o, uint32_t bytes)
 	return (char *)o->seg->req + (o->tail & REQ_MASK);
 }
 
+/* soft_out_flush() makes it visible: once for all WRs of a post. */
 static void publish(struct soft_out *o, uint32_t bytes)
 {
 	o->tail += align(bytes);
-	atomic_store_explicit(&o->seg->tail, o->tail, memory_order_release);
 	o->dirty = true;
 }
 
@@ -188,6 +188,8 @@ static enum soft_run stream(struct soft_qp *qp, struct soft_wqe *wqe, bool write
 		if (last)
 			number(qp, wqe);
 		publish(o, head + n);
+		if (!last) /* the responder may begin */
+			atomic_store_explicit(&o->seg->tail, o->tail, memory_order_release);
 		wqe->offset += n;
 	} while (wqe->offset < wqe->length);
 	if (write)
@@ -410,7 +412,10 @@ void soft_out_flush(struct soft_qp *qp)
 
 	if (!o->dirty)
 		return;
-	soft_door_ring(o->door, o->bit);
+	/* A lane whose bit is set is looked at anyway: see progress.c for why this store is seq_cst. */
+	atomic_store(&o->seg->tail, o->tail);
+	if (o->bit >= 64 || !(atomic_load(&o->door->near) & UINT64_C(1) << o->bit))
+		soft_door_ring(o->door, o->bit);
 	if (o->fire)
 		soft_door_fire(o->door, o->event, o->solicited);
 	o->dirty = o->fire = o->solicited = false;

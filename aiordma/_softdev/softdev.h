@@ -165,6 +165,9 @@ struct soft_cq {
 	atomic_bool unacked;          /* there may be other messages that a peer has not acknowledged */
 	_Atomic(uint64_t) idle_since; /* ticks; first empty poll since something was found, 0: none */
 
+	_Atomic(uint64_t) hot; /* slots whose lanes are looked at without their bits: progress.c */
+	atomic_uint hot_misses;
+
 	struct soft_lock slot_lock;
 	struct soft_qp *_Atomic *slots; /* QPs by door bit */
 	atomic_uint slots_used;         /* highest slot ever used + 1 */

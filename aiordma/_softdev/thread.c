@@ -28,7 +28,7 @@ static void run_doors(void)
 		struct soft_cq *cq = pin(i);
 		if (!cq)
 			continue;
-		if (soft_door_any(cq->door))
+		if (soft_door_any(cq->door, 0))
 			soft_cq_progress(cq);
 		if (atomic_exchange(&cq->broken, false))
 			soft_cq_break(cq);
