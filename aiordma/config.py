@@ -131,7 +131,7 @@ class Config:
     )
     link_timeout_ms: int = _number(5_000, (1, 600_000), "time for Confirm Link on a new link", online=True)
     server_first_wait_ms: int = _number(
-        200,
+        500,
         (0, 600_000),
         "time a listener waits for a silent client's first bytes before it serves it as plain TCP",
         online=True,

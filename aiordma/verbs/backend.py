@@ -246,7 +246,7 @@ def _prove_interposed(api: Pyverbs, soft: SoftLibrary) -> None:
             Code.NO_SOFT_DEVICE,
             "pyverbs was imported before it and is bound to the real libibverbs; import aiordma before "
             "pyverbs (where the kernel has RDMA devices of its own, set AIORDMA_DEVICE=soft too), or start "
-            "the program with `aiordma run -- python ...`",
+            f"the program with LD_PRELOAD={soft.path}",
         )
 
 
