@@ -70,7 +70,7 @@ class Process:
         until = time.monotonic() + PATIENCE
         while b"\n" not in self._buffer:
             if not select.select([self._reads], [], [], max(0, until - time.monotonic()))[0]:
-                raise AssertionError(f"{self.target} is silent; its stderr:\n{self.stderr()}")
+                raise AssertionError(f"{self.target} is silent; {self._state()}")
             self._fill()
         return self._line()
 
@@ -82,8 +82,15 @@ class Process:
                     await anyio.wait_readable(self._reads)
                     self._fill()
         except TimeoutError:
-            raise AssertionError(f"{self.target} is silent; its stderr:\n{self.stderr()}") from None
+            raise AssertionError(f"{self.target} is silent; {self._state()}") from None
         return self._line()
+
+    def _state(self) -> str:
+        """What it says that it is doing, which takes it a moment."""
+        os.kill(self.pid, signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(1)
+        return f"its stderr:\n{self.stderr()}"
 
     def stderr(self) -> str:
         return os.pread(self._stderr.fileno(), 1 << 20, 0).decode(errors="replace")
@@ -103,8 +110,7 @@ class Process:
         try:
             return self._popen.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            # Faulthandler writes where it hangs.
-            raise AssertionError(f"{self.target} does not end; its stderr:\n{self.stderr()}") from None
+            raise AssertionError(f"{self.target} does not end; {self._state()}") from None
 
     def end(self, *, check: bool) -> None:
         with contextlib.suppress(OSError):

@@ -6,7 +6,10 @@ returns, and should when :meth:`Control.hear` raises EOFError: the test is over.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -52,9 +55,28 @@ class Control:
             pass
 
 
+def dump(*_: object) -> None:
+    """What everybody waits for, on standard error: asked for with SIGUSR1 when a role is silent."""
+    faulthandler.dump_traceback()
+    with contextlib.suppress(RuntimeError):
+        for task in asyncio.all_tasks():
+            task.print_stack()
+    from aiordma import engine as engines
+
+    for engine in list(engines._engines.values()):
+        print(json.dumps(engine.statistics(), default=str), file=sys.stderr)
+        for group in engine.all_groups:
+            for member in group.members:
+                pipe = member.pipe
+                state = (pipe.is_closed, pipe.peer_gone, pipe.error, pipe.readable, pipe.writable)
+                print(group.key[1], state, pipe.statistics(), file=sys.stderr)
+    sys.stderr.flush()
+
+
 def main(target: str, loop: str, arguments: str) -> None:
     # Whatever becomes of the test, this process does not outlive it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGUSR1, dump)
     control = Control(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     module, name = target.split(":")
