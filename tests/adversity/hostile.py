@@ -151,7 +151,8 @@ ATTACKS: dict[str, tuple[Attack, str | None]] = {
     "producer goes back": (first({"prod_count": 100}, prod_count=50), PRODUCER),
     "consumer ahead of what was sent": (lambda h: h.cdc(cons_count=5000), CONSUMER),
     "consumer outside the ring": (lambda h: h.cdc(cons_count=0xFFFFFFFF), CONSUMER),
-    "data after the end": (first({"state_flags": 0x80}, prod_count=10), "it would send no more"),
+    # The victim may have seen the end and closed before the second message comes.
+    "data after the end": (first({"state_flags": 0x80}, prod_count=10), None),
     "malformed cursor message to nobody": (lambda h: h.say(b"\xfe\x10" + bytes(42)), None),
     "malformed cursor message": (
         lambda h: h.say(b"\xfe\x10\0\1" + h.peer_token.to_bytes(4, "big") + bytes(36)),
