@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"wake"},
     {"observe", "credit", "attributes"},
     {"engine", "link", "linkgroup", "offer", "tcp", "tls", "peers", "dial", "wire", "negotiate"},
-    {"stream", "datagram", "listener", "connect", "rpc"},
+    {"stream", "datagram", "channel", "listener", "connect", "rpc"},
     {"compat", "testing", "fabric"},
     {"cli", "__init__", "__main__"},
 ]

@@ -1,0 +1,137 @@
+"""Messages of a channel: sizes, and the credit that bounds what one end holds for the other.
+
+A channel carries whole messages, in order. Each of them *costs* its bytes and a constant for what a message
+takes besides; the receiver's budget limits the cost of what is sent and not yet handed to its user. What
+was handed over is told as a running total, so that a late or lost word about it is made up for by the next.
+
+Compiled as well (``message.pxd``), on the rules of ``cursor.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "MAX_HEAD_BYTES",
+    "MESSAGE_OVERHEAD",
+    "ChannelStatistics",
+    "ReceiveBudget",
+    "SendBudget",
+    "check_size",
+]
+
+MAX_HEAD_BYTES = 512
+"""Longest ``head`` of one message."""
+MESSAGE_OVERHEAD = 64
+"""What a message costs beside its bytes: an endless row of empty ones must find its end, too."""
+
+
+class ChannelStatistics(NamedTuple):
+    """Counters of one end of a channel."""
+
+    messages_sent: int
+    messages_received: int
+    #: payload bytes, heads included
+    bytes_sent: int
+    bytes_received: int
+    #: messages that were announced and pulled rather than sent at once
+    large_sent: int
+    large_received: int
+    #: calls of try_send() that returned False
+    times_blocked: int
+    #: cost of what the peer has not handed to its user yet, as far as this end knows
+    outstanding: int
+    #: most cost that ever waited here for this end's user
+    receive_high_water: int
+
+
+def check_size(head: int, size: int, most: int) -> None:
+    """:raises ValueError: ``head`` bytes of head, or ``size`` bytes in all, are more than a message may
+    have.
+    """
+    if head > MAX_HEAD_BYTES:
+        raise ValueError(
+            f"a message's head has {head} bytes, at most {MAX_HEAD_BYTES}: put the rest in its body"
+        )
+    if size > most:
+        raise ValueError(
+            f"a message of {size} bytes, at most {most}: raise Config.max_message_bytes, or send parts"
+        )
+
+
+class SendBudget:
+    """The sender's half of a channel's credit.
+
+    :param limit: cost that may be outstanding. A message that costs more may go when nothing else is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.sent = 0
+        self.told = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Cost of what the peer has not said to have handed over."""
+        return (self.sent - self.told) & 0xFFFFFFFF
+
+    def allows(self, size: int) -> bool:
+        """Whether a message of ``size`` bytes may be sent now."""
+        outstanding = (self.sent - self.told) & 0xFFFFFFFF
+        return outstanding == 0 or outstanding + size + MESSAGE_OVERHEAD <= self.limit
+
+    def send(self, size: int) -> int:
+        """It was sent. Returns the running total, which the peer's :attr:`told` must reach."""
+        self.sent = (self.sent + size + MESSAGE_OVERHEAD) & 0xFFFFFFFF
+        return self.sent
+
+    def hear(self, total: int) -> bool:
+        """The peer says how much it has handed over in all. False: more than there was, or less than
+        before.
+        """
+        if ((total - self.told) & 0xFFFFFFFF) > ((self.sent - self.told) & 0xFFFFFFFF):
+            return False
+        self.told = total
+        return True
+
+
+class ReceiveBudget:
+    """The receiver's half.
+
+    :param limit: cost that this end holds at most for its user, but for one message that costs more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.received = 0
+        self.taken = 0
+        self.told = 0
+        self.high_water = 0
+
+    @property
+    def waiting(self) -> int:
+        """Cost of what has come and was not handed over."""
+        return (self.received - self.taken) & 0xFFFFFFFF
+
+    def receive(self, size: int) -> bool:
+        """A message of ``size`` bytes has come. False: the peer sends more than it may."""
+        open_ = (self.received - self.told) & 0xFFFFFFFF
+        if open_ and open_ + size + MESSAGE_OVERHEAD > self.limit:
+            return False
+        self.received = (self.received + size + MESSAGE_OVERHEAD) & 0xFFFFFFFF
+        waiting = (self.received - self.taken) & 0xFFFFFFFF
+        if waiting > self.high_water:
+            self.high_water = waiting
+        return True
+
+    def take(self, size: int) -> bool:
+        """It was handed over. Whether so much is untold that the peer should hear of it without being
+        asked.
+        """
+        self.taken = (self.taken + size + MESSAGE_OVERHEAD) & 0xFFFFFFFF
+        return ((self.taken - self.told) & 0xFFFFFFFF) >= self.limit >> 2
+
+    def tell(self) -> int:
+        """The running total to be told now."""
+        self.told = self.taken
+        return self.taken
