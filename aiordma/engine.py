@@ -108,10 +108,13 @@ class Engine:
 
     # ---- negotiation
 
-    async def propose(self) -> ClientOffer:
-        """Client: begin a negotiation."""
+    async def propose(self, kind: int = 0) -> ClientOffer:
+        """Client: begin a negotiation.
+
+        :param kind: what the connection will carry (``Proposal.kind``).
+        """
         self._check()
-        return ClientOffer(self)
+        return ClientOffer(self, kind)
 
     async def answer(self, proposal: Proposal, peer: str = "") -> ServerOffer:
         """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``."""

@@ -77,8 +77,8 @@ class LinkGroup:
         for waiter in waiters:
             waiter.set()  # type: ignore[attr-defined]
 
-    def join(self) -> Member:
-        """Rings and a pipe for one more connection. :raises MemoryLimitError: no memory."""
+    def join(self, kind: int = 0) -> Member:
+        """What one more connection needs (``Proposal.kind``). :raises MemoryLimitError: no memory."""
         return Member(self)
 
     def left(self, member: Member) -> None:

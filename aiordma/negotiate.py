@@ -69,7 +69,7 @@ class ServerOffer(Protocol):
 class Engine(Protocol):
     """What the negotiation needs of ``engine.Engine``."""
 
-    async def propose(self) -> ClientOffer: ...
+    async def propose(self, kind: int = 0) -> ClientOffer: ...
     async def answer(self, proposal: clc.Proposal, peer: str = "") -> ServerOffer: ...
 
 
@@ -154,13 +154,16 @@ async def client(
     mode: Mode | None = None,
     local_host: str | None = None,
     tls: Tls | None = None,
+    kind: int = 0,
 ) -> Outcome:
     """Connect to ``host``:``port`` and agree on the path.
 
+    :param kind: what the connection will carry (``clc.Proposal.kind``).
     :param tls: negotiate inside TLS. With TLS, nothing of this connection is ever sent in clear.
     :raises OSError: no TCP connection could be made.
     :raises NegotiationError: mode "rdma", and RDMA is not to be had; or, in any mode, the negotiation broke
-        off at a point where the two ends might disagree about its result.
+        off at a point where the two ends might disagree about its result; or the peer listens for
+        another kind of connection.
     """
     mode = mode or config.mode
     addresses = await resolve(host, port)
@@ -182,7 +185,7 @@ async def client(
             raise
         return _plain(await connect(), FallbackReason.of_error(error))
     if mode == "rdma":
-        return await _propose(engine, await connect(), config, mode, None)
+        return await _propose(engine, await connect(), config, mode, None, kind)
     peer = (host, port, tls is not None)
     async with contextlib.nullcontext() if peers.is_known(peer) else peers.ask_alone(peer):
         reason = peers.plain_reason(peer)
@@ -190,7 +193,7 @@ async def client(
             return _plain(await connect(), reason)
         again = None if peers.is_known(peer) else connect
         try:
-            outcome = await _propose(engine, await connect(), config, mode, again)
+            outcome = await _propose(engine, await connect(), config, mode, again, kind)
         except _PlainPeer as found:
             reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text)
             peers.remember_plain(peer, reason, config.plain_peer_memory_ms / 1000)
@@ -214,6 +217,7 @@ async def _propose(
     config: Config,
     mode: Mode,
     connect_again: Callable[[], Awaitable[Carrier]] | None,
+    kind: int,
 ) -> Outcome:
     """The client's negotiation.
 
@@ -224,7 +228,7 @@ async def _propose(
     pipe: Any = None
     try:
         with Wire(carrier) as wire:
-            offer = await engine.propose()
+            offer = await engine.propose(kind)
             handshake = ClientHandshake(offer.proposal, _timeouts(config), wire.now())
             events = handshake.start()
             refusal: NegotiationError | None = None
@@ -323,11 +327,13 @@ async def server(
     mode: Mode | None = None,
     may_use_rdma: Callable[[], bool] = lambda: True,
     tls: Tls | None = None,
+    kind: int = 0,
 ) -> Outcome:
     """Find out what the client of an accepted connection speaks, and agree on the path. Takes ``sock`` over.
 
     :param may_use_rdma: asked when a Proposal is there; False declines it: too much is going on already.
     :param tls: everything goes through TLS; a client that does not begin with TLS is turned away.
+    :param kind: what the connections of this listener carry; a Proposal of another kind is turned away.
     :raises OSError: the connection broke.
     :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA is not to be had. The
         connection is closed.
@@ -353,6 +359,10 @@ async def server(
                     await wire.send(event.data)
                 elif isinstance(event, Proposed):
                     try:
+                        if event.proposal.is_aiordma and event.proposal.kind != kind:
+                            raise NegotiationError(
+                                Code.WRONG_KIND, f"kind {event.proposal.kind} there, {kind} here"
+                            )
                         if mode == "tcp":
                             raise NegotiationError(Code.DISABLED)
                         if tls is not None and not tls.rdma_outside_tls:
@@ -474,7 +484,7 @@ def _tcp_reason(event: UseTcp, refusal: NegotiationError | None) -> FallbackReas
 
 
 def _on_tcp(wire: Wire, reason: FallbackReason, mode: Mode, *, silent: bool = False) -> Outcome:
-    if mode == "rdma":
+    if mode == "rdma" or reason.code == Code.WRONG_KIND:
         raise NegotiationError(reason.code, reason.text)
     return Outcome(None, wire.sock, reason, wire.local, wire.remote, wire.tls, silent)
 

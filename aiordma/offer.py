@@ -30,8 +30,8 @@ def _qp_address(answer: Accept | Confirm) -> QpAddress:
 
 
 class _Offer:
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, kind: int) -> None:
+        self.engine, self.kind = engine, kind
         self.group: LinkGroup | None = None
         self.member: Member | None = None
         self.first_contact = False
@@ -57,6 +57,7 @@ class _Offer:
             "window": self.engine.config.window,
             "rd_atomic": own.rd_atomic,
             "dest_rd_atomic": own.rd_atomic,
+            "recv_bytes": self.group.link.parts.recv_bytes,
             "hostname": socket.gethostname() if self.first_contact else "",
         }
 
@@ -96,9 +97,10 @@ class _Offer:
 
 
 class ClientOffer(_Offer):
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: Engine, kind: int = 0) -> None:
+        super().__init__(engine, kind)
         self.proposal = Proposal(
+            kind=kind,
             engine_id=engine.engine_id,
             nonce=secrets.token_bytes(16),
             host_id=engine.host_id,
@@ -127,14 +129,14 @@ class ClientOffer(_Offer):
                     # proves nothing, and nobody may take somebody else's link down with it.
                     old.close()
                 self.group = LinkGroup(engine, key, peer)
-                self.member = self.group.join()
+                self.member = self.group.join(self.kind)
                 self.group.link.bring_up(_qp_address(accept))
             else:
                 assert known is not None
                 if not await known.wait_ready():
                     raise NegotiationError(Code.LINK_NOT_FOUND)
                 self.group = known
-                self.member = known.join()
+                self.member = known.join(self.kind)
             self._connect(accept)
         except MemoryLimitError as error:
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
@@ -175,7 +177,7 @@ class ServerOffer(_Offer):
     accept: Accept
 
     def __init__(self, engine: Engine, proposal: Proposal, peer: str) -> None:
-        super().__init__(engine)
+        super().__init__(engine, proposal.kind)
         self._proposal, self._peer = proposal, peer
 
     async def prepare(self) -> None:
@@ -193,7 +195,7 @@ class ServerOffer(_Offer):
             group = engine.groups.get(key)
         self.first_contact = group is None
         self.group = LinkGroup(engine, key, self._peer) if group is None else group
-        self.member = self.group.join()
+        self.member = self.group.join(self.kind)
         self.accept = Accept(
             **self._answer_fields(),  # type: ignore[arg-type]
             proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),

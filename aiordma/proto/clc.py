@@ -56,8 +56,8 @@ _MAGIC = b"aiordma\x01"
 _BLOCK_HEADER = struct.Struct(">8sHH")
 _PROPOSAL_BLOCK = struct.Struct(">16s16s16sHBx")  # engine_id nonce host_id lid kind
 _ANSWER_BLOCK = struct.Struct(
-    ">16s16s16sHHBBxx"
-)  # engine_id host_id proof lid window rd_atomic dest_rd_atomic
+    ">16s16s16sHHBBBx"
+)  # engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes)
 
 _PROPOSAL = struct.Struct(">8s16s6sH")  # system id, GID, MAC, offset of the IP area counted from here
 _PROPOSAL_V2 = struct.Struct(">8sHH28s")  # ISM GID, CHID, offset of the v2 extension, reserved
@@ -297,6 +297,8 @@ class _Answer:
     """READs and atomics the sender will have outstanding (``max_rd_atomic``)."""
     dest_rd_atomic: int = 1
     """READs and atomics the sender answers at a time (``max_dest_rd_atomic``)."""
+    recv_bytes: int = 64
+    """Size of the sender's receives: longest message it takes by SEND, a power of two of at least 64."""
     system_id: bytes = bytes(8)
     """SMC sender id."""
     mac: bytes = bytes(6)
@@ -355,6 +357,7 @@ class _Answer:
                 _ranged(self.window, 1, 0x4000, "window"),
                 _ranged(self.rd_atomic, 0, 255, "rd_atomic"),
                 _ranged(self.dest_rd_atomic, 0, 255, "dest_rd_atomic"),
+                _ranged(self.recv_bytes, 64, 1 << 31, "recv_bytes").bit_length() - 1,
             )
         )
         return _frame(self.kind_code, b"".join(parts), _FIRST_CONTACT if self.first_contact else 0)
@@ -392,7 +395,7 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
             hostname, gids, at = _parse_first_contact(data, at)
         own = _block(_ANSWER_BLOCK, data, at)
     if own is None:
-        own = (b"", b"", bytes(16), 0, 0, 1, 1)
+        own = (b"", b"", bytes(16), 0, 0, 1, 1, 6)
     elif not 1 <= own[4] <= 0x4000 or own[4] & (own[4] - 1):
         raise _violation(f"{name} with a message window of {own[4]} (a power of two from 1 to 16384)")
     return cls(
@@ -413,6 +416,8 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         window=own[4],
         rd_atomic=own[5],
         dest_rd_atomic=own[6],
+        # An older sender leaves this byte 0: what every receive can hold is all that is known then.
+        recv_bytes=1 << min(max(own[7], 6), 31),
         system_id=system_id,
         mac=mac,
         eid=eid,

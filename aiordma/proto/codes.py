@@ -60,6 +60,7 @@ class Code(enum.IntEnum):
     PROTOCOL_VIOLATION = 0x0A1D0009, "the peer broke the negotiation protocol"
     DEVICE_FAILURE = 0x0A1D000A, "the RDMA device failed while the connection was set up"
     SHUTTING_DOWN = 0x0A1D000B, "the RDMA engine of this event loop is shutting down"
+    WRONG_KIND = 0x0A1D000C, "the two ends mean different kinds of connection (stream, datagrams, calls)"
 
 
 def describe(code: int) -> str:

@@ -45,10 +45,10 @@ class Engine:
         self.offers: list[Offer] = []
         self.proposals = 0
 
-    async def propose(self) -> ClientOffer:
+    async def propose(self, kind: int = 0) -> ClientOffer:
         await self.trouble.at("propose")
         self.proposals += 1
-        return self._made(ClientOffer(self))
+        return self._made(ClientOffer(self, kind))
 
     async def answer(self, proposal: Proposal, peer: str = "") -> ServerOffer:
         await self.trouble.at("answer")
@@ -94,10 +94,14 @@ class Offer:
 
 
 class ClientOffer(Offer):
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, kind: int) -> None:
         super().__init__(engine)
         self.proposal = Proposal(
-            engine_id=engine.engine_id, nonce=secrets.token_bytes(16), host_id=bytes(16), gid=bytes(16)
+            engine_id=engine.engine_id,
+            nonce=secrets.token_bytes(16),
+            host_id=bytes(16),
+            gid=bytes(16),
+            kind=kind,
         )
         self.token = 0
 

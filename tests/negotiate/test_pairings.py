@@ -30,6 +30,19 @@ pytestmark = pytest.mark.anyio
 # ---- aiordma and aiordma
 
 
+async def test_another_kind_is_an_error_at_both_ends_and_no_fallback(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as listener:
+        with pytest.raises(NegotiationError) as caught:
+            await negotiate.client(LOCAL, listener.port, config=Config(), kind=2)
+        assert caught.value.code == Code.WRONG_KIND
+        await until(lambda: listener.statistics().failed == 1)
+        assert "kind 2 there, 0 here" in caplog.text
+        async with await connect(LOCAL, listener.port) as stream:
+            assert stream.path == "rdma"
+
+
 @pytest.mark.parametrize("first_contact", [True, False])
 async def test_two_ends_that_can(engine: Engine, first_contact: bool) -> None:
     engine.first_contact = first_contact

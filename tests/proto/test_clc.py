@@ -98,6 +98,7 @@ def answer(cls: type[Any] = clc.Accept, **changes: Any) -> Any:
         "window": 64,
         "rd_atomic": 16,
         "dest_rd_atomic": 128,
+        "recv_bytes": 4096,
         "rmbe_index": 3,
         "lid": 5,
         "system_id": b"system_2",
