@@ -1,6 +1,7 @@
 # Table of contents of _cq.pyx (stations 5 and 6 of the path of a byte).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from ._spare cimport SpareBytes
 from ._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
 cdef enum:
@@ -46,6 +47,7 @@ cdef class CompletionQueue:
     cdef int linger                         # turns of the loop to poll on before arming
     cdef uint64_t hits_seen
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
+    cdef readonly SpareBytes spare          # for the receivers of this engine
     cdef readonly uint64_t completions, events, arms, spins, spin_hits, budget_exhausted
     cdef readonly uint64_t dispatch_errors, stale_completions
 

@@ -2,6 +2,8 @@ from collections.abc import Callable, Sized
 
 from typing_extensions import disjoint_base
 
+from ._spare import SpareBytes
+
 @disjoint_base
 class Endpoint: ...
 
@@ -11,6 +13,7 @@ class Starving: ...
 @disjoint_base
 class CompletionQueue:
     wakes: int
+    spare: SpareBytes
     completions: int
     events: int
     arms: int

@@ -29,6 +29,7 @@ from collections import deque
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
+from ._spare cimport SpareBytes
 from ._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
 
 cdef extern from "<time.h>" nogil:
@@ -104,6 +105,7 @@ cdef class CompletionQueue:
         self.ready = ready
         self.keep = keep
         self.endpoints = []
+        self.spare = SpareBytes()
         self.free_slots = []
         self.dirty = []
         self.starved = deque()

@@ -38,6 +38,7 @@ cdef class RingPipe(Connection):
     cdef uint32_t room(self) noexcept
     cdef void build_cdc(self)
     cdef int tell_peer(self, bint now) except -1
+    cdef int copy_out(self, unsigned char *to, uint32_t n) except -1
     cdef int consumed(self, uint32_t n) except -1
     cdef int check_sendable(self) except -1
     cdef int finish_if_done(self) except -1

@@ -38,11 +38,12 @@ from .proto.cdc cimport (
 )
 from .proto.cursor cimport RxWindow, TxWindow
 
-from .errors import LinkError, RemoteProtocolError
+from .errors import LinkError, RemoteProtocolError, VerbsError
 
 cdef enum:
     CDC_BYTES = 44
     CHAIN = 3               # most WRs that one step of a send posts
+    BIG_RECEIVE = 32768     # from here on results come from the engine's spares
     # state flags (proto/cdc.py, StateFlag)
     SENDING_DONE = 0x80
     CLOSED = 0x40
@@ -283,24 +284,38 @@ cdef class RingPipe(Connection):
         :raises ClosedResourceError: this side has closed the stream.
         :raises BrokenResourceError: the link broke or the peer aborted (after everything that arrived has been read).
         """
-        cdef uint32_t n = self.rx.available(), offset, first
+        cdef uint32_t n = self.rx.available(), offset
         cdef bytes out
-        cdef char *to
         if n == 0 or self.closed or max_bytes < 1:
             return self._nothing(max_bytes)
         if n > max_bytes:
             n = <uint32_t>max_bytes
         offset = self.rx.offset()
-        first = self.rx_size - offset
-        if first > n:
-            first = n
-        out = PyBytes_FromStringAndSize(<char *>self.rx_memory + offset if first == n else NULL, n)
-        if first < n:
-            to = PyBytes_AS_STRING(out)
-            memcpy(to, self.rx_memory + offset, first)
-            memcpy(to + first, self.rx_memory, n - first)
-        self.consumed(n)
+        if n < BIG_RECEIVE and offset + n <= self.rx_size:
+            out = PyBytes_FromStringAndSize(<char *>self.rx_memory + offset, n)
+            self.consumed(n)
+        else:
+            out = self.qp.cq.spare.take(n)
+            self.copy_out(<unsigned char *>PyBytes_AS_STRING(out), n)
+        self.receives += 1
         return out
+
+    cdef int copy_out(self, unsigned char *to, uint32_t n) except -1:
+        """Read n bytes. The room goes back to the peer piece by piece: a sender that waits for it fills the ring again
+        while the rest is still being copied."""
+        cdef uint32_t offset, piece
+        while n > 0:
+            offset = self.rx.offset()
+            piece = self.rx_size - offset
+            if piece > self.fragment:
+                piece = self.fragment
+            if piece > n:
+                piece = n
+            memcpy(to, self.rx_memory + offset, piece)
+            self.consumed(piece)
+            to += piece
+            n -= piece
+        return 0
 
     def poll_receive(self, Py_ssize_t max_bytes):
         """try_receive(), after polling for as long as the policy allows when there is nothing yet: one call for the
@@ -312,22 +327,17 @@ cdef class RingPipe(Connection):
     def try_receive_into(self, buffer) -> int:
         """Fill a writable buffer; the number of bytes, -1 when there is nothing now, 0 when the peer has finished sending."""
         cdef Py_buffer view
-        cdef uint32_t n = self.rx.available(), offset, first
+        cdef uint32_t n = self.rx.available()
         PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         try:
             if n == 0 or self.closed or view.len < 1:
                 return 0 if self._nothing(view.len) is not None else -1
             if n > view.len:
                 n = <uint32_t>view.len
-            offset = self.rx.offset()
-            first = self.rx_size - offset
-            if first > n:
-                first = n
-            memcpy(view.buf, self.rx_memory + offset, first)
-            memcpy(<char *>view.buf + first, self.rx_memory, n - first)
+            self.copy_out(<unsigned char *>view.buf, n)
         finally:
             PyBuffer_Release(&view)
-        self.consumed(n)
+        self.receives += 1
         return n
 
     def _nothing(self, Py_ssize_t max_bytes):
@@ -352,14 +362,17 @@ cdef class RingPipe(Connection):
         if n < 0 or n > self.rx.available():
             raise ValueError(f"consume({n}): {self.rx.available()} bytes are readable")
         if n and not self.closed:
+            self.receives += 1
             self.consumed(<uint32_t>n)
 
     cdef int consumed(self, uint32_t n) except -1:
         self.rx.consume(n)
-        self.receives += 1
         self.bytes_received += n
         if self.rx.update_due():
-            self.tell_peer(self.rx.peer_blocked)
+            try:
+                self.tell_peer(self.rx.peer_blocked)
+            except VerbsError:
+                pass            # the link has failed, and says so itself; what was received was received
         return 0
 
     # ---- cursor messages

@@ -186,6 +186,7 @@ class Engine:
             # What was idle the last time and still is, goes back to the system.
             self._trim_at = now + _TRIM_SECONDS
             self.pool.trim()
+            self.poller.spare.age()
         self._tick_soon()
 
     def retire_idle(self, now: float) -> None:

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "aiordma"
 # but `test_every_module_has_a_layer` demands that it is listed.
 LAYERS: list[set[str]] = [
     {"proto", "errors", "config"},
-    {"_softdev", "_accessors", "_fill", "_ring", "_qp", "_cq", "verbs"},
+    {"_softdev", "_accessors", "_fill", "_spare", "_ring", "_qp", "_cq", "verbs"},
     {"wake"},
     {"observe", "credit", "attributes"},
     {"engine", "link", "linkgroup", "offer", "tcp", "tls", "peers", "dial", "wire", "negotiate"},

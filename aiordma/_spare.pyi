@@ -1,0 +1,9 @@
+from typing_extensions import disjoint_base
+
+@disjoint_base
+class SpareBytes:
+    reused: int
+    made: int
+    def __init__(self) -> None: ...
+    def take(self, n: int) -> bytes: ...
+    def age(self) -> None: ...
