@@ -8,11 +8,11 @@
  * through realloc(), which cuts the block to measure and gives the rest away. */
 static inline void aio_spare_reset(PyObject *bytes, Py_ssize_t size)
 {
-    Py_SET_SIZE((PyVarObject *)bytes, size);
-    PyBytes_AS_STRING(bytes)[size] = '\0';
+	Py_SET_SIZE((PyVarObject *)bytes, size);
+	PyBytes_AS_STRING(bytes)[size] = '\0';
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-    ((PyBytesObject *)bytes)->ob_shash = -1;
+	((PyBytesObject *)bytes)->ob_shash = -1;
 #pragma GCC diagnostic pop
 }
 #endif
