@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.abc
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from .stream import RdmaStream
     from .wake.base import Job
 
-__all__ = ["ListenerStatistics", "RdmaListener", "listen"]
+__all__ = ["ConnectionListener", "ListenerStatistics", "RdmaListener", "listen", "listening_sockets"]
+
+T = TypeVar("T", bound="anyio.abc.AsyncResource")
 
 _log = logging.getLogger("aiordma.clc")
 
@@ -65,8 +67,8 @@ class ListenerStatistics(NamedTuple):
     waiting: int
 
 
-class RdmaListener(anyio.abc.Listener["RdmaStream"]):
-    """Listening sockets and the connections that come in. Made by :func:`listen`."""
+class ConnectionListener(anyio.abc.Listener[T]):
+    """Listening sockets and the connections that come in, whatever they carry."""
 
     def __init__(
         self,
@@ -87,16 +89,24 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
         self._waker = wake.current()
         self._addresses = [plain_address(sock.getsockname()) for sock in sockets]
         self._jobs: dict[socket.socket, Job] = {}
-        self._queue, self._finished = anyio.create_memory_object_stream["RdmaStream"](math.inf)
+        self._queue, self._finished = anyio.create_memory_object_stream[T](math.inf)
         self._accepting = False
         self._closed = False
         self._accepted = self._rdma = self._tcp = self._failed = self._negotiating = self._waiting = 0
         self._accept_again()
 
+    async def _make(self, outcome: negotiate.Outcome) -> T:
+        """What accept() hands out for a connection whose path is agreed on; it owns the connection now, also
+        when this raises.
+
+        :raises OSError: (or AioRdmaError) the connection cannot be used after all.
+        """
+        raise NotImplementedError
+
     # -- what users call
 
-    async def accept(self) -> RdmaStream:
-        """The next stream whose path is agreed on.
+    async def accept(self) -> T:
+        """The next connection whose path is agreed on.
 
         :raises anyio.ClosedResourceError: the listener is closed.
         """
@@ -110,10 +120,10 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
 
     async def serve(
         self,
-        handler: Callable[[RdmaStream], Any],
+        handler: Callable[[T], Any],
         task_group: anyio.abc.TaskGroup | None = None,
     ) -> None:
-        """Run ``handler(stream)`` in a task of its own for every stream, until cancelled.
+        """Run ``handler(connection)`` in a task of its own for every connection, until cancelled.
 
         :param task_group: where to run the handlers; default: one of this call, which then waits for them.
         :raises anyio.ClosedResourceError: the listener is closed.
@@ -168,7 +178,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
-        return f"<RdmaListener {', '.join(map(show, self._addresses))}{state}>"
+        return f"<{type(self).__name__} {', '.join(map(show, self._addresses))}{state}>"
 
     # -- accepting
 
@@ -223,6 +233,7 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
             outcome = await negotiate.server(
                 sock, config=self._config, mode=self._mode, may_use_rdma=may_use_rdma, tls=self._tls
             )
+            made = await self._make(outcome)
             host = outcome.remote_address[0]
             if outcome.pipe is None:
                 self._tcp += 1
@@ -230,15 +241,14 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
             else:
                 self._rdma += 1
                 peers.announce("client", host, "RDMA", None)
-            stream = stream_of(outcome)
             if self._closed:
-                await anyio.aclose_forcefully(stream)
+                await anyio.aclose_forcefully(made)
             else:
-                self._queue.send_nowait(stream)
+                self._queue.send_nowait(made)
                 self._waiting += 1
         except (AioRdmaError, OSError) as exc:
             self._failed += 1
-            _log.warning("a connection was closed before it became a stream: %s", exc)
+            _log.warning("a connection was closed before it could be used: %s", exc)
         except BaseException:
             self._failed += 1
             raise
@@ -247,6 +257,13 @@ class RdmaListener(anyio.abc.Listener["RdmaStream"]):
                 self._negotiating -= 1
             del self._jobs[sock]
             self._accept_again()
+
+
+class RdmaListener(ConnectionListener["RdmaStream"]):
+    """A listener for streams. Made by :func:`listen`."""
+
+    async def _make(self, outcome: negotiate.Outcome) -> RdmaStream:
+        return stream_of(outcome)
 
 
 async def listen(
@@ -282,6 +299,34 @@ async def listen(
             f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
         )
     config = config or Config.from_env()
+    with contextlib.ExitStack() as stack:
+        sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
+        for sock in sockets:
+            stack.enter_context(sock)
+        await negotiate.warm_up(config, mode)
+        stack.pop_all()
+    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
+    return RdmaListener(
+        sockets,
+        config=config,
+        mode=mode,
+        max_negotiations=max_negotiations,
+        max_pending=max_pending,
+        tls=tls,
+    )
+
+
+async def listening_sockets(
+    host: str | Sequence[str] | None,
+    port: int,
+    backlog: int = 1024,
+    reuse_address: bool = True,
+    reuse_port: bool = False,
+) -> list[socket.socket]:
+    """Non-blocking listening sockets, one for each address of ``host``, all on the same port.
+
+    :raises OSError: the address cannot be listened on, naming it.
+    """
     hosts: Sequence[str | None] = [host or None] if host is None or isinstance(host, str) else host
     candidates: dict[tuple[int, Any], None] = {}
     for name in hosts:
@@ -306,17 +351,8 @@ async def listen(
             raise OSError(
                 errno.EADDRNOTAVAIL, f"cannot listen on {host!r}: none of its addresses is this machine's"
             )
-        await negotiate.warm_up(config, mode)
         stack.pop_all()
-    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
-    return RdmaListener(
-        sockets,
-        config=config,
-        mode=mode,
-        max_negotiations=max_negotiations,
-        max_pending=max_pending,
-        tls=tls,
-    )
+    return sockets
 
 
 def _bound(family: int, sockaddr: Any, reuse_address: bool, reuse_port: bool) -> socket.socket:
