@@ -29,12 +29,12 @@ cdef class RingPipe(Connection):
     cdef readonly uint32_t rx_high_water
 
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
-    cdef bint _spin(self, bint reading) except -1
+    cdef bint _spin(self, bint reading, uint32_t least=*) except -1
     cdef bint peer_has(self, unsigned int flags) noexcept
     cdef int shut_down(self, unsigned int flags) except -1
     cdef int abort_after_fault(self) except -1
     cdef int post_cdc(self) except -1
-    cdef bint _holds(self, bint reading)
+    cdef bint _holds(self, bint reading, uint32_t least)
     cdef uint32_t room(self) noexcept
     cdef void build_cdc(self)
     cdef int tell_peer(self, bint now) except -1

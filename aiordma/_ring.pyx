@@ -473,19 +473,20 @@ cdef class RingPipe(Connection):
     def spin_writable(self) -> bool:
         return self._spin(False)
 
-    cdef bint _holds(self, bint reading):
+    cdef bint _holds(self, bint reading, uint32_t least):
         if self.error is not None or self.closed:
             return True
         if reading:
-            return self.rx.available() > 0 or self.peer_has(SENDING_DONE)
-        return self.peer_has(CLOSED) or self.room() > 0
+            return self.rx.available() >= least or self.peer_has(SENDING_DONE)
+        return self.peer_has(CLOSED) or self.room() >= least
 
-    cdef bint _spin(self, bint reading) except -1:
+    cdef bint _spin(self, bint reading, uint32_t least=1) except -1:
+        """Poll until ``least`` bytes can be read (or sent), as long as the policy allows."""
         cdef CompletionQueue cq = self.qp.cq
         cdef int64_t started
         cdef uint64_t woken = cq.wakes
         cq.flush()
-        if self._holds(reading):
+        if self._holds(reading, least):
             return True
         if not cq.may_spin():
             cq.will_park()
@@ -494,7 +495,7 @@ cdef class RingPipe(Connection):
         # One look first that needs neither the clock nor to give up the GIL: a busy peer has often answered already.
         if cq.poll():
             cq.schedule()
-            if self._holds(reading):
+            if self._holds(reading, least):
                 cq.spin_hits += 1
                 return True
             if cq.wakes != woken:
@@ -502,13 +503,13 @@ cdef class RingPipe(Connection):
             cq.flush()
         started = clock_ns()
         while cq.spin_once(started + cq.spin_ns):
-            if self._holds(reading):
+            if self._holds(reading, least):
                 cq.spin_paid(started)
                 return True
             if cq.wakes != woken:
                 return False        # it was for somebody else of this loop: let them run
             cq.flush()
-        if not self._holds(reading):
+        if not self._holds(reading, least):
             cq.spin_wasted()
             cq.will_park()
             return False
