@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout
+from .service import Kind, Method, Service, method
 
-__all__ = ["Code", "RpcCancelled", "RpcError", "RpcTimeout"]
+__all__ = ["Code", "Kind", "Method", "RpcCancelled", "RpcError", "RpcTimeout", "Service", "method"]

@@ -1,0 +1,205 @@
+"""From the payload of a call to the arguments of its handler, checked, with errors that name the argument."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import msgpack
+
+from .codec import Encoding, Shape, explain, too_long, wire_type
+from .errors import Code, RpcError
+from .signature import NO_DEFAULT, Parameter, Signature
+
+if TYPE_CHECKING:
+    from .codec import Buffer
+
+    Arguments = tuple[list[Any], dict[str, Any]]
+
+__all__ = ["Decode", "arguments_decoder"]
+
+_RAW = int(Encoding.RAW)
+_MSGPACK = int(Encoding.MSGPACK)
+_KEYWORDS = int(Encoding.KEYWORDS)
+
+_PLACE = re.compile(r"\[(\d+)\]")
+_COUNT = re.compile(r"Expected `array` of .*length \d+, got (\d+)")
+
+
+class Decode:
+    """The arguments of one method. Everything that does not depend on a call is worked out here, once.
+
+    :raises TypeError: values of a parameter's type cannot be decoded.
+    """
+
+    __slots__ = (
+        "_by_keyword",
+        "_by_position",
+        "_holes",
+        "_keyword_only",
+        "_limit",
+        "_name",
+        "_parameters",
+        "_positional",
+        "_shapes",
+    )
+
+    def __init__(self, name: str, signature: Signature, limit: int) -> None:
+        self._name = name
+        self._parameters = signature.parameters
+        self._shapes: dict[str, Shape] = {}
+        for p in signature.parameters:
+            try:
+                self._shapes[p.name] = Shape(p.hint, limit)
+            except TypeError as exc:
+                raise TypeError(f"{name}: parameter {p.name!r}: {exc}") from exc
+        self._positional = [p for p in signature.parameters if not p.keyword_only]
+        self._keyword_only = [p for p in signature.parameters if p.keyword_only]
+        # Where the context and the caller's items go; the endpoint puts them there.
+        self._holes = sorted(i for i in (signature.context_index, signature.stream_index) if i >= 0)
+        limited = any(shape.limit is not None for shape in self._shapes.values())
+        self._limit = limit if limited else None
+        self._by_position = msgpack.Decoder(_record(self._positional)).decode
+        self._by_keyword = msgpack.Decoder(tuple[list[msgspec.Raw], dict[str, msgspec.Raw]]).decode
+
+    def __call__(self, encoding: int, payload: Buffer) -> Arguments:
+        """(positional, by keyword); None stands where the context and the stream belong.
+
+        :raises RpcError: ``INVALID_ARGUMENT`` naming the argument, ``RESOURCE_EXHAUSTED``.
+        """
+        args: list[Any]
+        kwargs: dict[str, Any] = {}
+        try:
+            if encoding == _RAW:
+                args = self._from_raw(payload)
+            elif self._limit is not None and len(payload) > self._limit:
+                raise too_long(len(payload), self._limit)
+            elif encoding == _MSGPACK:
+                args = list(msgspec.structs.astuple(self._by_position(payload)))
+                if self._keyword_only:
+                    self._fill({}, self._keyword_only)
+            elif encoding == _KEYWORDS:
+                args, kwargs = self._from_keywords(payload)
+            else:
+                raise msgspec.DecodeError(f"encoding {encoding} is not known")
+        except Exception as exc:
+            raise self._explained(exc) from exc
+        for index in self._holes:
+            args.insert(index, None)
+        return args, kwargs
+
+    def _from_raw(self, payload: Buffer) -> list[Any]:
+        if not self._positional:
+            raise self._wrong(f"takes {self._count()}, got 1")
+        first, *rest = self._positional
+        value = self._one(first, _RAW, payload)
+        self._fill({}, self._keyword_only)
+        return [value, *self._fill({}, rest)]
+
+    def _from_keywords(self, payload: Buffer) -> Arguments:
+        given, named = self._by_keyword(payload)
+        if len(given) > len(self._positional):
+            raise self._wrong(f"takes {self._count()}, got {len(given)} by position")
+        values: dict[str, Any] = {}
+        for p, raw in zip(self._positional, given, strict=False):
+            values[p.name] = self._one(p, _MSGPACK, memoryview(raw))
+        for name, raw in named.items():
+            known = self._shapes.get(name)
+            if known is None:
+                raise self._wrong(f"has no argument '{name:.64}'; it takes {self._count()}")
+            if name in values:
+                raise self._wrong(f"argument '{name}' is given twice, by position and by keyword")
+            p = next(p for p in self._parameters if p.name == name)
+            if p.positional_only:
+                raise self._wrong(f"argument '{name}' is given by position only")
+            values[name] = self._one(p, _MSGPACK, memoryview(raw))
+        args = self._fill(values, self._positional)
+        self._fill(values, self._keyword_only)
+        return args, {p.name: values[p.name] for p in self._keyword_only if p.name in values}
+
+    def _one(self, p: Parameter, encoding: int, payload: Buffer) -> Any:
+        try:
+            return self._shapes[p.name].value(encoding, payload)
+        except Exception as exc:
+            raise explain(exc, lambda below: f"{self._name}: argument '{p.name}{below}'") from exc
+
+    def _fill(self, values: dict[str, Any], parameters: list[Parameter]) -> list[Any]:
+        """The values of ``parameters``, defaults for what is not given."""
+        missing = [p.name for p in parameters if p.default is NO_DEFAULT and p.name not in values]
+        if missing:
+            raise self._wrong(f"argument '{missing[0]}' is missing; it takes {self._count()}")
+        return [values.get(p.name, p.default) for p in parameters]
+
+    def _count(self) -> str:
+        if not self._parameters:
+            return "no arguments"
+        return f"({', '.join(map(str, self._parameters))})"
+
+    def _wrong(self, text: str) -> RpcError:
+        return RpcError(Code.INVALID_ARGUMENT, f"{self._name}: {text}")
+
+    def _explained(self, exc: Exception) -> RpcError:
+        if isinstance(exc, RpcError) and exc.message.startswith(self._name):
+            return exc
+
+        def path(below: str) -> str:
+            """msgspec counts: ``[1].x`` is field x of the second argument."""
+            if (match := _PLACE.match(below)) and int(match[1]) < len(self._positional):
+                return (
+                    f"{self._name}: argument '{self._positional[int(match[1])].name}{below[match.end() :]}'"
+                )
+            return f"{self._name}: arguments{below}"
+
+        if isinstance(exc, msgspec.ValidationError) and (match := _COUNT.fullmatch(str(exc))):
+            return self._wrong(f"takes {self._count()}, got {match[1]} argument{'s' * (match[1] != '1')}")
+        return explain(exc, path)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _record(parameters: list[Parameter]) -> type[msgspec.Struct]:
+    """A type whose MessagePack form is the array of the positional arguments."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for i, p in enumerate(parameters):
+        hint = wire_type(p.hint)
+        if p.default is NO_DEFAULT:
+            fields.append((f"a{i}", hint))
+        else:
+            fields.append((f"a{i}", hint, msgspec.field(default_factory=functools.partial(_same, p.default))))
+    return msgspec.defstruct("arguments", fields, array_like=True, forbid_unknown_fields=True)
+
+
+def arguments_decoder(name: str, signature: Signature, limit: int) -> Callable[[int, Buffer], Arguments]:
+    """A function from (encoding, payload) to (positional arguments, arguments by keyword).
+
+    :raises TypeError: values of a parameter's type cannot be decoded.
+    """
+    general = Decode(name, signature, limit)
+    if len(signature.parameters) != 1 or signature.context_index >= 0 or signature.stream_index >= 0:
+        return general
+    only = signature.parameters[0]
+    if only.keyword_only:
+        return general
+    # The calls that must cost next to nothing: one bytes-like argument.
+    if only.hint is bytes:
+
+        def only_bytes(encoding: int, payload: Buffer) -> Arguments:
+            if encoding == 0:
+                return [payload if type(payload) is bytes else bytes(payload)], {}
+            return general(encoding, payload)
+
+        return only_bytes
+    if only.hint is memoryview:
+
+        def only_view(encoding: int, payload: Buffer) -> Arguments:
+            if encoding == 0:
+                return [memoryview(payload)], {}
+            return general(encoding, payload)
+
+        return only_view
+    return general

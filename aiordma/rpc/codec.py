@@ -1,0 +1,344 @@
+"""Values and bytes: what arguments, results and stream items look like on the wire.
+
+Two forms. A bytes-like value that travels alone is sent as it is (``RAW``): no copy, no framing, nothing to
+parse. Everything else is MessagePack by msgspec, checked against the annotated type while it is decoded, so
+that a handler never sees a value of another type than it asked for. No pickle: decoding builds the annotated
+types and builtins, and runs no code of the peer's choosing.
+
+A peer cannot make decoding expensive. Nesting ends in an error at the interpreter's recursion limit, a length
+is believed only as far as there are bytes behind it, and where the type may hold containers (in which a byte
+of MessagePack becomes up to 64 bytes of Python objects) a payload above ``MAX_STRUCTURED_BYTES`` is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import logging
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import msgpack
+
+from .errors import Code, RpcError
+
+if TYPE_CHECKING:
+    Buffer = bytes | bytearray | memoryview
+
+__all__ = [
+    "MAX_STRUCTURED_BYTES",
+    "Encoding",
+    "Shape",
+    "decode_result",
+    "describe_type",
+    "encode_arguments",
+    "encode_value",
+    "explain",
+    "shape_of",
+]
+
+#: Largest MessagePack payload that is decoded into containers, in bytes. Bytes-like values have no limit of
+#: their own (the channel's ``max_message_bytes`` bounds them).
+MAX_STRUCTURED_BYTES: Final = 4 << 20
+
+_log = logging.getLogger("aiordma.rpc")
+_encode = msgpack.Encoder().encode
+_PATH = re.compile(r" - at `\$([^`]*)`$")
+
+
+class Encoding(enum.IntEnum):
+    """The ``encoding`` byte of a message."""
+
+    #: One bytes-like value, as it is.
+    RAW = 0
+    #: MessagePack: a value; for arguments an array of the positional ones.
+    MSGPACK = 1
+    #: MessagePack, arguments only: an array of the positional ones, then a map of those by keyword.
+    KEYWORDS = 2
+
+
+_RAW: Final = int(Encoding.RAW)
+_MSGPACK: Final = int(Encoding.MSGPACK)
+_KEYWORDS: Final = int(Encoding.KEYWORDS)
+
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+
+
+def _is_any_buffer(hint: Any) -> bool:
+    """Whether ``hint`` is ``collections.abc.Buffer`` (of Python 3.12 or of typing_extensions)."""
+    return getattr(hint, "__name__", "") == "Buffer" and getattr(hint, "__module__", "") in (
+        "collections.abc",
+        "typing_extensions",
+    )
+
+
+def _as_bytes(payload: Buffer) -> bytes:
+    return payload if type(payload) is bytes else bytes(payload)
+
+
+def _as_is(payload: Buffer) -> Buffer:
+    return payload
+
+
+class Shape:
+    """What is known of one type whose values travel: built once, used for every value.
+
+    :param hint: the annotation; ``Any`` takes everything.
+    :raises TypeError: values of this type cannot be checked or decoded; the message says why.
+    """
+
+    __slots__ = ("decode", "from_raw", "hint", "limit", "text")
+
+    #: Makes the value of a RAW payload; None when the type has no bytes-like values.
+    from_raw: Callable[[Buffer], Any] | None
+    #: Makes the value of a MessagePack payload.
+    decode: Callable[[Buffer], Any]
+    #: Longest MessagePack payload, in bytes; None where the type cannot hold containers.
+    limit: int | None
+
+    def __init__(self, hint: Any, limit: int = MAX_STRUCTURED_BYTES) -> None:
+        self.hint = hint
+        self.text = describe_type(hint)
+        wire = wire_type(hint)
+        self.limit = limit if _holds_containers(wire) else None
+        self.decode = msgpack.Decoder(wire).decode
+        self.from_raw = _raw_maker(hint, wire)
+
+    def value(self, encoding: int, payload: Buffer) -> Any:
+        """The value in ``payload``.
+
+        :raises msgspec.ValidationError: another type, or a constraint is not met.
+        :raises msgspec.DecodeError, RecursionError: not MessagePack; nested too deeply.
+        :raises RpcError: ``RESOURCE_EXHAUSTED``, the payload is longer than ``limit``.
+        """
+        if encoding == _RAW:
+            if self.from_raw is None:
+                raise msgspec.ValidationError(f"Expected `{self.text}`, got `bytes`")
+            return self.from_raw(payload)
+        if encoding != _MSGPACK:
+            raise msgspec.DecodeError(f"encoding {encoding} is not known")
+        if self.limit is not None and len(payload) > self.limit:
+            raise too_long(len(payload), self.limit)
+        return self.decode(payload)
+
+
+def too_long(length: int, limit: int) -> RpcError:
+    return RpcError(
+        Code.RESOURCE_EXHAUSTED,
+        f"a structured value of {length} bytes, at most {limit} are decoded; "
+        "send bulk data as bytes, or as a stream of smaller items",
+    )
+
+
+def wire_type(hint: Any) -> Any:
+    """The type that msgspec is to decode for ``hint``.
+
+    :raises TypeError: msgspec cannot check values of it.
+    """
+    plain, members = _unwrap(hint)
+    if all(_is_any_buffer(m) or m in (*_BYTES_LIKE, types.NoneType) for m in members) and any(
+        _is_any_buffer(m) or m in _BYTES_LIKE for m in members
+    ):
+        # msgspec takes one bytes-like type in a union, and does not know Buffer. A view needs no copy.
+        kinds = [m for m in members if m is not types.NoneType]
+        if len(kinds) > 1 or _is_any_buffer(kinds[0]):
+            return memoryview | None if types.NoneType in members else memoryview
+    try:
+        for part in _parts(msgspec.inspect.type_info(hint)):
+            if isinstance(part, msgspec.inspect.CustomType):
+                raise TypeError(
+                    f"values of {describe_type(part.cls)} cannot be checked; use a dataclass, a "
+                    "msgspec.Struct, a TypedDict or builtin types"
+                )
+    except TypeError as exc:
+        raise TypeError(f"type {describe_type(plain)}: {exc}") from exc
+    return hint
+
+
+def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """``hint`` without ``Annotated``, and the members of its union (itself when it is none)."""
+    while typing.get_origin(hint) is typing.Annotated:
+        hint = hint.__origin__
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return hint, typing.get_args(hint)
+    return hint, (types.NoneType if hint is None else hint,)
+
+
+def _raw_maker(hint: Any, wire: Any) -> Callable[[Buffer], Any] | None:
+    if hint is Any or hint is object:
+        return _as_bytes
+    if wire is not hint:
+        return _as_is
+    plain, members = _unwrap(hint)
+    kind = next((kind for kind in _BYTES_LIKE if any(_unwrap(m)[0] is kind for m in members)), None)
+    if kind is None:
+        return None
+    if hint is plain and kind in members:
+        return _as_bytes if kind is bytes else kind
+    # With constraints (Annotated[bytes, Meta(max_length=...)]): the same checks as for MessagePack.
+    return lambda payload: msgspec.convert(kind(payload), hint)
+
+
+def _parts(info: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
+    """``info`` and every type that it is made of, each once."""
+    seen: set[int] = set()
+    todo: list[Any] = [info]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, tuple):
+            todo.extend(part)
+        elif isinstance(part, msgspec.inspect.Field):
+            todo.append(part.type)
+        elif isinstance(part, msgspec.inspect.Type) and id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            todo.extend(getattr(part, name) for name in getattr(part, "__struct_fields__", ()))
+
+
+_SCALARS = tuple(
+    getattr(msgspec.inspect, f"{name}Type")
+    for name in (
+        "None Bool Int Float Str Bytes ByteArray MemoryView DateTime Time Date TimeDelta UUID Decimal Enum "
+        "Literal Union"
+    ).split()
+)
+
+
+def _holds_containers(wire: Any) -> bool:
+    return not all(isinstance(part, _SCALARS) for part in _parts(msgspec.inspect.type_info(wire)))
+
+
+def describe_type(hint: Any) -> str:
+    """``hint`` as it is written in a program: ``list[int]``, ``Point | None``."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " | ".join("None" if m is types.NoneType else describe_type(m) for m in typing.get_args(hint))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return describe_type(hint.__origin__)
+    if isinstance(origin, type) and arguments:
+        inner = ", ".join("..." if a is Ellipsis else describe_type(a) for a in arguments)
+        return f"{origin.__qualname__}[{inner}]"
+    if isinstance(hint, type):
+        return hint.__qualname__.rpartition("<locals>.")[2]
+    return str(hint).replace("typing.", "")
+
+
+# ---- to the wire -------------------------------------------------------------------------------------------
+
+
+def _flat(view: memoryview) -> Buffer:
+    """``view`` as one run of bytes; copied only when its memory is not one."""
+    if not view.c_contiguous:
+        return view.tobytes()
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def encode_value(value: object) -> tuple[int, Buffer]:
+    """A result or a stream item as (encoding, payload). Bytes-like values are not copied.
+
+    :raises TypeError: values of this type (or of one inside it) cannot travel.
+    """
+    kind = type(value)
+    if kind is bytes or kind is bytearray:
+        return _RAW, value  # type: ignore[return-value]
+    if kind is memoryview:
+        return _RAW, _flat(value)  # type: ignore[arg-type]
+    return _MSGPACK, _pack(value)
+
+
+def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[int, Buffer]:
+    """The arguments of a call as (encoding, payload). One bytes-like argument alone is not copied.
+
+    :raises TypeError: an argument cannot travel.
+    """
+    if kwargs:
+        return _KEYWORDS, _pack((args, kwargs))
+    if len(args) == 1:
+        value = args[0]
+        kind = type(value)
+        if kind is bytes or kind is bytearray:
+            return _RAW, value
+        if kind is memoryview:
+            return _RAW, _flat(value)
+    return _MSGPACK, _pack(args)
+
+
+def _pack(value: object) -> bytes:
+    try:
+        return _encode(value)
+    except (TypeError, OverflowError, ValueError, BufferError, RecursionError) as exc:
+        raise TypeError(
+            f"{describe_type(type(value))} cannot be sent: {exc}; use builtin types, dataclasses, "
+            "msgspec.Struct or TypedDict, and bytes or a contiguous memoryview for bulk data"
+        ) from exc
+
+
+# ---- from the wire -----------------------------------------------------------------------------------------
+
+
+def explain(exc: Exception, path: Callable[[str], str]) -> RpcError:
+    """The error to answer with when decoding raised ``exc``.
+
+    :param path: writes a place for people, given msgspec's path below the value: ``".x[0]"`` or ``""``.
+    """
+    if isinstance(exc, RpcError):
+        return RpcError(exc.code, f"{path('')}: {exc.message}", exc.details, exc.metadata)
+    if isinstance(exc, RecursionError):
+        return RpcError(Code.INVALID_ARGUMENT, f"{path('')}: nested too deeply")
+    if isinstance(exc, MemoryError):
+        return RpcError(Code.RESOURCE_EXHAUSTED, f"{path('')}: no memory to decode it")
+    if isinstance(exc, (msgspec.MsgspecError, ValueError, TypeError)):
+        text = str(exc)
+        below = ""
+        if match := _PATH.search(text):
+            below, text = match[1], text[: match.start()]
+        return RpcError(Code.INVALID_ARGUMENT, f"{path(below)}: {text[:1].lower()}{text[1:]}")
+    # The type's own code (a __post_init__) failed in a way that is no verdict on the value.
+    _log.error("decoding %s failed", path(""), exc_info=exc)
+    return RpcError(Code.INTERNAL, f"{path('')}: {type(exc).__name__} while it was decoded")
+
+
+_ANY: Final = Shape(Any)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cached_shape(hint: Any) -> Shape:
+    return Shape(hint)
+
+
+def shape_of(hint: Any) -> Shape:
+    """The :class:`Shape` of a type, kept for the next time.
+
+    :raises TypeError: values of this type cannot be decoded.
+    """
+    try:
+        hash(hint)
+    except TypeError:  # constraints that hold a list, say
+        return Shape(hint)
+    return _cached_shape(hint)
+
+
+def decode_result(encoding: int, payload: Buffer, returns: Any = None, where: str = "the result") -> Any:
+    """The value in a result or stream item, for the caller.
+
+    :param returns: the type it must have. None: whatever came, bytes-like values as ``bytes``. With
+        ``memoryview`` a large bytes-like value is not copied.
+    :param where: what it is, for error messages.
+    :raises RpcError: ``INTERNAL``, the value is not of that type; ``RESOURCE_EXHAUSTED``, too long.
+    :raises TypeError: values of the type ``returns`` cannot be decoded.
+    """
+    if encoding == _RAW and (returns is None or returns is bytes):
+        return payload if type(payload) is bytes else bytes(payload)
+    shape = _ANY if returns is None else shape_of(returns)
+    try:
+        return shape.value(encoding, payload)
+    except Exception as exc:
+        error = explain(exc, lambda below: f"{where}{below and ' at ' + below}")
+        if error.code is Code.INVALID_ARGUMENT:
+            # Not the caller's fault: the server answered something else than the caller was promised.
+            error = RpcError(Code.INTERNAL, error.message)
+        raise error from exc
