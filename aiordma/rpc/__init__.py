@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout
+from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
 from .service import Kind, Method, Service, method
 
-__all__ = ["Code", "Kind", "Method", "RpcCancelled", "RpcError", "RpcTimeout", "Service", "method"]
+__all__ = [
+    "ClientCall",
+    "ClientInterceptor",
+    "Code",
+    "Kind",
+    "Method",
+    "RpcCancelled",
+    "RpcError",
+    "RpcTimeout",
+    "ServerCall",
+    "ServerInterceptor",
+    "Service",
+    "method",
+]
