@@ -1,4 +1,4 @@
-"""Interceptors: the outermost is called first, each may change everything, and an unused one costs nothing."""
+"""Interceptors: the outermost is called first, each may change everything, unused ones cost nothing."""
 
 from __future__ import annotations
 
