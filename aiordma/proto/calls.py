@@ -2,8 +2,8 @@
 """The calls of one connection: two machines, the client's and the server's, without I/O.
 
 Messages go in (``receive``), the number of an event comes out, and what belongs to it is in the machine's
-fields until the next message. The methods for sending return the message, or its head where a payload follows;
-the owner hands them to the channel in that order. The rules:
+fields until the next message. The methods for sending return the message, or its head where a payload
+follows; the owner hands them to the channel in that order. The rules:
 
 * **A call is in flight from its CALL to its REPLY**, and every CALL that was accepted gets exactly one REPLY,
   cancelled or not. So the number of calls in flight, which the server grants in its HELLO, bounds what a
@@ -13,9 +13,9 @@ the owner hands them to the channel in that order. The rules:
 * **Ids count up** modulo 2^32; those still in use are passed over. Both ends extend them to 64-bit *serials*,
   by which a GOAWAY says exactly which calls were accepted: all the others were never looked at.
 * **Items cost credit by their bytes** (and ``ITEM_COST`` each). One item may be sent whenever the window is
-  above zero, whatever its size; it may then go below zero. The receiver gives credit back when its application
-  takes an item, half a window at a time. What an application does not take is bounded by a window and one
-  message.
+  above zero, whatever its size; it may then go below zero. The receiver gives credit back when its
+  application takes an item, half a window at a time. What an application does not take is bounded by a
+  window and one message.
 * After its REPLY the server forgets a call. What the client sent before it knew is dropped; about calls that
   never were, or out of turn, it is an error of the peer, which ends the connection.
 
@@ -39,8 +39,6 @@ from .rpc import (
     ITEM,
     ITEM_COST,
     MAX_NAME_BYTES,
-    PING,
-    PONG,
     REPLY,
     Hello,
     RpcMessage,
@@ -303,7 +301,15 @@ class ClientCalls(Calls):
             )
         name = None if method.told else method.name
         return call_head(
-            call.id, call.kind, encoding, method.number, name, deadline_us, call.receive_limit, metadata, trace
+            call.id,
+            call.kind,
+            encoding,
+            method.number,
+            name,
+            deadline_us,
+            call.receive_limit,
+            metadata,
+            trace,
         )
 
     def forget(self, call: Call) -> None:
@@ -342,8 +348,8 @@ class ClientCalls(Calls):
 
     def receive(self, data: bytes | memoryview) -> int:
         """A message arrived. Returns ``NOTHING``, ``HELLO``, ``REPLY``, ``HEADERS``, ``ITEM``, ``CREDIT``,
-        ``GOAWAY``, ``PING`` or ``PONG``; ``call`` and ``message`` have the rest. A REPLY to a cancelled call is
-        reported, too (``call.cancelled``): its credit is free again.
+        ``GOAWAY``, ``PING`` or ``PONG``; ``call`` and ``message`` have the rest. A REPLY to a cancelled call
+        is reported, too (``call.cancelled``): its credit is free again.
 
         :raises RemoteProtocolError: the peer broke the protocol; the connection must end.
         """

@@ -26,8 +26,8 @@ PONG     both       0       that u64, then u64: the answerer's clock in nanoseco
 Metadata entries: ``kind u8 (0 text, 1 bytes), key length u8, value length u16, key, value``. Flags, kinds and
 reserved fields without a meaning are refused: a newer peer has to be told our version, not guessed at.
 
-The trace block (id, and four clock values in nanoseconds whose meaning the tracing decides) is carried and not
-read here.
+The trace block (id, and four clock values in nanoseconds whose meaning the tracing decides) is carried and
+not read here.
 
 Compiled as well (``rpc.pxd``), on the rules of ``cursor.py``.
 """
@@ -105,7 +105,20 @@ _pack_call = _CALL.pack
 _unpack_header = _HEADER.unpack_from
 
 # Codes of an end that a message may carry (gRPC's 0 to 16 and room for newer ones).
-_NAMES = ("?", "HELLO", "CALL", "REPLY", "HEADERS", "ITEM", "END", "CREDIT", "CANCEL", "GOAWAY", "PING", "PONG")
+_NAMES = (
+    "?",
+    "HELLO",
+    "CALL",
+    "REPLY",
+    "HEADERS",
+    "ITEM",
+    "END",
+    "CREDIT",
+    "CANCEL",
+    "GOAWAY",
+    "PING",
+    "PONG",
+)
 _FLAGS = (0, 0, 31, 15, 0, 1, 0, 0, 0, 0, 0, 0)
 
 
@@ -138,7 +151,9 @@ def encode_metadata(metadata: Mapping[str, str | bytes] | Iterable[tuple[str, st
         if not isinstance(key, str):
             raise TypeError(f"metadata key {key!r}: must be a str")
         if not key or len(key) > 255 or not key.isascii() or not key.isprintable() or key != key.lower():
-            raise ValueError(f"metadata key {key!r}: must be 1 to 255 printable ASCII characters in lower case")
+            raise ValueError(
+                f"metadata key {key!r}: must be 1 to 255 printable ASCII characters in lower case"
+            )
         if isinstance(value, str):
             kind, data = 0, value.encode()
         elif isinstance(value, (bytes, bytearray, memoryview)):
@@ -408,7 +423,9 @@ class RpcMessage:
                 at = self._need(message, at, TRACE_BYTES, size)
                 self.trace = bytes(message[at - TRACE_BYTES : at])
         if (flags & FLAG_WINDOW != 0) != (self.extra & 1):
-            raise RemoteProtocolError(f"CALL: kind {self.extra} and flags 0x{flags:02x} contradict each other")
+            raise RemoteProtocolError(
+                f"CALL: kind {self.extra} and flags 0x{flags:02x} contradict each other"
+            )
         self.payload = message[at:]
         return CALL
 
@@ -469,7 +486,9 @@ class RpcMessage:
             at = self._need(message, at, 4, size)
             length = _U32.unpack_from(message, at - 4)[0]
             if length > MAX_DETAILS_BYTES:
-                raise RemoteProtocolError(f"REPLY: details of {length} bytes; {MAX_DETAILS_BYTES} are allowed")
+                raise RemoteProtocolError(
+                    f"REPLY: details of {length} bytes; {MAX_DETAILS_BYTES} are allowed"
+                )
             at = self._need(message, at, length, size)
             self.details = bytes(message[at - length : at])
         self.payload = b""
