@@ -67,6 +67,7 @@ cdef class ServerCalls(Calls):
     cdef list _targets
     cdef list _names
     cdef public object target
+    cdef public long long seen
 
     @cython.locals(kind=int, message=RpcMessage, call=Call)
     cpdef int receive(self, data) except -1

@@ -419,6 +419,8 @@ class ServerCalls(Calls):
         #: what the owner has bound to the numbers of methods
         self._targets: list[object] = [None]
         self._names: list[str] = [""]
+        #: serial of the last call that came; `serial` is that of the last one before our GOAWAY
+        self.seen = 0
         #: CALL: what is bound to its method; None: ``message.name`` is to be looked up, then ``bind()``
         self.target: object = None
 
@@ -453,7 +455,7 @@ class ServerCalls(Calls):
         call = self.calls.get(message.call_id)
         if call is None:
             # Replied to already, or refused by our GOAWAY; but not one that never was.
-            if (self.serial - message.call_id) & _ID_MASK >= 0x80000000 or not self.serial:
+            if (self.seen - message.call_id) & _ID_MASK >= 0x80000000 or not self.seen:
                 raise RemoteProtocolError(f"a message for call {message.call_id}, which never was")
             return NOTHING
         self.call = call
@@ -480,12 +482,13 @@ class ServerCalls(Calls):
         message = self.message
         if self.peer is None:
             raise RemoteProtocolError("the client's first message is no HELLO")
-        step = (message.call_id - self.serial) & _ID_MASK
+        step = (message.call_id - self.seen) & _ID_MASK
         if step == 0 or step >= 0x80000000:
-            raise RemoteProtocolError(f"call {message.call_id} after call {self.serial & _ID_MASK}")
+            raise RemoteProtocolError(f"call {message.call_id} after call {self.seen & _ID_MASK}")
+        self.seen += step
         if self.leaving:
             return NOTHING
-        self.serial += step
+        self.serial = self.seen
         if len(self.calls) >= self.own.calls:
             raise RemoteProtocolError(f"more calls in flight than the {self.own.calls} that are allowed")
         if message.call_id in self.calls:

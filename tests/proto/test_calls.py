@@ -83,6 +83,10 @@ class _Machines(RuleBasedStateMachine):
         if (message := self.client.cancel(self.pick(self.mine, data), 1)) is not None:
             self.to_server.append(message)
 
+    @rule(number=st.integers(0, (1 << 64) - 1))
+    def ping(self, number: int) -> None:
+        self.to_server.append(self.rpc.ping_message(number))
+
     @precondition(lambda self: self.to_client)
     @rule()
     def client_receives(self) -> None:
@@ -98,6 +102,8 @@ class _Machines(RuleBasedStateMachine):
             assert not call.cancelled
             assert int(payload) == call.serial
             self.unread.setdefault((call.serial, True), []).append(len(payload))
+        elif event == self.rpc.PONG:
+            assert self.client.message.clock_ns == self.client.message.number ^ 1
         elif event == self.rpc.GOAWAY:
             for refused in self.client.refused:
                 self.mine.remove(refused)
@@ -129,6 +135,8 @@ class _Machines(RuleBasedStateMachine):
         elif event == self.rpc.ITEM:
             assert int(payload) == call.serial
             self.unread.setdefault((call.serial, False), []).append(len(payload))
+        elif event == self.rpc.PING:
+            self.to_client.append(self.server.pong(self.server.message.number ^ 1))
 
     @precondition(lambda self: self.theirs)
     @rule(data=st.data(), well=st.booleans())
@@ -237,11 +245,11 @@ def test_names_beyond_the_table_are_always_sent(core: Any) -> None:
 
 def test_ids_in_use_are_passed_over_and_serials_never_wrap(core: Any) -> None:
     client, server = pair(core)
-    client.serial = server.serial = (1 << 32) - 2
+    client.serial = server.seen = (1 << 32) - 2
     old, head = call_message(core, client)
     server.receive(head)
-    for machine in (client, server):
-        machine.serial += (1 << 32) - 2
+    client.serial += (1 << 32) - 2
+    server.seen += (1 << 32) - 2
     ids = []
     for _ in range(2):
         call, head = call_message(core, client)
@@ -266,6 +274,19 @@ def test_goaway_tells_which_calls_were_looked_at(core: Any) -> None:
     assert client.receive(server.reply(seen, 0)) == core.rpc.REPLY
     with pytest.raises(Exception, match="after GOAWAY"):
         client.start(0, None)
+
+
+def test_goaway_lets_what_is_on_its_way_pass(core: Any) -> None:
+    client, server = pair(core)
+    assert client.receive(server.goaway(14, "bye")) == core.rpc.GOAWAY
+    for message in (
+        core.rpc.call_head(1, core.rpc.BIDI, 0, 1, b"m", window=100),
+        core.rpc.item_head(1, 0),
+        core.rpc.cancel_message(1, 1),
+    ):
+        assert server.receive(message) == core.calls.NOTHING
+    with pytest.raises(Exception, match="never was"):
+        server.receive(core.rpc.cancel_message(2, 1))
 
 
 def test_a_late_reply_frees_the_call_and_is_marked(core: Any) -> None:
