@@ -17,11 +17,18 @@ import anyio
 
 from . import peers
 from .dial import dial, resolve
-from .errors import Code, CompletionError, FallbackReason, LinkError, NegotiationError, VerbsError
+from .errors import (
+    Code,
+    CompletionError,
+    FallbackReason,
+    LinkError,
+    NegotiationError,
+    RemoteProtocolError,
+    VerbsError,
+)
 from .proto import clc
 from .proto.events import Accepted, Confirmed, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
 from .proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
-from .proto.proof import accept_proof
 from .tls import TlsLayer
 from .wire import Carrier, Wire
 
@@ -279,7 +286,7 @@ def _proves(accept: clc.Accept, proposal: clc.Proposal) -> bool:
     # proves an Accept for a link that exists.
     if not accept.is_aiordma or not accept.first_contact:
         return True
-    return accept.proof == accept_proof(proposal.nonce, accept.engine_id)
+    return accept.proof == clc.accept_proof(proposal.nonce, accept.engine_id)
 
 
 async def _listen_with_head_start(
@@ -449,8 +456,10 @@ async def _finish(
             pipe = await work()
         except NegotiationError as error:
             refused = error
-        except (LinkError, VerbsError, CompletionError) as error:
+        except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
             code = Code.TIMEOUT_CONFIRM_LINK if isinstance(error, LinkError) else Code.DEVICE_FAILURE
+            if isinstance(error, RemoteProtocolError):
+                code = Code.PROTOCOL_VIOLATION
             events.extend(handshake.broken(code, str(error), wire.now()))
 
     async def listen(scope: anyio.CancelScope) -> None:
