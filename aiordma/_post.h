@@ -42,13 +42,6 @@ static inline void aio_chain_write(struct aio_chain *chain, uint64_t wr_id, uint
 	wr->wr.rdma.rkey = rkey;
 }
 
-static inline void aio_chain_read(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
-				  uint32_t lkey, unsigned int flags, uint64_t remote_addr, uint32_t rkey)
-{
-	aio_chain_write(chain, wr_id, addr, length, lkey, flags, remote_addr, rkey);
-	chain->wr[chain->length - 1].opcode = IBV_WR_RDMA_READ;
-}
-
 /* with_imm = 0 is for iWARP, which has no immediate data: there the same 32 bits lead the message itself. */
 static inline void aio_chain_send(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
 				  uint32_t lkey, unsigned int flags, int with_imm, uint32_t imm)
@@ -61,6 +54,21 @@ static inline void aio_chain_send(struct aio_chain *chain, uint64_t wr_id, uint6
 	} else {
 		wr->opcode = IBV_WR_SEND;
 	}
+}
+
+/* One request of a chain as a chain of its own, which must stay where it is: it points into itself. */
+static inline void aio_chain_take(const struct aio_chain *chain, int at, struct aio_chain *single)
+{
+	single->length = 1;
+	single->wr[0] = chain->wr[at];
+	single->sge[0] = chain->sge[at];
+	single->wr[0].next = NULL;
+	single->wr[0].sg_list = &single->sge[0];
+}
+
+static inline uint64_t aio_wr_remote_addr(const struct aio_chain *single)
+{
+	return single->wr[0].wr.rdma.remote_addr;
 }
 
 static inline uint32_t aio_chain_bytes(const struct aio_chain *chain)

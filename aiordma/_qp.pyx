@@ -13,7 +13,6 @@ import random
 from collections import deque
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
 
 from ._cq cimport CompletionQueue, Endpoint, Starving
 from ._verbs cimport (
@@ -43,25 +42,29 @@ cdef extern from "<arpa/inet.h>" nogil:
 logger = logging.getLogger("aiordma.link")
 
 cdef enum:
-    KIND_RECEIVE = 0
-    KIND_SEND = 1
-    KIND_KEEPALIVE = 2
-    CDC_TYPE = 0xFE
     CDC_BYTES = 44
-    CHANNEL_FIRST = 0xC0        # messages of channels (_channel.pyx): 12 bytes of header at least
-    CHANNEL_LAST = 0xCF
-    CHANNEL_HEADER_BYTES = 12
-    LONG_LEAD = 4               # in front of every long message, for iWARP
     ANNOUNCE_ACK = 0x0A
     LONG_POST_BYTES = 16384
 
 
-cdef class Connection(Starving):
-    cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
-        return self.on_broken(RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
+cdef class Hook:
+    cdef int post(self, aio_chain *chain) except -1:
+        raise NotImplementedError
 
-    cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1:
-        return self.on_broken(RemoteProtocolError("the peer broke the protocol: a message of a channel for something else"))
+    cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1:
+        raise NotImplementedError
+
+    cdef int end(self) except -1:
+        raise NotImplementedError
+
+
+cdef bint is_announced_ack(unsigned char first) noexcept:
+    return first & 0xf == ANNOUNCE_ACK and first != CDC_TYPE
+
+
+cdef class Connection(Starving):
+    cdef int on_message(self, const unsigned char *message, uint32_t length) except -1:
+        raise NotImplementedError
 
     cdef int flush(self) except -1:
         raise NotImplementedError
@@ -71,6 +74,9 @@ cdef class Connection(Starving):
 
     cdef int on_broken(self, object reason) except -1:
         raise NotImplementedError
+
+    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
+        return False
 
 
 cdef class QueuePair(Endpoint):
@@ -104,33 +110,6 @@ cdef class QueuePair(Endpoint):
         self.line = deque()
         self.fragments = deque()
         cq.attach(self)
-
-    def __dealloc__(self):
-        free(self.long_until)
-        if self.long_slots == 0:
-            free(self.long_memory)
-
-    def prepare_long(self, uint32_t message_bytes, uint64_t addr=0, uint32_t lkey=0, uint32_t slots=0) -> None:
-        """Have room to build messages of up to ``message_bytes``. Where the device does not take them inline:
-
-        :param addr, lkey: registered memory for ``slots`` of them, of :meth:`long_slot_bytes` each.
-        """
-        if self.long_memory != NULL:
-            return
-        self.long_bytes = message_bytes + LONG_LEAD
-        if addr:
-            self.long_until = <uint32_t *>calloc(slots, sizeof(uint32_t))
-            if self.long_until == NULL:
-                raise MemoryError
-            self.long_memory, self.long_lkey, self.long_slots = <unsigned char *><uintptr_t>addr, lkey, slots
-        else:
-            self.long_memory = <unsigned char *>malloc(self.long_bytes)
-            if self.long_memory == NULL:
-                raise MemoryError
-
-    @staticmethod
-    def long_slot_bytes(uint32_t message_bytes) -> int:
-        return (message_bytes + LONG_LEAD + 63) & ~63
 
     def start(self) -> None:
         """Post all receives. Must be done before the peer may send (before the QP goes to RTR)."""
@@ -209,41 +188,6 @@ cdef class QueuePair(Endpoint):
                        self.with_imm, imm)
         self.messages_sent += 1
 
-    cdef unsigned char *long_room(self) noexcept:
-        """Where the next long message is to be built; NULL: nowhere until sends complete."""
-        cdef uint32_t slot
-        if self.long_slots == 0:
-            return self.long_memory + LONG_LEAD
-        slot = self.longs_sent % self.long_slots
-        if <int>(self.sq_retired - self.long_until[slot]) < 0:
-            return NULL
-        return self.long_memory + <uint64_t>slot * ((self.long_bytes + 63) & ~63) + LONG_LEAD
-
-    cdef int send_long(self, unsigned char *room, uint32_t length) except -1:
-        """Send the message built in long_room(). The caller has checked the credit."""
-        cdef aio_chain chain
-        cdef uint32_t slot, imm = <uint32_t>self.window.send()
-        cdef unsigned int flags
-        cdef bint signal = False
-        if self.long_slots:
-            slot = self.longs_sent % self.long_slots
-            # Twice a round is enough to get the slots back, and often enough that the slots never run out for good.
-            signal = slot == self.long_slots - 1 or slot == self.long_slots >> 1
-            self.long_until[slot] = self.sq_posted + 1
-            self.longs_sent += 1
-        flags = self.next_flags(signal)
-        if not self.with_imm:
-            room -= 4
-            room[0], room[1], room[2], room[3] = imm >> 24, (imm >> 16) & 0xff, (imm >> 8) & 0xff, imm & 0xff
-            length += 4
-        if length <= self.max_inline:
-            flags |= IBV_SEND_INLINE
-        chain.length = 0
-        aio_chain_send(&chain, self._send_id(&chain), <uint64_t><uintptr_t>room, length, self.long_lkey, flags, self.with_imm,
-                       imm)
-        self.messages_sent += 1
-        return self.post(&chain)
-
     cdef uint64_t _send_id(self, aio_chain *chain) noexcept:
         # The position after this WR: its completion retires everything up to here.
         return self.tag | (<uint64_t>KIND_SEND << 28) | ((self.sq_posted + chain.length + 1) & 0xfffffff)
@@ -260,6 +204,8 @@ cdef class QueuePair(Endpoint):
     cdef int post(self, aio_chain *chain) except -1:
         cdef int posted = 0
         cdef int rc
+        if self.hook is not None:
+            return self.hook.post(chain)
         if aio_chain_bytes(chain) < LONG_POST_BYTES:
             rc = aio_chain_post(self.qp, chain, &posted)
         else:
@@ -336,25 +282,18 @@ cdef class QueuePair(Endpoint):
 
     cdef int flush(self) except -1:
         cdef Connection connection
-        cdef int verdict
         if self.flushing:
             return 0
         self.flushing = True
         try:
             while self.line and not self.failed:
                 connection = self.line[0]
-                verdict = connection.flush()
-                if verdict == 0:
+                if not connection.flush():
                     # It stays first; acks or completions of sends bring us back here.
                     self.credit_waits += 1
                     break
-                if not self.line or self.line[0] is not connection:
-                    continue        # a callback of its user ended it
-                if verdict == 2:
-                    self.line.rotate(-1)
-                else:
-                    self.line.popleft()
-                    connection.queued = False
+                self.line.popleft()
+                connection.queued = False
         finally:
             self.flushing = False
         return 0
@@ -390,13 +329,11 @@ cdef class QueuePair(Endpoint):
             self.retire_fragments()
         if self.line:
             self.flush()
-        if self.puller is not None:
-            self.puller.on_room()
         self.cq.feed_starved()
         return 0
 
     cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1:
-        """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding fragments until it
+        """Post a chain whose WRITEs read registered memory: it counts among the engine's outstanding fragments until it
         completes, which its last WR therefore signals."""
         aio_chain_signal_last(chain)
         self.sq_unsignalled = 0
@@ -449,41 +386,51 @@ cdef class QueuePair(Endpoint):
             verdict = self.window.receive(imm)
             if verdict < 0:
                 return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
+            if self.hook is not None:
+                return self._give_to_hook(message, length, slot, imm >> 16)
             self.dispatch(message, length)
             if self.failed:
                 return 0
             # Only after the receive is posted again may the peer count on it.
-            announced = message[0] & 0xf == ANNOUNCE_ACK and message[0] != CDC_TYPE
+            announced = is_announced_ack(message[0])
             self._post_receive(slot)
-            if announced:
-                # It is an acknowledgement itself: acknowledging it in turn would go on for ever.
-                self.window.complete_quiet(imm >> 16)
-            else:
-                self.window.complete(imm >> 16)
+            self.finish(announced, imm >> 16)
+        return self.after_receive()
+
+    cdef int finish(self, bint announced, uint32_t seq) except -1:
+        """The message is through: the peer may send one more."""
+        if announced:
+            # It is an acknowledgement itself: acknowledging it in turn would go on for ever.
+            return self.window.complete_quiet(seq)
+        return self.window.complete(seq)
+
+    cdef int after_receive(self) except -1:
         if self.line and self.can_message():
             self.flush()
         return self.ack_if_due()
 
+    cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1:
+        """It takes a copy, and calls dispatch() and finish() when it thinks fit."""
+        self.hook.arrived(message, length, seq)
+        if self.failed:
+            return 0
+        self._post_receive(slot)
+        return self.after_receive()
+
     cdef int dispatch(self, const unsigned char *message, uint32_t length) except -1:
         cdef uint32_t token, index
         cdef object found
-        cdef bint channel = CHANNEL_FIRST <= message[0] <= CHANNEL_LAST
-        if not channel and message[0] != CDC_TYPE:
+        if message[0] != CDC_TYPE:
             self.owner.on_llc(message[:length])
             return 0
-        if channel:
-            if length < CHANNEL_HEADER_BYTES:
-                return self.fail(RemoteProtocolError(f"message of a channel of {length} bytes, shorter than its header"))
-        elif length != CDC_BYTES:
+        if length != CDC_BYTES:
             return self.fail(RemoteProtocolError(f"CDC message of {length} bytes, must be {CDC_BYTES}"))
         token = (<uint32_t>message[4] << 24) | (<uint32_t>message[5] << 16) | (<uint32_t>message[6] << 8) | message[7]
         index = token & 0xffff
         if index < <uint32_t>len(self.connections):
             found = self.connections[index]
             if found is not None and (<Connection>found).token == token:
-                if channel:
-                    return (<Connection>found).on_channel(message, length)
-                return (<Connection>found).on_cdc(message, length)
+                return (<Connection>found).on_message(message, length)
         # A message to a connection that is gone already: it crossed our last one.
         return 0
 
@@ -495,6 +442,8 @@ cdef class QueuePair(Endpoint):
         if self.failed:
             return 0
         self.failed = True
+        if self.hook is not None:
+            self.hook.end()
         self.line.clear()
         self.retire_fragments()
         for found in list(self.connections):

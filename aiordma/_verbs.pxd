@@ -39,16 +39,30 @@ cdef extern from "infiniband/verbs.h" nogil:
         IBV_SEND_SIGNALED
         IBV_SEND_INLINE
         IBV_SEND_SOLICITED
+    cdef enum ibv_wr_opcode:
+        IBV_WR_RDMA_WRITE
+        IBV_WR_RDMA_READ
+    cdef struct ibv_sge:
+        uint64_t addr
+        uint32_t length
+        uint32_t lkey
+    cdef struct ibv_send_wr:
+        uint64_t wr_id
+        int num_sge
+        ibv_wr_opcode opcode
+        unsigned int send_flags
 
 cdef extern from "_post.h" nogil:
     cdef struct aio_chain:
         int length
+        ibv_send_wr *wr         # arrays
+        ibv_sge *sge
     void aio_chain_write(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                          unsigned int flags, uint64_t remote_addr, uint32_t rkey)
-    void aio_chain_read(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
-                        unsigned int flags, uint64_t remote_addr, uint32_t rkey)
     void aio_chain_send(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                         unsigned int flags, int with_imm, uint32_t imm)
+    void aio_chain_take(const aio_chain *chain, int at, aio_chain *single)
+    uint64_t aio_wr_remote_addr(const aio_chain *single)
     uint32_t aio_chain_bytes(const aio_chain *chain)
     void aio_chain_signal_last(aio_chain *chain)
     int aio_chain_post(ibv_qp *qp, aio_chain *chain, int *posted)

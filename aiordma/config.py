@@ -13,6 +13,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from .proto.filter import parse as parse_filter
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -62,6 +64,22 @@ def _power(default: int, bounds: tuple[int, int], text: str) -> Any:
         return _is_int(value, bounds) and value & (value - 1) == 0
 
     return _setting(default, check, f"a power of two from {bounds[0]} to {bounds[1]}", text)
+
+
+def _is_filter(value: Any) -> bool:
+    """:raises ValueError: naming the word of the rules that is wrong."""
+    if isinstance(value, str):
+        parse_filter(value)
+    return value is None or isinstance(value, str)
+
+
+def _require(field: dataclasses.Field[Any], name: str, value: Any) -> None:
+    try:
+        fine = field.metadata["check"](value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r} is not valid: {error}") from None
+    if not fine:
+        raise ValueError(f"{name}={value!r} is not valid: it must be {field.metadata['allowed']}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,12 +171,17 @@ class Config:
         60_000, (0, 86_400_000), "time for which a link without connections is kept", online=True
     )
 
+    filter: str | None = _setting(
+        None,
+        _is_filter,
+        "fault rules, or unset",
+        "faults on purpose, on all links of the process: `drop op=cdc nth=3; delay op=message p=0.1 ms=5`",
+        online=True,
+    )
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not field.metadata["check"](value):
-                allowed = field.metadata["allowed"]
-                raise ValueError(f"{field.name}={value!r} is not valid: it must be {allowed}")
+            _require(field, field.name, getattr(self, field.name))
         if self.ring_bytes > self.memory_limit_bytes:
             raise ValueError(
                 f"ring_bytes={self.ring_bytes} is not valid: it must not exceed "
@@ -227,11 +250,10 @@ def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
 def _parse(row: Setting, text: str) -> Any:
     field = next(f for f in dataclasses.fields(Config) if f.name == row.name)
     value: Any = text
-    if row.name not in ("mode", "device"):
+    if row.name not in ("mode", "device", "filter"):
         try:
             value = int(text)
         except ValueError:
             raise ValueError(f"{row.variable}={text!r} is not valid: it must be {row.allowed}") from None
-    if not field.metadata["check"](value):
-        raise ValueError(f"{row.variable}={text!r} is not valid: it must be {row.allowed}")
+    _require(field, row.variable, value)
     return value

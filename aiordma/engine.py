@@ -15,7 +15,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from . import wake
+from . import faults, wake
 from ._cq import CompletionQueue as Poller
 from .config import Config
 from .errors import Code, LinkError, NegotiationError, VerbsError
@@ -58,6 +58,8 @@ class Engine:
 
     def __init__(self, waker: Waker, config: Config) -> None:
         self.waker, self.config = waker, config
+        if config.filter is not None:
+            faults.install(config.filter)
         self.engine_id = secrets.token_bytes(16)
         #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
         self.groups: dict[tuple[bytes, str], LinkGroup] = {}

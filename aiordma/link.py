@@ -11,6 +11,7 @@ import enum
 import logging
 from typing import TYPE_CHECKING, Any
 
+from . import faults
 from ._qp import QueuePair
 from .errors import LinkError, RemoteProtocolError, VerbsError
 from .proto import llc
@@ -22,16 +23,16 @@ from .verbs.registrar import DeviceRegistrar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._filter import LinkFilter
     from .engine import Engine
     from .verbs.memory import Arena, Block
+    from .wake.base import Handle
 
 logger = logging.getLogger("aiordma.link")
 
 #: Send WRs of a QP. Each may be a WRITE or a message; completions come for every eighth of them.
 SEND_QUEUE_DEPTH = 512
 _MESSAGE_SLOT_BYTES = 64
-#: READs under way on a link at most, whatever the devices allow: what is posted goes before what comes later.
-MAX_READS = 16
 
 
 class LinkParts:
@@ -101,6 +102,7 @@ class Link:
     """One QP in use.
 
     :param peer: the other end, for people.
+    :param side: our part: "client" or "server".
     :param on_failed: called once with the reason.
     :param in_use: whether anybody would miss it.
     """
@@ -110,10 +112,11 @@ class Link:
         engine: Engine,
         parts: LinkParts,
         peer: str,
+        side: str,
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
     ) -> None:
-        self.engine, self.parts, self.peer = engine, parts, peer
+        self.engine, self.parts, self.peer, self.side = engine, parts, peer, side
         self.state = LinkState.SETTING_UP
         self.failure: BaseException | None = None
         self.peer_qpn = 0
@@ -144,6 +147,8 @@ class Link:
             max_inline=parts.qp.size.inline_bytes or 0,
             with_imm=not engine.backend.is_iwarp,
         )
+        self.filter: LinkFilter | None = None
+        faults.watch(self)
         # Before RTR: the peer may send the moment it knows us.
         self.queue_pair.start()
 
@@ -158,7 +163,6 @@ class Link:
         self.peer_qpn = peer.qp_num
         self.parts.qp.to_rtr(peer)
         self.parts.qp.to_rts(peer)
-        self.queue_pair.max_reads = min(self.parts.qp.max_reads, MAX_READS)
 
     # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)
 
@@ -227,12 +231,21 @@ class Link:
         level = logging.WARNING if self._in_use() and not self.engine.closed else logging.DEBUG
         text = reason.reason if isinstance(reason, LinkError) else reason
         logger.log(level, "link to %s lost: %s", self.peer, text)
+        self.cut()
+        self._confirmed.set()
+        self._on_failed(reason)
+
+    # ---- called by the filter
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Handle:
+        return self.engine.waker.call_at(self.engine.waker.now() + seconds, callback)
+
+    def cut(self) -> None:
+        """Move the QP to ERROR, as if the device had lost it: what is under way is flushed."""
         try:
             self.parts.qp.to_error()
         except VerbsError as error:
             logger.debug("QP %d: %s", self.parts.qp.number, error)
-        self._confirmed.set()
-        self._on_failed(reason)
 
     # ---- the engine's timer comes by
 

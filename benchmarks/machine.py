@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("aiordma", "anyio", "uvloop", "trio", "cython", "ucxx-cu12", "libucx-cu12", "grpcio", "grpclib")
+PACKAGES = ("aiordma", "anyio", "uvloop", "trio", "cython", "ucxx-cu12", "libucx-cu12")
 
 
 def _version(package: str) -> str | None:

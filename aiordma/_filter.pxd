@@ -1,0 +1,34 @@
+# Table of contents of _filter.pyx (the fault filter of a link).
+from libc.stdint cimport uint32_t
+
+from ._qp cimport Hook, QueuePair
+from ._verbs cimport aio_chain
+
+cdef class Held:
+    """A work request that waits, with the bytes it would send."""
+    cdef aio_chain chain
+    cdef bytes data
+    cdef int keep_bytes(self) except -1
+    cdef int replace_bytes(self, bytes data) except -1
+
+cdef class LinkFilter(Hook):
+    cdef QueuePair qp
+    cdef object link                        # link.Link: timers, the peer's name, the QP's end
+    cdef object decide                      # faults.decide
+    cdef object out                         # deque of Held: requests behind one that is delayed
+    cdef object pending                     # deque of (message, sequence) behind one that is delayed
+    cdef object swapped                     # (message, sequence) that waits for the next one to pass
+    cdef set timers
+    cdef bint holding                       # requests wait in out
+    cdef bint cut                           # nothing leaves any more: the device is retrying in vain
+    cdef bint blocked                       # messages wait in pending
+    cdef bint running, posting, over
+
+    cdef object _op_of(self, Held held, uint32_t *size)
+    cdef object _connection_of(self, Held held)
+    cdef int _send(self, Held held) except -1
+    cdef int _post(self, Held held) except -1
+    cdef int _run(self) except -1
+    cdef int _deliver(self, bytes message, uint32_t seq) except -1
+    cdef int _dispatch(self, bytes message, uint32_t seq) except -1
+    cdef int _finish(self, bytes message, uint32_t seq) except -1

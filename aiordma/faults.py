@@ -1,0 +1,186 @@
+"""Faults on purpose: the process's filter, and the links it applies to.
+
+Rules (``aiordma.proto.filter``) say which messages and work requests of which links are dropped, delayed,
+corrupted and so on, for tests and for drills in production; ``docs/howto/faults.md`` says what each act
+means. They hold for all links of the process, also for those that are there already, from the moment they are
+added. Without rules a link pays one branch for all this.
+
+::
+
+    with aiordma.faults.injected("drop op=write nth=20 ms=50") as faults:
+        ...
+        assert faults.fired == 1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from ._filter import LinkFilter
+from .proto.filter import Act, Counters, Direction, Filter, Op, Rule, parse, parse_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .link import Link
+    from .proto.filter import Decision
+
+__all__ = [
+    "Act",
+    "Counters",
+    "Direction",
+    "Injected",
+    "Op",
+    "Rule",
+    "add",
+    "clear",
+    "injected",
+    "install",
+    "remove",
+    "rules",
+]
+
+logger = logging.getLogger("aiordma.faults")
+
+# Links of several loops, in several threads, share the rules and their counters.
+_lock = threading.Lock()
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_filter = Filter()
+_installed: str | None = None
+
+
+def add(rule: Rule | str) -> int:
+    """Add a rule behind the others; the number by which it can be removed.
+
+    :raises ValueError: text that is no rule; the message names the word.
+    """
+    rule = parse_rule(rule) if isinstance(rule, str) else rule
+    with _lock:
+        number = _filter.add(rule)
+    logger.warning("fault rule %d added: %s", number, rule)
+    _apply()
+    return number
+
+
+def remove(number: int) -> None:
+    """Take a rule away. What it holds back already goes its way. :raises KeyError: no rule of this number."""
+    with _lock:
+        rule = _filter.remove(number)
+    logger.warning("fault rule %d removed: %s", number, rule)
+    _apply()
+
+
+def rules() -> dict[int, tuple[Rule, Counters]]:
+    """The rules by number, and how often each has matched and fired."""
+    with _lock:
+        return _filter.rules()
+
+
+def clear() -> None:
+    """Take all rules away."""
+    for number in rules():
+        with contextlib.suppress(KeyError):
+            remove(number)
+
+
+def install(text: str) -> None:
+    """Replace all rules by those of a text (``AIORDMA_FILTER``). The same text again changes nothing, so that
+    every event loop of a process may bring its settings.
+
+    :raises ValueError: naming the word that is wrong; the rules stay as they were.
+    """
+    global _filter, _installed
+    seed, wanted = parse(text)
+    with _lock:
+        if text == _installed:
+            return
+        _filter, _installed = Filter(seed, wanted), text
+    for rule in wanted:
+        logger.warning("fault rule from the settings: %s", rule)
+    _apply()
+
+
+class Injected:
+    """Rules that hold inside a ``with``."""
+
+    def __init__(self, filter_: Filter) -> None:
+        self._filter = filter_
+
+    @property
+    def counters(self) -> list[Counters]:
+        """Of each rule, in order."""
+        with _lock:
+            return [counters for _, counters in self._filter.rules().values()]
+
+    @property
+    def fired(self) -> int:
+        """How often any of the rules acted."""
+        return sum(counters.fired for counters in self.counters)
+
+
+@contextlib.contextmanager
+def injected(*texts: str | Rule, seed: int = 0) -> Iterator[Injected]:
+    """Only these rules hold inside; afterwards those from before hold again.
+
+    :param texts: rules, or texts in the form of ``AIORDMA_FILTER``; a ``seed=`` in one of them counts.
+    :raises ValueError: text that is no rule.
+    """
+    global _filter
+    wanted: list[Rule] = []
+    for text in texts:
+        if isinstance(text, Rule):
+            wanted.append(text)
+        else:
+            own_seed, found = parse(text)
+            seed = own_seed or seed
+            wanted += found
+    with _lock:
+        before, _filter = _filter, Filter(seed, wanted)
+        ours = _filter
+    _apply()
+    try:
+        yield Injected(ours)
+    finally:
+        with _lock:
+            _filter = before
+        _apply()
+
+
+# ---- links
+
+
+def watch(link: Link) -> None:
+    """A new link: the rules hold for it, too."""
+    with _lock:
+        _links.add(link)
+        active = bool(_filter)
+    if active:
+        _hook_in(link)
+
+
+def _apply() -> None:
+    with _lock:
+        links, active = list(_links), bool(_filter)
+    for link in links:
+        if active:
+            _hook_in(link)
+        elif link.filter is not None:
+            link.filter.detach()
+
+
+def _hook_in(link: Link) -> None:
+    if link.filter is None:
+        link.filter = LinkFilter(link.queue_pair, link, decide)
+    link.filter.attach()
+
+
+def decide(
+    direction: Direction, op: Op, size: int, peer: str, side: str, connection: int | None
+) -> Decision | None:
+    """Called by the links for each request and each message."""
+    with _lock:
+        return _filter.decide(direction, op, size, peer=peer, side=side, connection=connection)
