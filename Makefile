@@ -108,11 +108,13 @@ docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 
 # ---- to look at --------------------------------------------------------------------------------------------
 
-# ucxx is compared when its wheel can be had; without it the report says that it was not measured, and why.
+# A peer is compared when it can be had; without it the report says that it was not measured, and why.
 .venv/.deps-bench: .venv/.deps benchmarks/requirements.txt
-	@echo "== ucxx, a peer of the benchmarks (some 350 MB)"
-	@$(PY) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt || \
-	  echo "ucxx could not be installed (pip's reason is above): it will be missing from the comparison"
+	@echo "== peers of the benchmarks (ucxx: some 350 MB)"
+	@grep -v '^#' benchmarks/requirements.txt | while read -r package; do \
+	  $(PY) -m pip install -q --disable-pip-version-check "$$package" || \
+	  echo "$$package could not be installed (pip's reason is above): it will be missing from the comparison"; \
+	done
 	@touch $@
 
 bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)

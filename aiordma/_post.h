@@ -42,6 +42,13 @@ static inline void aio_chain_write(struct aio_chain *chain, uint64_t wr_id, uint
 	wr->wr.rdma.rkey = rkey;
 }
 
+static inline void aio_chain_read(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
+				  uint32_t lkey, unsigned int flags, uint64_t remote_addr, uint32_t rkey)
+{
+	aio_chain_write(chain, wr_id, addr, length, lkey, flags, remote_addr, rkey);
+	chain->wr[chain->length - 1].opcode = IBV_WR_RDMA_READ;
+}
+
 /* with_imm = 0 is for iWARP, which has no immediate data: there the same 32 bits lead the message itself. */
 static inline void aio_chain_send(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
 				  uint32_t lkey, unsigned int flags, int with_imm, uint32_t imm)

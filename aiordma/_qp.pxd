@@ -22,13 +22,15 @@ cdef class Hook:
     cdef int end(self) except -1                        # the link has failed
 
 cdef class Connection(Starving):
-    """What messages with an alert token are dispatched to: one stream's rings."""
+    """What messages with an alert token are dispatched to: the rings of a stream, or a channel."""
     cdef QueuePair qp
     cdef readonly uint32_t token            # ours: the peer puts it into every CDC sent to us
     cdef bint queued                        # waits in the QP's line for credit or for the end of the tick
-    cdef int on_message(self, const unsigned char *message, uint32_t length) except -1
-    cdef int flush(self) except -1          # 1: nothing left to post; 0: out of credit, stays in line
-    cdef void on_fragment_done(self, uint64_t until) noexcept    # its WRITEs up to this byte have completed
+    cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1
+    cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1
+    # 1: nothing left to post; 0: out of credit, stays first in line; 2: there is more, but others come first.
+    cdef int flush(self) except -1
+    cdef void on_fragment_done(self, uint64_t until) noexcept    # its WRITEs up to this byte, or its oldest READ, are done
     cdef int on_broken(self, object reason) except -1
     # Whether a message with this token of the peer's, or a request for this remote address, is one of ours (0: none).
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept
@@ -50,6 +52,14 @@ cdef class QueuePair(Endpoint):
     cdef list connections, free_tokens
     cdef object line                        # deque of Connections with something to post, first come first served
     cdef object fragments                   # deque of (send queue position, Connection, byte): WRITEs from registered memory
+    # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
+    # registered slots; long_until tells at which position of the send queue each is free again.
+    cdef unsigned char *long_memory
+    cdef uint32_t long_bytes, long_slots, long_lkey, longs_sent
+    cdef uint32_t *long_until
+    # READs: how many the QP may have under way (max_rd_atomic), and who pulls, in turn.
+    cdef public uint32_t max_reads
+    cdef Starving puller
     cdef readonly uint64_t messages_sent, messages_received, nops_sent, nops_received, writes_posted, bytes_written
     cdef readonly uint64_t credit_waits, wr_waits, keepalives_sent, keepalives_done
     cdef readonly uint64_t last_heard       # completions that prove the peer alive; the keepalive compares it
@@ -60,6 +70,14 @@ cdef class QueuePair(Endpoint):
     cdef inline bint can_message(self) noexcept:
         return self.window.credit() > 0 and self.sq_free() > SQ_RESERVE
 
+    cdef inline bint can_send_data(self, bint queued) noexcept:
+        """Whether there is credit for a message now that has not waited: those in line come first, each with one, and the
+        last credit is for control messages."""
+        cdef uint32_t kept = <uint32_t>len(self.line) - (1 if queued else 0) + (1 if self.window.window > 1 else 0)
+        return self.window.credit() > kept and self.sq_free() > SQ_RESERVE
+
+    cdef unsigned char *long_room(self) noexcept
+    cdef int send_long(self, unsigned char *room, uint32_t length) except -1
     cdef unsigned int next_flags(self, bint signal)
     cdef unsigned char *message_room(self) noexcept
     cdef void add_message(self, aio_chain *chain, uint32_t length, bint signal)

@@ -13,6 +13,7 @@ import random
 from collections import deque
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
 
 from ._cq cimport CompletionQueue, Endpoint, Starving
 from ._verbs cimport (
@@ -43,6 +44,10 @@ logger = logging.getLogger("aiordma.link")
 
 cdef enum:
     CDC_BYTES = 44
+    CHANNEL_FIRST = 0xC0        # messages of channels (_channel.pyx): 12 bytes of header at least
+    CHANNEL_LAST = 0xCF
+    CHANNEL_HEADER_BYTES = 12
+    LONG_LEAD = 4               # in front of every long message, for iWARP
     ANNOUNCE_ACK = 0x0A
     LONG_POST_BYTES = 16384
 
@@ -63,8 +68,11 @@ cdef bint is_announced_ack(unsigned char first) noexcept:
 
 
 cdef class Connection(Starving):
-    cdef int on_message(self, const unsigned char *message, uint32_t length) except -1:
-        raise NotImplementedError
+    cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
+        return self.on_broken(RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
+
+    cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1:
+        return self.on_broken(RemoteProtocolError("the peer broke the protocol: a message of a channel for something else"))
 
     cdef int flush(self) except -1:
         raise NotImplementedError
@@ -110,6 +118,33 @@ cdef class QueuePair(Endpoint):
         self.line = deque()
         self.fragments = deque()
         cq.attach(self)
+
+    def __dealloc__(self):
+        free(self.long_until)
+        if self.long_slots == 0:
+            free(self.long_memory)
+
+    def prepare_long(self, uint32_t message_bytes, uint64_t addr=0, uint32_t lkey=0, uint32_t slots=0) -> None:
+        """Have room to build messages of up to ``message_bytes``. Where the device does not take them inline:
+
+        :param addr, lkey: registered memory for ``slots`` of them, of :meth:`long_slot_bytes` each.
+        """
+        if self.long_memory != NULL:
+            return
+        self.long_bytes = message_bytes + LONG_LEAD
+        if addr:
+            self.long_until = <uint32_t *>calloc(slots, sizeof(uint32_t))
+            if self.long_until == NULL:
+                raise MemoryError
+            self.long_memory, self.long_lkey, self.long_slots = <unsigned char *><uintptr_t>addr, lkey, slots
+        else:
+            self.long_memory = <unsigned char *>malloc(self.long_bytes)
+            if self.long_memory == NULL:
+                raise MemoryError
+
+    @staticmethod
+    def long_slot_bytes(uint32_t message_bytes) -> int:
+        return (message_bytes + LONG_LEAD + 63) & ~63
 
     def start(self) -> None:
         """Post all receives. Must be done before the peer may send (before the QP goes to RTR)."""
@@ -187,6 +222,41 @@ cdef class QueuePair(Endpoint):
         aio_chain_send(chain, self._send_id(chain), <uint64_t><uintptr_t>room, length, self.message_lkey, flags,
                        self.with_imm, imm)
         self.messages_sent += 1
+
+    cdef unsigned char *long_room(self) noexcept:
+        """Where the next long message is to be built; NULL: nowhere until sends complete."""
+        cdef uint32_t slot
+        if self.long_slots == 0:
+            return self.long_memory + LONG_LEAD
+        slot = self.longs_sent % self.long_slots
+        if <int>(self.sq_retired - self.long_until[slot]) < 0:
+            return NULL
+        return self.long_memory + <uint64_t>slot * ((self.long_bytes + 63) & ~63) + LONG_LEAD
+
+    cdef int send_long(self, unsigned char *room, uint32_t length) except -1:
+        """Send the message built in long_room(). The caller has checked the credit."""
+        cdef aio_chain chain
+        cdef uint32_t slot, imm = <uint32_t>self.window.send()
+        cdef unsigned int flags
+        cdef bint signal = False
+        if self.long_slots:
+            slot = self.longs_sent % self.long_slots
+            # Twice a round is enough to get the slots back, and often enough that the slots never run out for good.
+            signal = slot == self.long_slots - 1 or slot == self.long_slots >> 1
+            self.long_until[slot] = self.sq_posted + 1
+            self.longs_sent += 1
+        flags = self.next_flags(signal)
+        if not self.with_imm:
+            room -= 4
+            room[0], room[1], room[2], room[3] = imm >> 24, (imm >> 16) & 0xff, (imm >> 8) & 0xff, imm & 0xff
+            length += 4
+        if length <= self.max_inline:
+            flags |= IBV_SEND_INLINE
+        chain.length = 0
+        aio_chain_send(&chain, self._send_id(&chain), <uint64_t><uintptr_t>room, length, self.long_lkey, flags, self.with_imm,
+                       imm)
+        self.messages_sent += 1
+        return self.post(&chain)
 
     cdef uint64_t _send_id(self, aio_chain *chain) noexcept:
         # The position after this WR: its completion retires everything up to here.
@@ -282,18 +352,25 @@ cdef class QueuePair(Endpoint):
 
     cdef int flush(self) except -1:
         cdef Connection connection
+        cdef int verdict
         if self.flushing:
             return 0
         self.flushing = True
         try:
             while self.line and not self.failed:
                 connection = self.line[0]
-                if not connection.flush():
+                verdict = connection.flush()
+                if verdict == 0:
                     # It stays first; acks or completions of sends bring us back here.
                     self.credit_waits += 1
                     break
-                self.line.popleft()
-                connection.queued = False
+                if not self.line or self.line[0] is not connection:
+                    continue        # a callback of its user ended it
+                if verdict == 2:
+                    self.line.rotate(-1)
+                else:
+                    self.line.popleft()
+                    connection.queued = False
         finally:
             self.flushing = False
         return 0
@@ -329,11 +406,13 @@ cdef class QueuePair(Endpoint):
             self.retire_fragments()
         if self.line:
             self.flush()
+        if self.puller is not None:
+            self.puller.on_room()
         self.cq.feed_starved()
         return 0
 
     cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1:
-        """Post a chain whose WRITEs read registered memory: it counts among the engine's outstanding fragments until it
+        """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding fragments until it
         completes, which its last WR therefore signals."""
         aio_chain_signal_last(chain)
         self.sq_unsignalled = 0
@@ -420,17 +499,23 @@ cdef class QueuePair(Endpoint):
     cdef int dispatch(self, const unsigned char *message, uint32_t length) except -1:
         cdef uint32_t token, index
         cdef object found
-        if message[0] != CDC_TYPE:
+        cdef bint channel = CHANNEL_FIRST <= message[0] <= CHANNEL_LAST
+        if not channel and message[0] != CDC_TYPE:
             self.owner.on_llc(message[:length])
             return 0
-        if length != CDC_BYTES:
+        if channel:
+            if length < CHANNEL_HEADER_BYTES:
+                return self.fail(RemoteProtocolError(f"message of a channel of {length} bytes, shorter than its header"))
+        elif length != CDC_BYTES:
             return self.fail(RemoteProtocolError(f"CDC message of {length} bytes, must be {CDC_BYTES}"))
         token = (<uint32_t>message[4] << 24) | (<uint32_t>message[5] << 16) | (<uint32_t>message[6] << 8) | message[7]
         index = token & 0xffff
         if index < <uint32_t>len(self.connections):
             found = self.connections[index]
             if found is not None and (<Connection>found).token == token:
-                return (<Connection>found).on_message(message, length)
+                if channel:
+                    return (<Connection>found).on_channel(message, length)
+                return (<Connection>found).on_cdc(message, length)
         # A message to a connection that is gone already: it crossed our last one.
         return 0
 

@@ -97,7 +97,7 @@ cdef class RingPipe(Connection):
 
         if self.early is not None:
             early, self.early = self.early, None
-            self.on_message(<const unsigned char *>PyBytes_AS_STRING(early), CDC_BYTES)
+            self.on_cdc(<const unsigned char *>PyBytes_AS_STRING(early), CDC_BYTES)
 
     def use_mirror(self, uint64_t addr, uint32_t lkey) -> None:
         """Registered memory as large as the peer's ring: the device does not take whole fragments inline."""
@@ -415,7 +415,7 @@ cdef class RingPipe(Connection):
             self.closing_position = qp.sq_posted
         return 0
 
-    cdef int on_message(self, const unsigned char *message, uint32_t length) except -1:
+    cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
         cdef int news
         if self.tx is None:
             # It overtook the Confirm that travels on TCP. Cursors are absolute, so the latest message is enough.

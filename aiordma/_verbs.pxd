@@ -59,6 +59,8 @@ cdef extern from "_post.h" nogil:
         ibv_sge *sge
     void aio_chain_write(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                          unsigned int flags, uint64_t remote_addr, uint32_t rkey)
+    void aio_chain_read(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
+                        unsigned int flags, uint64_t remote_addr, uint32_t rkey)
     void aio_chain_send(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                         unsigned int flags, int with_imm, uint32_t imm)
     void aio_chain_take(const aio_chain *chain, int at, aio_chain *single)

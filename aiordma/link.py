@@ -33,6 +33,8 @@ logger = logging.getLogger("aiordma.link")
 #: Send WRs of a QP. Each may be a WRITE or a message; completions come for every eighth of them.
 SEND_QUEUE_DEPTH = 512
 _MESSAGE_SLOT_BYTES = 64
+#: READs under way on a link at most, whatever the devices allow: what is posted goes before what comes later.
+MAX_READS = 16
 
 
 class LinkParts:
@@ -163,6 +165,7 @@ class Link:
         self.peer_qpn = peer.qp_num
         self.parts.qp.to_rtr(peer)
         self.parts.qp.to_rts(peer)
+        self.queue_pair.max_reads = min(self.parts.qp.max_reads, MAX_READS)
 
     # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)
 

@@ -35,7 +35,7 @@ class LinkGroup:
         self.members: set[Member] = set()
         self.ready_waiters: list[object] = []
         self.idle_since = engine.waker.now()
-        #: Proves that a new connection comes from the other end (proto/clc.py, link_secret).
+        #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
         self._closed = False
         self._retired_at: float | None = None

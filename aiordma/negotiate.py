@@ -29,6 +29,7 @@ from .errors import (
 from .proto import clc
 from .proto.events import Accepted, Confirmed, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
 from .proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
+from .proto.proof import accept_proof
 from .tls import TlsLayer
 from .wire import Carrier, Wire
 
@@ -286,7 +287,7 @@ def _proves(accept: clc.Accept, proposal: clc.Proposal) -> bool:
     # proves an Accept for a link that exists.
     if not accept.is_aiordma or not accept.first_contact:
         return True
-    return accept.proof == clc.accept_proof(proposal.nonce, accept.engine_id)
+    return accept.proof == accept_proof(proposal.nonce, accept.engine_id)
 
 
 async def _listen_with_head_start(

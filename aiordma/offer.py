@@ -15,7 +15,8 @@ import anyio
 
 from .errors import Code, LinkError, NegotiationError, VerbsError
 from .linkgroup import LinkGroup, Member
-from .proto.clc import Accept, Confirm, Proposal, accept_proof, confirm_proof, link_secret
+from .proto.clc import Accept, Confirm, Proposal
+from .proto.proof import accept_proof, confirm_proof, link_secret
 from .verbs.abi import Mtu
 from .verbs.memory import MemoryLimitError
 from .verbs.qp import QpAddress

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("aiordma", "anyio", "uvloop", "trio", "cython", "ucxx-cu12", "libucx-cu12")
+PACKAGES = ("aiordma", "anyio", "uvloop", "trio", "cython", "ucxx-cu12", "libucx-cu12", "grpcio", "grpclib")
 
 
 def _version(package: str) -> str | None:

@@ -19,6 +19,12 @@ told, in all processes, to keep what was freed.
 """
 
 
+CALLS_NOTE = """\
+Unary calls that echo bytes, on one connection: p50 / p99 of one call at a time in microseconds, and calls a
+second with 64 in flight.
+"""
+
+
 def markdown(results: dict[str, Any]) -> str:
     summary = Summary(results)
     parts = [
@@ -42,6 +48,16 @@ def markdown(results: dict[str, Any]) -> str:
         "## Memory of an idle stream\n",
         "KiB for each process. Shared: the rings on the software device. Anonymous: everything else.\n",
         _memory(summary),
+        "## Calls\n",
+        CALLS_NOTE,
+        _calls(summary),
+        "## Calls that stream\n",
+        "Items a second that a server streams to one caller; in brackets GB/s.\n",
+        _call_streams(summary),
+        "## Small calls beside bulk\n",
+        "64 B calls, one at a time, while four 1 MiB calls keep the same connection busy: microseconds, and"
+        " the GB/s of the bulk calls meanwhile.\n",
+        _beside_bulk(summary),
     ]
     if problems := summary.problems():
         parts += ["## Not measured\n", *(f"* {title}: {'; '.join(said)}" for title, said in problems.items())]
@@ -155,3 +171,39 @@ def _memory(summary: Summary) -> str:
         values = [summary.value(peer, "memory", key) for key in keys]
         rows.append([summary.title(peer), *(_number(None if v is None else v / 1024) for v in values)])
     return _table(["", "client, anonymous", "client, shared", "server, anonymous", "server, shared"], rows)
+
+
+def _calls(summary: Summary) -> str:
+    sizes = ("64", "4096", "1048576")
+    rows = []
+    for peer in _peers(summary, "calls"):
+        row = [summary.title(peer)]
+        for size in sizes:
+            p50 = summary.value(peer, "calls", size, "p50_us")
+            p99 = summary.value(peer, "calls", size, "p99_us")
+            rate = summary.value(peer, "calls", size, "per_second")
+            row += [f"{_number(p50)} / {_number(p99)}", _number(rate, ",.0f")]
+        rows.append(row)
+    return _table(["", "64 B", "in flight", "4 KiB", "in flight", "1 MiB", "in flight"], rows)
+
+
+def _call_streams(summary: Summary) -> str:
+    rows = []
+    for peer in _peers(summary, "call_streams"):
+        row = [summary.title(peer)]
+        for size in ("64", "65536"):
+            items = summary.value(peer, "call_streams", size, "items_per_second")
+            rate = summary.value(peer, "call_streams", size, "gigabytes_per_second")
+            row.append(f"{_number(items, ',.0f')} ({_number(rate, '.2f')})")
+        rows.append(row)
+    return _table(["", "64 B", "64 KiB"], rows)
+
+
+def _beside_bulk(summary: Summary) -> str:
+    keys = ("p50_us", "p99_us", "max_us")
+    rows = []
+    for peer in _peers(summary, "calls_beside_bulk"):
+        rate = summary.value(peer, "calls_beside_bulk", "bulk_gigabytes_per_second")
+        times = [_number(summary.value(peer, "calls_beside_bulk", key)) for key in keys]
+        rows.append([summary.title(peer), *times, _number(rate, ".2f")])
+    return _table(["", "p50", "p99", "longest", "bulk"], rows)

@@ -16,7 +16,17 @@ from .peers import Peer
 
 # "setup" comes first: it measures the first connection of a process too.
 # "throughput_kept" comes last: it changes the process's allocator.
-WORKLOADS = ("setup", "roundtrip", "throughput", "connections", "throughput_kept", "memory")
+WORKLOADS = (
+    "setup",
+    "roundtrip",
+    "throughput",
+    "connections",
+    "throughput_kept",
+    "memory",
+    "calls",
+    "call_streams",
+    "calls_beside_bulk",
+)
 # A peer that hangs is an error of its own, not the end of the run.
 PEER_SECONDS = 60.0
 
@@ -44,9 +54,10 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
         shift = number * len(plan.peers) // plan.rounds
         for peer in plan.peers[shift:] + plan.peers[:shift]:
             tell(f"round {number + 1}/{plan.rounds}  {peer.title}")
-            workloads = [name for name in plan.workloads if name != "memory"]
+            wanted = [name for name in plan.workloads if name in peer.workloads]
+            workloads = [name for name in wanted if name != "memory"]
             found = _run_peer(peer, plan, workloads) if workloads else {"results": {}, "errors": {}}
-            if "memory" in plan.workloads and number == 0 and "failed" not in found:
+            if "memory" in wanted and number == 0 and "failed" not in found:
                 # In fresh processes: what other workloads have left in pools would hide what a stream needs.
                 memory = _run_peer(peer, plan, ["memory"])
                 found["errors"] |= memory.get("errors", {"memory": memory.get("failed")})

@@ -79,6 +79,7 @@ def verdicts(summary: Summary) -> Iterator[Verdict]:
         "less",
     )
     yield from _memory(summary)
+    yield from _calls(summary)
 
 
 def _fallback(summary: Summary) -> Iterator[Verdict]:
@@ -102,3 +103,29 @@ def _memory(summary: Summary) -> Iterator[Verdict]:
             yield Verdict(work, "", "8 KiB", "not measured", None)
         else:
             yield Verdict(work, "", "8 KiB", f"{found / 1024:.1f} KiB", found <= 8192)
+
+
+def _calls(summary: Summary) -> Iterator[Verdict]:
+    """Of calls; the best loop of each side counts, and the tracing is compared on one."""
+
+    def best(peers: str, size: str, key: str) -> float | None:
+        found = [summary.value(f"{peers}-{loop}", "calls", size, key) for loop in ("asyncio", "uvloop")]
+        known = [value for value in found if value is not None]
+        if not known:
+            return None
+        return min(known) if key == "p50_us" else max(known)
+
+    def verdict(work: str, ours: str, theirs: str, size: str, key: str, least: float) -> Verdict:
+        unit, better = ("us", "less") if key == "p50_us" else ("/s", "more")
+        title = {"grpc": "grpc.aio", "msgpack": "msgpack over streams", "rpc-bare": "not traced"}[theirs]
+        mine, other = best(ours, size, key), best(theirs, size, key)
+        return _times(work, mine, title, other, unit, least, better)
+
+    in_flight = "64 B calls, 64 in flight"
+    yield verdict("64 B call, async handler", "rpc-bare", "grpc", "64", "p50_us", 15)
+    yield verdict(f"{in_flight}, async handler", "rpc-bare", "grpc", "64", "per_second", 8)
+    yield verdict(f"{in_flight}, async handler", "rpc-bare", "msgpack", "64", "per_second", 2)
+    yield verdict(f"{in_flight}, def handler", "rpc-def", "grpc", "64", "per_second", 15)
+    yield verdict("1 MiB echo", "rpc-bare", "grpc", "1048576", "p50_us", 8)
+    yield verdict("64 B call, requests traced", "rpc-traced", "rpc-bare", "64", "p50_us", 0.95)
+    yield verdict(f"{in_flight}, requests traced", "rpc-traced", "rpc-bare", "64", "per_second", 0.95)

@@ -63,7 +63,7 @@ async def _measure(peer: Peer, bench: Bench, workloads: list[str]) -> None:
     found: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name in workloads:
-        if peer.workloads is not None and name not in peer.workloads:
+        if name not in peer.workloads:
             continue
         workload = importlib.import_module(f".workloads.{name}", __package__)
         try:

@@ -2,19 +2,20 @@
 in Linux ``net/smc/smc_clc.h``, version 2, SMC-R only).
 
 Four messages: the client sends a :class:`Proposal`, the server answers with :class:`Accept`, the client ends
-with
-:class:`Confirm`; :class:`Decline` in place of any of the last two means "use TCP". What aiordma needs beyond
-    SMC travels in a block of its own before the trailer, where SMC's readers look for nothing: 8 bytes
-    ``"aiordma" 0x01``, the block's length (2, big-endian), flags (2), then the fields named in
-    ``_PROPOSAL_BLOCK`` and ``_ANSWER_BLOCK``. A longer block is legal: newer senders append. A message
-    without the block comes from another SMC implementation; ``is_aiordma`` is then false.
+with :class:`Confirm`; :class:`Decline` in place of any of the last two means "use TCP". What aiordma needs
+beyond SMC travels in a block of its own before the trailer, where SMC's readers look for nothing: 8 bytes
+``"aiordma" 0x01``, the block's length (2, big-endian), flags (2), then the fields named in
+``_PROPOSAL_BLOCK`` and ``_ANSWER_BLOCK``. A longer block is legal: newer senders append. A message without
+the block comes from another SMC implementation; ``is_aiordma`` is then false.
+
+A fifth message is aiordma's own: a client that holds a ticket (``llc.Ticket``) begins with a :class:`Claim`,
+and no answer is awaited; a :class:`Decline` says that the claim is refused.
 
 No I/O here. :func:`decode` takes one whole message, :class:`Splitter` takes a TCP byte stream in any pieces.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
@@ -26,15 +27,13 @@ __all__ = [
     "EID",
     "MAX_MESSAGE_BYTES",
     "Accept",
+    "Claim",
     "Confirm",
     "Decline",
     "Message",
     "Proposal",
     "Splitter",
-    "accept_proof",
-    "confirm_proof",
     "decode",
-    "link_secret",
     "looks_like_clc",
     "ring_bytes_code",
 ]
@@ -47,17 +46,19 @@ MAX_MESSAGE_BYTES = 4096
 MIN_RING_BYTES = 16 * 1024
 
 _HEADER = struct.Struct(">4sBHB")
-_MIN_BYTES = {1: 52, 2: 68, 3: 68, 4: 28}
-_NAMES = {1: "Proposal", 2: "Accept", 3: "Confirm", 4: "Decline"}
+_CLAIM = 0x41  # far from the types of SMC
+_MIN_BYTES = {1: 52, 2: 68, 3: 68, 4: 28, _CLAIM: 80}
+_NAMES = {1: "Proposal", 2: "Accept", 3: "Confirm", 4: "Decline", _CLAIM: "Claim"}
 _VERSION = 2
 _FIRST_CONTACT = 0x08
 
 _MAGIC = b"aiordma\x01"
 _BLOCK_HEADER = struct.Struct(">8sHH")
-_PROPOSAL_BLOCK = struct.Struct(">16s16s16sHBx")  # engine_id nonce host_id lid kind
-_ANSWER_BLOCK = struct.Struct(
-    ">16s16s16sHHBBBx"
-)  # engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes)
+_PROPOSAL_BLOCK = struct.Struct(">16s16s16sHBB")  # engine_id nonce host_id lid kind tickets
+# engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes),
+# service, its address and port
+_ANSWER_BLOCK = struct.Struct(">16s16s16sHHBBBxH16sH")
+_CLAIM_BLOCK = struct.Struct(">16s16sIHxBIIQ")  # engine_id proof ticket service size token rkey ring_addr
 
 _PROPOSAL = struct.Struct(">8s16s6sH")  # system id, GID, MAC, offset of the IP area counted from here
 _PROPOSAL_V2 = struct.Struct(">8sHH28s")  # ISM GID, CHID, offset of the v2 extension, reserved
@@ -75,30 +76,6 @@ _GID_LIST = struct.Struct(">B3x")
 _DECLINE = struct.Struct(">8sIB3x")
 _OS_LINUX = 2
 _RELEASE = 1
-
-
-def accept_proof(nonce: bytes, server_engine_id: bytes, secret: bytes = b"") -> bytes:
-    """What an Accept must carry: only one who read the Proposal can compute it, and no echo contains it.
-
-    :param secret: of the link that the connection joins (:func:`link_secret`), none on first contact. Engine
-        ids are no secret: without it, a third process could put connections on the link of two others.
-    """
-    return hashlib.sha256(b"aiordma accept" + nonce + server_engine_id + secret).digest()[:16]
-
-
-def confirm_proof(nonce: bytes, client_engine_id: bytes, secret: bytes) -> bytes:
-    """What a Confirm must carry that joins a link: the client is the one that made it."""
-    return hashlib.sha256(b"aiordma confirm" + nonce + client_engine_id + secret).digest()[:16]
-
-
-def link_secret(accept: Accept, confirm: Confirm) -> bytes:
-    """What only the two ends of a link's first contact know: their random numbers and keys."""
-    digest = hashlib.sha256(b"aiordma link")
-    for answer in (accept, confirm):
-        digest.update(
-            b"%d %d %d %d %d " % (answer.qpn, answer.psn, answer.rkey, answer.rmb_addr, answer.token)
-        )
-    return digest.digest()
 
 
 def ring_bytes_code(ring_bytes: int) -> int:
@@ -175,6 +152,8 @@ class Proposal:
     """LID of the client's port on InfiniBand, 0 on Ethernet."""
     kind: int = 0
     """What the connection will carry: 0 a byte stream, 1 datagrams, 2 calls."""
+    tickets: int = 0
+    """Tickets that the client will hold at most (``llc.Ticket``); 0: it wants none."""
     system_id: bytes = bytes(8)
     """SMC sender id: 2 bytes instance, 6 bytes MAC."""
     mac: bytes = bytes(6)
@@ -212,6 +191,7 @@ class Proposal:
             _sized(self.host_id, 16, "host_id"),
             _ranged(self.lid, 0, 0xFFFF, "lid"),
             _ranged(self.kind, 0, 255, "kind"),
+            _ranged(self.tickets, 0, 255, "tickets"),
         )
         body = (
             _PROPOSAL.pack(_sized(self.system_id, 8, "system_id"), self.gid, _sized(self.mac, 6, "mac"), 0)
@@ -240,7 +220,7 @@ class Proposal:
             raise _violation(f"Proposal of {len(data)} bytes is too short for its {eid_count} enterprise ids")
         eids = tuple(data[i : i + 32] for i in range(at, end, 32))
         own = _block(_PROPOSAL_BLOCK, data, end)
-        engine_id, nonce, host_id, lid, kind = own if own else (b"", b"", b"", 0, 0)
+        engine_id, nonce, host_id, lid, kind, tickets = own if own else (b"", b"", b"", 0, 0, 0)
         return cls(
             engine_id=engine_id,
             nonce=nonce,
@@ -248,6 +228,7 @@ class Proposal:
             gid=v2_gid,
             lid=lid,
             kind=kind,
+            tickets=tickets,
             system_id=system_id,
             mac=mac,
             eids=eids,
@@ -288,7 +269,7 @@ class _Answer:
     host_id: bytes = b""
     """As in the Proposal."""
     proof: bytes = bytes(16)
-    """Accept: :func:`accept_proof`. Confirm: :func:`confirm_proof`, zeros on first contact."""
+    """Accept: ``proof.accept_proof``. Confirm: ``proof.confirm_proof``, zeros on first contact."""
     lid: int = 0
     """LID of the sender's port on InfiniBand, 0 on Ethernet."""
     window: int = 0
@@ -299,6 +280,13 @@ class _Answer:
     """READs and atomics the sender answers at a time (``max_dest_rd_atomic``)."""
     recv_bytes: int = 64
     """Size of the sender's receives: longest message it takes by SEND, a power of two of at least 64."""
+    service: int = 0
+    """Accept: the server's number for its listener, which its tickets name; 0: there will be none."""
+    service_address: bytes = bytes(16)
+    """With ``service``: the server's address of this connection (IPv4 mapped to IPv6) as the server sees it.
+    A client that sees another one goes through a translator, behind which there may be several servers."""
+    service_port: int = 0
+    """Its port."""
     system_id: bytes = bytes(8)
     """SMC sender id."""
     mac: bytes = bytes(6)
@@ -358,6 +346,9 @@ class _Answer:
                 _ranged(self.rd_atomic, 0, 255, "rd_atomic"),
                 _ranged(self.dest_rd_atomic, 0, 255, "dest_rd_atomic"),
                 _ranged(self.recv_bytes, 64, 1 << 31, "recv_bytes").bit_length() - 1,
+                _ranged(self.service, 0, 0xFFFF, "service"),
+                _sized(self.service_address, 16, "address of the service"),
+                _ranged(self.service_port, 0, 0xFFFF, "port of the service"),
             )
         )
         return _frame(self.kind_code, b"".join(parts), _FIRST_CONTACT if self.first_contact else 0)
@@ -395,7 +386,7 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
             hostname, gids, at = _parse_first_contact(data, at)
         own = _block(_ANSWER_BLOCK, data, at)
     if own is None:
-        own = (b"", b"", bytes(16), 0, 0, 1, 1, 6)
+        own = (b"", b"", bytes(16), 0, 0, 1, 1, 6, 0, bytes(16), 0)
     elif not 1 <= own[4] <= 0x4000 or own[4] & (own[4] - 1):
         raise _violation(f"{name} with a message window of {own[4]} (a power of two from 1 to 16384)")
     return cls(
@@ -418,6 +409,9 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         dest_rd_atomic=own[6],
         # An older sender leaves this byte 0: what every receive can hold is all that is known then.
         recv_bytes=1 << min(max(own[7], 6), 31),
+        service=own[8],
+        service_address=own[9],
+        service_port=own[10],
         system_id=system_id,
         mac=mac,
         eid=eid,
@@ -469,7 +463,62 @@ class Decline:
         return cls(diagnosis=diagnosis, system_id=system_id)
 
 
-Message: TypeAlias = Proposal | Accept | Confirm | Decline
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Client to server, in place of a Proposal: this connection takes a ring that I was given in advance."""
+
+    kind_code: ClassVar[int] = _CLAIM
+
+    engine_id: bytes
+    """16 random bytes of the client's engine."""
+    ticket: int
+    """Number of the ticket, of which it is the only use."""
+    service: int
+    """The listener that the ticket is for."""
+    token: int
+    """As in the Confirm, like the rest."""
+    rkey: int
+    ring_addr: int
+    ring_bytes: int
+    proof: bytes = bytes(16)
+    """``proof.claim_proof``: the claim comes from the other end of the link."""
+
+    def encode(self) -> bytes:
+        """:raises LocalProtocolError: a field has the wrong size or range."""
+        block = _pack_block(
+            _CLAIM_BLOCK,
+            _sized(self.engine_id, 16, "engine_id"),
+            _sized(self.proof, 16, "proof"),
+            _ranged(self.ticket, 1, 0xFFFFFFFF, "ticket"),
+            _ranged(self.service, 1, 0xFFFF, "service"),
+            ring_bytes_code(self.ring_bytes),
+            _ranged(self.token, 1, 0xFFFFFFFF, "token"),
+            _ranged(self.rkey, 0, 0xFFFFFFFF, "rkey"),
+            _ranged(self.ring_addr, 0, (1 << 64) - 1, "ring_addr"),
+        )
+        return _frame(_CLAIM, block, 0)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Claim:
+        own = _block(_CLAIM_BLOCK, data, _HEADER.size)
+        if own is None:
+            raise _violation("Claim without the aiordma block")
+        engine_id, proof, ticket, service, size, token, rkey, addr = own
+        if not ticket or not service or not token or size > 15:
+            raise _violation(f"Claim of ticket {ticket} of listener {service}, token {token}, size {size}")
+        return cls(
+            engine_id=engine_id,
+            ticket=ticket,
+            service=service,
+            token=token,
+            rkey=rkey,
+            ring_addr=addr,
+            ring_bytes=MIN_RING_BYTES << size,
+            proof=proof,
+        )
+
+
+Message: TypeAlias = Proposal | Accept | Confirm | Decline | Claim
 
 
 def looks_like_clc(prefix: bytes | bytearray | memoryview) -> bool | None:
@@ -524,14 +573,14 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
         return _parse_answer(Accept, data)
     if data[4] == 3:
         return _parse_answer(Confirm, data)
-    return Decline._parse(data)
+    return Decline._parse(data) if data[4] == 4 else Claim._parse(data)
 
 
 class Splitter:
     """Cuts a TCP byte stream into messages. Holds less than one message of ``MAX_MESSAGE_BYTES``.
 
-    A Decline or Confirm ends the negotiation: what follows it belongs to the application and comes out of
-    :meth:`rest` untouched.
+    A Decline, Confirm or Claim ends the negotiation: what follows it belongs to the application and comes
+    out of :meth:`rest` untouched.
     """
 
     def __init__(self) -> None:
@@ -541,7 +590,7 @@ class Splitter:
 
     @property
     def done(self) -> bool:
-        """A Decline or Confirm was seen."""
+        """A Decline, Confirm or Claim was seen."""
         return self._done
 
     @property
@@ -568,7 +617,7 @@ class Splitter:
                 message = decode(memoryview(self._buffer)[:length])
                 del self._buffer[:length]
                 messages.append(message)
-                self._done = isinstance(message, Decline | Confirm)
+                self._done = isinstance(message, Decline | Confirm | Claim)
         except RemoteProtocolError as exc:
             self._error = exc
             raise

@@ -59,6 +59,10 @@ class Code(enum.IntEnum):
     LIMIT_REACHED = 0x0A1D0008, "a configured limit on memory or connections is reached"
     PROTOCOL_VIOLATION = 0x0A1D0009, "the peer broke the negotiation protocol"
     DEVICE_FAILURE = 0x0A1D000A, "the RDMA device failed while the connection was set up"
+    TICKET_UNKNOWN = (
+        0x0A1D000D,
+        "the stream was begun without asking (a ticket), and the server that answered does not know it",
+    )
     SHUTTING_DOWN = 0x0A1D000B, "the RDMA engine of this event loop is shutting down"
     WRONG_KIND = 0x0A1D000C, "the two ends mean different kinds of connection (stream, datagrams, calls)"
 

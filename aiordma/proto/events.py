@@ -7,9 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from .clc import Accept, Confirm, Proposal
+    from .clc import Accept, Claim, Confirm, Proposal
 
-__all__ = ["Accepted", "Confirmed", "Event", "Failed", "PlainPeer", "Proposed", "Send", "UseRdma", "UseTcp"]
+__all__ = [
+    "Accepted",
+    "Claimed",
+    "Confirmed",
+    "Event",
+    "Failed",
+    "PlainPeer",
+    "Proposed",
+    "Send",
+    "UseRdma",
+    "UseTcp",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,14 @@ class Confirmed:
 
     confirm: Confirm
     """What the client agreed to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Server: find the ticket, then call ``established()``, ``refuse(code)`` or ``broken(text)``."""
+
+    claim: Claim
+    """What the client claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +99,4 @@ class Failed:
     """What happened."""
 
 
-Event: TypeAlias = Send | Proposed | Accepted | Confirmed | UseRdma | UseTcp | PlainPeer | Failed
+Event: TypeAlias = Send | Proposed | Accepted | Confirmed | Claimed | UseRdma | UseTcp | PlainPeer | Failed

@@ -15,10 +15,10 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from .clc import Accept, Confirm, Decline, Message, Proposal, Splitter, looks_like_clc
-from .codes import Code
+from .clc import Accept, Claim, Confirm, Decline, Message, Proposal, Splitter, looks_like_clc
+from .codes import Code, describe
 from .errors import LocalProtocolError, RemoteProtocolError
-from .events import Accepted, Confirmed, Event, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
+from .events import Accepted, Claimed, Confirmed, Event, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
 
 __all__ = ["CLIENT_TABLE", "SERVER_TABLE", "ClientHandshake", "ServerHandshake", "State", "Timeouts"]
 
@@ -42,6 +42,7 @@ class State(enum.Enum):
     ANSWERING = "preparing the Accept"
     ACCEPTED = "waiting for the Confirm"
     CONFIRMING = "bringing up the link"
+    CLAIMED = "looking for the ticket"
     PROPOSED = "waiting for the Accept"
     ACCEPTING = "preparing the Confirm"
     CONFIRMED = "waiting for the link"
@@ -58,6 +59,7 @@ class Input(enum.Enum):
     PROPOSAL = "a Proposal came"
     ACCEPT = "an Accept came"
     CONFIRM = "a Confirm came"
+    CLAIM = "a Claim came"
     DECLINE = "a Decline came"
     GARBAGE = "something else than a valid message came"
     EOF = "the peer closed the connection"
@@ -100,6 +102,9 @@ SERVER_TABLE: Table = {
     (State.CONFIRMING, Input.ESTABLISHED): State.RDMA,
     (State.CONFIRMING, Input.REFUSE): State.TCP,
     (State.CONFIRMING, Input.BROKEN): State.FAILED,
+    (State.READING, Input.CLAIM): State.CLAIMED,
+    (State.CLAIMED, Input.ESTABLISHED): State.RDMA,
+    (State.CLAIMED, Input.REFUSE): State.FAILED,  # the client uses the ring already: there is no way back
 }
 
 
@@ -181,8 +186,11 @@ class _Handshake:
     # ---- what the owner reports
 
     def refuse(self, code: int, now: float) -> list[Event]:
-        """This end cannot use RDMA: decline, and go on with TCP."""
+        """This end cannot use RDMA: decline, and go on with TCP. After a Claim: decline, and end."""
         self._step(Input.REFUSE, now)
+        if self.state is State.FAILED:
+            text = f"the client's claim was refused: {describe(code)}"
+            return [Send(Decline(diagnosis=code).encode()), Failed(code, text)]
         return [Send(Decline(diagnosis=code).encode()), UseTcp(code, None, self._splitter.rest())]
 
     def established(self, now: float) -> list[Event]:
@@ -210,6 +218,8 @@ class _Handshake:
             return [Accepted(message)]
         if isinstance(message, Confirm):
             return [Confirmed(message)]
+        if isinstance(message, Claim):
+            return [Claimed(message)]
         return [PlainPeer("it echoes what it receives")]
 
     def _on_trouble(self, what: Input, detail: str, now: float) -> list[Event]:

@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from .clc import MIN_RING_BYTES, ring_bytes_code
 from .codes import Code
 from .errors import LocalProtocolError, RemoteProtocolError
 
@@ -27,6 +28,8 @@ __all__ = [
     "LlcMessage",
     "RToken",
     "TestLink",
+    "Ticket",
+    "TicketBack",
     "decode",
     "is_llc",
 ]
@@ -41,6 +44,8 @@ _DELETE_LINK = struct.Struct(">BI35x")
 _RTOKEN = struct.Struct(">BIQ")
 _DELETE_RKEY = struct.Struct(">BB2x8I4x")
 _TEST_LINK = struct.Struct(">16s24x")
+_TICKET = struct.Struct(">IHxBIIQ16x")
+_TICKET_BACK = struct.Struct(">IH34x")
 
 
 def _violation(text: str) -> RemoteProtocolError:
@@ -354,11 +359,108 @@ class AnnounceAck:
         return cls()
 
 
-LlcMessage: TypeAlias = ConfirmLink | AddLink | DeleteLink | ConfirmRKey | TestLink | DeleteRKey | AnnounceAck
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """Server to client, aiordma's own: a ring handed out in advance. The client may begin a connection with
+    it, by a CLC Claim on a new TCP connection, and write into the ring without waiting for an answer."""
+
+    kind_code: ClassVar[int] = 0x0D
+
+    number: int
+    """Number of the ticket on this link; not 0."""
+    service: int
+    """The listener it is for (CLC Accept); not 0."""
+    token: int
+    """Alert token of the ring; not 0."""
+    rkey: int
+    """Remote key of the ring."""
+    ring_addr: int
+    """Remote address of the ring."""
+    ring_bytes: int
+    """Size of the ring: a power of two from 16 KiB to 512 MiB."""
+
+    def encode(self) -> bytes:
+        body = _TICKET.pack(
+            _ranged(self.number, 0xFFFFFFFF, "number"),
+            _ranged(self.service, 0xFFFF, "service"),
+            ring_bytes_code(self.ring_bytes),
+            _ranged(self.token, 0xFFFFFFFF, "token"),
+            _ranged(self.rkey, 0xFFFFFFFF, "rkey"),
+            _ranged(self.ring_addr, (1 << 64) - 1, "ring_addr"),
+        )
+        return _pack(self.kind_code, 0, body)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Ticket:
+        number, service, size, token, rkey, addr = _TICKET.unpack_from(data, 4)
+        if not number or not service or not token or size > 15:
+            raise _violation(f"Ticket {number} of listener {service}, token {token}, size {size}")
+        return cls(
+            number=number,
+            service=service,
+            token=token,
+            rkey=rkey,
+            ring_addr=addr,
+            ring_bytes=MIN_RING_BYTES << size,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketBack:
+    """About tickets that are out, aiordma's own. From the client: it will not use this one, or gives up a
+    connection that was begun with it. The server answers that the ring is free on both sides, or ``bound``:
+    then the connection exists. From the server as a request: give back all tickets of this listener."""
+
+    kind_code: ClassVar[int] = 0x0E
+
+    number: int = 0
+    """Number of the ticket; 0 (server only): all of the listener."""
+    service: int
+    """The listener."""
+    response: bool = False
+    """This is the answer."""
+    bound: bool = False
+    """In an answer: the ticket was claimed, and the connection goes its own way."""
+
+    def encode(self) -> bytes:
+        body = _TICKET_BACK.pack(
+            _ranged(self.number, 0xFFFFFFFF, "number"), _ranged(self.service, 0xFFFF, "service")
+        )
+        flags = (_RESPONSE if self.response else 0) | (0x40 if self.bound else 0)
+        return _pack(self.kind_code, flags, body)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> TicketBack:
+        number, service = _TICKET_BACK.unpack_from(data, 4)
+        flags = data[3]
+        return cls(number=number, service=service, response=bool(flags & _RESPONSE), bound=bool(flags & 0x40))
+
+
+LlcMessage: TypeAlias = (
+    ConfirmLink
+    | AddLink
+    | DeleteLink
+    | ConfirmRKey
+    | TestLink
+    | DeleteRKey
+    | AnnounceAck
+    | Ticket
+    | TicketBack
+)
 
 _TYPES: dict[int, type[LlcMessage]] = {
     cls.kind_code: cls
-    for cls in (ConfirmLink, AddLink, DeleteLink, ConfirmRKey, TestLink, DeleteRKey, AnnounceAck)
+    for cls in (
+        ConfirmLink,
+        AddLink,
+        DeleteLink,
+        ConfirmRKey,
+        TestLink,
+        DeleteRKey,
+        AnnounceAck,
+        Ticket,
+        TicketBack,
+    )
 }
 
 

@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout
+from .health import Health, Status
+from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
+from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
 from .service import Kind, Method, Service, method
 
-__all__ = ["Code", "Kind", "Method", "RpcCancelled", "RpcError", "RpcTimeout", "Service", "method"]
+__all__ = [
+    "ClientCall",
+    "ClientInterceptor",
+    "Code",
+    "Health",
+    "Kind",
+    "Method",
+    "MethodInfo",
+    "ParameterInfo",
+    "Reflection",
+    "RpcCancelled",
+    "RpcError",
+    "RpcTimeout",
+    "ServerCall",
+    "ServerInterceptor",
+    "Service",
+    "ServiceInfo",
+    "Status",
+    "method",
+]

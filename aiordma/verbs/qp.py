@@ -94,6 +94,8 @@ class RcQp:
         self.pointer: int = _accessors.qp_pointer(self.qp)
         self.psn = _random_psn()
         self.state = QpState.RESET
+        #: READs it may have under way, once it is in RTS.
+        self.max_reads = 0
         self._closed = False
 
     @property
@@ -190,6 +192,7 @@ class RcQp:
         attr.rnr_retry = path.rnr_retry
         attr.max_rd_atomic = min(_byte(peer.rd_atomic), _byte(self._backend.limits.max_qp_init_rd_atom))
         self._modify(attr, _RTS, QpState.RTS)
+        self.max_reads = int(attr.max_rd_atomic)
 
     def to_error(self) -> None:
         """Any state to ERR: outstanding work requests complete with WR_FLUSH_ERR."""

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from .base import Transport
 
+# What a way to move bytes is measured in (see `workloads/`), and what a way to make calls is.
+BYTES = frozenset({"setup", "roundtrip", "throughput", "connections", "throughput_kept", "memory"})
+CALLS = frozenset({"calls", "call_streams", "calls_beside_bulk"})
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -18,8 +22,7 @@ class Peer:
     environment: dict[str, str] = field(default_factory=dict)
     path: str | None = None
     """What aiordma must say carries the bytes; a run on another path is no result."""
-    workloads: frozenset[str] | None = None
-    """None: all."""
+    workloads: frozenset[str] = BYTES
 
     @property
     def ours(self) -> bool:
@@ -78,4 +81,16 @@ def _others() -> list[Peer]:
     return found
 
 
-PEERS: dict[str, Peer] = {peer.name: peer for peer in _ours() + _others()}
+def _callers() -> list[Peer]:
+    return [
+        Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=CALLS)
+        for name, title, factory, loops in (
+            ("grpc", "grpc.aio", "grpcaio:grpc_aio", ("asyncio",)),
+            ("grpclib", "grpclib", "grpclib_peer:grpclib_calls", ("asyncio", "uvloop")),
+            ("msgpack", "msgpack over streams", "packed:msgpack_calls", ("asyncio", "uvloop")),
+        )
+        for loop in loops
+    ]
+
+
+PEERS: dict[str, Peer] = {peer.name: peer for peer in _ours() + _others() + _callers()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
 
 
 class Connection(Protocol):
@@ -36,8 +36,28 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
+class Caller(Protocol):
+    """The client's end of one connection for calls."""
+
+    @property
+    def path(self) -> str | None:
+        """As of a `Connection`."""
+
+    @property
+    def fallback_reason(self) -> object: ...
+
+    def echo(self, message: bytes) -> Awaitable[Any]:
+        """A unary call that gives the message back; any number of them at a time."""
+
+    def items(self, count: int, size: int) -> AsyncIterator[Any]:
+        """A call that streams `count` items of `size` bytes from the server."""
+
+    async def close(self) -> None: ...
+
+
 class Transport(Protocol):
     async def serve(self, ready: Callable[[str], None]) -> None:
         """Listen, call `ready(address)`, serve until cancelled."""
 
-    async def connect(self, address: str) -> Connection: ...
+    async def connect(self, address: str) -> Any:
+        """A `Connection` or, of a peer for calls, a `Caller`."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..peers.base import Connection, Transport
+from ..peers.base import Caller, Connection, Transport
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,14 @@ class Bench:
     expected_path: str | None
 
     async def connect(self) -> Connection:
+        connection: Connection = await self._connect()
+        return connection
+
+    async def connect_caller(self) -> Caller:
+        caller: Caller = await self._connect()
+        return caller
+
+    async def _connect(self) -> Any:
         connection = await self.transport.connect(self.address)
         path = connection.path
         if path != self.expected_path:

@@ -17,6 +17,7 @@ from aiordma import engine as engines
 from aiordma import wake
 from aiordma.config import Config
 from aiordma.proto import clc
+from aiordma.proto.proof import accept_proof
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL
 
@@ -252,7 +253,7 @@ async def test_a_server_pretends_to_be_another(first_contact: bool) -> None:
                     first_contact=first_contact, gid=group.link.address.gid, qpn=group.link.peer_qpn, psn=1,
                     mtu=3, rkey=0xBAD, rmb_addr=0xBAD0000, ring_bytes=16384, token=77,
                     engine_id=group.key[0], host_id=engine.host_id, window=engine.config.window,
-                    proof=clc.accept_proof(proposal.nonce, group.key[0]),
+                    proof=accept_proof(proposal.nonce, group.key[0]),
                 )  # fmt: skip
 
             async with anyio.create_task_group() as tasks:

@@ -9,7 +9,8 @@ import anyio
 import anyio.lowlevel
 
 from aiordma.errors import Code, NegotiationError
-from aiordma.proto.clc import Accept, Confirm, Proposal, accept_proof
+from aiordma.proto.clc import Accept, Confirm, Proposal
+from aiordma.proto.proof import accept_proof
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ async def test_a_client_that_breaks_the_rules_is_dropped(
                     pass
             await until(lambda: listener.statistics().failed == 1)
             await check_echo(friend)
-    assert "closed before it became a stream" in caplog.text
+    assert "closed before it could be used" in caplog.text
 
 
 async def test_random_messages(engine: Engine) -> None:

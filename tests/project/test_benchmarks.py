@@ -34,6 +34,24 @@ def test_a_peer_is_measured_in_two_processes(name: str) -> None:
     assert PEERS[name].title in markdown(results)
 
 
+@pytest.mark.parametrize("name", ["msgpack-asyncio", "msgpack-uvloop"])
+def test_a_way_to_make_calls_is_measured_in_two_processes(name: str) -> None:
+    results = _run(PEERS[name], "setup", "calls", "call_streams", "calls_beside_bulk")
+    summary = Summary(results)
+    assert summary.problems() == {}
+    for keys in (
+        ("calls", "64", "p50_us"),
+        ("calls", "1048576", "per_second"),
+        ("call_streams", "65536", "items_per_second"),
+        ("calls_beside_bulk", "p99_us"),
+    ):
+        value = summary.value(name, *keys)
+        assert value is not None, keys
+        assert value > 0, keys
+    assert summary.value(name, "setup", "connect_p50_us") is None
+    assert PEERS[name].title in markdown(results)
+
+
 def test_a_peer_that_cannot_be_had_is_reported_with_the_reason() -> None:
     peer = Peer("missing", "a missing peer", "no_such_module:transport")
     PEERS[peer.name] = peer

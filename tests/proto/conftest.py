@@ -15,5 +15,5 @@ settings.load_profile("no-deadline")
 
 @pytest.fixture(params=sorted(CORES))
 def core(request: pytest.FixtureRequest) -> Any:
-    """The modules cursor, cdc and seqack: interpreted, then compiled."""
+    """The modules cursor, cdc, seqack, rpc and calls: interpreted, then compiled."""
     return CORES[request.param]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from aiordma.proto import clc
 from aiordma.proto.codes import Code
 from aiordma.proto.errors import LocalProtocolError, RemoteProtocolError
+from aiordma.proto.proof import accept_proof, claim_proof
 
 # Messages of a Linux 6.12 kernel (SMC-Rv2 over rxe).
 KERNEL_PROPOSAL = bytes.fromhex(
@@ -73,6 +74,7 @@ def proposal(**changes: Any) -> clc.Proposal:
         "gid": GID,
         "lid": 7,
         "kind": 1,
+        "tickets": 8,
         "system_id": b"system_1",
         "mac": b"\1\2\3\4\5\6",
         "max_conns": 200,
@@ -101,11 +103,28 @@ def answer(cls: type[Any] = clc.Accept, **changes: Any) -> Any:
         "recv_bytes": 4096,
         "rmbe_index": 3,
         "lid": 5,
+        "service": 0xABCD,
+        "service_address": bytes(range(100, 116)),
+        "service_port": 6379,
         "system_id": b"system_2",
         "mac": b"\6\5\4\3\2\1",
         "hostname": "host-a",
     }
     return cls(**(values | changes))
+
+
+def claim(**changes: Any) -> clc.Claim:
+    values: dict[str, Any] = {
+        "engine_id": b"E" * 16,
+        "ticket": 0x01020304,
+        "service": 0xABCD,
+        "token": 0xA1A2A3A4,
+        "rkey": 0xDEADBEEF,
+        "ring_addr": 0x7FFF_0000_1000,
+        "ring_bytes": 32768,
+        "proof": b"P" * 16,
+    }
+    return clc.Claim(**(values | changes))
 
 
 MESSAGES = [
@@ -116,6 +135,7 @@ MESSAGES = [
     answer(clc.Confirm, gids=(GID, bytes(16))),
     answer(clc.Confirm, first_contact=False, hostname=""),
     clc.Decline(diagnosis=Code.NO_DEVICE, system_id=b"system_3"),
+    claim(),
 ]
 
 
@@ -177,9 +197,9 @@ def test_our_messages_differ_from_the_kernel_only_by_our_block() -> None:
 
 
 def test_proof_depends_on_both_values() -> None:
-    proof = clc.accept_proof(b"n" * 16, b"e" * 16)
+    proof = accept_proof(b"n" * 16, b"e" * 16)
     assert len(proof) == 16
-    assert len({proof, clc.accept_proof(b"m" * 16, b"e" * 16), clc.accept_proof(b"n" * 16, b"f" * 16)}) == 3
+    assert len({proof, accept_proof(b"m" * 16, b"e" * 16), accept_proof(b"n" * 16, b"f" * 16)}) == 3
     assert proof not in proposal(nonce=b"n" * 16, engine_id=b"e" * 16).encode()
 
 
@@ -419,3 +439,49 @@ def test_fuzz_mutated_messages() -> None:
         assert by_byte[0][: len(whole[0])] == whole[0]
     assert decoded > 100
     assert refused > 100
+
+
+def test_a_claim_is_proved_with_every_field_of_it() -> None:
+    proofs = {claim_proof(claim(), b"secret"), claim_proof(claim(), b"other")}
+    other: dict[str, Any]
+    for other in (
+        {"engine_id": b"F" * 16},
+        {"ticket": 1},
+        {"service": 1},
+        {"token": 1},
+        {"rkey": 1},
+        {"ring_addr": 1},
+        {"ring_bytes": 16384},
+    ):
+        proofs.add(claim_proof(claim(**other), b"secret"))
+    assert len(proofs) == 9
+    assert claim_proof(claim(proof=b"Q" * 16), b"secret") in proofs  # the proof itself is none of them
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("ticket", 0), ("service", 0), ("token", 0), ("ring_bytes", 5), ("engine_id", b""), ("rkey", 1 << 32)],
+)
+def test_a_claim_that_cannot_be_is_not_sent(field: str, value: object) -> None:
+    with pytest.raises(LocalProtocolError):
+        claim(**{field: value}).encode()
+
+
+@pytest.mark.parametrize(("at", "zeros"), [(32, 4), (36, 2), (40, 4)], ids=["ticket", "service", "token"])
+def test_a_claim_of_nothing_is_a_violation(at: int, zeros: int) -> None:
+    data = bytearray(claim().encode())
+    block = data.index(b"aiordma\x01") + 12
+    assert data[block + at : block + at + zeros] != bytes(zeros)
+    data[block + at : block + at + zeros] = bytes(zeros)
+    with pytest.raises(RemoteProtocolError, match="Claim of ticket"):
+        clc.decode(data)
+
+
+def test_a_claim_needs_our_block_and_a_size_that_exists() -> None:
+    data = claim().encode()
+    with pytest.raises(RemoteProtocolError, match="without the aiordma block"):
+        clc.decode(data.replace(b"aiordma\x01", b"aiordma\x02"))
+    wrong = bytearray(data)
+    wrong[wrong.index(b"aiordma\x01") + 12 + 39] = 16
+    with pytest.raises(RemoteProtocolError, match="size 16"):
+        clc.decode(wrong)

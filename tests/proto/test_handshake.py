@@ -14,6 +14,7 @@ from aiordma.proto.codes import Code
 from aiordma.proto.errors import LocalProtocolError
 from aiordma.proto.events import (
     Accepted,
+    Claimed,
     Confirmed,
     Event,
     Failed,
@@ -31,6 +32,7 @@ from aiordma.proto.handshake import (
     State,
     Timeouts,
 )
+from aiordma.proto.proof import accept_proof
 
 TIMEOUTS = Timeouts(negotiate=6.0, link=5.0, first_bytes=0.2)
 PROPOSAL = clc.Proposal(engine_id=b"C" * 16, nonce=b"N" * 16, host_id=b"H" * 16)
@@ -38,9 +40,10 @@ FIELDS: dict[str, Any] = {
     "first_contact": True, "gid": bytes(16), "qpn": 5, "psn": 6, "mtu": 3, "rkey": 7, "rmb_addr": 4096,
     "ring_bytes": 65536, "token": 9, "host_id": b"H" * 16, "window": 64,
 }  # fmt: skip
-ACCEPT = clc.Accept(engine_id=b"S" * 16, proof=clc.accept_proof(b"N" * 16, b"S" * 16), **FIELDS)
+ACCEPT = clc.Accept(engine_id=b"S" * 16, proof=accept_proof(b"N" * 16, b"S" * 16), **FIELDS)
 CONFIRM = clc.Confirm(engine_id=b"C" * 16, **FIELDS)
 DECLINE = clc.Decline(diagnosis=Code.NO_DEVICE)
+CLAIM = clc.Claim(engine_id=b"C" * 16, ticket=3, service=4, token=5, rkey=6, ring_addr=4096, ring_bytes=65536)
 
 
 def client() -> ClientHandshake:
@@ -49,6 +52,38 @@ def client() -> ClientHandshake:
 
 def server(**options: Any) -> ServerHandshake:
     return ServerHandshake(TIMEOUTS, 0.0, **options)
+
+
+def test_a_claim_needs_no_answer() -> None:
+    s = server()
+    assert s.receive(CLAIM.encode(), 0.1) == [Claimed(CLAIM)]
+    assert s.next_deadline() is None
+    assert s.established(0.2) == [UseRdma()]
+
+
+def test_a_refused_claim_ends_the_connection() -> None:
+    """The client writes into a ring already: going on with TCP would lose what it wrote."""
+    s = server()
+    assert s.receive(CLAIM.encode(), 0.1) == [Claimed(CLAIM)]
+    send, failed = s.refuse(Code.TICKET_UNKNOWN, 0.2)
+    assert isinstance(send, Send)
+    assert clc.decode(send.data) == clc.Decline(diagnosis=Code.TICKET_UNKNOWN)
+    assert isinstance(failed, Failed)
+    assert failed.code == Code.TICKET_UNKNOWN
+    assert s.done
+
+
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_a_claim_out_of_turn_is_a_violation(end: str) -> None:
+    if end == "client":
+        c = client()
+        c.start()
+        assert isinstance(c.receive(CLAIM.encode(), 0.1)[0], Failed)
+    else:
+        s = server()
+        s.receive(PROPOSAL.encode(), 0.1)
+        s.ready(ACCEPT, 0.2)
+        assert isinstance(s.receive(CLAIM.encode(), 0.3)[0], Failed)
 
 
 def test_good_way() -> None:

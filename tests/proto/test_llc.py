@@ -30,6 +30,11 @@ MESSAGES: list[llc.LlcMessage] = [
     llc.DeleteRKey(rkeys=(1, 2, 0xFFFFFFFF)),
     llc.DeleteRKey(rkeys=tuple(range(8)), response=True, negative=True, error_mask=0x81),
     llc.AnnounceAck(),
+    llc.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=0x7FFF_0000_1000, ring_bytes=1 << 18),
+    llc.Ticket(number=0xFFFFFFFF, service=0xFFFF, token=1, rkey=0, ring_addr=0, ring_bytes=16384),
+    llc.TicketBack(number=7, service=2),
+    llc.TicketBack(service=2),
+    llc.TicketBack(number=7, service=2, response=True, bound=True),
 ]
 
 
@@ -75,6 +80,9 @@ def test_kernel_messages() -> None:
         (llc.TestLink(user_data=b"x"), "user_data"),
         (llc.DeleteRKey(rkeys=()), "1 to 8"),
         (llc.DeleteRKey(rkeys=(0,) * 9), "1 to 8"),
+        (llc.Ticket(number=1, service=1, token=1, rkey=1, ring_addr=0, ring_bytes=20000), "ring of 20000"),
+        (llc.Ticket(number=1, service=1 << 16, token=1, rkey=1, ring_addr=0, ring_bytes=16384), "service"),
+        (llc.TicketBack(number=-1, service=1), "number"),
     ],
 )
 def test_bad_fields_are_refused_before_they_are_sent(message: llc.LlcMessage, word: str) -> None:
@@ -125,3 +133,19 @@ def test_fuzz_mutated_messages() -> None:
             refused += 1
     assert decoded > 100
     assert refused > 100
+
+
+@pytest.mark.parametrize(("at", "size"), [(4, 4), (8, 2), (12, 4)], ids=["number", "service", "token"])
+def test_a_ticket_of_nothing_is_a_violation(at: int, size: int) -> None:
+    data = bytearray(llc.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=5, ring_bytes=16384).encode())
+    assert data[at : at + size] != bytes(size)
+    data[at : at + size] = bytes(size)
+    with pytest.raises(RemoteProtocolError, match="Ticket"):
+        llc.decode(data)
+
+
+def test_a_ticket_for_a_ring_beyond_all_sizes_is_a_violation() -> None:
+    data = bytearray(llc.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=5, ring_bytes=16384).encode())
+    data[11] = 16
+    with pytest.raises(RemoteProtocolError, match="size 16"):
+        llc.decode(data)

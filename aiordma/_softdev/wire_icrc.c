@@ -1,0 +1,154 @@
+/*
+ * CRC-32 (polynomial 0x04c11db7, reflected) eight bytes at a time by tables, or 64 by carry-less multiplication.
+ */
+#include "wire_icrc.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "wire_packet.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+static uint32_t tables[8][256];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool multiplies;
+
+static void prepare(void)
+{
+	for (uint32_t n = 0; n < 256; n++) {
+		uint32_t crc = n;
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+		tables[0][n] = crc;
+	}
+	for (uint32_t n = 0; n < 256; n++)
+		for (int t = 1; t < 8; t++)
+			tables[t][n] = tables[t - 1][n] >> 8 ^ tables[0][tables[t - 1][n] & 0xff];
+#if defined(__x86_64__)
+	multiplies = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+#endif
+}
+
+static uint32_t little32(const uint8_t *at)
+{
+	return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static uint32_t by_tables(uint32_t crc, const uint8_t *at, size_t size)
+{
+	for (; size >= 8; size -= 8, at += 8) {
+		uint32_t low = crc ^ little32(at), high = little32(at + 4);
+		crc = tables[7][low & 0xff] ^ tables[6][low >> 8 & 0xff] ^ tables[5][low >> 16 & 0xff] ^
+		      tables[4][low >> 24] ^ tables[3][high & 0xff] ^ tables[2][high >> 8 & 0xff] ^
+		      tables[1][high >> 16 & 0xff] ^ tables[0][high >> 24];
+	}
+	while (size--)
+		crc = crc >> 8 ^ tables[0][(crc ^ *at++) & 0xff];
+	return crc;
+}
+
+uint32_t wire_crc_tables(uint32_t crc, const void *bytes, size_t size)
+{
+	pthread_once(&once, prepare);
+	return by_tables(crc, bytes, size);
+}
+
+#if defined(__x86_64__)
+/*
+ * A block of 128 bits that lies d bits further from the end than another contributes x^d times itself. Each half
+ * is multiplied by x^(d+64) or x^d modulo the polynomial, which keeps the product within 128 bits: "folding"
+ * (Gopal and others, Intel 2009). Constants: those powers, bit-reflected and shifted by one, for d = 512 and 128.
+ */
+enum { FOLD = 64, LANE = 16 };
+
+#define FOLDED(x, by, next)                                                                                            \
+	_mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
+
+__attribute__((target("pclmul,sse4.1"))) static uint32_t by_multiplying(uint32_t crc, const uint8_t *at, size_t size)
+{
+	const __m128i by512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
+	const __m128i by128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+	__m128i lane[FOLD / LANE];
+	uint8_t rest[LANE];
+
+	for (int i = 0; i < FOLD / LANE; i++)
+		lane[i] = _mm_loadu_si128((const __m128i *)(const void *)(at + i * LANE));
+	lane[0] = _mm_xor_si128(lane[0], _mm_cvtsi32_si128((int)crc));
+	for (at += FOLD, size -= FOLD; size >= FOLD; at += FOLD, size -= FOLD)
+		for (int i = 0; i < FOLD / LANE; i++)
+			lane[i] =
+				FOLDED(lane[i], by512, _mm_loadu_si128((const __m128i *)(const void *)(at + i * LANE)));
+	for (int i = 1; i < FOLD / LANE; i++)
+		lane[i] = FOLDED(lane[i - 1], by128, lane[i]);
+	for (; size >= LANE; at += LANE, size -= LANE)
+		lane[3] = FOLDED(lane[3], by128, _mm_loadu_si128((const __m128i *)(const void *)at));
+	/* What is left is a message of sixteen bytes with the same CRC. */
+	_mm_storeu_si128((__m128i *)(void *)rest, lane[3]);
+	return by_tables(by_tables(0, rest, sizeof(rest)), at, size);
+}
+#endif
+
+uint32_t wire_crc(uint32_t crc, const void *bytes, size_t size)
+{
+	pthread_once(&once, prepare);
+#if defined(__x86_64__)
+	if (size >= 2 * FOLD && multiplies)
+		return by_multiplying(crc, bytes, size);
+#endif
+	return by_tables(crc, bytes, size);
+}
+
+/* ---- RoCEv2 ----------------------------------------------------------------------------------------- */
+
+static uint8_t *put16(uint8_t *to, uint32_t value)
+{
+	to[0] = (uint8_t)(value >> 8);
+	to[1] = (uint8_t)value;
+	return to + 2;
+}
+
+/* All that may change on the way is ones: eight bytes for the local route header, traffic class, hop limit ... */
+static size_t pseudo(const struct wire_path *path, struct wire_ipv4 ip, size_t udp_length, uint8_t to[64])
+{
+	uint8_t *at = to;
+
+	memset(to, 0xff, 64);
+	at += 8;
+	if (wire_gid_is_ipv4(path->src)) {
+		at[0] = 0x45;
+		put16(at + 2, (uint32_t)udp_length + 20);
+		put16(at + 4, ip.id);
+		put16(at + 6, ip.may_fragment ? 0 : 0x4000);
+		at[9] = 17; /* UDP */
+		memcpy(at + 12, path->src + 12, 4);
+		memcpy(at + 16, path->dst + 12, 4);
+		at += 20;
+	} else {
+		at[0] = 0x6f;
+		put16(at + 4, (uint32_t)udp_length);
+		at[6] = 17;
+		memcpy(at + 8, path->src, 16);
+		memcpy(at + 24, path->dst, 16);
+		at += 40;
+	}
+	at = put16(put16(put16(at, path->src_port), path->dst_port), (uint32_t)udp_length);
+	return (size_t)(at + 2 - to);
+}
+
+uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size)
+{
+	uint8_t head[64 + WIRE_BTH];
+	size_t n = pseudo(path, ip, 8 + size + WIRE_ICRC, head), first = size < WIRE_BTH ? size : WIRE_BTH;
+
+	memcpy(head + n, bytes, first);
+	head[n + 4] = 0xff; /* congestion marks */
+	return ~wire_crc(wire_crc(0xffffffff, head, n + first), bytes + first, size - first);
+}
+
+uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t size)
+{
+	return wire_icrc_ipv4(path, (struct wire_ipv4){ 0 }, bytes, size);
+}

@@ -1,0 +1,44 @@
+/*
+ * The invariant CRC of RoCEv2 (IBTA annex A17.3.3): CRC-32 over what no router may change.
+ *
+ * The IP identification is covered, and a UDP socket neither sets nor sees it. Packets sent by an unconnected
+ * socket with IP_MTU_DISCOVER=DO have the identification 0 and "don't fragment" set: that is what is assumed here.
+ * IPv6 has no identification, so there the check is exact for everybody's packets.
+ */
+#ifndef AIORDMA_WIRE_ICRC_H
+#define AIORDMA_WIRE_ICRC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One direction between two UDP ports. Addresses as in GIDs: IPv4 is mapped (::ffff:a.b.c.d). */
+struct wire_path {
+	uint8_t src[16], dst[16];
+	uint16_t src_port, dst_port;
+};
+
+static inline bool wire_gid_is_ipv4(const uint8_t gid[16])
+{
+	static const uint8_t prefix[12] = { [10] = 0xff, [11] = 0xff };
+
+	return !__builtin_memcmp(gid, prefix, sizeof(prefix));
+}
+
+/* What the IPv4 header said. */
+struct wire_ipv4 {
+	uint16_t id;
+	bool may_fragment;
+};
+
+/* ICRC of the bytes from the BTH to the end of the pad, as a number whose bytes are stored lowest first. */
+uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t size);
+/* For packets of others, of which the header is known (captures). */
+uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size);
+
+/* Continues a CRC-32 register (neither inverted before nor after) over more bytes. */
+uint32_t wire_crc(uint32_t crc, const void *bytes, size_t size);
+/* The same without the help of the CPU. */
+uint32_t wire_crc_tables(uint32_t crc, const void *bytes, size_t size);
+
+#endif

@@ -1,0 +1,81 @@
+# C types of calls.py.
+cimport cython
+from .rpc cimport RpcMessage
+
+@cython.final
+cdef class Call:
+    cdef public unsigned int id
+    cdef public long long serial
+    cdef public int kind
+    cdef public object owner
+    cdef public bint closed
+    cdef public bint cancelled
+    cdef public bint ended
+    cdef public bint headers
+    cdef public long long send_window
+    cdef public long long receive_window
+    cdef public long long receive_limit
+    cdef public long long owed
+    cdef public double deadline
+
+@cython.final
+cdef class MethodNumber:
+    cdef public unsigned int number
+    cdef public object name
+    cdef public bint told
+
+@cython.final
+cdef class Deadlines:
+    cdef public list _heap
+    cdef public long long _count
+    cdef public Py_ssize_t _compact_at
+
+cdef class Calls:
+    cdef public object own
+    cdef public object peer
+    cdef public dict calls
+    cdef public RpcMessage message
+    cdef public Call call
+    cdef public long long serial
+    cdef public bint leaving
+    cdef public Deadlines deadlines
+
+    cdef bint _may_send(self, Call call)
+    cdef bytes _item(self, Call call, int encoding, Py_ssize_t size, bint last)
+    cpdef taken(self, Call call, Py_ssize_t size)
+    cdef _receive_item(self, Call call)
+    cdef _receive_credit(self, Call call)
+    cdef int _receive_hello(self) except -1
+    cdef _check_metadata(self)
+
+@cython.final
+cdef class ClientCalls(Calls):
+    cdef dict _methods
+    cdef public list refused
+
+    @cython.locals(serial=cython.longlong, call=Call)
+    cpdef Call start(self, int kind, owner, window=*)
+    cpdef bytes head(self, Call call, MethodNumber method, int encoding, deadline_us=*, metadata=*, trace=*)
+    cpdef bint may_send(self, Call call) except -1
+    cpdef bytes item(self, Call call, int encoding, Py_ssize_t size, bint last=*)
+    @cython.locals(kind=int, message=RpcMessage, call=Call)
+    cpdef int receive(self, data) except -1
+    cdef int _receive_goaway(self) except -1
+
+@cython.final
+cdef class ServerCalls(Calls):
+    cdef list _targets
+    cdef list _names
+    cdef public object target
+    cdef public long long seen
+
+    @cython.locals(kind=int, message=RpcMessage, call=Call)
+    cpdef int receive(self, data) except -1
+    @cython.locals(message=RpcMessage, call=Call, step=cython.uint)
+    cdef int _receive_call(self) except -1
+    @cython.locals(message=RpcMessage, number=cython.uint)
+    cdef _find_target(self)
+    cpdef bytes reply(self, Call call, int encoding, metadata=*, trailing=*, trace=*)
+    cdef _close(self, Call call)
+    cpdef bint may_send(self, Call call) except -1
+    cpdef bytes item(self, Call call, int encoding, Py_ssize_t size)

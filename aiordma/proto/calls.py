@@ -1,0 +1,608 @@
+# cython: annotation_typing=False
+"""The calls of one connection: two machines, the client's and the server's, without I/O.
+
+Messages go in (``receive``), the number of an event comes out, and what belongs to it is in the machine's
+fields until the next message. The methods for sending return the message, or its head where a payload
+follows; the owner hands them to the channel in that order. The rules:
+
+* **A call is in flight from its CALL to its REPLY**, and every CALL that was accepted gets exactly one REPLY,
+  cancelled or not. So the number of calls in flight, which the server grants in its HELLO, bounds what a
+  client can make a server do; and an id that has not been replied to is never given to another call, so a
+  late reply cannot be taken for that of another one. A client that cancels keeps the call as *draining*
+  until the REPLY comes: everything for it is dropped.
+* **Ids count up** modulo 2^32; those still in use are passed over. Both ends extend them to 64-bit *serials*,
+  by which a GOAWAY says exactly which calls were accepted: all the others were never looked at.
+* **Items cost credit by their bytes** (and ``ITEM_COST`` each). One item may be sent whenever the window is
+  above zero, whatever its size; it may then go below zero. The receiver gives credit back when its
+  application takes an item, half a window at a time. What an application does not take is bounded by a
+  window and one message.
+* After its REPLY the server forgets a call. What the client sent before it knew is dropped; about calls that
+  never were, or out of turn, it is an error of the peer, which ends the connection.
+
+Compiled as well (``calls.pxd``), on the rules of ``cursor.py``.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from .errors import LocalProtocolError, RemoteProtocolError
+from .rpc import (
+    CALL,
+    CANCEL,
+    CREDIT,
+    END,
+    FLAG_END,
+    GOAWAY,
+    HEADERS,
+    HELLO,
+    ITEM,
+    ITEM_COST,
+    MAX_NAME_BYTES,
+    REPLY,
+    Hello,
+    RpcMessage,
+    call_head,
+    cancel_message,
+    credit_message,
+    end_message,
+    error_message,
+    goaway_message,
+    headers_message,
+    hello_message,
+    item_head,
+    pong_message,
+    reply_head,
+)
+
+__all__ = ["Call", "ClientCalls", "Deadlines", "MethodNumber", "ServerCalls"]
+
+#: Nothing for the owner to do.
+NOTHING = 0
+# The other events have the numbers of the messages' types: CALL, REPLY, ITEM, ...
+
+MAX_WINDOW = 1 << 30
+_ID_MASK = 0xFFFFFFFF
+
+
+class Call:
+    """One call, as one end sees it. ``owner`` is whatever the owner of the machine keeps with it."""
+
+    def __init__(self, call_id: int, serial: int, kind: int, owner: object) -> None:
+        self.id = call_id
+        self.serial = serial
+        self.kind = kind
+        self.owner = owner
+        #: the REPLY was sent or received, or the connection is lost
+        self.closed = False
+        #: the client has cancelled: on its side everything but the REPLY is dropped
+        self.cancelled = False
+        #: the client has said that it sends no more items
+        self.ended = False
+        #: HEADERS were sent or received, or cannot come any more
+        self.headers = False
+        #: bytes of items that may be sent; below zero after a large one
+        self.send_window = 0
+        #: bytes of items that may arrive; of how many this end lets the peer have; taken and not told yet
+        self.receive_window = 0
+        self.receive_limit = 0
+        self.owed = 0
+        #: on the owner's clock, in seconds; infinity: none
+        self.deadline = float("inf")
+
+
+class MethodNumber:
+    """The number a client has given to a method's name (0: the server's table is full)."""
+
+    def __init__(self, number: int, name: bytes) -> None:
+        self.number = number
+        self.name = name
+        #: set by the owner when a CALL with the name has left: from then on the number is enough
+        self.told = False
+
+
+class Deadlines:
+    """The deadlines of calls, earliest first. Calls that are over stay until they are in the way, but never
+    more of them than calls that are not."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Call]] = []
+        self._count = 0
+        self._compact_at = 64
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, call: Call, deadline: float) -> bool:
+        """Watch ``call``; True when its deadline is now the earliest."""
+        call.deadline = deadline
+        heap = self._heap
+        if len(heap) >= self._compact_at:
+            self._heap = heap = [entry for entry in heap if not entry[2].closed and not entry[2].cancelled]
+            heapify(heap)
+            self._compact_at = max(64, 2 * len(heap))
+        self._count += 1
+        heappush(heap, (deadline, self._count, call))
+        return heap[0][2] is call
+
+    def next(self) -> float:
+        """The earliest deadline; infinity when there is none."""
+        heap = self._heap
+        while heap and (heap[0][2].closed or heap[0][2].cancelled):
+            heappop(heap)
+        return heap[0][0] if heap else float("inf")
+
+    def expired(self, now: float) -> list[Call]:
+        """Take out the calls whose deadline has passed."""
+        found = []
+        while self.next() <= now:
+            found.append(heappop(self._heap)[2])
+        return found
+
+
+class Calls:
+    """What both machines have in common."""
+
+    def __init__(self, hello: Hello) -> None:
+        if not 1 <= hello.window <= MAX_WINDOW:
+            raise ValueError(f"window={hello.window}: must be from 1 to {MAX_WINDOW} bytes")
+        #: what this end grants; what the peer does, once its HELLO has come
+        self.own = hello
+        self.peer: Hello | None = None
+        self.calls: dict[int, Call] = {}
+        #: the last message, and the call it belongs to
+        self.message = RpcMessage()
+        self.call: Call | None = None
+        #: serial of the last call that was made or seen
+        self.serial = 0
+        #: a GOAWAY was sent or received
+        self.leaving = False
+        self.deadlines = Deadlines()
+
+    def hello(self) -> bytes:
+        """The first message of this end."""
+        return hello_message(self.own)
+
+    def lost(self) -> list[Call]:
+        """The connection is gone: every call in flight, oldest first."""
+        calls = list(self.calls.values())
+        self.calls = {}
+        for call in calls:
+            call.closed = True
+        return calls
+
+    # ---- items, alike in both directions
+
+    def _may_send(self, call: Call) -> bool:
+        """Whether an item may be sent now; False when there is no credit."""
+        return call.send_window > 0
+
+    def _item(self, call: Call, encoding: int, size: int, last: bool) -> bytes:
+        if call.send_window <= 0:
+            raise LocalProtocolError("an item without credit for it: wait for CREDIT")
+        call.send_window -= size + ITEM_COST
+        return item_head(call.id, encoding, last)
+
+    def taken(self, call: Call, size: int) -> bytes | None:
+        """The application has taken an item of ``size`` bytes; the CREDIT to send for it, if it is time."""
+        call.owed += size + ITEM_COST
+        if call.owed * 2 < call.receive_limit or call.closed or call.cancelled:
+            return None
+        more = call.owed
+        call.owed = 0
+        call.receive_window += more
+        return credit_message(call.id, more)
+
+    def _receive_item(self, call: Call) -> None:
+        if call.receive_window <= 0:
+            raise RemoteProtocolError(f"call {call.id}: an item without credit for it")
+        call.receive_window -= len(self.message.payload) + ITEM_COST
+
+    def _receive_credit(self, call: Call) -> None:
+        call.send_window += self.message.window
+        if call.send_window > MAX_WINDOW or self.message.window == 0:
+            raise RemoteProtocolError(f"call {call.id}: credit of {self.message.window} bytes")
+
+    def _receive_hello(self) -> int:
+        hello = self.message.hello
+        assert hello is not None
+        if self.peer is not None:
+            raise RemoteProtocolError("a second HELLO")
+        if not 1 <= hello.window <= MAX_WINDOW:
+            raise RemoteProtocolError(f"HELLO: a window of {hello.window} bytes")
+        self.peer = hello
+        return HELLO
+
+    def _check_metadata(self) -> None:
+        message = self.message
+        size = 0 if message.metadata is None else len(message.metadata)
+        if message.type == REPLY and message.trailing is not None:
+            size += len(message.trailing)
+        if size > self.own.metadata:
+            raise RemoteProtocolError(f"{size} bytes of metadata; {self.own.metadata} are allowed")
+
+    def pong(self, clock_ns: int) -> bytes:
+        """The answer to the PING that was just received."""
+        return pong_message(self.message.number, clock_ns)
+
+
+class ClientCalls(Calls):
+    """The calls this end makes."""
+
+    def __init__(self, hello: Hello) -> None:
+        Calls.__init__(self, hello)
+        self._methods: dict[str, MethodNumber] = {}
+        #: calls that the GOAWAY just received has refused: the server never looked at them
+        self.refused: list[Call] = []
+
+    def method(self, name: str) -> MethodNumber:
+        """The number of a method's name.
+
+        :raises ValueError: a name of more than 255 bytes, or an empty one.
+        """
+        found = self._methods.get(name)
+        if found is None:
+            raw = name.encode()
+            if not 0 < len(raw) <= MAX_NAME_BYTES:
+                raise ValueError(f"method name {name!r}: must be 1 to {MAX_NAME_BYTES} bytes in UTF-8")
+            peer = self.peer
+            if peer is not None and len(self._methods) >= peer.methods:
+                return MethodNumber(0, raw)
+            found = self._methods[name] = MethodNumber(len(self._methods) + 1, raw)
+        return found
+
+    def start(self, kind: int, owner: object, window: int = 0) -> Call:
+        """A new call, in flight from now on; ``head()`` is its message.
+
+        :param window: bytes of reply items that may arrive before any are taken; 0: as in the HELLO.
+        :raises LocalProtocolError: the server has not granted it, or takes no calls any more.
+        """
+        peer = self.peer
+        if peer is None or len(self.calls) >= peer.calls or self.leaving:
+            raise LocalProtocolError(
+                "a call before the server's HELLO"
+                if peer is None
+                else "a call after GOAWAY"
+                if self.leaving
+                else f"more calls in flight than the {peer.calls} that the server allows"
+            )
+        serial = self.serial + 1
+        while serial & _ID_MASK == 0 or serial & _ID_MASK in self.calls:
+            serial += 1
+        self.serial = serial
+        call = Call(serial & _ID_MASK, serial, kind, owner)
+        if kind & 1:
+            call.receive_limit = call.receive_window = min(window, MAX_WINDOW) or self.own.window
+        else:
+            call.headers = True
+        if kind & 2:
+            call.send_window = peer.window
+        else:
+            call.ended = True
+        self.calls[call.id] = call
+        return call
+
+    def head(
+        self,
+        call: Call,
+        method: MethodNumber,
+        encoding: int,
+        deadline_us: int = -1,
+        metadata: bytes | None = None,
+        trace: bytes | None = None,
+    ) -> bytes:
+        """The CALL up to its payload.
+
+        :raises LocalProtocolError: more metadata than the server takes.
+        """
+        if metadata is not None and self.peer is not None and len(metadata) > self.peer.metadata:
+            raise LocalProtocolError(
+                f"{len(metadata)} bytes of metadata; the server takes {self.peer.metadata}"
+            )
+        name = None if method.told else method.name
+        return call_head(
+            call.id,
+            call.kind,
+            encoding,
+            method.number,
+            name,
+            deadline_us,
+            call.receive_limit,
+            metadata,
+            trace,
+        )
+
+    def forget(self, call: Call) -> None:
+        """The CALL was not sent and never will be."""
+        call.closed = True
+        self.calls.pop(call.id, None)
+
+    def may_send(self, call: Call) -> bool:
+        """Whether an item may be sent now; False when there is no credit.
+
+        :raises LocalProtocolError: there is nothing to send any more.
+        """
+        if call.ended or call.cancelled or call.closed:
+            raise LocalProtocolError(f"call {call.id}: its stream of items has ended")
+        return self._may_send(call)
+
+    def item(self, call: Call, encoding: int, size: int, last: bool = False) -> bytes:
+        """The head of an item of ``size`` bytes; ``may_send()`` has said yes."""
+        head = self._item(call, encoding, size, last)
+        call.ended = last
+        return head
+
+    def end(self, call: Call) -> bytes | None:
+        """No more items. None when that is known already or needs no telling."""
+        if call.ended or call.cancelled or call.closed:
+            return None
+        call.ended = True
+        return end_message(call.id)
+
+    def cancel(self, call: Call, code: int) -> bytes | None:
+        """Give the call up. None when there is nothing to tell."""
+        if call.cancelled or call.closed:
+            return None
+        call.cancelled = True
+        return cancel_message(call.id, code)
+
+    def receive(self, data: bytes | memoryview) -> int:
+        """A message arrived. Returns ``NOTHING``, ``HELLO``, ``REPLY``, ``HEADERS``, ``ITEM``, ``CREDIT``,
+        ``GOAWAY``, ``PING`` or ``PONG``; ``call`` and ``message`` have the rest. A REPLY to a cancelled call
+        is reported, too (``call.cancelled``): its credit is free again.
+
+        :raises RemoteProtocolError: the peer broke the protocol; the connection must end.
+        """
+        message = self.message
+        kind = message.parse(data)
+        if kind == REPLY:
+            call = self.calls.pop(message.call_id, None)
+            if call is None:
+                raise RemoteProtocolError(f"a REPLY to call {message.call_id}, which is not in flight")
+            call.closed = True
+            self.call = call
+            if message.metadata is not None or message.trailing is not None:
+                self._check_metadata()
+            return REPLY
+        self.call = None
+        if self.peer is None:
+            if kind == HELLO:
+                return self._receive_hello()
+            raise RemoteProtocolError("the server's first message is no HELLO")
+        if message.call_id == 0:
+            if kind == GOAWAY:
+                return self._receive_goaway()
+            if kind == HELLO:
+                return self._receive_hello()
+            return kind
+        if kind == CALL or kind == END or kind == CANCEL:
+            raise RemoteProtocolError("a server sent what only clients send")
+        call = self.calls.get(message.call_id)
+        if call is None:
+            raise RemoteProtocolError(f"a message for call {message.call_id}, which is not in flight")
+        self.call = call
+        if kind == CREDIT:
+            if not call.kind & 2:
+                raise RemoteProtocolError(f"call {call.id}: credit for items that it does not have")
+            self._receive_credit(call)
+        elif kind == ITEM:
+            if not call.kind & 1 or message.flags & FLAG_END:
+                raise RemoteProtocolError(f"call {call.id}: an item that it cannot have")
+            call.headers = True
+            self._receive_item(call)
+        else:
+            if call.headers:
+                raise RemoteProtocolError(f"call {call.id}: HEADERS twice or too late")
+            call.headers = True
+            self._check_metadata()
+        return NOTHING if call.cancelled else kind
+
+    def _receive_goaway(self) -> int:
+        if self.leaving:
+            raise RemoteProtocolError("a second GOAWAY")
+        accepted = self.message.number
+        if accepted > self.serial:
+            raise RemoteProtocolError(f"GOAWAY after call {accepted}, which was never made")
+        self.leaving = True
+        self.refused = [call for call in self.calls.values() if call.serial > accepted]
+        for call in self.refused:
+            call.closed = True
+            del self.calls[call.id]
+        return GOAWAY
+
+
+class ServerCalls(Calls):
+    """The calls the peer makes."""
+
+    def __init__(self, hello: Hello) -> None:
+        Calls.__init__(self, hello)
+        #: what the owner has bound to the numbers of methods
+        self._targets: list[object] = [None]
+        self._names: list[str] = [""]
+        #: serial of the last call that came; `serial` is that of the last one before our GOAWAY
+        self.seen = 0
+        #: CALL: what is bound to its method; None: ``message.name`` is to be looked up, then ``bind()``
+        self.target: object = None
+
+    def bind(self, target: object) -> None:
+        """Let the CALL just received, and all later ones with its number, be for ``target``."""
+        if self.message.method:
+            self._targets[self.message.method] = target
+
+    def receive(self, data: bytes | memoryview) -> int:
+        """A message arrived. Returns ``NOTHING``, ``HELLO``, ``CALL``, ``ITEM``, ``END``, ``CREDIT``,
+        ``CANCEL``, ``PING`` or ``PONG``. An ITEM that is the last one has ``call.ended`` set.
+
+        :raises RemoteProtocolError: the peer broke the protocol; the connection must end.
+        """
+        message = self.message
+        kind = message.parse(data)
+        self.call = None
+        if kind == CALL:
+            return self._receive_call()
+        if self.peer is None:
+            if kind == HELLO:
+                return self._receive_hello()
+            raise RemoteProtocolError("the client's first message is no HELLO")
+        if message.call_id == 0:
+            if kind == GOAWAY:
+                raise RemoteProtocolError("a client sent what only servers send")
+            if kind == HELLO:
+                return self._receive_hello()
+            return kind
+        if kind == REPLY or kind == HEADERS:
+            raise RemoteProtocolError("a client sent what only servers send")
+        call = self.calls.get(message.call_id)
+        if call is None:
+            # Replied to already, or refused by our GOAWAY; but not one that never was.
+            if (self.seen - message.call_id) & _ID_MASK >= 0x80000000 or not self.seen:
+                raise RemoteProtocolError(f"a message for call {message.call_id}, which never was")
+            return NOTHING
+        self.call = call
+        if call.cancelled:
+            raise RemoteProtocolError(f"call {call.id}: a message after CANCEL")
+        if kind == ITEM:
+            if call.ended:
+                raise RemoteProtocolError(f"call {call.id}: an item that it cannot have")
+            self._receive_item(call)
+            call.ended = message.flags & FLAG_END != 0
+        elif kind == END:
+            if call.ended:
+                raise RemoteProtocolError(f"call {call.id}: END of what has ended")
+            call.ended = True
+        elif kind == CANCEL:
+            call.cancelled = True
+        else:
+            if not call.kind & 1:
+                raise RemoteProtocolError(f"call {call.id}: credit for items that it does not have")
+            self._receive_credit(call)
+        return kind
+
+    def _receive_call(self) -> int:
+        message = self.message
+        if self.peer is None:
+            raise RemoteProtocolError("the client's first message is no HELLO")
+        step = (message.call_id - self.seen) & _ID_MASK
+        if step == 0 or step >= 0x80000000:
+            raise RemoteProtocolError(f"call {message.call_id} after call {self.seen & _ID_MASK}")
+        self.seen += step
+        if self.leaving:
+            return NOTHING
+        self.serial = self.seen
+        if len(self.calls) >= self.own.calls:
+            raise RemoteProtocolError(f"more calls in flight than the {self.own.calls} that are allowed")
+        if message.call_id in self.calls:
+            raise RemoteProtocolError(f"call {message.call_id} is in flight already")
+        if message.metadata is not None:
+            self._check_metadata()
+        self._find_target()
+        call = Call(message.call_id, self.serial, message.extra, None)
+        if call.kind & 1:
+            if not 1 <= message.window <= MAX_WINDOW:
+                raise RemoteProtocolError(f"CALL: a window of {message.window} bytes")
+            call.send_window = message.window
+        if call.kind & 2:
+            call.receive_limit = call.receive_window = self.own.window
+        else:
+            call.ended = True
+        self.calls[call.id] = call
+        self.call = call
+        return CALL
+
+    def _find_target(self) -> None:
+        message = self.message
+        number = message.method
+        name = message.name
+        if name is None:
+            if not 0 < number < len(self._targets):
+                raise RemoteProtocolError(f"CALL: method number {number} was never given a name")
+            self.target = self._targets[number]
+            if self.target is None:
+                message.name = self._names[number]
+        elif number == 0:
+            self.target = None
+        elif number == len(self._targets):
+            if number > self.own.methods:
+                raise RemoteProtocolError(f"CALL: more than {self.own.methods} method numbers")
+            self._targets.append(None)
+            self._names.append(name)
+            self.target = None
+        elif number < len(self._targets) and self._names[number] == name:
+            self.target = self._targets[number]
+        else:
+            raise RemoteProtocolError(f"CALL: method number {number} for {name!r} is taken or out of turn")
+
+    def reply(
+        self,
+        call: Call,
+        encoding: int,
+        metadata: bytes | None = None,
+        trailing: bytes | None = None,
+        trace: bytes | None = None,
+    ) -> bytes:
+        """The call ends well: the REPLY up to its payload.
+
+        :raises LocalProtocolError: it has ended already.
+        """
+        self._close(call)
+        return reply_head(call.id, encoding, metadata, trailing, trace)
+
+    def fail(
+        self,
+        call: Call,
+        code: int,
+        text: str,
+        details: bytes | None = None,
+        metadata: bytes | None = None,
+        trailing: bytes | None = None,
+        trace: bytes | None = None,
+    ) -> bytes:
+        """The call fails: the whole REPLY.
+
+        :raises LocalProtocolError: it has ended already, or the code is 0.
+        """
+        if not 1 <= code <= 255:
+            raise LocalProtocolError(f"code {code} is no error")
+        self._close(call)
+        return error_message(call.id, code, text, details, metadata, trailing, trace)
+
+    def _close(self, call: Call) -> None:
+        if call.closed:
+            raise LocalProtocolError(f"call {call.id} has been replied to already")
+        call.closed = True
+        del self.calls[call.id]
+
+    def headers(self, call: Call, metadata: bytes) -> bytes:
+        """Initial metadata, before the first item.
+
+        :raises LocalProtocolError: too late, or more than the client takes.
+        """
+        if call.headers or call.closed or not call.kind & 1:
+            raise LocalProtocolError(f"call {call.id}: initial metadata was sent, or cannot be sent any more")
+        if self.peer is not None and len(metadata) > self.peer.metadata:
+            raise LocalProtocolError(
+                f"{len(metadata)} bytes of metadata; the client takes {self.peer.metadata}"
+            )
+        call.headers = True
+        return headers_message(call.id, metadata)
+
+    def may_send(self, call: Call) -> bool:
+        """Whether an item may be sent now; False when there is no credit.
+
+        :raises LocalProtocolError: the call has been replied to.
+        """
+        if call.closed:
+            raise LocalProtocolError(f"call {call.id} has been replied to already")
+        return self._may_send(call)
+
+    def item(self, call: Call, encoding: int, size: int) -> bytes:
+        """The head of an item of ``size`` bytes; ``may_send()`` has said yes."""
+        call.headers = True
+        return self._item(call, encoding, size, False)
+
+    def goaway(self, code: int, text: str) -> bytes | None:
+        """Take no more calls; those in flight go on. None when that is known already."""
+        if self.leaving:
+            return None
+        self.leaving = True
+        return goaway_message(self.serial, code, text)

@@ -1,0 +1,531 @@
+# cython: annotation_typing=False
+"""The messages of calls, as they lie on a message channel: built, parsed, and nothing else.
+
+What may be sent when is the business of ``calls.py``. Every message begins with eight bytes, big-endian:
+``type u8, flags u8, encoding u8, extra u8, call u32``; each type has its own fields behind them, in the order
+of this table, the optional ones where their flag is set. What is left is payload, and not looked into.
+
+======== ========== ======= ============================================================================
+message  sent by    extra   fields
+======== ========== ======= ============================================================================
+HELLO    both       0       magic u32, version u16, 0 u16, then four u32: calls, methods, window, metadata
+CALL     client     kind    method u32, [NAME: u8 + text], [DEADLINE: u64 microseconds left],
+                            [WINDOW: u32], [METADATA: u32 + entries], [TRACE: 40 bytes], payload
+REPLY    server     code    [METADATA: u32 + entries], [TRAILING: u32 + entries], [TRACE: 40 bytes], then
+                            the payload (code 0) or text u16 + UTF-8, [DETAILS: u32 + bytes]
+HEADERS  server     0       initial metadata: entries to the end
+ITEM     both       0       payload; END (client): it is the last one
+END      client     0       nothing
+CREDIT   both       0       u32: bytes of items that may be sent in addition
+CANCEL   client     code    nothing
+GOAWAY   server     code    u64: serial of the last call that was accepted, then a text to the end
+PING     both       0       u64 for the sender's own use
+PONG     both       0       that u64, then u64: the answerer's clock in nanoseconds
+======== ========== ======= ============================================================================
+
+Metadata entries: ``kind u8 (0 text, 1 bytes), key length u8, value length u16, key, value``. Flags, kinds and
+reserved fields without a meaning are refused: a newer peer has to be told our version, not guessed at.
+
+The trace block (id, and four clock values in nanoseconds whose meaning the tracing decides) is carried and
+not read here.
+
+Compiled as well (``rpc.pxd``), on the rules of ``cursor.py``.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from .errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "Hello",
+    "RpcMessage",
+    "call_head",
+    "cancel_message",
+    "credit_message",
+    "encode_metadata",
+    "end_message",
+    "error_message",
+    "goaway_message",
+    "headers_message",
+    "hello_message",
+    "item_head",
+    "ping_message",
+    "pong_message",
+    "reply_head",
+]
+
+VERSION = 1
+MAGIC = 0x61525043  # "aRPC"
+
+# Types of messages. 0 is none, so that memory which was never written is refused.
+HELLO, CALL, REPLY, HEADERS, ITEM, END, CREDIT, CANCEL, GOAWAY, PING, PONG = range(1, 12)
+
+# Kinds of calls: bit 0: the replies are a stream, bit 1: the client's items are one.
+UNARY, SERVER_STREAM, CLIENT_STREAM, BIDI = range(4)
+
+# Flags of CALL (1 to 16) and of REPLY (1, 2, 4, 8); of ITEM only FLAG_END.
+FLAG_NAME = 1
+FLAG_TRAILING = 1
+FLAG_END = 1
+FLAG_DEADLINE = 2
+FLAG_DETAILS = 2
+FLAG_METADATA = 4
+FLAG_TRACE = 8
+FLAG_WINDOW = 16
+
+#: Length of the trace block.
+TRACE_BYTES = 40
+#: Longest method name in UTF-8.
+MAX_NAME_BYTES = 255
+#: Longest text of an error in UTF-8, and longest details. Longer ones of a peer are refused.
+MAX_TEXT_BYTES = 4096
+MAX_DETAILS_BYTES = 16384
+#: What an item costs of its stream's window beside its payload: small items are not free for the receiver.
+ITEM_COST = 64
+
+_HEADER = Struct("!BBBBI")
+_CALL = Struct("!BBBBII")
+_HELLO = Struct("!BBBBIIHHIIII")
+_CREDIT = Struct("!BBBBII")
+_GOAWAY = Struct("!BBBBIQ")
+_PONG = Struct("!BBBBIQQ")
+_U16 = Struct("!H")
+_U32 = Struct("!I")
+_U64 = Struct("!Q")
+_ENTRY = Struct("!BBH")
+
+_pack_header = _HEADER.pack
+_pack_call = _CALL.pack
+_unpack_header = _HEADER.unpack_from
+
+# Codes of an end that a message may carry (gRPC's 0 to 16 and room for newer ones).
+_NAMES = (
+    "?",
+    "HELLO",
+    "CALL",
+    "REPLY",
+    "HEADERS",
+    "ITEM",
+    "END",
+    "CREDIT",
+    "CANCEL",
+    "GOAWAY",
+    "PING",
+    "PONG",
+)
+_FLAGS = (0, 0, 31, 15, 0, 1, 0, 0, 0, 0, 0, 0)
+
+
+class Hello(NamedTuple):
+    """What an end grants the other one: the first message in each direction."""
+
+    #: calls that may be in flight (only the server's counts)
+    calls: int
+    #: method names that may be given a number
+    methods: int
+    #: bytes of items that may be sent on a stream before any CREDIT
+    window: int
+    #: bytes of metadata that a message may carry
+    metadata: int
+
+
+# ---- metadata
+
+
+def encode_metadata(metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]) -> bytes:
+    """The entries of ``metadata``.
+
+    :raises ValueError: a key that is empty, longer than 255 characters, not printable ASCII or not in lower
+        case; a value of more than 65535 bytes.
+    :raises TypeError: keys that are not text, values that are neither text nor bytes.
+    """
+    parts = []
+    items = metadata.items() if hasattr(metadata, "items") else metadata
+    for key, value in items:
+        if not isinstance(key, str):
+            raise TypeError(f"metadata key {key!r}: must be a str")
+        if not key or len(key) > 255 or not key.isascii() or not key.isprintable() or key != key.lower():
+            raise ValueError(
+                f"metadata key {key!r}: must be 1 to 255 printable ASCII characters in lower case"
+            )
+        if isinstance(value, str):
+            kind, data = 0, value.encode()
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            kind, data = 1, bytes(value)
+        else:
+            raise TypeError(f"metadata {key}={value!r}: values must be str or bytes")
+        if len(data) > 65535:
+            raise ValueError(f"metadata {key}: a value of {len(data)} bytes; 65535 are allowed")
+        parts.append(_ENTRY.pack(kind, len(key), len(data)) + key.encode() + data)
+    return b"".join(parts)
+
+
+def decode_metadata(data: bytes) -> dict[str, str | bytes]:
+    """The metadata of its entries.
+
+    :raises RemoteProtocolError: anything :func:`encode_metadata` would not have made.
+    """
+    found: dict[str, str | bytes] = {}
+    at = 0
+    total = len(data)
+    while at < total:
+        if at + 4 > total:
+            raise RemoteProtocolError("metadata: an entry is cut off")
+        kind, key_bytes, value_bytes = _ENTRY.unpack_from(data, at)
+        at += 4
+        if at + key_bytes + value_bytes > total:
+            raise RemoteProtocolError("metadata: an entry is cut off")
+        raw = data[at : at + key_bytes]
+        at += key_bytes
+        try:
+            key = raw.decode("ascii")
+            if not key or not key.isprintable() or key != key.lower() or key in found:
+                raise RemoteProtocolError(f"metadata: key {raw!r} is empty, repeated or not allowed")
+            value = data[at : at + value_bytes]
+            found[key] = value.decode() if kind == 0 else value
+        except UnicodeDecodeError:
+            raise RemoteProtocolError(f"metadata: entry {raw!r} is not text") from None
+        if kind > 1:
+            raise RemoteProtocolError(f"metadata: entry {key!r} of unknown kind {kind}")
+        at += value_bytes
+    return found
+
+
+# ---- building
+
+
+def hello_message(hello: Hello) -> bytes:
+    return _HELLO.pack(HELLO, 0, 0, 0, 0, MAGIC, VERSION, 0, *hello)
+
+
+def call_head(
+    call_id: int,
+    kind: int,
+    encoding: int,
+    method: int,
+    name: bytes | None = None,
+    deadline_us: int = -1,
+    window: int = 0,
+    metadata: bytes | None = None,
+    trace: bytes | None = None,
+) -> bytes:
+    """A CALL up to its payload.
+
+    :param name: sent along, and bound to ``method`` unless that is 0.
+    :param deadline_us: microseconds left, -1: no deadline.
+    :param window: bytes of reply items that may be sent; only for the kinds with a stream of replies.
+    """
+    flags = 0
+    if name is None and deadline_us < 0 and metadata is None and trace is None and not kind & 1:
+        return _pack_call(CALL, 0, encoding, kind, call_id, method)
+    tail = b""
+    if name is not None:
+        flags |= FLAG_NAME
+        tail = bytes((len(name),)) + name
+    if deadline_us >= 0:
+        flags |= FLAG_DEADLINE
+        tail += _U64.pack(deadline_us)
+    if kind & 1:
+        flags |= FLAG_WINDOW
+        tail += _U32.pack(window)
+    if metadata is not None:
+        flags |= FLAG_METADATA
+        tail += _U32.pack(len(metadata)) + metadata
+    if trace is not None:
+        flags |= FLAG_TRACE
+        tail += trace
+    return _pack_call(CALL, flags, encoding, kind, call_id, method) + tail
+
+
+def reply_head(
+    call_id: int,
+    encoding: int,
+    metadata: bytes | None = None,
+    trailing: bytes | None = None,
+    trace: bytes | None = None,
+) -> bytes:
+    """A REPLY that all went well, up to its payload."""
+    if metadata is None and trailing is None and trace is None:
+        return _pack_header(REPLY, 0, encoding, 0, call_id)
+    return _reply(call_id, 0, encoding, metadata, trailing, trace, 0)
+
+
+def error_message(
+    call_id: int,
+    code: int,
+    text: str,
+    details: bytes | None = None,
+    metadata: bytes | None = None,
+    trailing: bytes | None = None,
+    trace: bytes | None = None,
+) -> bytes:
+    """A REPLY that the call failed: all of it. A long text is cut."""
+    raw = _cut_text(text)
+    flags = 0 if details is None else FLAG_DETAILS
+    head = _reply(call_id, code, 0, metadata, trailing, trace, flags) + _U16.pack(len(raw)) + raw
+    return head if details is None else head + _U32.pack(len(details)) + details
+
+
+def _reply(
+    call_id: int,
+    code: int,
+    encoding: int,
+    metadata: bytes | None,
+    trailing: bytes | None,
+    trace: bytes | None,
+    flags: int,
+) -> bytes:
+    tail = b""
+    if metadata is not None:
+        flags |= FLAG_METADATA
+        tail = _U32.pack(len(metadata)) + metadata
+    if trailing is not None:
+        flags |= FLAG_TRAILING
+        tail += _U32.pack(len(trailing)) + trailing
+    if trace is not None:
+        flags |= FLAG_TRACE
+        tail += trace
+    return _pack_header(REPLY, flags, encoding, code, call_id) + tail
+
+
+def _cut_text(text: str) -> bytes:
+    raw = text.encode("utf-8", "backslashreplace")
+    if len(raw) > MAX_TEXT_BYTES:
+        raw = raw[:MAX_TEXT_BYTES].decode("utf-8", "ignore").encode()
+    return raw
+
+
+def headers_message(call_id: int, metadata: bytes) -> bytes:
+    return _pack_header(HEADERS, 0, 0, 0, call_id) + metadata
+
+
+def item_head(call_id: int, encoding: int, last: bool = False) -> bytes:
+    return _pack_header(ITEM, FLAG_END if last else 0, encoding, 0, call_id)
+
+
+def end_message(call_id: int) -> bytes:
+    return _pack_header(END, 0, 0, 0, call_id)
+
+
+def credit_message(call_id: int, more: int) -> bytes:
+    return _CREDIT.pack(CREDIT, 0, 0, 0, call_id, more)
+
+
+def cancel_message(call_id: int, code: int) -> bytes:
+    return _pack_header(CANCEL, 0, 0, code, call_id)
+
+
+def goaway_message(accepted: int, code: int, text: str) -> bytes:
+    return _GOAWAY.pack(GOAWAY, 0, 0, code, 0, accepted) + _cut_text(text)
+
+
+def ping_message(number: int) -> bytes:
+    return _GOAWAY.pack(PING, 0, 0, 0, 0, number)
+
+
+def pong_message(number: int, clock_ns: int) -> bytes:
+    return _PONG.pack(PONG, 0, 0, 0, 0, number, clock_ns)
+
+
+# ---- parsing
+
+
+class RpcMessage:
+    """One parsed message; used again for the next one, so nothing is made for a call but its payload."""
+
+    def __init__(self) -> None:
+        #: type, flags, encoding, kind of call or code, call
+        self.type = self.flags = self.encoding = self.extra = self.call_id = 0
+        #: CALL: number and, when it was sent along, name of the method
+        self.method = 0
+        self.name: str | None = None
+        #: CALL: microseconds left, -1: no deadline
+        self.deadline_us = -1
+        #: CALL, CREDIT: bytes of items
+        self.window = 0
+        #: metadata, not decoded yet
+        self.metadata: bytes | None = None
+        self.trailing: bytes | None = None
+        self.trace: bytes | None = None
+        #: REPLY: the error
+        self.text = ""
+        self.details: bytes | None = None
+        #: GOAWAY: serial; PING, PONG: the number; and PONG: the peer's clock
+        self.number = 0
+        self.clock_ns = 0
+        self.hello: Hello | None = None
+        #: what is left
+        self.payload: bytes | memoryview = b""
+
+    def parse(self, message: bytes | memoryview) -> int:
+        """Take ``message`` apart; returns its type.
+
+        :raises RemoteProtocolError: it is not one of those in the table above.
+        """
+        size = len(message)
+        if size < 8:
+            raise RemoteProtocolError(f"an RPC message of {size} bytes: at least 8 are needed")
+        self.type, self.flags, self.encoding, self.extra, self.call_id = _unpack_header(message)
+        kind = self.type
+        if (kind == REPLY or kind == ITEM) and self.flags == 0 and self.extra == 0 and self.call_id:
+            self.metadata = self.trailing = self.trace = None
+            self.payload = message[8:]
+            return kind
+        if kind == CALL and size >= 12:
+            return self._parse_call(message, size)
+        if kind == 0 or kind > PONG:
+            raise RemoteProtocolError(f"an RPC message of unknown type {kind}")
+        if self.flags & ~_FLAGS[kind]:
+            raise RemoteProtocolError(f"{_NAMES[kind]}: unknown flags 0x{self.flags:02x}")
+        if (self.call_id == 0) != (kind == HELLO or kind >= GOAWAY):
+            raise RemoteProtocolError(f"{_NAMES[kind]}: call id {self.call_id}")
+        if self.encoding and kind != REPLY and kind != ITEM:
+            raise RemoteProtocolError(f"{_NAMES[kind]}: a reserved field is {self.encoding}, not 0")
+        if self.extra and kind != REPLY and kind != CANCEL and kind != GOAWAY:
+            raise RemoteProtocolError(f"{_NAMES[kind]}: a reserved field is {self.extra}, not 0")
+        self._parse_other(message, kind, size)
+        return kind
+
+    def _parse_call(self, message: bytes | memoryview, size: int) -> int:
+        flags = self.flags
+        self.method = _U32.unpack_from(message, 8)[0]
+        self.name = self.metadata = self.trace = None
+        self.deadline_us = -1
+        if self.extra > BIDI or self.call_id == 0 or flags & ~31:
+            raise RemoteProtocolError(f"CALL: kind {self.extra}, flags 0x{flags:02x}, call id {self.call_id}")
+        at = 12
+        if flags:
+            if flags & FLAG_NAME:
+                at = self._need(message, at, 1, size)
+                length = message[at - 1]
+                at = self._need(message, at, length, size)
+                if length == 0:
+                    raise RemoteProtocolError("CALL: an empty method name")
+                self.name = _text(message[at - length : at])
+            if flags & FLAG_DEADLINE:
+                at = self._need(message, at, 8, size)
+                self.deadline_us = _U64.unpack_from(message, at - 8)[0]
+            if flags & FLAG_WINDOW:
+                at = self._need(message, at, 4, size)
+                self.window = _U32.unpack_from(message, at - 4)[0]
+            if flags & FLAG_METADATA:
+                at = self._need(message, at, 4, size)
+                length = _U32.unpack_from(message, at - 4)[0]
+                at = self._need(message, at, length, size)
+                self.metadata = bytes(message[at - length : at])
+            if flags & FLAG_TRACE:
+                at = self._need(message, at, TRACE_BYTES, size)
+                self.trace = bytes(message[at - TRACE_BYTES : at])
+        if (flags & FLAG_WINDOW != 0) != (self.extra & 1):
+            raise RemoteProtocolError(
+                f"CALL: kind {self.extra} and flags 0x{flags:02x} contradict each other"
+            )
+        self.payload = message[at:]
+        return CALL
+
+    def _parse_other(self, message: bytes | memoryview, kind: int, size: int) -> None:
+        if kind == REPLY:
+            self._parse_reply(message, size)
+        elif kind == ITEM:
+            self.payload = message[8:]
+        elif kind == HEADERS:
+            self.metadata = bytes(message[8:])
+        elif kind == END or kind == CANCEL:
+            self._end(8, size)
+        elif kind == CREDIT:
+            self._end(self._need(message, 8, 4, size), size)
+            self.window = _U32.unpack_from(message, 8)[0]
+        elif kind == HELLO:
+            self._parse_hello(message, size)
+        else:
+            at = self._need(message, 8, 8, size)
+            self.number = _U64.unpack_from(message, 8)[0]
+            if kind == PONG:
+                at = self._need(message, at, 8, size)
+                self.clock_ns = _U64.unpack_from(message, 16)[0]
+            elif kind == GOAWAY:
+                self.text = _bounded_text(message[at:])
+                at = size
+            self._end(at, size)
+
+    def _parse_reply(self, message: bytes | memoryview, size: int) -> None:
+        flags = self.flags
+        self.metadata = self.trailing = self.trace = self.details = None
+        at = 8
+        if flags & FLAG_METADATA:
+            at = self._need(message, at, 4, size)
+            length = _U32.unpack_from(message, at - 4)[0]
+            at = self._need(message, at, length, size)
+            self.metadata = bytes(message[at - length : at])
+        if flags & FLAG_TRAILING:
+            at = self._need(message, at, 4, size)
+            length = _U32.unpack_from(message, at - 4)[0]
+            at = self._need(message, at, length, size)
+            self.trailing = bytes(message[at - length : at])
+        if flags & FLAG_TRACE:
+            at = self._need(message, at, TRACE_BYTES, size)
+            self.trace = bytes(message[at - TRACE_BYTES : at])
+        if self.extra == 0:
+            if flags & FLAG_DETAILS:
+                raise RemoteProtocolError("REPLY: details without an error")
+            self.payload = message[at:]
+            return
+        if self.encoding:
+            raise RemoteProtocolError(f"REPLY: an error with encoding {self.encoding}")
+        at = self._need(message, at, 2, size)
+        length = _U16.unpack_from(message, at - 2)[0]
+        at = self._need(message, at, length, size)
+        self.text = _bounded_text(message[at - length : at])
+        if flags & FLAG_DETAILS:
+            at = self._need(message, at, 4, size)
+            length = _U32.unpack_from(message, at - 4)[0]
+            if length > MAX_DETAILS_BYTES:
+                raise RemoteProtocolError(
+                    f"REPLY: details of {length} bytes; {MAX_DETAILS_BYTES} are allowed"
+                )
+            at = self._need(message, at, length, size)
+            self.details = bytes(message[at - length : at])
+        self.payload = b""
+        self._end(at, size)
+
+    def _parse_hello(self, message: bytes | memoryview, size: int) -> None:
+        self._end(self._need(message, 8, _HELLO.size - 8, size), size)
+        fields = _HELLO.unpack(message)
+        if fields[5] != MAGIC:
+            raise RemoteProtocolError("HELLO: the peer does not speak this protocol")
+        if fields[6] != VERSION:
+            raise RemoteProtocolError(
+                f"HELLO: the peer speaks version {fields[6]} of calls, this end {VERSION}: "
+                "use the same version of aiordma on both"
+            )
+        if fields[7]:
+            raise RemoteProtocolError(f"HELLO: a reserved field is {fields[7]}, not 0")
+        self.hello = Hello(*fields[8:])
+
+    def _need(self, message: bytes | memoryview, at: int, count: int, size: int) -> int:
+        if at + count > size:
+            raise RemoteProtocolError(f"{_NAMES[self.type]}: cut off after {size} bytes")
+        return at + count
+
+    def _end(self, at: int, size: int) -> None:
+        if at != size:
+            raise RemoteProtocolError(f"{_NAMES[self.type]}: {size} bytes long instead of {at}")
+
+
+def _text(data: bytes | memoryview) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise RemoteProtocolError(f"not UTF-8: {bytes(data)!r}") from None
+
+
+def _bounded_text(data: bytes | memoryview) -> str:
+    if len(data) > MAX_TEXT_BYTES:
+        raise RemoteProtocolError(f"a text of {len(data)} bytes; {MAX_TEXT_BYTES} are allowed")
+    return _text(data)

@@ -1,0 +1,135 @@
+"""Interceptors: what is to happen around every call, on either side, without touching handlers or callers.
+
+The two sides have the same shape. An interceptor gets the call and ``proceed``, which goes on to the next
+interceptor and at last makes the call (client) or runs the handler (server)::
+
+    class Timing(rpc.ServerInterceptor):
+        async def unary(self, call, proceed):
+            begin = time.perf_counter()
+            try:
+                return await proceed(call)
+            finally:
+                observe(call.method.name, time.perf_counter() - begin)
+
+It may change the call, answer without proceeding, proceed more than once (retries), or raise an
+:class:`RpcError`. The first interceptor of a list is the outermost. A side without interceptors pays nothing,
+and an interceptor that leaves ``stream`` as it is costs streams nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from .service import Method
+
+__all__ = [
+    "ClientCall",
+    "ClientInterceptor",
+    "ServerCall",
+    "ServerInterceptor",
+    "StreamProceed",
+    "UnaryProceed",
+    "as_async",
+    "chain_stream",
+    "chain_unary",
+]
+
+Call = TypeVar("Call")
+
+UnaryProceed = Callable[[Call], Awaitable[Any]]
+StreamProceed = Callable[[Call], Any]
+
+
+@dataclass(slots=True)
+class ClientCall:
+    """A call as a client's interceptors see it. Everything may be changed before proceeding."""
+
+    #: Name of the method, ``"kv.get"``.
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    #: Seconds that are left when the call is made; None: no limit.
+    timeout: float | None = None
+    #: Metadata to be sent with the call.
+    metadata: dict[str, str | bytes] = field(default_factory=dict)
+    #: Type of the result or of each item; None: whatever comes.
+    returns: Any = None
+    #: Whether it may be repeated; None: the caller did not say.
+    idempotent: bool | None = None
+
+
+@dataclass(slots=True)
+class ServerCall:
+    """A call as a server's interceptors see it."""
+
+    method: Method
+    #: The call's context: deadline, metadata, peer.
+    context: Any
+    #: Positional arguments of the handler, checked; the caller's stream of items and the context are in their
+    #: places already.
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class _Interceptor(Generic[Call]):
+    async def unary(self, call: Call, proceed: UnaryProceed[Call]) -> Any:
+        """Around a call that has one result (unary, client-streaming). Returns the result."""
+        return await proceed(call)
+
+    def stream(self, call: Call, proceed: StreamProceed[Call]) -> Any:
+        """Around a call that has a stream of results (server-streaming, bidirectional).
+
+        Not a coroutine. On a server it returns an asynchronous iterator of the items, and is most easily
+        written as a generator (``async for item in proceed(call): yield item``). On a client it returns
+        the stream object that ``proceed`` returned, or one that behaves like it.
+        """
+        return proceed(call)
+
+
+class ClientInterceptor(_Interceptor[ClientCall]):
+    """Around the calls that a client makes. On a client, client-streaming calls are streams, too."""
+
+
+class ServerInterceptor(_Interceptor[ServerCall]):
+    """Around the handlers of a server. With it every handler runs in a task, ``def`` handlers, too."""
+
+
+def chain_unary(interceptors: Iterable[_Interceptor[Call]], last: UnaryProceed[Call]) -> UnaryProceed[Call]:
+    """One function that goes through the ``unary`` of all ``interceptors`` and ends with ``last``."""
+    for interceptor in reversed(list(interceptors)):
+        if type(interceptor).unary is not _Interceptor.unary:
+            last = _unary_link(interceptor, last)
+    return last
+
+
+def chain_stream(
+    interceptors: Iterable[_Interceptor[Call]], last: StreamProceed[Call]
+) -> StreamProceed[Call]:
+    """The same for ``stream``."""
+    for interceptor in reversed(list(interceptors)):
+        if type(interceptor).stream is not _Interceptor.stream:
+            last = _stream_link(interceptor, last)
+    return last
+
+
+def _unary_link(interceptor: _Interceptor[Call], following: UnaryProceed[Call]) -> UnaryProceed[Call]:
+    def proceed(call: Call) -> Awaitable[Any]:
+        return interceptor.unary(call, following)
+
+    return proceed
+
+
+def _stream_link(interceptor: _Interceptor[Call], following: StreamProceed[Call]) -> StreamProceed[Call]:
+    def proceed(call: Call) -> Any:
+        return interceptor.stream(call, following)
+
+    return proceed
+
+
+async def as_async(items: Iterable[Any]) -> AsyncIterator[Any]:
+    """The items of a plain generator handler, for a chain of interceptors (which are asynchronous)."""
+    for item in items:
+        yield item

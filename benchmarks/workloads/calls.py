@@ -1,0 +1,63 @@
+"""Unary echo calls on one connection: 64 B, 4 KiB, 1 MiB; one at a time, and 64 in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from typing import Any
+
+from ..numbers import percentile
+from ..peers.base import Caller
+from . import Bench
+
+SIZES = (64, 4096, 1 << 20)
+IN_FLIGHT = 64
+
+
+async def one_at_a_time(caller: Caller, message: bytes, until: float, seconds: array[float]) -> None:
+    clock, echo = time.perf_counter, caller.echo
+    before = clock()
+    while True:
+        await echo(message)
+        now = clock()
+        seconds.append(now - before)
+        if now >= until:
+            return
+        before = now
+
+
+async def _together(caller: Caller, message: bytes, seconds_long: float) -> float:
+    """Calls a second with `IN_FLIGHT` of them under way at any time."""
+    seconds = array("d")
+    begin = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(IN_FLIGHT):
+            tasks.create_task(one_at_a_time(caller, message, begin + seconds_long, seconds))
+    return len(seconds) / (time.perf_counter() - begin)
+
+
+async def measure(bench: Bench) -> dict[str, Any]:
+    found = {}
+    caller = await bench.connect_caller()
+    for size in SIZES:
+        message = b"x" * size
+        if len(await caller.echo(message)) != size:
+            raise RuntimeError(f"an echo of {size} bytes has another length")
+        warm_up = bench.slice_seconds * 0.15
+        await one_at_a_time(caller, message, time.perf_counter() + warm_up, array("d"))
+        seconds = array("d")
+        cpu = time.process_time()
+        await one_at_a_time(caller, message, time.perf_counter() + bench.slice_seconds, seconds)
+        cpu = time.process_time() - cpu
+        ordered = sorted(seconds)
+        await _together(caller, message, warm_up)
+        found[str(size)] = {
+            "count": len(ordered),
+            "p50_us": percentile(ordered, 0.50) * 1e6,
+            "p99_us": percentile(ordered, 0.99) * 1e6,
+            "client_cpu_us": cpu / len(ordered) * 1e6,
+            "per_second": await _together(caller, message, bench.slice_seconds),
+        }
+    await caller.close()
+    return found
