@@ -6,9 +6,11 @@ from .errors import Code, RpcCancelled, RpcError, RpcTimeout
 from .health import Health, Status
 from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
 from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
+from .retry import Backoff, Retry, RetryBudget, RetryPolicy
 from .service import Kind, Method, Service, method
 
 __all__ = [
+    "Backoff",
     "ClientCall",
     "ClientInterceptor",
     "Code",
@@ -18,6 +20,9 @@ __all__ = [
     "MethodInfo",
     "ParameterInfo",
     "Reflection",
+    "Retry",
+    "RetryBudget",
+    "RetryPolicy",
     "RpcCancelled",
     "RpcError",
     "RpcTimeout",

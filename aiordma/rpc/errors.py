@@ -75,6 +75,8 @@ class RpcError(AioRdmaError):
     message: str
     details: bytes | None
     metadata: Mapping[str, str | bytes]
+    #: Set by the client: the handler was certainly not run, so the call may be repeated whatever it does.
+    not_started: bool = False
 
     def __init__(
         self,
@@ -110,7 +112,8 @@ class RpcError(AioRdmaError):
         return _CLASS.get(code, RpcError)(code, message, details, metadata)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RpcError.of, (self.code, self.message, self.details, dict(self.metadata))
+        made = (self.code, self.message, self.details, dict(self.metadata))
+        return RpcError.of, made, {"not_started": True} if self.not_started else None
 
 
 class RpcTimeout(RpcError, TimeoutError):

@@ -32,6 +32,9 @@ def test_errors_survive_pickling(code: Code) -> None:
     assert type(copy) is type(error)
     assert str(copy) == str(error) == f"{code.name}: no such key"
     assert vars(copy) == vars(error)
+    assert not copy.not_started
+    error.not_started = True
+    assert pickle.loads(pickle.dumps(error)).not_started
 
 
 def test_classes_follow_the_code() -> None:
