@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .connect import connect
     from .credit import CreditWindow
+    from .datagram import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
     from .errors import (
         AioRdmaError,
         Code,
@@ -44,6 +45,10 @@ _HOME = {
     "Config": "config",
     "connect": "connect",
     "CreditWindow": "credit",
+    "DatagramConnection": "datagram",
+    "DatagramListener": "datagram",
+    "connect_datagram": "datagram",
+    "listen_datagram": "datagram",
     "RdmaListener": "listener",
     "create_connection": "compat.connection",
     "create_server": "compat.connection",
@@ -69,6 +74,8 @@ __all__ = [
     "CompletionError",
     "Config",
     "CreditWindow",
+    "DatagramConnection",
+    "DatagramListener",
     "FallbackReason",
     "LinkError",
     "LocalProtocolError",
@@ -80,9 +87,11 @@ __all__ = [
     "RemoteProtocolError",
     "VerbsError",
     "connect",
+    "connect_datagram",
     "create_connection",
     "create_server",
     "listen",
+    "listen_datagram",
     "open_connection",
     "start_server",
 ]

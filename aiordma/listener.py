@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import anyio
 import anyio.abc
@@ -69,6 +69,9 @@ class ListenerStatistics(NamedTuple):
 
 class ConnectionListener(anyio.abc.Listener[T]):
     """Listening sockets and the connections that come in, whatever they carry."""
+
+    #: What they carry, as in ``clc.Proposal.kind``; a client that means something else is turned away.
+    kind: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -231,7 +234,12 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
         try:
             outcome = await negotiate.server(
-                sock, config=self._config, mode=self._mode, may_use_rdma=may_use_rdma, tls=self._tls
+                sock,
+                config=self._config,
+                mode=self._mode,
+                may_use_rdma=may_use_rdma,
+                tls=self._tls,
+                kind=self.kind,
             )
             made = await self._make(outcome)
             host = outcome.remote_address[0]
