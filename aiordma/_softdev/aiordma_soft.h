@@ -34,8 +34,9 @@ uint64_t aiordma_soft_calls(void);
  * Sets the faults that the device makes on purpose in this process, in the format of the environment variable
  * AIORDMA_SOFT_FAULTS: "seed=7,event=0.01,error=1e-4" gives each kind a probability from 0 to 1, kinds not named get
  * none, NULL or "" ends all. Kinds: event (completion event lost), spurious (channel readable for nothing), error
- * (work request fails), drop and duplicate (UD datagrams), delay (acknowledgement late). A seed makes the sequence of
- * draws repeatable. 0, or EINVAL and no change.
+ * (work request fails), drop, duplicate, reorder and corrupt (UD datagrams), delay (acknowledgement late). A seed makes
+ * the sequence of draws repeatable. A reordered datagram comes behind the next one to its QP (and not at all when there
+ * is none); a corrupt one has a bit changed that, on a wire, a checksum would have found. 0, or EINVAL and no change.
  */
 int aiordma_soft_faults(const char *spec);
 

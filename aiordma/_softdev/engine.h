@@ -265,6 +265,8 @@ enum soft_fault {
 	SOFT_FAULT_DROP,      /* UD datagram lost */
 	SOFT_FAULT_DUPLICATE, /* UD datagram delivered twice */
 	SOFT_FAULT_DELAY,     /* acknowledgement late */
+	SOFT_FAULT_REORDER,   /* UD datagram overtaken by the next one to its QP */
+	SOFT_FAULT_CORRUPT,   /* UD datagram with a bit changed */
 	SOFT_FAULT_KINDS,
 };
 extern atomic_bool soft_faults_on;
@@ -346,7 +348,7 @@ enum soft_run soft_local_run(struct soft_qp *qp, struct soft_wqe *wqe, struct so
 /* ---- ud.c ----------------------------------------------------------------------------------------- */
 
 /* A datagram for qp, whose rq_lock is held. */
-void soft_ud_receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+void soft_ud_deliver(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		     const char *payload, struct soft_after *after);
 /* Takes the datagrams that other processes sent to this QP. rq_lock held. */
 void soft_ud_progress(struct soft_qp *qp, struct soft_after *after);

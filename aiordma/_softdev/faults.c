@@ -10,8 +10,9 @@
 atomic_bool soft_faults_on;
 
 static const char *const names[SOFT_FAULT_KINDS] = {
-	[SOFT_FAULT_EVENT] = "event", [SOFT_FAULT_SPURIOUS] = "spurious",   [SOFT_FAULT_ERROR] = "error",
-	[SOFT_FAULT_DROP] = "drop",   [SOFT_FAULT_DUPLICATE] = "duplicate", [SOFT_FAULT_DELAY] = "delay",
+	[SOFT_FAULT_EVENT] = "event",     [SOFT_FAULT_SPURIOUS] = "spurious",   [SOFT_FAULT_ERROR] = "error",
+	[SOFT_FAULT_DROP] = "drop",       [SOFT_FAULT_DUPLICATE] = "duplicate", [SOFT_FAULT_DELAY] = "delay",
+	[SOFT_FAULT_REORDER] = "reorder", [SOFT_FAULT_CORRUPT] = "corrupt",
 };
 enum { SCALE_BITS = 53 };
 static _Atomic(uint64_t) thresholds[SOFT_FAULT_KINDS]; /* of 2^53 */
@@ -93,6 +94,8 @@ void soft_faults_read(void)
 		fprintf(stderr,
 			"aiordma: AIORDMA_SOFT_FAULTS=\"%s\" is not understood, so no faults are made; wanted: seed=N "
 			"and "
-			"event, spurious, error, drop, duplicate or delay with a probability from 0 to 1, by commas\n",
+			"event, spurious, error, drop, duplicate, delay, reorder or corrupt with a probability from 0 "
+			"to "
+			"1, by commas\n",
 			spec);
 }

@@ -236,6 +236,7 @@ struct soft_qp {
 	struct soft_rq rq;
 	struct soft_in *in;                /* responder's end of the lane from a QP of another process, or NULL */
 	struct soft_ud_in *ud_in;          /* UD: lanes from other processes */
+	struct soft_ud_held *ud_held;      /* UD: a datagram that the next one overtakes (fault) */
 	struct soft_rwqe *srq_wqe;         /* SRQ: copy of the receive in use */
 	struct soft_rwqe *current;         /* receive that a message is being placed in, or NULL */
 	atomic_bool starved;               /* a message waits for a receive */

@@ -1,13 +1,22 @@
 /*
  * Unreliable datagrams.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine.h"
 
+/* Follows the datagram that it came before. rq_lock. */
+struct soft_ud_held {
+	struct soft_rx rx;
+	uint32_t qkey;
+	uint8_t grh[SOFT_GRH_BYTES];
+	char payload[SOFT_UD_MTU];
+};
+
 /* What came for a UD QP: the first 40 bytes of its receive are for the routing header (IBTA 10.4.1.2). */
-void soft_ud_receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
-		     const char *payload, struct soft_after *after)
+static void receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+		    const char *payload, struct soft_after *after)
 {
 	struct soft_rx whole = *rx;
 
@@ -27,6 +36,46 @@ void soft_ud_receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey,
 	whole.length += SOFT_GRH_BYTES;
 	whole.grh = true;
 	soft_rx_receive_done(b, &whole, after);
+}
+
+/* True: the datagram waits for the next one. */
+static bool hold(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+		 const char *payload)
+{
+	struct soft_ud_held *held = b->ud_held ? NULL : malloc(sizeof(*held));
+
+	if (!held)
+		return false;
+	held->rx = *rx;
+	held->qkey = qkey;
+	memcpy(held->grh, grh, SOFT_GRH_BYTES);
+	memcpy(held->payload, payload, rx->length);
+	b->ud_held = held;
+	return true;
+}
+
+/* A datagram has arrived, from whichever process. rq_lock held. */
+void soft_ud_deliver(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+		     const char *payload, struct soft_after *after)
+{
+	char changed[SOFT_UD_MTU];
+
+	if (soft_fault(SOFT_FAULT_CORRUPT) && rx->length) {
+		memcpy(changed, payload, rx->length);
+		changed[rx->length / 2] ^= 0x40;
+		payload = changed;
+	}
+	if (soft_fault(SOFT_FAULT_REORDER) && hold(b, rx, qkey, grh, payload))
+		return;
+	receive(b, rx, qkey, grh, payload, after);
+	if (soft_fault(SOFT_FAULT_DUPLICATE))
+		receive(b, rx, qkey, grh, payload, after);
+	struct soft_ud_held *held = b->ud_held;
+	if (soft_unlikely(held)) {
+		b->ud_held = NULL;
+		receive(b, &held->rx, held->qkey, held->grh, held->payload, after);
+		free(held);
+	}
 }
 
 enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
@@ -61,9 +110,7 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	if (b) {
 		soft_lock(&b->rq_lock);
 		if (atomic_load(&b->number) == wqe->ud.qpn) {
-			soft_ud_receive(b, &rx, qkey, grh, payload, after);
-			if (soft_fault(SOFT_FAULT_DUPLICATE))
-				soft_ud_receive(b, &rx, qkey, grh, payload, after);
+			soft_ud_deliver(b, &rx, qkey, grh, payload, after);
 		}
 		soft_unlock(&b->rq_lock);
 	}

@@ -201,10 +201,7 @@ static bool take_lane(struct soft_qp *qp, struct soft_ud_in *in, struct soft_aft
 				.src_qp = deth.src_qpn & 0xffffff,
 				.length = rec.length,
 			};
-			soft_ud_receive(qp, &rx, deth.qkey, deth.grh, (const char *)in->seg->req + at + head, after);
-			if (soft_fault(SOFT_FAULT_DUPLICATE))
-				soft_ud_receive(qp, &rx, deth.qkey, deth.grh, (const char *)in->seg->req + at + head,
-						after);
+			soft_ud_deliver(qp, &rx, deth.qkey, deth.grh, (const char *)in->seg->req + at + head, after);
 			size = align(head + rec.length);
 		} else if (size > left) {
 			return false;
@@ -239,6 +236,8 @@ void soft_ud_leave(struct soft_qp *qp)
 {
 	struct soft_ud_in *in;
 
+	free(qp->ud_held);
+	qp->ud_held = NULL;
 	while ((in = qp->ud_in)) {
 		qp->ud_in = in->next;
 		in_free(in);

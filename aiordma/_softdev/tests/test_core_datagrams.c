@@ -2,6 +2,8 @@
  * that come back. */
 #include "harness.h"
 
+#include "../aiordma_soft.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,4 +167,42 @@ static void flood(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(there_and_back), TEST(nobody), TEST(flood))
+/* Faults of the receiving process: pairs change places, a bit of each changes. */
+static void faulty(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    OK(aiordma_soft_faults("reorder=1,corrupt=1"));
+    open_ready(&end);
+    exchange(fd, &end);
+    for (uint32_t i = 0; i < 20; i++) {
+        struct ibv_wc wc = next_wc(end.recv_cq);
+        uint8_t *at = end.buf + wc.wr_id * SLOT;
+        CHECK_STATUS(&wc, IBV_WC_SUCCESS);
+        CHECK_EQ(wc.imm_data, i ^ 1);
+        CHECK(!holds(at + 40, 100, 6));
+        at[40 + 50] ^= 0x40;
+        CHECK(holds(at + 40, 100, 6));
+    }
+    expect_empty(end.recv_cq);
+    end_close(&end);
+}
+
+static void faults(void)
+{
+    struct child child = child_start(faulty, NULL);
+    struct end end;
+
+    open_ready(&end);
+    struct address peer = exchange(child.fd, &end);
+    struct ibv_ah *ah = route(&end, &peer);
+    fill(end.buf + 40000, 100, 6);
+    for (uint32_t i = 0; i < 20; i++)
+        send_datagram(&end, ah, peer.qpn, i);
+    child_join(&child);
+    OK(ibv_destroy_ah(ah));
+    end_close(&end);
+}
+
+TEST_MAIN(TEST(there_and_back), TEST(nobody), TEST(flood), TEST(faults))

@@ -9,7 +9,7 @@
 static void plans(void)
 {
     static const char *const good[] = {
-        "", ",", "drop=0", "drop=1", "seed=0x10,event=0.5,spurious=.5", "delay=1e-3"};
+        "", ",", "drop=0", "drop=1", "seed=0x10,event=0.5,spurious=.5", "delay=1e-3,reorder=1,corrupt=0.5"};
     static const char *const bad[] = {"drop",      "drop=",    "drop=2", "drop=-1",           "drop=nan",
                                       "drop=0.5x", "loss=0.1", "seed=x", "drop=0.1;error=0.1"};
 
@@ -34,15 +34,24 @@ static void work_requests_fail(void)
     pair_close(&a, &b);
 }
 
-/* Which of 64 datagrams arrive, as bits. */
-static uint64_t arrivals(const char *spec, unsigned int *copies)
+enum { GRH_BYTES = 40 };
+
+/* What arrived of 64 datagrams: which, as bits; how many; in which order; with how many of their 8 bytes changed. */
+struct arrivals {
+    uint64_t came;
+    unsigned int copies, changed;
+    uint32_t order[130];
+};
+
+static struct arrivals send_64(const char *spec)
 {
+    struct arrivals found = {0};
     struct end_options options = {.type = IBV_QPT_UD, .recv_wr = 256, .cqe = 256};
     struct end a, b;
     struct ibv_wc wc;
-    uint64_t came = 0;
 
     pair_open(&a, &b, &options);
+    fill(a.buf, 8, 3);
     pair_connect(&a, &b, NULL);
     struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = b.gid}};
     struct ibv_ah *ah = ibv_create_ah(a.pd, &attr);
@@ -66,15 +75,26 @@ static uint64_t arrivals(const char *spec, unsigned int *copies)
         expect_wc(a.send_cq, 0, IBV_WC_SUCCESS);
     }
     OK(aiordma_soft_faults(NULL));
-    *copies = 0;
     while (ibv_poll_cq(b.recv_cq, 1, &wc) == 1) {
         CHECK_STATUS(&wc, IBV_WC_SUCCESS);
-        came |= UINT64_C(1) << wc.imm_data;
-        ++*copies;
+        CHECK_EQ(wc.byte_len, GRH_BYTES + 8);
+        found.came |= UINT64_C(1) << wc.imm_data;
+        found.order[found.copies++] = wc.imm_data;
+        for (unsigned int i = 0; i < 8; i++)
+            found.changed += b.buf[wc.wr_id * 256 + GRH_BYTES + i] != a.buf[i];
     }
     OK(ibv_destroy_ah(ah));
     pair_close(&a, &b);
-    return came;
+    return found;
+}
+
+static uint64_t arrivals(const char *spec, unsigned int *copies)
+{
+    struct arrivals found = send_64(spec);
+
+    CHECK_EQ(found.changed, 0);
+    *copies = found.copies;
+    return found.came;
 }
 
 static void a_seed_repeats(void)
@@ -89,6 +109,32 @@ static void a_seed_repeats(void)
     CHECK_EQ(arrivals("drop=1", &copies), 0);
     CHECK_EQ(arrivals("duplicate=1", &copies), UINT64_MAX);
     CHECK_EQ(copies, 128);
+}
+
+static void datagrams_change_places(void)
+{
+    struct arrivals found = send_64("reorder=1");
+
+    CHECK_EQ(found.copies, 64);
+    for (uint32_t i = 0; i < 64; i++)
+        CHECK_EQ(found.order[i], i ^ 1); /* each that is overtaken lets one pass */
+    found = send_64("seed=3,reorder=0.2");
+    CHECK(found.copies >= 63); /* the last one waits for a successor */
+    unsigned int late = 0;
+    for (uint32_t i = 1; i < found.copies; i++)
+        late += found.order[i] < found.order[i - 1];
+    CHECK(late > 0 && late < 32);
+}
+
+static void datagrams_change(void)
+{
+    struct arrivals found = send_64("corrupt=1");
+
+    CHECK_EQ(found.came, UINT64_MAX);
+    CHECK_EQ(found.changed, 64);
+    found = send_64("seed=3,corrupt=0.25,duplicate=1");
+    CHECK_EQ(found.copies, 128);
+    CHECK(found.changed > 0 && found.changed < 128 && found.changed % 2 == 0);
 }
 
 static void channel_faults(void)
@@ -154,5 +200,5 @@ static void delayed_acknowledgements(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(plans), TEST(work_requests_fail), TEST(a_seed_repeats), TEST(channel_faults),
-          TEST(delayed_acknowledgements))
+TEST_MAIN(TEST(plans), TEST(work_requests_fail), TEST(a_seed_repeats), TEST(datagrams_change_places),
+          TEST(datagrams_change), TEST(channel_faults), TEST(delayed_acknowledgements))
