@@ -1,0 +1,401 @@
+/*
+ * The asking end: requests, acknowledgements, going back.
+ */
+#include "wire_rc.h"
+
+#include <string.h>
+
+enum { ACK_EVERY = 16 };
+
+static bool is_fetch(const struct wire_message *m)
+{
+	return m->opcode == IBV_WR_RDMA_READ || m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	       m->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+static struct wire_message *at(const struct wire_ask *a, uint32_t index)
+{
+	return &a->ring[index & a->mask];
+}
+
+static uint32_t psn_of(const struct wire_ask *a, uint64_t sequence)
+{
+	return wire_psn_add(a->first_psn, (uint32_t)(sequence & WIRE_24));
+}
+
+uint64_t wire_rnr_ns(uint8_t code)
+{
+	static const uint16_t tens_of_us[32] = { 0,    1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+						 48,   64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+						 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152 };
+
+	code &= WIRE_AETH_VALUE;
+	return UINT64_C(10000) * (code ? tens_of_us[code] : 65536);
+}
+
+void wire_ask_start(struct wire_ask *a, uint32_t psn)
+{
+	a->first_psn = psn;
+	a->window = WIRE_WINDOW;
+	a->retries = a->retry_cnt;
+	a->rnr_retries = a->rnr_retry;
+}
+
+uint32_t wire_ask_post(struct wire_ask *a, const struct wire_message *message)
+{
+	struct wire_message *m = at(a, a->tail);
+
+	*m = *message;
+	m->first = a->posted;
+	m->packets = m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || m->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ?
+			     1 :
+			     wire_packets(m->length, a->mtu);
+	a->posted += m->packets;
+	return a->tail++;
+}
+
+/* ---- sending ---------------------------------------------------------------------------------------- */
+
+static uint8_t operation(const struct wire_message *m, bool first, bool last)
+{
+	const bool write = m->opcode == IBV_WR_RDMA_WRITE || m->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+	const uint8_t base = write ? WIRE_WRITE_FIRST : WIRE_SEND_FIRST;
+
+	if (!last)
+		return base + (first ? WIRE_SEND_FIRST : WIRE_SEND_MIDDLE);
+	if (m->opcode == IBV_WR_SEND_WITH_INV)
+		return first ? WIRE_SEND_ONLY_INV : WIRE_SEND_LAST_INV;
+	const uint8_t imm = m->opcode == IBV_WR_SEND_WITH_IMM || m->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+	return base + imm + (first ? WIRE_SEND_ONLY : WIRE_SEND_LAST);
+}
+
+static bool may_fetch(const struct wire_ask *a)
+{
+	return a->fetch_tail - a->fetch_head < a->max_fetches && a->fetch_tail - a->fetch_head < WIRE_FETCHES;
+}
+
+/* Packets [from, ...) of a READ, up to the end of their segment. Returns how many. */
+static uint32_t ask_read(const struct wire_ask *a, const struct wire_message *m, uint32_t from, struct wire_packet *p)
+{
+	uint32_t end = (from / WIRE_READ_SEGMENT + 1) * WIRE_READ_SEGMENT;
+
+	if (end > m->packets)
+		end = m->packets;
+	p->opcode = WIRE_READ_REQUEST;
+	p->addr = m->addr + (uint64_t)from * a->mtu;
+	p->length = end == m->packets ? m->length - from * a->mtu : (end - from) * a->mtu;
+	return end - from;
+}
+
+static void ask_atomic(const struct wire_message *m, struct wire_packet *p)
+{
+	const bool swap = m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+
+	p->opcode = swap ? WIRE_COMPARE_SWAP : WIRE_FETCH_ADD;
+	p->addr = m->addr;
+	p->swap_add = swap ? m->swap : m->compare_add;
+	p->compare = swap ? m->compare_add : 0;
+}
+
+static void sent(struct wire_ask *a, uint32_t packets, uint64_t now)
+{
+	if (a->next < a->high)
+		a->resent++;
+	a->next += packets;
+	if (a->next > a->high)
+		a->high = a->next;
+	if (!a->reliable)
+		a->una = a->next;
+	else if (!a->deadline && a->timeout_ns)
+		a->deadline = now + a->timeout_ns;
+}
+
+bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
+{
+	if (a->cursor == a->tail || a->status || a->rnr_until || a->next - a->una >= a->window)
+		return false;
+	const struct wire_message *m = at(a, a->cursor);
+	const uint32_t done = (uint32_t)(a->next - m->first);
+	const bool fetch = is_fetch(m);
+	uint32_t n = 1;
+
+	if ((!done && m->fence && a->fetch_head != a->fetch_tail) || (fetch && !may_fetch(a)))
+		return false;
+	memset(&out->packet, 0, sizeof(out->packet));
+	out->index = a->cursor;
+	out->offset = 0;
+	struct wire_packet *p = &out->packet;
+	p->pkey = WIRE_PKEY;
+	p->migrated = true;
+	p->qpn = a->qpn;
+	p->psn = psn_of(a, a->next);
+	p->rkey = m->rkey;
+	if (!fetch) {
+		const bool last = done + 1 == m->packets;
+		out->offset = done * a->mtu;
+		p->payload_length = last ? m->length - out->offset : a->mtu;
+		p->opcode = (uint8_t)(operation(m, !done, last) | (a->reliable ? WIRE_RC : WIRE_UC));
+		p->solicited = last && m->solicited;
+		p->addr = m->addr;
+		p->length = m->length;
+		p->imm = m->imm;
+		p->invalidate = m->imm;
+		/* One for several packets, but always on the last one before we wait. */
+		p->ack_request = a->reliable && ((last && a->cursor + 1 == a->tail) ||
+						 ++a->since_request >= ACK_EVERY || a->next + 1 - a->una >= a->window);
+	} else {
+		if (m->opcode == IBV_WR_RDMA_READ)
+			n = ask_read(a, m, done, p);
+		else
+			ask_atomic(m, p);
+		p->ack_request = true;
+		a->fetch_ends[a->fetch_tail++ % WIRE_FETCHES] = a->next + n;
+	}
+	if (p->ack_request)
+		a->since_request = 0;
+	sent(a, n, now);
+	if (a->next == m->first + m->packets) {
+		a->cursor++;
+		if (!a->reliable)
+			a->head = a->cursor;
+	}
+	return true;
+}
+
+/* Sends from `sequence` on again. */
+static void go_to(struct wire_ask *a, uint64_t sequence)
+{
+	while (a->fetch_tail != a->fetch_head && a->fetch_ends[(a->fetch_tail - 1) % WIRE_FETCHES] > sequence)
+		a->fetch_tail--;
+	a->next = sequence;
+	while (a->cursor != a->head && at(a, a->cursor - 1)->first + at(a, a->cursor - 1)->packets > sequence)
+		a->cursor--;
+}
+
+void wire_ask_unsent(struct wire_ask *a, const struct wire_request *request)
+{
+	const int32_t back = wire_psn_diff(psn_of(a, a->next), request->packet.psn);
+
+	if (!a->reliable) { /* its message may count as complete already */
+		a->next -= (uint32_t)back;
+		a->una = a->high = a->next;
+		a->head = a->cursor = request->index;
+		return;
+	}
+	go_to(a, a->next - (uint32_t)back);
+}
+
+/* ---- acknowledgements ------------------------------------------------------------------------------- */
+
+static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
+{
+	if (a->una == before)
+		return;
+	while (a->fetch_head != a->fetch_tail && a->fetch_ends[a->fetch_head % WIRE_FETCHES] <= a->una)
+		a->fetch_head++;
+	if (a->next < a->una) { /* acknowledged after all, while it was about to be sent again */
+		a->next = a->una;
+		while (a->cursor != a->tail && at(a, a->cursor)->first + at(a, a->cursor)->packets <= a->next)
+			a->cursor++;
+	}
+	a->retries = a->retry_cnt;
+	a->rnr_retries = a->rnr_retry;
+	a->deadline = a->una < a->next && a->timeout_ns ? now + a->timeout_ns : 0;
+	a->grown += (uint32_t)(a->una - before);
+	while (a->window < WIRE_WINDOW && a->grown >= a->window) {
+		a->grown -= a->window;
+		a->window++;
+	}
+	if (a->window == WIRE_WINDOW)
+		a->grown = 0;
+}
+
+/*
+ * Everything below `end` has been carried out. False: there is a READ or atomic below it whose answer has not come,
+ * so it is lost.
+ */
+static bool acknowledge(struct wire_ask *a, uint64_t end, uint64_t now)
+{
+	const uint64_t before = a->una;
+	bool whole = true;
+
+	while (a->head != a->tail && a->una < end) {
+		const struct wire_message *m = at(a, a->head);
+		if (is_fetch(m)) {
+			whole = false;
+			break;
+		}
+		if (end < m->first + m->packets) {
+			a->una = end;
+			break;
+		}
+		a->una = m->first + m->packets;
+		a->head++;
+	}
+	progress(a, before, now);
+	return whole;
+}
+
+static void fail(struct wire_ask *a, enum ibv_wc_status status)
+{
+	a->status = (uint8_t)status;
+	a->deadline = a->rnr_until = 0;
+}
+
+static void shrink(struct wire_ask *a)
+{
+	a->window = a->window / 2 > WIRE_WINDOW_LEAST ? a->window / 2 : WIRE_WINDOW_LEAST;
+	a->grown = 0;
+}
+
+/* Something was lost at una. Once for what was sent until now: more signs of the same loss will come. */
+static void lost(struct wire_ask *a, uint64_t now)
+{
+	if (a->rewound && a->rewound_una == a->una && a->rewound_high == a->high)
+		return;
+	if (!a->retries) {
+		fail(a, IBV_WC_RETRY_EXC_ERR);
+		return;
+	}
+	a->retries--;
+	a->rewound = true;
+	a->rewound_una = a->una;
+	a->rewound_high = a->high;
+	shrink(a);
+	go_to(a, a->una);
+	a->deadline = a->timeout_ns ? now + a->timeout_ns : 0;
+}
+
+static void take_nak(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
+{
+	static const enum ibv_wc_status statuses[] = {
+		[WIRE_NAK_INVALID_REQUEST] = IBV_WC_REM_INV_REQ_ERR,
+		[WIRE_NAK_REMOTE_ACCESS] = IBV_WC_REM_ACCESS_ERR,
+		[WIRE_NAK_REMOTE_OPERATION] = IBV_WC_REM_OP_ERR,
+		[WIRE_NAK_INVALID_RD] = IBV_WC_REM_INV_RD_REQ_ERR,
+	};
+
+	if (code > WIRE_NAK_INVALID_RD)
+		return;
+	acknowledge(a, sequence, now);
+	a->naks++;
+	if (code != WIRE_NAK_SEQUENCE)
+		fail(a, statuses[code]);
+	else if (a->next > a->una)
+		lost(a, now);
+}
+
+static void take_rnr(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
+{
+	if (!acknowledge(a, sequence, now)) {
+		lost(a, now);
+		return;
+	}
+	if (a->una != sequence || a->next <= sequence)
+		return; /* an old one */
+	a->rnr_naks++;
+	if (a->rnr_retry != 7) {
+		if (!a->rnr_retries) {
+			fail(a, IBV_WC_RNR_RETRY_EXC_ERR);
+			return;
+		}
+		a->rnr_retries--;
+	}
+	a->rnr_until = now + wire_rnr_ns(code);
+	a->deadline = 0;
+	go_to(a, sequence);
+}
+
+static void take_aeth(struct wire_ask *a, const struct wire_packet *p, uint64_t sequence, uint64_t now)
+{
+	switch (p->syndrome & WIRE_AETH_KIND) {
+	case WIRE_AETH_ACK:
+		if (!acknowledge(a, sequence + 1, now))
+			lost(a, now);
+		break;
+	case WIRE_AETH_RNR:
+		take_rnr(a, p->syndrome & WIRE_AETH_VALUE, sequence, now);
+		break;
+	case WIRE_AETH_NAK:
+		take_nak(a, p->syndrome & WIRE_AETH_VALUE, sequence, now);
+		break;
+	default:
+		break;
+	}
+}
+
+/* Data of a READ, or the old value of an atomic, for the packet at `sequence`. */
+static void take_answer(struct wire_ask *a, const struct wire_packet *p, uint64_t sequence, uint64_t now)
+{
+	const bool read = p->opcode != WIRE_ATOMIC_ACKNOWLEDGE;
+	const bool has_aeth = wire_traits(p->opcode) & WIRE_HAS_AETH;
+
+	if (has_aeth && (p->syndrome & WIRE_AETH_KIND) != WIRE_AETH_ACK)
+		return;
+	if (!acknowledge(a, sequence, now) || a->una != sequence) {
+		if (a->una < sequence)
+			lost(a, now);
+		return;
+	}
+	const struct wire_message *m = at(a, a->head);
+	if (a->head == a->tail || !is_fetch(m) || read != (m->opcode == IBV_WR_RDMA_READ))
+		return;
+	const uint32_t n = (uint32_t)(sequence - m->first), offset = n * a->mtu;
+	const uint8_t *from = p->payload;
+	uint32_t bytes = sizeof(p->original);
+	if (read) {
+		bytes = n + 1 == m->packets ? m->length - offset : a->mtu;
+		if (p->payload_length != bytes)
+			return; /* not what was asked for: nobody we know sent this */
+	} else {
+		from = (const uint8_t *)&p->original;
+	}
+	if (bytes && !a->calls->scatter(a->owner, a->head, read ? offset : 0, from, bytes)) {
+		fail(a, IBV_WC_LOC_PROT_ERR);
+		return;
+	}
+	a->una = sequence + 1;
+	if (n + 1 == m->packets)
+		a->head++;
+	progress(a, sequence, now);
+}
+
+void wire_ask_take(struct wire_ask *a, const struct wire_packet *p, uint64_t now)
+{
+	/* Behind una it is old news, from high on nothing was sent. */
+	const int32_t ahead = wire_psn_diff(p->psn, psn_of(a, a->una));
+	const uint64_t sequence = a->una + (uint64_t)(int64_t)ahead;
+
+	if (a->status || !a->reliable || (ahead < 0 && a->una < (uint64_t) - (int64_t)ahead))
+		return;
+	if (p->opcode == WIRE_ACK) {
+		if (ahead >= 0 && sequence < a->high)
+			take_aeth(a, p, sequence, now);
+	} else if (ahead >= 0 && sequence < a->high) {
+		take_answer(a, p, sequence, now);
+	}
+}
+
+/* ---- time ------------------------------------------------------------------------------------------- */
+
+uint64_t wire_ask_due(const struct wire_ask *a)
+{
+	return a->rnr_until ? a->rnr_until : a->deadline;
+}
+
+void wire_ask_timer(struct wire_ask *a, uint64_t now)
+{
+	if (a->rnr_until) {
+		if (now >= a->rnr_until)
+			a->rnr_until = 0;
+		return;
+	}
+	if (!a->deadline || now < a->deadline)
+		return;
+	a->deadline = 0;
+	if (a->una == a->next && a->una == a->high)
+		return;
+	a->timeouts++;
+	a->rewound = false;
+	lost(a, now);
+}
