@@ -197,10 +197,7 @@ class Targets(Generic[Client]):
     def may_come_soon(self) -> bool:
         """Whether a call without a server should wait: some connection is being made, or about to be, that
         did not just fail."""
-        return any(
-            target.state in (State.IDLE, State.CONNECTING) and target.connect_failures == 0
-            for target in self.all
-        )
+        return any(t.state is not State.READY and t.connect_failures == 0 for t in self.all)
 
     def next_change(self, now: float) -> float:
         """When something changes by itself (a pause ends); infinity when nothing does."""
@@ -236,11 +233,6 @@ class Targets(Generic[Client]):
         target.last_error = error
         pause = self._reconnect.pause(max(1, target.connect_failures), self._draw)
         target.retry_at = now + (pause if target.connect_failures else pause * self._draw())
-
-    def dismissed(self, target: Target[Client]) -> None:
-        """Its connection was given up because another server is preferred."""
-        target.state = State.IDLE
-        target.client = None
 
     # ---- calls ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,318 @@
+"""A client of several servers, or of one that comes back: connections kept, calls balanced over them.
+
+The rules are in ``balance.py``. Here are the tasks: one that starts connections when they are wanted, and one
+for each connection, which lasts as long as it does and follows the server's health. They live in the task
+group of the pool's ``async with``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import anyio
+
+from ..wake import current
+from .balance import Ejection, Picking, Target, Targets, TargetStatistics
+from .errors import Code, RpcError, RpcTimeout
+from .health import HEALTH_SERVICE, Status
+from .interceptor import ClientCall, ClientInterceptor, chain_unary
+from .retry import Backoff
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from ..wake.base import Waiter
+
+__all__ = ["Connection", "Pool"]
+
+_log = logging.getLogger("aiordma.rpc")
+
+
+class Connection(Protocol):
+    """What a pool needs of a client with one connection."""
+
+    async def call(
+        self,
+        method: str,
+        *args: Any,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Mapping[str, str | bytes] | None = None,
+        returns: Any = None,
+        idempotent: bool | None = None,
+        **kwargs: Any,
+    ) -> Any: ...
+
+    def stream(
+        self,
+        method: str,
+        *args: Any,
+        timeout: float | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
+        returns: Any = None,
+        **kwargs: Any,
+    ) -> Any: ...
+
+    async def wait_closed(self) -> BaseException | None:
+        """Until it is lost or the server has ended it; why, None for an end in order."""
+
+
+class Pool:
+    """Calls to one of several servers; made by :func:`aiordma.rpc.connect` with a list of addresses.
+
+    :param addresses: the servers.
+    :param connect: opens a connection to one of them.
+    :param health: name of the service whose health is watched on every server ("" for the server as a whole);
+        one that is not SERVING gets no calls. None: not watched. Servers without a health service count as
+        serving.
+    :param connect_timeout_s: longest time for one connection to come up.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Any],
+        connect: Callable[[Any], AbstractAsyncContextManager[Connection]],
+        *,
+        picking: Picking = Picking.PICK_FIRST,
+        reconnect: Backoff | None = None,
+        ejection: Ejection | None = None,
+        health: str | None = None,
+        interceptors: Iterable[ClientInterceptor] = (),
+        connect_timeout_s: float = 10.0,
+    ) -> None:
+        self._targets: Targets[Connection] = Targets(
+            addresses, picking, reconnect=reconnect, ejection=ejection
+        )
+        self._connect = connect
+        self._health = health
+        self._connect_timeout_s = connect_timeout_s
+        interceptors = list(interceptors)
+        self._chain = chain_unary(interceptors, self._once) if interceptors else None
+        self._waiting: set[Waiter] = set()
+        self._scope = anyio.CancelScope()
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        """Wait for the first connection.
+
+        :raises RpcError: ``UNAVAILABLE``, no server could be reached (the reasons are in the message).
+        """
+        self._waker = current()
+        self._changed = self._waker.new_waiter()
+        self._ended = self._waker.new_waiter()
+        self._open = True
+        # Not a task group around the caller's block: what is raised there must not come out as a group.
+        self._waker.spawn(self._run)
+        try:
+            await self._pick(None)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections; calls that are under way fail. Idempotent."""
+        if self._open:
+            self._open = False
+            self._wake_all()
+            self._scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await self._ended.wait()
+
+    # ---- calls ---------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        method: str,
+        *args: Any,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Mapping[str, str | bytes] | None = None,
+        returns: Any = None,
+        idempotent: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Make a call on one of the servers. Parameters, result and errors as of :meth:`Client.call`.
+
+        :raises RpcError: besides: ``UNAVAILABLE`` with ``not_started``, no server is connected and serving.
+        """
+        call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent)
+        return await (self._once if self._chain is None else self._chain)(call)
+
+    async def _once(self, call: ClientCall) -> Any:
+        timeout = call.timeout
+        target = self._targets.pick(self._waker.now()) if self._open else None
+        if target is None:
+            begun = self._waker.now()
+            target = await self._pick(None if timeout is None else begun + timeout)
+            if timeout is not None:
+                timeout -= self._waker.now() - begun
+        client = target.client
+        assert client is not None
+        targets = self._targets
+        targets.begin(target)
+        try:
+            result = await client.call(
+                call.method,
+                *call.args,
+                timeout=timeout,
+                metadata=call.metadata or None,
+                returns=call.returns,
+                idempotent=call.idempotent,
+                **call.kwargs,
+            )
+        except BaseException as exc:
+            targets.end(target, exc, self._waker.now())
+            raise
+        targets.end(target, None, 0.0)
+        return result
+
+    def pick(self) -> Connection:
+        """A connection to the server whose turn it is, for calls that must go to the same one.
+
+        :raises RpcError: ``UNAVAILABLE``, no server is connected and serving.
+        """
+        target = self._targets.pick(self._waker.now()) if self._open else None
+        if target is None or target.client is None:
+            raise self._unavailable()
+        return target.client
+
+    def stream(
+        self,
+        method: str,
+        *args: Any,
+        timeout: float | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
+        returns: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Begin a streaming call on one of the servers. Parameters, result and errors as of
+        :meth:`Client.stream`. It stays on its server; the pool's interceptors are not asked."""
+        return self.pick().stream(
+            method, *args, timeout=timeout, metadata=metadata, returns=returns, **kwargs
+        )
+
+    def statistics(self) -> list[TargetStatistics]:
+        """The servers as this client sees them."""
+        return self._targets.statistics(self._waker.now())
+
+    async def _pick(self, deadline: float | None) -> Target[Connection]:
+        """A server for a call, waiting while one may come up."""
+        while True:
+            if not self._open:
+                raise self._unavailable("the client is closed")
+            target = self._targets.pick(self._waker.now())
+            if target is not None:
+                return target
+            if not self._targets.may_come_soon():
+                raise self._unavailable()
+            waiter = self._waker.new_waiter()
+            self._waiting.add(waiter)
+            try:
+                if not await waiter.wait_until(math.inf if deadline is None else deadline):
+                    error = RpcTimeout(Code.DEADLINE_EXCEEDED, "no server was connected in time")
+                    error.not_started = True
+                    raise error
+            finally:
+                self._waiting.discard(waiter)
+
+    def _unavailable(self, why: str | None = None) -> RpcError:
+        reasons = [
+            f"{t.address}: {t.last_error or ('not serving' if not t.serving else t.state.value)}"
+            for t in self._targets.all
+        ]
+        error = RpcError(Code.UNAVAILABLE, why or f"no server to call; {'; '.join(reasons)}")
+        error.not_started = True
+        errors = [t.last_error for t in self._targets.all if t.last_error is not None]
+        error.__cause__ = errors[0] if errors else None
+        return error
+
+    # ---- connections ---------------------------------------------------------------------------------------
+
+    def _wake_all(self) -> None:
+        """Something has changed: those who wait for a server look again, and so does the manager."""
+        self._changed.set()
+        for waiter in self._waiting:
+            waiter.set()
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    await self._manage(tasks)
+        finally:
+            self._ended.set()
+
+    async def _manage(self, tasks: TaskGroup) -> None:
+        """Starts what is wanted, whenever something changes."""
+        targets = self._targets
+        while True:
+            now = self._waker.now()
+            for target in targets.wanted(now):
+                targets.connecting(target)
+                tasks.start_soon(self._keep, target)
+            await self._changed.wait_until(targets.next_change(now))
+
+    async def _keep(self, target: Target[Connection]) -> None:
+        """One connection, from the attempt to its end."""
+        error: BaseException | None
+        with anyio.CancelScope(deadline=anyio.current_time() + self._connect_timeout_s) as patience:
+            try:
+                async with self._connect(target.address) as client:
+                    error = await self._use(target, client, patience)
+            except Exception as exc:
+                error = exc
+        if patience.cancelled_caught:
+            error = TimeoutError(f"not connected within {self._connect_timeout_s:g} s")
+        _log.info("rpc server %s: %s", target.address, error or "connection closed by the server")
+        self._targets.lost(target, error, self._waker.now())
+        self._wake_all()
+
+    async def _use(
+        self, target: Target[Connection], client: Connection, patience: anyio.CancelScope
+    ) -> BaseException | None:
+        if self._health is None:
+            patience.deadline = math.inf
+            self._targets.connected(target, client)
+            self._wake_all()
+            return await client.wait_closed()
+        # The first status belongs to connecting: no call goes to a server that has not said that it serves.
+        async with anyio.create_task_group() as tasks:
+            told = anyio.Event()
+            tasks.start_soon(self._watch, target, client, told)
+            await told.wait()
+            patience.deadline = math.inf
+            serving = target.serving
+            self._targets.connected(target, client)
+            target.serving = serving
+            self._wake_all()
+            error = await client.wait_closed()
+            tasks.cancel_scope.cancel()
+        return error
+
+    async def _watch(self, target: Target[Connection], client: Connection, told: anyio.Event) -> None:
+        """Follow the server's health until the connection ends."""
+        try:
+            async with client.stream(f"{HEALTH_SERVICE}.watch", self._health, returns=Status) as statuses:
+                async for status in statuses:
+                    target.serving = status is Status.SERVING
+                    told.set()
+                    self._wake_all()
+        except RpcError as exc:
+            if exc.code is not Code.UNIMPLEMENTED:
+                _log.warning("rpc server %s: its health cannot be watched: %s", target.address, exc)
+        # It says no more: its calls will tell.
+        target.serving = True
+        told.set()
+        self._wake_all()
