@@ -76,6 +76,9 @@ cdef class QueuePair(Endpoint):
         cdef uint32_t kept = <uint32_t>len(self.line) - (1 if queued else 0) + (1 if self.window.window > 1 else 0)
         return self.window.credit() > kept and self.sq_free() > SQ_RESERVE
 
+    cdef inline bint can_send_in_turn(self) noexcept:
+        return self.window.credit() > (1 if self.window.window > 1 else 0) and self.sq_free() > SQ_RESERVE
+
     cdef unsigned char *long_room(self) noexcept
     cdef int send_long(self, unsigned char *room, uint32_t length) except -1
     cdef unsigned int next_flags(self, bint signal)

@@ -8,9 +8,9 @@ and memory, for tests (``testing/channel.py``).
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, Protocol
 
+from .proto.clc import Kind
 from .proto.message import MAX_HEAD_BYTES, ChannelStatistics
 
 if TYPE_CHECKING:
@@ -23,17 +23,6 @@ __all__ = ["MAX_HEAD_BYTES", "Channel", "ChannelStatistics", "Kind", "Message"]
 Message = bytes | memoryview
 """A received message. Short ones are ``bytes``. Long ones are a read-only ``memoryview`` of a received
 block, which goes back to its pool when the last view of it is gone."""
-
-
-class Kind(enum.IntEnum):
-    """What a connection carries; both ends must mean the same."""
-
-    STREAM = 0
-    """Bytes (``aiordma.connect()``)."""
-    DATAGRAMS = 1
-    """Datagrams on the rings of a stream."""
-    CALLS = 2
-    """The messages of ``aiordma.rpc``."""
 
 
 class Channel(Protocol):

@@ -129,6 +129,17 @@ class Config:
     small_message_bytes: int = _power(
         4 * _KIB, (64, 64 * _KIB), "messages up to this size go by SEND, larger ones are pulled by READ"
     )
+    max_message_bytes: int = _number(
+        64 * _MIB,
+        (4 * _KIB, _GIB),
+        "longest message of a channel (a call's argument or result)",
+        online=False,
+    )
+    channel_receive_bytes: int = _power(
+        8 * _MIB,
+        (16 * _KIB, 512 * _MIB),
+        "bytes of messages that one channel takes before its user has been given the earlier ones",
+    )
     keepalive_ms: int = _number(
         10_000,
         (0, 86_400_000),

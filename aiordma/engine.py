@@ -183,6 +183,7 @@ class Engine:
         now = self.waker.now()
         for group in list(self.all_groups):
             group.link.look(now)
+            group.look()
         self.retire_idle(now)
         if now >= self._trim_at:
             # What was idle the last time and still is, goes back to the system.

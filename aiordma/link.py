@@ -16,6 +16,7 @@ from ._qp import QueuePair
 from .errors import LinkError, RemoteProtocolError, VerbsError
 from .proto import llc
 from .proto.keepalive import Keepalive, Verdict
+from .proto.message import SLOT_EXTRA_BYTES
 from .proto.seqack import SeqAckWindow
 from .verbs.qp import QpAddress, QpSize, RcQp
 from .verbs.registrar import DeviceRegistrar
@@ -45,9 +46,10 @@ class LinkParts:
         config, backend = engine.config, engine.backend
         self.engine = engine
         self.recv_count = config.window + config.recv_reserve
-        self.recv_bytes = config.small_message_bytes
+        self.recv_bytes = config.small_message_bytes + SLOT_EXTRA_BYTES
         self.pd = backend.alloc_pd()
         self.local: Arena | None = None
+        self._long: Block | None = None
         try:
             depth = min(SEND_QUEUE_DEPTH, backend.limits.max_qp_wr)
             self.qp = RcQp(
@@ -72,6 +74,16 @@ class LinkParts:
         if self.local is not None:
             self.local.close()
 
+    def long_slots(self) -> tuple[int, int, int]:
+        """Address, lkey and number of slots to build long messages in: as many as may be under way. Made for
+        the first channel, on devices that do not take such messages inline.
+        """
+        config = self.engine.config
+        if self._long is None:
+            assert self.local is not None
+            self._long = self.local.allocate(config.window * QueuePair.long_slot_bytes(self.recv_bytes))
+        return self._long.address, self._long.lkey, config.window
+
     def silence(self) -> bool:
         """Back to RESET: what was posted is forgotten, and late packets of the old peer find nobody.
 
@@ -89,6 +101,8 @@ class LinkParts:
         """Everything in use by others in the protection domain must be gone."""
         self.qp.close()
         self.slots.free()
+        if self._long is not None:
+            self._long.free()
         self._close_arena()
         self.pd.close()
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ._channel import MessageChannel
 from ._ring import RingPipe
-from .errors import LinkError
+from .errors import Code, LinkError, NegotiationError
 from .link import Link, LinkState
+from .messagememory import MessageMemory
+from .proto.clc import Kind
+from .proto.message import SLOT_EXTRA_BYTES
 from .verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
@@ -49,12 +53,35 @@ class LinkGroup:
         self.rings: Arena = engine.pool.arena(
             DeviceRegistrar(engine.backend, parts.pd, remote=True), first_slab_bytes=ring * 2
         )
+        self._messages: MessageMemory | None = None
+        self._page: Block | None = None
         engine.groups[key] = self
         engine.all_groups.add(self)
 
     @property
     def active(self) -> bool:
         return self.link.state is LinkState.ACTIVE
+
+    @property
+    def messages(self) -> MessageMemory:
+        """Memory for large messages, made for the first channel."""
+        if self._messages is None:
+            self._messages = MessageMemory(self.engine, self.link.parts)
+        return self._messages
+
+    @property
+    def page(self) -> Block:
+        """Memory that the peer may write and nobody reads: where the keepalive of a link without rings
+        goes.
+        """
+        if self._page is None:
+            self._page = self.rings.allocate(4096)
+        return self._page
+
+    def look(self) -> None:
+        """The engine's timer comes by."""
+        if self._messages is not None:
+            self._messages.look()
 
     @property
     def setting_up(self) -> bool:
@@ -79,7 +106,7 @@ class LinkGroup:
 
     def join(self, kind: int = 0) -> Member:
         """What one more connection needs (``Proposal.kind``). :raises MemoryLimitError: no memory."""
-        return Member(self)
+        return ChannelMember(self) if kind == Kind.CALLS else Member(self)
 
     def left(self, member: Member) -> None:
         self.members.discard(member)
@@ -124,6 +151,10 @@ class LinkGroup:
         self.settled()
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
         reusable = parts.silence()
+        if self._page is not None:
+            self._page.free(0)
+        if self._messages is not None:
+            self._messages.close()
         self.rings.close()
         self.engine.give_parts(parts, reusable=reusable)
 
@@ -131,16 +162,22 @@ class LinkGroup:
 class Member:
     """What one connection holds: ring, mirror, pipe, and the TCP connection it began on."""
 
+    pipe: Any  # a RingPipe or a MessageChannel: they live and end in the same way
+
     def __init__(self, group: LinkGroup) -> None:
-        engine = group.engine
-        config, queue_pair = engine.config, group.link.queue_pair
         self.group = group
         self.sock: socket.socket | None = None
+        self._open()
+        self.pipe.on_finished = self._on_finished
+        group.members.add(self)
+
+    def _open(self) -> None:
+        group, config = self.group, self.group.engine.config
         self.ring: Block = group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
         self.mirror: Block | None = None
         try:
             self.pipe = RingPipe(
-                queue_pair,
+                group.link.queue_pair,
                 rx_addr=self.ring.address,
                 rx_size=self.ring.length,
                 fragment=config.fragment_bytes,
@@ -149,11 +186,18 @@ class Member:
         except BaseException:
             self.ring.free(0)
             raise
-        self.pipe.on_finished = self._on_finished
-        group.members.add(self)
 
-    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int) -> RingPipe:
-        """Take the peer's half, from its Accept or Confirm."""
+    def offered(self) -> dict[str, int]:
+        """Fields of Accept and Confirm: what the peer may use."""
+        return {
+            "rkey": self.ring.rkey,
+            "rmb_addr": self.ring.address,
+            "ring_bytes": self.ring.length,
+            "token": self.pipe.token,
+        }
+
+    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
+        """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
         queue_pair = self.group.link.queue_pair
         if queue_pair.max_inline < min(self.group.engine.config.fragment_bytes, ring_bytes):
             local = self.group.link.parts.local
@@ -212,19 +256,67 @@ class Member:
 
     # ---- end
 
-    def _on_finished(self, pipe: RingPipe) -> None:
+    def _on_finished(self, pipe: RingPipe | MessageChannel) -> None:
         self._drop_tcp()
         self._free()
+        self.group.left(self)
 
     def _free(self) -> None:
         if not self.ring.freed:
             self.ring.free(min(self.pipe.bytes_received + self.pipe.readable, self.ring.length))
             if self.mirror is not None:
                 self.mirror.free()
-        self.group.left(self)
 
     def discard(self) -> None:
         """The negotiation failed: nobody ever wrote to these rings, or the link goes with them."""
         self.pipe.forget()
         self._drop_tcp()
         self._free()
+        self.group.left(self)
+
+
+class ChannelMember(Member):
+    """What one message channel holds: no rings, as its large messages are in the memory of the group."""
+
+    def _open(self) -> None:
+        group, config = self.group, self.group.engine.config
+        link, parts = group.link, group.link.parts
+        message_bytes = parts.recv_bytes
+        if link.queue_pair.max_inline < message_bytes:
+            link.queue_pair.prepare_long(message_bytes, *parts.long_slots())
+        else:
+            link.queue_pair.prepare_long(message_bytes)
+        self.pipe = MessageChannel(
+            link.queue_pair,
+            memory=group.messages,
+            max_message_bytes=config.max_message_bytes,
+            receive_bytes=config.channel_receive_bytes,
+            fragment=config.fragment_bytes,
+            own=self,
+        )
+
+    def offered(self) -> dict[str, int]:
+        """The ring's fields: a page for the keepalive, and how much this end keeps for its user."""
+        page = self.group.page
+        return {
+            "rkey": page.rkey,
+            "rmb_addr": page.address,
+            "ring_bytes": self.group.engine.config.channel_receive_bytes,
+            "token": self.pipe.token,
+        }
+
+    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
+        link = self.group.link
+        if link.queue_pair.max_reads == 0:
+            raise NegotiationError(Code.DEVICE_FAILURE, "the two devices agreed on no RDMA READs")
+        link.probe_target = (ring_addr, rkey)
+        lead = 4 if self.group.engine.backend.is_iwarp else 0
+        self.pipe.connect(
+            peer_token=peer_token,
+            budget=ring_bytes,
+            message_bytes=min(link.parts.recv_bytes, recv_bytes + SLOT_EXTRA_BYTES) - lead,
+        )
+        return self.pipe
+
+    def _free(self) -> None:
+        pass

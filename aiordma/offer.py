@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -22,7 +22,6 @@ from .verbs.memory import MemoryLimitError
 from .verbs.qp import QpAddress
 
 if TYPE_CHECKING:
-    from ._ring import RingPipe
     from .engine import Engine
 
 
@@ -49,16 +48,13 @@ class _Offer:
             "qpn": own.qp_num,
             "psn": own.psn,
             "mtu": int(own.mtu),
-            "rkey": self.member.ring.rkey,
-            "rmb_addr": self.member.ring.address,
-            "ring_bytes": self.member.ring.length,
-            "token": self.member.pipe.token,
+            **self.member.offered(),
             "engine_id": self.engine.engine_id,
             "host_id": self.engine.host_id,
             "window": self.engine.config.window,
             "rd_atomic": own.rd_atomic,
             "dest_rd_atomic": own.rd_atomic,
-            "recv_bytes": self.group.link.parts.recv_bytes,
+            "recv_bytes": self.engine.config.small_message_bytes,
             "hostname": socket.gethostname() if self.first_contact else "",
         }
 
@@ -72,13 +68,14 @@ class _Offer:
                 "set AIORDMA_WINDOW alike",
             )
 
-    def _connect(self, answer: Accept | Confirm) -> RingPipe:
+    def _connect(self, answer: Accept | Confirm) -> Any:
         assert self.member is not None
         return self.member.connect(
             peer_token=answer.token,
             ring_addr=answer.ring_addr,
             rkey=answer.rkey,
             ring_bytes=answer.ring_bytes,
+            recv_bytes=answer.recv_bytes,
         )
 
     def break_link(self, reason: str) -> None:
@@ -157,7 +154,7 @@ class ClientOffer(_Offer):
                 return group
         raise NegotiationError(Code.LINK_NOT_FOUND)
 
-    async def established(self) -> RingPipe:
+    async def established(self) -> Any:
         """Wait for Confirm Link on first contact. :raises LinkError: it did not come (after Accept that is
         no reason to fall back).
         """
@@ -202,7 +199,7 @@ class ServerOffer(_Offer):
             proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
         )
 
-    async def confirmed(self, confirm: Confirm) -> RingPipe:
+    async def confirmed(self, confirm: Confirm) -> Any:
         """The client has agreed: connect, and on first contact prove the link.
 
         :raises NegotiationError: the Confirm does not fit. :raises LinkError: the link does not come up.

@@ -16,6 +16,7 @@ No I/O here. :func:`decode` takes one whole message, :class:`Splitter` takes a T
 
 from __future__ import annotations
 
+import enum
 import struct
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
@@ -30,6 +31,7 @@ __all__ = [
     "Claim",
     "Confirm",
     "Decline",
+    "Kind",
     "Message",
     "Proposal",
     "Splitter",
@@ -37,6 +39,18 @@ __all__ = [
     "looks_like_clc",
     "ring_bytes_code",
 ]
+
+
+class Kind(enum.IntEnum):
+    """What a connection carries; both ends must mean the same."""
+
+    STREAM = 0
+    """Bytes (``aiordma.connect()``)."""
+    DATAGRAMS = 1
+    """Datagrams on the rings of a stream."""
+    CALLS = 2
+    """The messages of ``aiordma.rpc``."""
+
 
 EYE_CATCHER = b"\xe2\xd4\xc3\xd9"  # "SMCR" in EBCDIC
 EID = b"AIORDMA".ljust(32)
@@ -151,7 +165,7 @@ class Proposal:
     lid: int = 0
     """LID of the client's port on InfiniBand, 0 on Ethernet."""
     kind: int = 0
-    """What the connection will carry: 0 a byte stream, 1 datagrams, 2 calls."""
+    """What the connection will carry (:class:`Kind`)."""
     tickets: int = 0
     """Tickets that the client will hold at most (``llc.Ticket``); 0: it wants none."""
     system_id: bytes = bytes(8)

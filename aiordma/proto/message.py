@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Messages of a channel: sizes, and the credit that bounds what one end holds for the other.
 
 A channel carries whole messages, in order. Each of them *costs* its bytes and a constant for what a message
@@ -14,6 +15,7 @@ from typing import NamedTuple
 __all__ = [
     "MAX_HEAD_BYTES",
     "MESSAGE_OVERHEAD",
+    "SLOT_EXTRA_BYTES",
     "ChannelStatistics",
     "ReceiveBudget",
     "SendBudget",
@@ -22,8 +24,12 @@ __all__ = [
 
 MAX_HEAD_BYTES = 512
 """Longest ``head`` of one message."""
-MESSAGE_OVERHEAD = 64
+MESSAGE_OVERHEAD = _OVERHEAD = 64
 """What a message costs beside its bytes: an endless row of empty ones must find its end, too."""
+_MASK = 0xFFFFFFFF  # running totals have 32 bits
+SLOT_EXTRA_BYTES = 576
+"""What a link's receives hold beyond ``Config.small_message_bytes``: a head, and the headers in front of
+it. So a body of that size goes by SEND with any head."""
 
 
 class ChannelStatistics(NamedTuple):
@@ -73,23 +79,23 @@ class SendBudget:
     @property
     def outstanding(self) -> int:
         """Cost of what the peer has not said to have handed over."""
-        return (self.sent - self.told) & 0xFFFFFFFF
+        return (self.sent - self.told) & _MASK
 
     def allows(self, size: int) -> bool:
         """Whether a message of ``size`` bytes may be sent now."""
-        outstanding = (self.sent - self.told) & 0xFFFFFFFF
-        return outstanding == 0 or outstanding + size + MESSAGE_OVERHEAD <= self.limit
+        outstanding = (self.sent - self.told) & _MASK
+        return outstanding == 0 or outstanding + size + _OVERHEAD <= self.limit
 
     def send(self, size: int) -> int:
         """It was sent. Returns the running total, which the peer's :attr:`told` must reach."""
-        self.sent = (self.sent + size + MESSAGE_OVERHEAD) & 0xFFFFFFFF
+        self.sent = (self.sent + size + _OVERHEAD) & _MASK
         return self.sent
 
     def hear(self, total: int) -> bool:
         """The peer says how much it has handed over in all. False: more than there was, or less than
         before.
         """
-        if ((total - self.told) & 0xFFFFFFFF) > ((self.sent - self.told) & 0xFFFFFFFF):
+        if ((total - self.told) & _MASK) > ((self.sent - self.told) & _MASK):
             return False
         self.told = total
         return True
@@ -111,15 +117,15 @@ class ReceiveBudget:
     @property
     def waiting(self) -> int:
         """Cost of what has come and was not handed over."""
-        return (self.received - self.taken) & 0xFFFFFFFF
+        return (self.received - self.taken) & _MASK
 
     def receive(self, size: int) -> bool:
         """A message of ``size`` bytes has come. False: the peer sends more than it may."""
-        open_ = (self.received - self.told) & 0xFFFFFFFF
-        if open_ and open_ + size + MESSAGE_OVERHEAD > self.limit:
+        open_ = (self.received - self.told) & _MASK
+        if open_ and open_ + size + _OVERHEAD > self.limit:
             return False
-        self.received = (self.received + size + MESSAGE_OVERHEAD) & 0xFFFFFFFF
-        waiting = (self.received - self.taken) & 0xFFFFFFFF
+        self.received = (self.received + size + _OVERHEAD) & _MASK
+        waiting = (self.received - self.taken) & _MASK
         if waiting > self.high_water:
             self.high_water = waiting
         return True
@@ -128,8 +134,8 @@ class ReceiveBudget:
         """It was handed over. Whether so much is untold that the peer should hear of it without being
         asked.
         """
-        self.taken = (self.taken + size + MESSAGE_OVERHEAD) & 0xFFFFFFFF
-        return ((self.taken - self.told) & 0xFFFFFFFF) >= self.limit >> 2
+        self.taken = (self.taken + size + _OVERHEAD) & _MASK
+        return ((self.taken - self.told) & _MASK) >= self.limit >> 2
 
     def tell(self) -> int:
         """The running total to be told now."""

@@ -49,6 +49,9 @@ class Registrar(Protocol):
     def release(self, region: Region) -> None:
         """Deregister and free. The device must be done with the memory."""
 
+    def withdraw(self, region: Region) -> None:
+        """Deregister only; ``release`` frees it. The device must be done with the memory."""
+
 
 class PoolStatistics(NamedTuple):
     """Counters of a :class:`MemoryPool`; sizes in bytes."""
@@ -295,6 +298,14 @@ class Arena:
             self._pool._arenas.discard(self)
             self.trim(now=True)
 
+    def withdraw(self) -> None:
+        """Close, and deregister everything: the protection domain can go. The memory of blocks that are still
+        out stays until they are given back.
+        """
+        self.close()
+        for slab in self._slabs:
+            self._registrar.withdraw(slab.region)
+
 
 class MemoryPool:
     """All registered memory of one engine: counts it and keeps it below the limit.
@@ -329,6 +340,11 @@ class MemoryPool:
         arena = Arena(self, registrar, min(first, self.slab_bytes))
         self._arenas.add(arena)
         return arena
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in blocks now."""
+        return self._used_bytes
 
     def trim(self, *, now: bool = False) -> int:
         """Release what has been idle since the last call, everywhere. Returns bytes released."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from dataclasses import dataclass
 from errno import ENOMEM
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import VerbsError
 from .abi import Access
@@ -23,15 +24,22 @@ class DeviceRegistrar:
     :param remote: give peers READ and WRITE access. Everyone with a QP in the same protection domain and
         knowledge of the rkey has it: use one protection domain per link group.
 
+    :param access: the access rights, instead of those that ``remote`` stands for.
+    :param private: memory that is never shared with another process, and outlives its registration.
+
     On the software device the memory is shareable, so that a peer process can map it; on others it is
     anonymous memory kept out of forked children, whose copy-on-write would otherwise move pages away from
     under the device.
     """
 
-    def __init__(self, backend: Backend, pd: Any, *, remote: bool) -> None:
+    def __init__(
+        self, backend: Backend, pd: Any, *, remote: bool, access: Access | None = None, private: bool = False
+    ) -> None:
         from .. import _accessors
 
         self.remote = remote
+        self._access = (_REMOTE if remote else _LOCAL) if access is None else access
+        self._private = private
         self._backend = backend
         self._pd = pd
         self._pd_pointer: int = _accessors.pd_pointer(pd)
@@ -40,11 +48,14 @@ class DeviceRegistrar:
         """See Registrar. Raises VerbsError (an OSError)."""
         backend = self._backend
         backend.check_process()
-        memory = _Shared(backend, self._pd_pointer, length) if backend.soft else _Anonymous(length)
+        memory: _Shared | _Anonymous
+        if backend.soft and not self._private:
+            memory = _Shared(backend, self._pd_pointer, length)
+        else:
+            memory = _Anonymous(length, in_children=backend.is_soft)
         try:
-            access = _REMOTE if self.remote else _LOCAL
             with translated(backend.pyverbs, "ibv_reg_mr", f"{length} bytes on {backend.name}"):
-                region = protect(backend.pyverbs.MR(self._pd, length, int(access), memory.address))
+                region = protect(backend.pyverbs.MR(self._pd, length, int(self._access), memory.address))
         except BaseException:
             memory.free()
             raise
@@ -54,16 +65,23 @@ class DeviceRegistrar:
         """See Registrar. Raises VerbsError; the memory is then kept, for the device may still use it."""
         if self._backend.in_forked_child:
             return
+        self.withdraw(region)
         assert isinstance(region.handle, _Registered)
-        mr, memory = region.handle
-        with translated(
-            self._backend.pyverbs, "ibv_dereg_mr", f"{region.length} bytes on {self._backend.name}"
-        ):
-            mr.close()
-        memory.free()
+        region.handle.memory.free()
+
+    def withdraw(self, region: Region) -> None:
+        """Deregister, and keep the memory until ``release``. Raises VerbsError. Idempotent."""
+        assert isinstance(region.handle, _Registered)
+        mr, region.handle.mr = region.handle.mr, None
+        if mr is not None and not self._backend.in_forked_child:
+            with translated(
+                self._backend.pyverbs, "ibv_dereg_mr", f"{region.length} bytes on {self._backend.name}"
+            ):
+                mr.close()
 
 
-class _Registered(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Registered:
     mr: Any
     memory: _Shared | _Anonymous
 
@@ -81,14 +99,18 @@ class _Shared:
 
 
 class _Anonymous:
-    """Private anonymous memory."""
+    """Private anonymous memory.
 
-    def __init__(self, length: int) -> None:
+    :param in_children: forked children have it, too. (A device would go on using the pages of one of both.)
+    """
+
+    def __init__(self, length: int, *, in_children: bool) -> None:
         try:
             self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise VerbsError(getattr(error, "errno", ENOMEM), "mmap", f"{length} bytes") from error
-        self._map.madvise(mmap.MADV_DONTFORK)
+        if not in_children:
+            self._map.madvise(mmap.MADV_DONTFORK)
         # Holding the buffer keeps the mapping from being closed under the device.
         self._buffer: Any = (ctypes.c_char * length).from_buffer(self._map)
         self.address = ctypes.addressof(self._buffer)

@@ -1,0 +1,122 @@
+"""Channels between the running loop's engine and itself: no TCP, the CLC messages are handed over in
+memory.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from aiordma import engine as engines
+from aiordma.config import Config
+from aiordma.proto import clc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from aiordma._channel import MessageChannel
+    from aiordma.channel import Channel, Message
+    from aiordma.engine import Engine
+
+    Open = Callable[..., AbstractAsyncContextManager[Engine]]
+
+
+@asynccontextmanager
+async def _open(**settings: object) -> AsyncIterator[Engine]:
+    engine = await engines.current(Config(device="soft", **settings))  # type: ignore[arg-type]
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def open_engine() -> Open:
+    return _open
+
+
+async def connect(engine: Engine, kind: int = clc.Kind.CALLS) -> tuple[MessageChannel, MessageChannel]:
+    """A connected pair (client, server); the messages go through their encodings."""
+    client = await engine.propose(kind)
+    proposal = clc.decode(client.proposal.encode())
+    assert isinstance(proposal, clc.Proposal)
+    server = await engine.answer(proposal, "client")
+    accept = clc.decode(server.accept.encode())
+    assert isinstance(accept, clc.Accept)
+    confirm = clc.decode((await client.accepted(accept, "server")).encode())
+    assert isinstance(confirm, clc.Confirm)
+    pipes: list[MessageChannel] = []
+
+    async def confirmed() -> None:
+        pipes.append(await server.confirmed(confirm))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(confirmed)
+        pipe = await client.established()
+    return pipe, pipes[0]
+
+
+class End:
+    """The user of one end: keeps what it is told, and can wait for it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.messages: list[Message] = []
+        self.closed: list[BaseException | None] = []
+        self._waiting: list[anyio.Event] = []
+        channel.on_message = self._on_message
+        channel.on_writable = self._wake
+        channel.on_closed = self._on_closed
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            event.set()
+
+    def _on_message(self, message: Message) -> None:
+        self.messages.append(message)
+        self._wake()
+
+    def _on_closed(self, error: BaseException | None) -> None:
+        self.closed.append(error)
+        self._wake()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for callbacks until it holds."""
+        with anyio.fail_after(20):
+            while not condition():
+                news = anyio.Event()
+                self._waiting.append(news)
+                if self.channel.spin():
+                    await anyio.lowlevel.checkpoint()
+                else:
+                    await news.wait()
+
+    async def received(self, count: int) -> list[bytes]:
+        await self.until(lambda: len(self.messages) >= count)
+        return [bytes(message) for message in self.messages]
+
+    async def ended(self) -> BaseException | None:
+        await self.until(lambda: bool(self.closed))
+        return self.closed[0]
+
+    async def send(self, head: bytes, body: bytes = b"") -> None:
+        sent = False
+
+        def attempt() -> bool:
+            nonlocal sent
+            sent = sent or self.channel.try_send(head, body)
+            return sent
+
+        await self.until(attempt)
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    """Let the loop run until it holds."""
+    with anyio.fail_after(20):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
