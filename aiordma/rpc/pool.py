@@ -39,6 +39,7 @@ class Connection(Protocol):
     async def call(
         self,
         method: str,
+        /,
         *args: Any,
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: Mapping[str, str | bytes] | None = None,
@@ -50,6 +51,7 @@ class Connection(Protocol):
     def stream(
         self,
         method: str,
+        /,
         *args: Any,
         timeout: float | None = None,
         metadata: Mapping[str, str | bytes] | None = None,
@@ -58,11 +60,14 @@ class Connection(Protocol):
     ) -> Any: ...
 
     async def wait_closed(self) -> BaseException | None:
-        """Until it is lost or the server has ended it; why, None for an end in order."""
+        """Until no more calls can be made; why, None when the server is shutting down in order."""
+
+    async def aclose(self, timeout: float | None = 0.0) -> None:  # noqa: ASYNC109
+        """Close it; calls in flight have ``timeout`` seconds to end."""
 
 
 class Pool:
-    """Calls to one of several servers; made by :func:`aiordma.rpc.connect` with a list of addresses.
+    """Calls to one of several servers; made by :func:`connect_pool`.
 
     :param addresses: the servers.
     :param connect: opens a connection to one of them.
@@ -70,6 +75,7 @@ class Pool:
         one that is not SERVING gets no calls. None: not watched. Servers without a health service count as
         serving.
     :param connect_timeout_s: longest time for one connection to come up.
+    :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class Pool:
         health: str | None = None,
         interceptors: Iterable[ClientInterceptor] = (),
         connect_timeout_s: float = 10.0,
+        drain_timeout_s: float | None = 60.0,
     ) -> None:
         self._targets: Targets[Connection] = Targets(
             addresses, picking, reconnect=reconnect, ejection=ejection
@@ -90,6 +97,7 @@ class Pool:
         self._connect = connect
         self._health = health
         self._connect_timeout_s = connect_timeout_s
+        self._drain_timeout_s = drain_timeout_s
         interceptors = list(interceptors)
         self._chain = chain_unary(interceptors, self._once) if interceptors else None
         self._waiting: set[Waiter] = set()
@@ -136,6 +144,7 @@ class Pool:
     async def call(
         self,
         method: str,
+        /,
         *args: Any,
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: Mapping[str, str | bytes] | None = None,
@@ -191,6 +200,7 @@ class Pool:
     def stream(
         self,
         method: str,
+        /,
         *args: Any,
         timeout: float | None = None,
         metadata: Mapping[str, str | bytes] | None = None,
@@ -267,15 +277,24 @@ class Pool:
     async def _keep(self, target: Target[Connection]) -> None:
         """One connection, from the attempt to its end."""
         error: BaseException | None
+        error = TimeoutError(f"not connected within {self._connect_timeout_s:g} s")
+        told = False
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_timeout_s) as patience:
             try:
                 async with self._connect(target.address) as client:
                     error = await self._use(target, client, patience)
+                    self._lost(target, error)
+                    told = True
+                    if error is None:
+                        # The server shuts down: the calls that it has are still answered.
+                        await client.aclose(self._drain_timeout_s)
             except Exception as exc:
                 error = exc
-        if patience.cancelled_caught:
-            error = TimeoutError(f"not connected within {self._connect_timeout_s:g} s")
-        _log.info("rpc server %s: %s", target.address, error or "connection closed by the server")
+        if not told:
+            self._lost(target, error)
+
+    def _lost(self, target: Target[Connection], error: BaseException | None) -> None:
+        _log.info("rpc server %s: %s", target.address, error or "it is shutting down")
         self._targets.lost(target, error, self._waker.now())
         self._wake_all()
 

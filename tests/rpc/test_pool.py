@@ -55,17 +55,21 @@ class Connection:
         await self.ended.wait()
         return self.error
 
-    async def call(self, method: str, *args: Any, timeout: float | None = None, **options: Any) -> Any:  # noqa: ASYNC109
+    async def aclose(self, timeout: float | None = 0.0) -> None:  # noqa: ASYNC109
+        self.drained_for = timeout
+        if self.server.hold is not None:
+            await self.server.hold.wait()
+
+    async def call(self, method: str, /, *args: Any, timeout: float | None = None, **options: Any) -> Any:  # noqa: ASYNC109
         await anyio.lowlevel.checkpoint()
-        if self.ended.is_set():
-            raise RpcError(Code.UNAVAILABLE, "the connection is gone")
+        assert not self.ended.is_set(), "a call to a connection that takes none"
         if self.server.hold is not None:
             await self.server.hold.wait()
         if self.server.error is not None:
             raise self.server.error
         return self.server.name
 
-    def stream(self, method: str, *args: Any, **options: Any) -> Any:
+    def stream(self, method: str, /, *args: Any, **options: Any) -> Any:
         health = self.server.health
 
         @contextlib.asynccontextmanager
@@ -155,6 +159,22 @@ async def test_a_server_that_comes_back_is_used_again() -> None:
         await until(lambda: bool(ready(pool)))
         assert await pool.call("m") == "a"
         assert pool.statistics()[0].connects == 2
+
+
+async def test_calls_of_a_server_that_shuts_down_may_end() -> None:
+    world = World("a")
+    async with world.pool() as pool:
+        world["a"].hold = hold = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.call, "m")
+            await anyio.wait_all_tasks_blocked()
+            (old,) = world["a"].connections
+            old.end(None)
+            await until(lambda: world["a"].connects == 2 and bool(ready(pool)))
+            assert old in world["a"].connections
+            hold.set()
+        await until(lambda: old not in world["a"].connections)
+        assert old.drained_for == 60.0
 
 
 async def test_nobody_to_be_reached_at_all() -> None:
