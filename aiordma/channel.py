@@ -8,17 +8,43 @@ and memory, for tests (``testing/channel.py``).
 
 from __future__ import annotations
 
+import contextlib
+from ssl import create_default_context
 from typing import TYPE_CHECKING, Protocol
 
+import anyio.abc
+
+from . import negotiate, peers, wake
+from .config import Config
+from .errors import Code, NegotiationError
+from .listener import ConnectionListener, listening_sockets
+from .message_tcp import TcpChannel
 from .proto.clc import Kind
 from .proto.message import MAX_HEAD_BYTES, ChannelStatistics
+from .tcp import TcpPipe
+from .tls import TlsPipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from ssl import SSLContext, SSLObject
 
     from typing_extensions import Buffer
 
-__all__ = ["MAX_HEAD_BYTES", "Channel", "ChannelStatistics", "Kind", "Message"]
+    from .attributes import Address
+    from .config import Mode
+    from .errors import FallbackReason
+
+__all__ = [
+    "MAX_HEAD_BYTES",
+    "Channel",
+    "ChannelListener",
+    "ChannelStatistics",
+    "ConnectedChannel",
+    "Kind",
+    "Message",
+    "connect",
+    "listen",
+]
 
 Message = bytes | memoryview
 """A received message. Short ones are ``bytes``. Long ones are a read-only ``memoryview`` of a received
@@ -78,3 +104,153 @@ class Channel(Protocol):
 
     def statistics(self) -> ChannelStatistics:
         """What happened so far."""
+
+
+class ConnectedChannel(anyio.abc.AsyncResource):
+    """A channel whose path is agreed on, and what is known of its peer. Closing it closes the channel in
+    order.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        local_address: Address,
+        remote_address: Address,
+        fallback_reason: FallbackReason | None,
+        tls: SSLObject | None,
+    ) -> None:
+        self.channel = channel
+        self.path = channel.path
+        """``"rdma"`` or ``"tcp"``."""
+        self.fallback_reason = fallback_reason
+        """Why the path is TCP."""
+        self.local_address = local_address
+        self.remote_address = remote_address
+        self.tls = tls
+        """The TLS session of the connection, if it has one."""
+
+    async def aclose(self) -> None:
+        self.channel.close()
+        await wake.current().checkpoint()
+
+
+async def channel_of(outcome: negotiate.Outcome, kind: int, config: Config) -> ConnectedChannel:
+    """The channel of a connection whose path is agreed on. Owns the connection, also when this raises.
+
+    :raises NegotiationError: on TCP, the peer does not speak this kind of channel, or says nothing.
+    """
+    channel: Channel = outcome.pipe
+    if outcome.pipe is None:
+        if outcome.tls is None:
+            pipe = TcpPipe(outcome.sock, late_proposal=outcome.silent)
+        else:
+            pipe = TlsPipe(outcome.tls, late_proposal=outcome.silent)
+        channel = await _greeted(pipe, kind, config)
+    return ConnectedChannel(
+        channel,
+        local_address=outcome.local_address,
+        remote_address=outcome.remote_address,
+        fallback_reason=outcome.fallback,
+        tls=outcome.tls.session if outcome.tls is not None else None,
+    )
+
+
+async def _greeted(pipe: TcpPipe, kind: int, config: Config) -> TcpChannel:
+    """Wait for the peer's greeting. (On RDMA the negotiation has said all that.)"""
+    channel = TcpChannel(pipe, kind=kind, max_message_bytes=config.max_message_bytes)
+    try:
+        waker = wake.current()
+        waiter = waker.new_waiter()
+        channel.on_greeted = waiter.set
+        deadline = waker.now() + config.negotiate_timeout_ms / 1000
+        while not channel.greeted and channel.error is None:
+            if not await waiter.wait_until(deadline):
+                raise NegotiationError(Code.PLAIN_TCP_PEER, "it did not greet as a message channel in time")
+        if channel.error is not None:
+            raise NegotiationError(Code.PLAIN_TCP_PEER, str(channel.error)) from channel.error
+        channel.on_greeted = None
+    except BaseException:
+        channel.abort()
+        raise
+    return channel
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    kind: int = Kind.CALLS,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    local_host: str | None = None,
+    ssl: SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    rdma_outside_tls: bool = False,
+) -> ConnectedChannel:
+    """Connect a channel to a server. Path, fallback and TLS as in :func:`aiordma.connect`.
+
+    :param kind: what the messages mean; the server must mean the same.
+    :raises OSError: no TCP connection could be made.
+    :raises aiordma.NegotiationError: (an ``OSError``, too) the server is not one for this kind of
+        connection, or RDMA is demanded and not to be had; ``code`` and ``text`` say why.
+    """
+    config = config or Config.from_env()
+    tls = None
+    if ssl:
+        context = create_default_context() if ssl is True else ssl
+        tls = negotiate.Tls(
+            context, server_hostname=server_hostname or host, rdma_outside_tls=rdma_outside_tls
+        )
+    outcome = await negotiate.client(
+        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=kind
+    )
+    connected = await channel_of(outcome, kind, config)
+    peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
+    return connected
+
+
+class ChannelListener(ConnectionListener[ConnectedChannel]):
+    """A listener for channels. Made by :func:`listen`. A client that means something else is turned away."""
+
+    kind = Kind.CALLS
+
+    async def _make(self, outcome: negotiate.Outcome) -> ConnectedChannel:
+        return await channel_of(outcome, self.kind, self._config)
+
+
+async def listen(
+    host: str | Sequence[str] | None = None,
+    port: int = 0,
+    *,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    backlog: int = 1024,
+    reuse_address: bool = True,
+    reuse_port: bool = False,
+    max_negotiations: int = 1024,
+    max_pending: int = 4096,
+    ssl: SSLContext | None = None,
+    rdma_outside_tls: bool = False,
+) -> ChannelListener:
+    """Listen for channels of calls. Parameters and errors as in :func:`aiordma.listen`."""
+    if max_negotiations < 0 or max_pending < 1:
+        raise ValueError(
+            f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
+        )
+    config = config or Config.from_env()
+    with contextlib.ExitStack() as stack:
+        sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
+        for sock in sockets:
+            stack.enter_context(sock)
+        await negotiate.warm_up(config, mode)
+        stack.pop_all()
+    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
+    return ChannelListener(
+        sockets,
+        config=config,
+        mode=mode,
+        max_negotiations=max_negotiations,
+        max_pending=max_pending,
+        tls=tls,
+    )
