@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from typing_extensions import disjoint_base
+
 from ._qp import Hook, QueuePair
 from .proto.filter import Decision, Direction, Op
 from .wake.base import Handle
@@ -13,6 +15,10 @@ class _Link(Protocol):
 
 _Decide: TypeAlias = Callable[[Direction, Op, int, str, str, int | None], Decision | None]
 
+@disjoint_base
+class Held: ...
+
+@disjoint_base
 class LinkFilter(Hook):
     def __init__(self, qp: QueuePair, link: _Link, decide: _Decide) -> None: ...
     @property

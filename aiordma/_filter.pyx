@@ -26,7 +26,8 @@ from ._verbs cimport (
 )
 
 from .errors import CompletionError, VerbsError
-from .proto.filter import STATUS_NAMES, Act, Direction, Op
+from .proto.filter import STATUS_NAMES as _STATUS_NAMES
+from .proto.filter import Act, Direction, Op
 
 cdef object OUT = Direction.OUT, IN = Direction.IN
 cdef object CDC = Op.CDC, LLC = Op.LLC, MESSAGE = Op.MESSAGE, NOP = Op.NOP
@@ -232,7 +233,7 @@ cdef class LinkFilter(Hook):
 
     def _complete_with(self, str status, op) -> None:
         name = "READ" if op is READ else "WRITE" if op is WRITE or op is KEEPALIVE else "SEND"
-        self.qp.fail(CompletionError(STATUS_NAMES[status], 0, name, self.qp.qp_num))
+        self.qp.fail(CompletionError(_STATUS_NAMES[status], 0, name, self.qp.qp_num))
 
     # ---- in: messages on their way to those they are for
 
@@ -271,7 +272,7 @@ cdef class LinkFilter(Hook):
                 self._after(rule.ms, self._pass)
                 return 0
             if act is ERROR:
-                return self.qp.fail(CompletionError(STATUS_NAMES[rule.status], 0, "RECV", self.qp.qp_num))
+                return self.qp.fail(CompletionError(_STATUS_NAMES[rule.status], 0, "RECV", self.qp.qp_num))
             if act is DISCONNECT:
                 self.link.cut()
                 return self._dispatch(message, seq)
