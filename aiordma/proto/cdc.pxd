@@ -21,6 +21,9 @@ cdef int FAULT_DATA_AFTER_END
 
 @cython.locals(high=uint32_t)
 cdef uint32_t _u32(const unsigned char* data, int at) noexcept nogil
+@cython.locals(word=uint32_t)
+cdef uint32_t _check_word(const unsigned char* data) noexcept nogil
+cdef uint32_t _turned(uint32_t word, int by) noexcept nogil
 cdef void _put_u16(unsigned char* out, int at, uint32_t value) noexcept nogil
 cdef void _put_u32(unsigned char* out, int at, uint32_t value) noexcept nogil
 
@@ -34,7 +37,9 @@ cdef class CdcMessage:
     cdef public uint16_t cons_wrap
     cdef public uint8_t prod_flags
     cdef public uint8_t state_flags
+    cdef public uint32_t check
 
+    @cython.locals(check=uint32_t)
     cpdef int parse(self, const unsigned char* data, uint32_t size) noexcept nogil
     cpdef void write(self, unsigned char* out) noexcept nogil
 

@@ -63,6 +63,29 @@ def test_roundtrip(values: tuple[int, ...]) -> None:
         assert fields(core.cdc.CdcMessage.decode(data)) == values
 
 
+@given(st.data())
+def test_a_wrong_bit_is_found(data: st.DataObject) -> None:
+    """In any field; what is still reserved means nothing to anybody."""
+    ring = 1 << data.draw(st.integers(6, 20))
+    token, produced = data.draw(st.integers(0, 0xFFFFFFFF)), data.draw(st.integers(0, ring))
+    state = data.draw(st.sampled_from([0, 0x80, 0x40, 0x20]))
+    bit = data.draw(st.integers(0, 44 * 8 - 1))
+    for core in CORES.values():
+        source = end(core, ring, token)
+        source.tx.produce(produced)
+        source.set_local_state(state)
+        out = bytearray(44)
+        source.write(out)
+        sound = fields(core.cdc.CdcMessage.decode(bytes(out)))
+        out[bit // 8] ^= 1 << bit % 8
+        message = core.cdc.CdcMessage()
+        if 28 <= bit // 8 < 40:
+            assert message.parse(bytes(out), 44) == 0
+            assert fields(message) == sound
+        else:
+            assert message.parse(bytes(out), 44) == -1
+
+
 @given(st.binary(max_size=60))
 def test_fuzz_random_bytes(data: bytes) -> None:
     for core in CORES.values():
