@@ -694,6 +694,9 @@ cdef class MessageChannel(Connection):
         self.drop_inbox()
         return self.end(RemoteProtocolError(f"the peer broke the protocol of a channel: {text}"))
 
+    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
+        return remote_addr == 0 and self.peer_token == token
+
     cdef int on_broken(self, object reason) except -1:
         self.distrusted = True
         if self.qp.failed:

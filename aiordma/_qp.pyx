@@ -33,6 +33,7 @@ from ._verbs cimport (
     ibv_qp,
     ibv_wc,
 )
+from .proto.cdc cimport is_damaged
 from .proto.seqack cimport SeqAckWindow
 
 from .errors import CompletionError, LinkError, RemoteProtocolError, VerbsError
@@ -516,6 +517,9 @@ cdef class QueuePair(Endpoint):
                 if channel:
                     return (<Connection>found).on_channel(message, length)
                 return (<Connection>found).on_cdc(message, length)
+        if is_damaged(message):
+            # It may have been for anybody: some connection has lost it.
+            return self.fail(RemoteProtocolError("a cursor message arrived damaged"))
         # A message to a connection that is gone already: it crossed our last one.
         return 0
 

@@ -35,6 +35,7 @@ from .proto.cdc cimport (
     CHANGE_UPDATE_DUE,
     CdcConnection,
     CdcMessage,
+    is_damaged,
 )
 from .proto.cursor cimport RxWindow, TxWindow
 
@@ -422,6 +423,9 @@ cdef class RingPipe(Connection):
             self.early = message[:CDC_BYTES]
             return 0
         if self.incoming.parse(message, length) < 0:
+            if is_damaged(message):
+                # Not the peer's word: it would wait for an answer to what it said, and this end for what it did not hear.
+                return self.qp.fail(RemoteProtocolError("a cursor message arrived damaged"))
             self.on_broken(RemoteProtocolError("the peer sent a malformed CDC message"))
             return 0
         news = self.cdc.receive(self.incoming)

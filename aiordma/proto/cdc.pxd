@@ -21,6 +21,8 @@ cdef int FAULT_DATA_AFTER_END
 
 @cython.locals(high=uint32_t)
 cdef uint32_t _u32(const unsigned char* data, int at) noexcept nogil
+@cython.locals(check=uint32_t)
+cpdef int is_damaged(const unsigned char* data) noexcept nogil
 @cython.locals(word=uint32_t)
 cdef uint32_t _check_word(const unsigned char* data) noexcept nogil
 cdef uint32_t _turned(uint32_t word, int by) noexcept nogil
@@ -39,7 +41,6 @@ cdef class CdcMessage:
     cdef public uint8_t state_flags
     cdef public uint32_t check
 
-    @cython.locals(check=uint32_t)
     cpdef int parse(self, const unsigned char* data, uint32_t size) noexcept nogil
     cpdef void write(self, unsigned char* out) noexcept nogil
 

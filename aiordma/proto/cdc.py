@@ -34,6 +34,7 @@ __all__ = [
     "Change",
     "ProdFlag",
     "StateFlag",
+    "is_damaged",
 ]
 
 MESSAGE_BYTES: Final = 44
@@ -132,8 +133,7 @@ class CdcMessage:
         """
         if size != 44 or data[0] != 0xFE or data[1] != 44:
             return -1
-        check = _u32(data, 40)
-        if check != 0 and check != _check_word(data):
+        if is_damaged(data):
             return -1
         self.seq = data[2] << 8 | data[3]
         self.token = _u32(data, 4)
@@ -143,7 +143,7 @@ class CdcMessage:
         self.cons_count = _u32(data, 20)
         self.prod_flags = data[24]
         self.state_flags = data[25]
-        self.check = check
+        self.check = _u32(data, 40)
         return 0
 
     def write(self, out: bytearray) -> None:
@@ -203,6 +203,13 @@ def _put_u32(out: bytearray, at: int, value: int) -> None:
     out[at + 1] = value >> 16 & 0xFF
     out[at + 2] = value >> 8 & 0xFF
     out[at + 3] = value & 0xFF
+
+
+def is_damaged(data: bytes) -> int:
+    """1 when 44 bytes at ``data`` carry a check word that does not fit. Of such a message nothing is to be
+    believed, not even for whom it is."""
+    check = _u32(data, 40)
+    return 1 if check != 0 and check != _check_word(data) else 0
 
 
 def _check_word(data: bytes) -> int:
