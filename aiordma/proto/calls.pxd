@@ -17,6 +17,7 @@ cdef class Call:
     cdef public long long receive_limit
     cdef public long long owed
     cdef public double deadline
+    cdef public int stop
 
 @cython.final
 cdef class MethodNumber:
@@ -42,6 +43,7 @@ cdef class Calls:
 
     cdef bint _may_send(self, Call call)
     cdef bytes _item(self, Call call, int encoding, Py_ssize_t size, bint last)
+    cpdef take_back(self, Call call, Py_ssize_t size)
     cpdef taken(self, Call call, Py_ssize_t size)
     cdef _receive_item(self, Call call)
     cdef _receive_credit(self, Call call)

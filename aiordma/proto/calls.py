@@ -25,6 +25,7 @@ Compiled as well (``calls.pxd``), on the rules of ``cursor.py``.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from .errors import LocalProtocolError, RemoteProtocolError
 from .rpc import (
@@ -68,11 +69,11 @@ _ID_MASK = 0xFFFFFFFF
 class Call:
     """One call, as one end sees it. ``owner`` is whatever the owner of the machine keeps with it."""
 
-    def __init__(self, call_id: int, serial: int, kind: int, owner: object) -> None:
+    def __init__(self, call_id: int, serial: int, kind: int, owner: Any) -> None:
         self.id = call_id
         self.serial = serial
         self.kind = kind
-        self.owner = owner
+        self.owner: Any = owner
         #: the REPLY was sent or received, or the connection is lost
         self.closed = False
         #: the client has cancelled: on its side everything but the REPLY is dropped
@@ -89,6 +90,8 @@ class Call:
         self.owed = 0
         #: on the owner's clock, in seconds; infinity: none
         self.deadline = float("inf")
+        #: for the owner: the code with which this end stops it, 0: it does not
+        self.stop = 0
 
 
 class MethodNumber:
@@ -152,7 +155,7 @@ class Calls:
         self.calls: dict[int, Call] = {}
         #: the last message, and the call it belongs to
         self.message = RpcMessage()
-        self.call: Call | None = None
+        self.call: Any = None
         #: serial of the last call that was made or seen
         self.serial = 0
         #: a GOAWAY was sent or received
@@ -182,6 +185,10 @@ class Calls:
             raise LocalProtocolError("an item without credit for it: wait for CREDIT")
         call.send_window -= size + ITEM_COST
         return item_head(call.id, encoding, last)
+
+    def take_back(self, call: Call, size: int) -> None:
+        """The item of ``size`` bytes, the last one whose head was made, was not sent and never will be."""
+        call.send_window += size + ITEM_COST
 
     def taken(self, call: Call, size: int) -> bytes | None:
         """The application has taken an item of ``size`` bytes; the CREDIT to send for it, if it is time."""
@@ -251,7 +258,7 @@ class ClientCalls(Calls):
             found = self._methods[name] = MethodNumber(len(self._methods) + 1, raw)
         return found
 
-    def start(self, kind: int, owner: object, window: int = 0) -> Call:
+    def start(self, kind: int, owner: Any, window: int = 0) -> Call:
         """A new call, in flight from now on; ``head()`` is its message.
 
         :param window: bytes of reply items that may arrive before any are taken; 0: as in the HELLO.
@@ -366,9 +373,11 @@ class ClientCalls(Calls):
             return REPLY
         self.call = None
         if self.peer is None:
-            if kind == HELLO:
-                return self._receive_hello()
-            raise RemoteProtocolError("the server's first message is no HELLO")
+            if kind != HELLO:
+                raise RemoteProtocolError("the server's first message is no HELLO")
+            if message.hello is not None and message.hello.calls == 0:
+                raise RemoteProtocolError("HELLO: the server allows no calls at all")
+            return self._receive_hello()
         if message.call_id == 0:
             if kind == GOAWAY:
                 return self._receive_goaway()
@@ -422,7 +431,7 @@ class ServerCalls(Calls):
         #: serial of the last call that came; `serial` is that of the last one before our GOAWAY
         self.seen = 0
         #: CALL: what is bound to its method; None: ``message.name`` is to be looked up, then ``bind()``
-        self.target: object = None
+        self.target: Any = None
 
     def bind(self, target: object) -> None:
         """Let the CALL just received, and all later ones with its number, be for ``target``."""
@@ -514,23 +523,25 @@ class ServerCalls(Calls):
         number = message.method
         name = message.name
         if name is None:
-            if not 0 < number < len(self._targets):
+            if not 0 < number < len(self._targets) or not self._names[number]:
                 raise RemoteProtocolError(f"CALL: method number {number} was never given a name")
             self.target = self._targets[number]
             if self.target is None:
                 message.name = self._names[number]
         elif number == 0:
             self.target = None
-        elif number == len(self._targets):
+        else:
             if number > self.own.methods:
                 raise RemoteProtocolError(f"CALL: more than {self.own.methods} method numbers")
-            self._targets.append(None)
-            self._names.append(name)
-            self.target = None
-        elif number < len(self._targets) and self._names[number] == name:
+            # A call that was to tell a name may have been withdrawn before it left: numbers may be left out.
+            while number >= len(self._targets):
+                self._targets.append(None)
+                self._names.append("")
+            if not self._names[number]:
+                self._names[number] = name
+            elif self._names[number] != name:
+                raise RemoteProtocolError(f"CALL: method number {number} for {name!r} is taken")
             self.target = self._targets[number]
-        else:
-            raise RemoteProtocolError(f"CALL: method number {number} for {name!r} is taken or out of turn")
 
     def reply(
         self,

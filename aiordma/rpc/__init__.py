@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from .client import Client
+from .connection import Connection
+from .context import Context
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout
 from .health import Health, Status
 from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
 from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
 from .retry import Backoff, Retry, RetryBudget, RetryPolicy
+from .server import Server, ServerStatistics
 from .service import Kind, Method, Service, method
+from .streaming import ClientStream
 
 __all__ = [
     "Backoff",
+    "Client",
     "ClientCall",
     "ClientInterceptor",
+    "ClientStream",
     "Code",
+    "Connection",
+    "Context",
     "Health",
     "Kind",
     "Method",
@@ -26,8 +35,10 @@ __all__ = [
     "RpcCancelled",
     "RpcError",
     "RpcTimeout",
+    "Server",
     "ServerCall",
     "ServerInterceptor",
+    "ServerStatistics",
     "Service",
     "ServiceInfo",
     "Status",

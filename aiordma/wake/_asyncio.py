@@ -19,7 +19,7 @@ from .base import SHARE_OPERATIONS, SHARE_SECONDS, run_guarded
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from .base import Callback, Handle
+    from .base import Callback, Handle, Starter
 
 _log = logging.getLogger("aiordma.wake")
 
@@ -217,6 +217,11 @@ class AsyncioWaker:
         self._jobs.add(job.task)
         job.task.add_done_callback(self._jobs.discard)
         return job
+
+    def new_starter(self) -> Starter:
+        from ._eager import EagerHosts  # it needs this module
+
+        return EagerHosts(self._loop)
 
     # -- checkpoints and fairness
 

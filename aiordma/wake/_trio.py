@@ -7,14 +7,15 @@ import itertools
 import logging
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from .base import run_guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
+    from contextvars import Context
 
     from .base import Callback
 
@@ -84,6 +85,18 @@ class TrioJob:
             _log.exception("background task %r failed", main)
         finally:
             self.done = True
+
+
+class TrioStarter:
+    """Every coroutine gets a task: trio has no way to run a step of one in anybody else's."""
+
+    def start(self, coro: Coroutine[Any, Any, None], context: Context) -> TrioJob:
+        job = TrioJob()
+        trio.lowlevel.spawn_system_task(job.run, lambda: coro, name="aiordma coroutine", context=context)
+        return job
+
+    def close(self) -> None:
+        """Nothing was made in advance."""
 
 
 class _Watch:
@@ -247,6 +260,9 @@ class TrioWaker:
         job = TrioJob()
         trio.lowlevel.spawn_system_task(job.run, main, name=f"aiordma {getattr(main, '__qualname__', main)}")
         return job
+
+    def new_starter(self) -> TrioStarter:
+        return TrioStarter()
 
     # -- checkpoints: trio's rule is that every call is one
 

@@ -6,10 +6,21 @@ Everything here belongs to one event loop and is called from its thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sized
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sized
+from contextvars import Context
+from typing import Any, Protocol
 
-__all__ = ["SHARE_OPERATIONS", "SHARE_SECONDS", "Callback", "Handle", "Job", "Waiter", "Waker", "run_guarded"]
+__all__ = [
+    "SHARE_OPERATIONS",
+    "SHARE_SECONDS",
+    "Callback",
+    "Handle",
+    "Job",
+    "Starter",
+    "Waiter",
+    "Waker",
+    "run_guarded",
+]
 
 Callback = Callable[[], None]
 
@@ -66,6 +77,18 @@ class Job(Protocol):
         """Ask it to stop; idempotent."""
 
 
+class Starter(Protocol):
+    """Starts coroutines in the background, many and short ones."""
+
+    def start(self, coro: Coroutine[Any, Any, None], context: Context) -> Job | None:
+        """Begin ``coro`` in ``context``: at once where the loop allows it (asyncio), else soon. None when it
+        has ended already. It must handle its own exceptions; one that escapes is logged.
+        """
+
+    def close(self) -> None:
+        """Give back what was made in advance. What runs goes on."""
+
+
 class Waker(Protocol):
     """The event loop, as this package sees it."""
 
@@ -119,6 +142,8 @@ class Waker(Protocol):
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> Job:
         """Run ``main()`` in the background; an exception that escapes is logged."""
+
+    def new_starter(self) -> Starter: ...
 
     async def checkpoint(self) -> None:
         """Give others a turn, raise when cancelled, and begin a new share."""

@@ -338,7 +338,7 @@ def _misdeeds_of_a_client(core: Any) -> dict[str, list[bytes]]:
         "the same id": [start, start],
         "an older id": [rpc.call_head(9, 0, 0, 1, b"m"), start],
         "unnamed method": [rpc.call_head(1, 0, 0, 1)],
-        "method out of turn": [rpc.call_head(1, 0, 0, 2, b"m")],
+        "method left out": [rpc.call_head(1, 0, 0, 2, b"m"), rpc.call_head(2, 0, 0, 1)],
         "method renamed": [start, rpc.call_head(2, 0, 0, 1, b"n")],
         "too many methods": [rpc.call_head(i, 0, 0, i, b"m%d" % i) for i in range(1, 4)],
         "no window": [rpc.call_head(1, 1, 0, 1, b"m", window=0)],

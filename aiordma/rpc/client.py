@@ -1,0 +1,200 @@
+"""What a program that makes calls holds: :class:`Client`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..proto.rpc import encode_metadata
+from .codec import decode_result, encode_arguments
+from .connection import Connection
+from .interceptor import ClientCall, chain_stream, chain_unary
+from .streaming import ClientStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ..credit import CreditWindow
+    from ..errors import FallbackReason
+    from .interceptor import ClientInterceptor
+
+    Metadata = Mapping[str, str | bytes]
+
+__all__ = ["Client"]
+
+
+class Client:
+    """Calls to one server over one connection. Belongs to the event loop it was made in; any number of its
+    tasks may make calls at the same time.
+
+    :param interceptors: around every call, the first one outermost.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        interceptors: Iterable[ClientInterceptor] = (),
+        fallback_reason: FallbackReason | None = None,
+    ) -> None:
+        self.connection = connection
+        self._call_raw = connection.call_raw
+        self._fallback_reason = fallback_reason
+        self._closed_waiters: list[Any] = []
+        connection.on_end = self._on_end
+        interceptors = list(interceptors)
+        self._unary = chain_unary(interceptors, self._call) if interceptors else None
+        self._streams = chain_stream(interceptors, self._stream) if interceptors else None
+
+    async def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Metadata | None = None,
+        returns: Any = None,
+        idempotent: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a method that has one result, and wait for it.
+
+        Cancelled: the handler is cancelled, too, and its reply is dropped; other calls are not concerned.
+
+        :param method: ``"service.method"``.
+        :param args: its arguments. One bytes-like argument alone is sent as it is; everything else as
+            MessagePack.
+        :param timeout: seconds until the call fails with ``DEADLINE_EXCEEDED``; the handler is told.
+        :param metadata: for the handler; keys are printable ASCII in lower case, values ``str`` or ``bytes``.
+        :param returns: type of the result, checked. None: whatever comes; ``memoryview``: a large bytes-like
+            result is not copied.
+        :param idempotent: whether the call may be repeated (see :class:`~aiordma.rpc.Retry`).
+        :param kwargs: arguments by keyword.
+        :raises RpcError: the call failed; its ``code`` tells how. ``RpcTimeout`` is a ``TimeoutError``, too.
+        :raises TypeError: an argument cannot travel.
+        """
+        if self._unary is not None:
+            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent)
+            return await self._unary(call)
+        encoding, payload = encode_arguments(args, kwargs)
+        raw = encode_metadata(metadata) if metadata else None
+        reply = await self._call_raw(method, encoding, payload, timeout, raw)
+        return decode_result(reply.encoding, reply.payload, returns, method)
+
+    async def _call(self, call: ClientCall) -> Any:
+        """What the interceptors of unary calls end with."""
+        encoding, payload = encode_arguments(call.args, call.kwargs)
+        raw = encode_metadata(call.metadata) if call.metadata else None
+        reply = await self._call_raw(call.method, encoding, payload, call.timeout, raw)
+        return decode_result(reply.encoding, reply.payload, call.returns, call.method)
+
+    def stream(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        metadata: Metadata | None = None,
+        returns: Any = None,
+        window: int = 0,
+        **kwargs: Any,
+    ) -> ClientStream:
+        """Call a method that takes a stream of items, or answers with one. Parameters as of :meth:`call`.
+
+        :param returns: type of each item (of the result, where that is one value).
+        :param window: bytes of items that the server may send before any of them are taken; 0: the default
+            of the connection. (An item costs 64 bytes beside its own.)
+        :raises TypeError: an argument cannot travel.
+        """
+        if self._streams is not None:
+            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns)
+            return self._streams(call)  # type: ignore[no-any-return]
+        return self._make_stream(method, args, kwargs, timeout, metadata, returns, window)
+
+    def _stream(self, call: ClientCall) -> ClientStream:
+        """What the interceptors of streams end with."""
+        return self._make_stream(
+            call.method, call.args, call.kwargs, call.timeout, call.metadata, call.returns, 0
+        )
+
+    def _make_stream(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,
+        metadata: Metadata | None,
+        returns: Any,
+        window: int,
+    ) -> ClientStream:
+        encoding, payload = encode_arguments(args, kwargs)
+        raw = encode_metadata(metadata) if metadata else None
+        return ClientStream(
+            self.connection,
+            method,
+            encoding,
+            payload,
+            timeout=timeout,
+            metadata=raw,
+            returns=returns,
+            window=window,
+        )
+
+    async def ping(self, timeout: float | None = None) -> float:  # noqa: ASYNC109
+        """Seconds until the server's event loop has answered.
+
+        :raises RpcError: ``UNAVAILABLE``, ``DEADLINE_EXCEEDED``.
+        """
+        return (await self.connection.ping(timeout))[0]
+
+    @property
+    def usable(self) -> bool:
+        """Whether calls can be made: the connection is there, and the server is not shutting down."""
+        return self.connection.usable
+
+    @property
+    def in_flight(self) -> CreditWindow:
+        """The calls that may be in flight, as granted by the server; calls beyond it wait their turn."""
+        return self.connection.in_flight
+
+    @property
+    def path(self) -> str:
+        """``"rdma"`` or ``"tcp"``."""
+        return self.connection.channel.path
+
+    @property
+    def fallback_reason(self) -> FallbackReason | None:
+        """Why the connection runs on TCP; None on the RDMA path."""
+        return self._fallback_reason
+
+    @property
+    def peer(self) -> str:
+        """The server's address."""
+        return self.connection.peer
+
+    async def wait_closed(self) -> BaseException | None:
+        """Wait until no more calls can be made; why: None when the server is shutting down in order."""
+        connection = self.connection
+        while connection.usable:
+            waiter = connection.waker.new_waiter()
+            self._closed_waiters.append(waiter)
+            try:
+                await waiter.wait()
+            finally:
+                self._closed_waiters.remove(waiter)
+        return connection.ended if not connection.leaving else None
+
+    def _on_end(self) -> None:
+        for waiter in self._closed_waiters:
+            waiter.set()
+
+    async def aclose(self, timeout: float | None = 0.0) -> None:  # noqa: ASYNC109
+        """Close the connection. Idempotent.
+
+        :param timeout: seconds for which calls in flight may go on (None: until they end); then they fail
+            with ``UNAVAILABLE``, and their handlers are cancelled.
+        """
+        await self.connection.aclose(timeout)
+
+    def __repr__(self) -> str:
+        state = "usable" if self.usable else "closed"
+        return f"<Client of {self.peer} on {self.path}: {self.connection.calls} in flight, {state}>"

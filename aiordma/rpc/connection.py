@@ -1,0 +1,418 @@
+"""The client's end of a connection: calls go out, replies and items come in.
+
+The fast way of a unary call: take a credit, build the head, hand it to the channel, look for the reply for as
+long as the channel's polling policy allows. Only when that brings nothing does the calling task wait.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio import BrokenResourceError, ClosedResourceError
+
+from ..credit import CreditWindow
+from ..errors import LinkError
+from ..proto import rpc as wire
+from ..proto.calls import Call, ClientCalls
+from .endpoint import Endpoint, newest
+from .errors import Code, RpcError
+
+if TYPE_CHECKING:
+    from ..channel import Channel, Message
+    from ..wake.base import Waiter
+    from .endpoint import Buffer
+
+__all__ = ["Connection", "Reply"]
+
+
+class Reply:
+    """What came back: a unary call's result, not decoded."""
+
+    __slots__ = ("done", "encoding", "error", "payload", "raw_metadata", "raw_trailing", "trace", "waiter")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: RpcError | None = None
+        self.encoding = 0
+        self.payload: Buffer = b""
+        self.raw_metadata: bytes | None = None
+        self.raw_trailing: bytes | None = None
+        #: the trace block of the reply, if it had one
+        self.trace: bytes | None = None
+        self.waiter: Waiter | None = None
+
+    @property
+    def metadata(self) -> dict[str, str | bytes]:
+        """Initial metadata."""
+        return wire.decode_metadata(self.raw_metadata) if self.raw_metadata else {}
+
+    @property
+    def trailing_metadata(self) -> dict[str, str | bytes]:
+        return wire.decode_metadata(self.raw_trailing) if self.raw_trailing else {}
+
+    def on_reply(self, message: wire.RpcMessage) -> None:
+        """The REPLY of this call."""
+        self.done = True
+        self.encoding = message.encoding
+        self.payload = message.payload
+        if message.metadata is not None:
+            self.raw_metadata = message.metadata
+        self.raw_trailing = message.trailing
+        self.trace = message.trace
+        if message.extra:
+            self.error = error_of(message)
+        if self.waiter is not None:
+            self.waiter.set()
+
+    def fail(self, error: RpcError) -> None:
+        """The call is over without a REPLY."""
+        if not self.done:
+            self.done = True
+            self.error = error
+            if self.waiter is not None:
+                self.waiter.set()
+
+
+def error_of(message: wire.RpcMessage) -> RpcError:
+    """The error that a REPLY carries."""
+    trailing = wire.decode_metadata(message.trailing) if message.trailing else None
+    return RpcError.of(Code.from_wire(message.extra), message.text, message.details, trailing)
+
+
+class Connection(Endpoint):
+    """Calls over one channel. Made by :meth:`open`; closed by :meth:`aclose` or :meth:`close`.
+
+    :param window: bytes of items that a server may send on a stream before any of them are taken.
+    """
+
+    def __init__(
+        self, channel: Channel, peer: str, *, window: int = 262144, metadata_bytes: int = 16384
+    ) -> None:
+        self.machine = ClientCalls(wire.Hello(0, 0, window, metadata_bytes))
+        super().__init__(channel, self.machine, peer)
+        self._receive = self.machine.receive
+        self._message = self.machine.message
+        #: calls that may be in flight: granted by the server
+        self.in_flight = CreditWindow(0)
+        self._hello = self.waker.new_waiter()
+        self._spin = channel.spin
+        self._idle_waiters: list[Waiter] = []
+        self._pings: dict[int, tuple[Waiter, list[int]]] = {}
+        self._ping_number = 0
+        self._drained: Waiter | None = None
+        self._goaway_text = ""
+
+    @classmethod
+    async def open(
+        cls,
+        channel: Channel,
+        peer: str,
+        *,
+        timeout: float = 6.0,  # noqa: ASYNC109
+        **options: Any,
+    ) -> Connection:
+        """Say hello, and wait for the server's answer.
+
+        :param timeout: seconds.
+        :raises RpcError: ``UNAVAILABLE``: it did not come, or was not one.
+        """
+        connection = cls(channel, peer, **options)
+        try:
+            connection.begin()
+            with anyio.move_on_after(timeout):
+                await connection._hello.wait()
+        except BaseException:
+            channel.abort()
+            raise
+        if connection.ended is not None:
+            raise connection.failure(not_started=True)
+        if connection.machine.peer is None:
+            connection.abort(LinkError(f"no HELLO within {timeout:g} s", peer))
+            raise connection.failure(not_started=True)
+        return connection
+
+    @property
+    def usable(self) -> bool:
+        """Whether calls can be made: it has not ended, and the server is not leaving."""
+        return self.ended is None and not self.machine.leaving
+
+    @property
+    def leaving(self) -> bool:
+        """The server takes no more calls, or this end makes none."""
+        return self.machine.leaving
+
+    @property
+    def calls(self) -> int:
+        """Calls in flight, those that were cancelled and not replied to yet included."""
+        return len(self.machine.calls)
+
+    # ---- calls
+
+    async def call_raw(
+        self,
+        method: str,
+        encoding: int,
+        payload: Buffer,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: bytes | None = None,
+        trace: bytes | None = None,
+    ) -> Reply:
+        """Make a unary call.
+
+        Cancelled: the server's handler is cancelled, too; the reply is dropped.
+
+        :param payload: see ``codec.encode_arguments``.
+        :param timeout: seconds; the deadline holds on both ends.
+        :param metadata: as ``proto.rpc.encode_metadata`` gives it.
+        :raises RpcError: the call failed; ``not_started`` tells whether the server has looked at it.
+        """
+        waker = self.waker
+        if waker.share <= 0:  # always so on trio
+            await waker.checkpoint()
+        elif waker.cancel_requested():
+            await waker.cancel_check()
+        deadline = math.inf
+        if timeout is not None:
+            deadline = waker.now() + timeout
+        reply = Reply()
+        call = await self.start(wire.UNARY, reply, method, encoding, payload, deadline, metadata, trace)
+        # -- it is in flight
+        spun = False
+        if not reply.done and not waker.ready:
+            spin = self._spin
+            while spin() and not reply.done:
+                spun = True
+        if reply.done:
+            share = waker.share - 1
+            if share >= 0:
+                # Polling takes time as well: every few calls the clock is asked.
+                waker.share = 0 if spun and share & 7 == 0 and waker.share_overdue() else share
+        else:
+            idle = self._idle_waiters
+            reply.waiter = waiter = idle.pop() if idle else waker.new_waiter()
+            try:
+                await waiter.wait()
+            except BaseException:
+                self.cancel(call, Code.CANCELLED)
+                raise
+            finally:
+                reply.waiter = None
+                waiter.clear()
+                idle.append(waiter)
+            waker.renew_share()
+        if reply.error is not None:
+            raise reply.error
+        return reply
+
+    async def start(
+        self,
+        kind: int,
+        owner: Any,
+        method: str,
+        encoding: int,
+        payload: Buffer,
+        deadline: float,
+        metadata: bytes | None = None,
+        trace: bytes | None = None,
+        window: int = 0,
+    ) -> Call:
+        """Send a CALL: when this returns, it is in flight. ``owner`` gets what comes back.
+
+        Cancelled: it was not made, or is cancelled.
+
+        :raises RpcError: it cannot be made; ``DEADLINE_EXCEEDED``.
+        """
+        machine = self.machine
+        if self.ended is not None or machine.leaving:
+            raise self._refusal()
+        if not self.in_flight.try_acquire():
+            await self._acquire(deadline)
+        try:
+            number = machine.method(method)
+            call = machine.start(kind, owner, window)
+        except BaseException:
+            self.in_flight.release()
+            raise
+        try:
+            left = -1
+            if deadline != math.inf:
+                left = int(min(deadline - self.waker.now(), 1e12) * 1e6)
+                if left <= 0:
+                    raise RpcError.of(Code.DEADLINE_EXCEEDED, f"{method}: no time was left to begin")
+            if kind:
+                owner.begin(call)
+            head = machine.head(call, number, encoding, left, metadata, trace)
+            if not self.try_send(head, payload):
+                await self._send_late(call, head, payload, deadline)
+        except BaseException as exc:
+            if not call.closed and not call.cancelled:
+                machine.forget(call)
+                self.in_flight.release()
+            if isinstance(exc, (ClosedResourceError, BrokenResourceError)):
+                raise self._broken(exc) from exc
+            raise
+        number.told = True
+        if left >= 0 and not call.closed:
+            self.watch(call, deadline)
+        return call
+
+    async def _send_late(self, call: Call, head: bytes, payload: Buffer, deadline: float) -> None:
+        """There was no room: wait for it, as long as there is time."""
+        parcel = self.enqueue(head, payload)
+        with anyio.CancelScope(deadline=deadline) as scope:
+            try:
+                await self.sent(parcel)
+            except BaseException:
+                if parcel.sent:
+                    self.cancel(call, Code.CANCELLED)
+                elif not call.closed:
+                    self.machine.forget(call)
+                    self.in_flight.release()
+                raise
+            finally:
+                self.waker.renew_share()
+        if scope.cancelled_caught:
+            raise RpcError.of(Code.DEADLINE_EXCEEDED, "no room to send the call within its deadline")
+
+    async def _acquire(self, deadline: float) -> None:
+        """Wait for a place among the calls in flight."""
+        try:
+            with anyio.CancelScope(deadline=deadline) as scope:
+                await self.in_flight.acquire()
+        except RpcError:
+            raise self._refusal() from None
+        if scope.cancelled_caught:
+            raise RpcError.of(
+                Code.DEADLINE_EXCEEDED,
+                f"{self.in_flight.limit} calls were in flight to {self.peer} until the deadline",
+            )
+        if self.ended is not None or self.machine.leaving:
+            self.in_flight.release()
+            raise self._refusal()
+
+    def cancel(self, call: Call, code: Code) -> None:
+        """Give ``call`` up: whatever still comes is dropped."""
+        message = self.machine.cancel(call, code)
+        if message is not None:
+            self.send(message)
+
+    def _refusal(self) -> RpcError:
+        if self.ended is None and self.machine.leaving:
+            error = RpcError(Code.UNAVAILABLE, f"{self.peer} takes no more calls: {self._goaway_text}")
+            error.not_started = True
+            return error
+        return self.failure(not_started=True)
+
+    def _broken(self, exc: Exception) -> RpcError:
+        if self.ended is None:
+            # The channel knows already, and is about to tell.
+            self._end(exc.__cause__ or exc)
+        return self.failure(not_started=True)
+
+    # ---- what arrives
+
+    def _on_message(self, data: Message) -> None:
+        event = self._receive(data)
+        if event == 3:  # REPLY
+            call = self.machine.call
+            self.in_flight.release()
+            if not call.cancelled:
+                call.owner.on_reply(self._message)
+            if self._drained is not None and not self.machine.calls:
+                self._drained.set()
+        elif event:
+            self._on_other(event)
+
+    def _on_other(self, event: int) -> None:
+        machine, message = self.machine, self._message
+        if event == wire.ITEM:
+            machine.call.owner.on_item(message.encoding, message.payload)
+        elif event == wire.HEADERS:
+            machine.call.owner.on_headers(message.metadata)
+        elif event == wire.CREDIT:
+            machine.call.owner.on_credit()
+        elif event == wire.HELLO:
+            assert machine.peer is not None
+            self.in_flight.set_limit(machine.peer.calls)
+            self._hello.set()
+        elif event == wire.GOAWAY:
+            self._on_goaway()
+        elif event == wire.PING:
+            clock = int(self.waker.now() * 1e9)
+            self.send_merged(self, machine.pong(clock), newest)
+        elif event == wire.PONG and (ping := self._pings.get(message.number)) is not None:
+            ping[1].append(message.clock_ns)
+            ping[0].set()
+
+    def _on_goaway(self) -> None:
+        self._goaway_text = self._message.text or "it is shutting down"
+        refused, self.machine.refused = self.machine.refused, []
+        for call in refused:
+            if not call.cancelled:
+                call.owner.fail(self._refusal())
+        self.in_flight.close(RpcError(Code.UNAVAILABLE, "draining"))
+        self.in_flight.release(len(refused))
+        if self._drained is not None and not self.machine.calls:
+            self._drained.set()
+        if self.on_end is not None:
+            self.on_end()
+
+    def _on_deadline(self, call: Call) -> None:
+        self.cancel(call, Code.DEADLINE_EXCEEDED)
+        call.owner.fail(RpcError.of(Code.DEADLINE_EXCEEDED, "the deadline passed before the reply came"))
+
+    def _on_lost(self, calls: list[Call]) -> None:
+        self.in_flight.close(RpcError(Code.UNAVAILABLE, "lost"))
+        self.in_flight.release(len(calls))
+        for call in calls:
+            if not call.cancelled:
+                call.owner.fail(self.failure())
+        self._hello.set()
+        for waiter, _ in self._pings.values():
+            waiter.set()
+        if self._drained is not None:
+            self._drained.set()
+
+    # ---- beside calls
+
+    async def ping(self, timeout: float | None = None) -> tuple[float, int]:  # noqa: ASYNC109
+        """Ask for an answer: (seconds until it came, the server's clock in nanoseconds when it did).
+
+        :raises RpcError: ``UNAVAILABLE``, ``DEADLINE_EXCEEDED``.
+        """
+        self._ping_number += 1
+        number = self._ping_number
+        waiter = self.waker.new_waiter()
+        entry: tuple[Waiter, list[int]] = (waiter, [])
+        self._pings[number] = entry
+        began = self.waker.now()
+        try:
+            self.send(wire.ping_message(number))
+            with anyio.move_on_after(timeout):
+                await waiter.wait()
+        finally:
+            del self._pings[number]
+        if entry[1]:
+            return self.waker.now() - began, entry[1][0]
+        if self.ended is not None:
+            raise self.failure()
+        raise RpcError.of(Code.DEADLINE_EXCEEDED, f"{self.peer} did not answer a ping in time")
+
+    async def aclose(self, timeout: float | None = 0.0) -> None:  # noqa: ASYNC109
+        """Take no more calls, wait for those in flight for ``timeout`` seconds (None: for ever), and close.
+
+        Calls that are still in flight then fail with ``UNAVAILABLE``; their handlers are cancelled.
+        """
+        try:
+            if self.ended is None and self.machine.calls and timeout != 0:
+                self.in_flight.close(RpcError(Code.UNAVAILABLE, "closing"))
+                self.machine.leaving = True
+                self._goaway_text = "it was closed by this end"
+                self._drained = self.waker.new_waiter()
+                with anyio.move_on_after(timeout):
+                    await self._drained.wait()
+        finally:
+            self.close()
+        await self.waker.checkpoint()

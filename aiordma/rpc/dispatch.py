@@ -1,0 +1,483 @@
+"""The server's end of a connection: from a CALL to its handler, and from the handler to the REPLY.
+
+``def`` handlers run right where their CALL is read. ``async def`` handlers begin there, too (``wake``'s
+starter), and get a task of their own when they wait. Everything that a handler may end with, a result, an
+exception, a cancellation, becomes exactly one REPLY.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import traceback
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LinkError, LocalProtocolError
+from ..proto import rpc as wire
+from ..proto.calls import Call, ServerCalls
+from .context import Context
+from .endpoint import Endpoint, newest
+from .errors import MAX_DETAILS_BYTES, Code, RpcError
+from .interceptor import ServerCall, as_async, chain_stream, chain_unary
+from .items import Inbox, Sending
+from .service import Kind, Method
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from contextvars import Context as Variables
+
+    from ..channel import Channel, Message
+    from ..wake.base import Job, Starter, Waiter
+    from .endpoint import Buffer
+    from .interceptor import ServerInterceptor
+
+__all__ = ["Dispatch", "ServerConnection"]
+
+_log = logging.getLogger("aiordma.rpc")
+
+
+class Route:
+    """One method, prepared for being called: what does not depend on the call is worked out here."""
+
+    __slots__ = (
+        "context_index",
+        "decode",
+        "encode",
+        "handler",
+        "is_async",
+        "kind",
+        "method",
+        "stream",
+        "stream_index",
+        "takes_items",
+        "unary",
+    )
+
+    def __init__(self, method: Method, interceptors: Sequence[ServerInterceptor]) -> None:
+        self.method = method
+        self.kind = method.kind
+        self.handler = handler = method.handler
+        self.is_async = is_async = method.is_async
+        self.decode = method.decode
+        self.encode = method.encode_result
+        self.context_index = method.signature.context_index
+        self.stream_index = method.signature.stream_index
+        self.takes_items = bool(method.kind & 2)
+
+        async def run(call: ServerCall) -> Any:
+            result = handler(*call.args, **call.kwargs)
+            return await result if is_async else result
+
+        def iterate(call: ServerCall) -> Any:
+            items = handler(*call.args, **call.kwargs)
+            return items if is_async else as_async(items)
+
+        #: through the interceptors to the handler; None: there are none
+        self.unary: Any = chain_unary(interceptors, run)
+        self.stream: Any = chain_stream(interceptors, iterate)
+        if self.unary is run:
+            self.unary = None
+        if self.stream is iterate:
+            self.stream = None
+
+
+class Dispatch:
+    """The methods of a server, and how their handlers are to be run: shared by its connections.
+
+    :param expose_errors: send the exception of a failed handler to the client, with its traceback as details.
+    """
+
+    def __init__(
+        self,
+        methods: Iterable[Method],
+        *,
+        starter: Starter,
+        variables: Variables,
+        interceptors: Sequence[ServerInterceptor] = (),
+        expose_errors: bool = False,
+    ) -> None:
+        self.routes = {method.name: Route(method, interceptors) for method in methods}
+        self.start = starter.start
+        #: handlers run in copies of it
+        self.variables = variables
+        self.expose_errors = expose_errors
+
+
+class Handling:
+    """A call with a stream, while its handler runs."""
+
+    __slots__ = ("_connection", "call", "inbox", "job", "sending")
+
+    def __init__(self, connection: ServerConnection, call: Call, inbox: Inbox | None) -> None:
+        self._connection = connection
+        self.call = call
+        self.job: Job | None = None
+        self.inbox = inbox
+        self.sending = Sending(connection, connection.machine, call)
+
+    def cancel(self) -> None:
+        if self.job is not None:
+            self.job.cancel()
+
+    def on_item(self, encoding: int, payload: Buffer) -> None:
+        if self.inbox is not None:
+            self.inbox.put(encoding, payload)
+            if self.call.ended:
+                self.inbox.finish()
+        elif self.call.stop == 0:
+            self._connection.stop(self.call, Code.INVALID_ARGUMENT)
+
+    def on_end(self) -> None:
+        if self.inbox is not None:
+            self.inbox.finish()
+
+    def on_credit(self) -> None:
+        self.sending.wake()
+
+
+class ServerConnection(Endpoint):
+    """One client.
+
+    :param calls: how many calls it may have in flight.
+    :param window: bytes of items that it may send on a stream before any of them are taken.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        peer: str,
+        dispatch: Dispatch,
+        *,
+        calls: int = 1024,
+        methods: int = 4096,
+        window: int = 262144,
+        metadata_bytes: int = 16384,
+    ) -> None:
+        self.machine = ServerCalls(wire.Hello(calls, methods, window, metadata_bytes))
+        super().__init__(channel, self.machine, peer)
+        self._receive = self.machine.receive
+        self._message = self.machine.message
+        self._dispatch = dispatch
+        self._drained: Waiter | None = None
+
+    # ---- what arrives
+
+    def _on_message(self, data: Message) -> None:
+        event = self._receive(data)
+        if event == 2:  # CALL
+            self._on_call(self.machine.call)
+        elif event:
+            self._on_other(event)
+
+    def _on_other(self, event: int) -> None:
+        machine, message = self.machine, self._message
+        call = machine.call
+        if event == wire.ITEM:
+            call.owner.on_item(message.encoding, message.payload)
+        elif event == wire.CREDIT:
+            call.owner.on_credit()
+        elif event == wire.END:
+            call.owner.on_end()
+        elif event == wire.CANCEL:
+            code = message.extra
+            self.stop(call, Code.DEADLINE_EXCEEDED if code == Code.DEADLINE_EXCEEDED else Code.CANCELLED)
+        elif event == wire.PING:
+            self.send_merged(self, machine.pong(int(self.waker.now() * 1e9)), newest)
+
+    def _on_call(self, call: Call) -> None:
+        message = self._message
+        route = self.machine.target
+        if route is None:
+            route = self._dispatch.routes.get(message.name or "")
+            if route is None:
+                self._fail(call, Code.UNIMPLEMENTED, f"{message.name}: there is no such method")
+                return
+            self.machine.bind(route)
+        deadline_us = message.deadline_us
+        if deadline_us >= 0:
+            call.deadline = self.waker.now() + deadline_us * 1e-6
+        kind = call.kind
+        if route.kind or kind:
+            self._on_stream(call, route)
+            return
+        encoding, payload = message.encoding, message.payload
+        context = None
+        try:
+            args, kwargs = route.decode(encoding, payload)
+            if route.context_index >= 0 or route.unary is not None:
+                context = Context(self, call, route.method.name, message.metadata)
+                if route.context_index >= 0:
+                    args[route.context_index] = context
+            if not route.is_async and route.unary is None:
+                encoding, payload = route.encode(route.handler(*args, **kwargs))
+        except Exception as exc:
+            self._handler_failed(call, route, exc, context)
+            return
+        if route.is_async or route.unary is not None:
+            self._begin(call, self._run_unary(call, route, args, kwargs, context))
+        elif not call.closed:
+            self._reply(call, encoding, payload, context)
+
+    def _begin(self, call: Call, coro: Any) -> None:
+        dispatch = self._dispatch
+        job = dispatch.start(coro, dispatch.variables.copy())
+        if job is None:
+            return
+        # It waits. What happened to the call while it ran its first step finds its job only now.
+        owner = call.owner
+        if owner is None:
+            call.owner = job
+        else:
+            owner.job = job
+        if call.stop:
+            job.cancel()
+        elif call.deadline != math.inf and not call.closed:
+            self.watch(call, call.deadline)
+
+    async def _run_unary(
+        self, call: Call, route: Route, args: list[Any], kwargs: dict[str, Any], context: Context | None
+    ) -> None:
+        try:
+            if call.stop:
+                raise self._stopped(call)
+            if route.unary is None:
+                result = await route.handler(*args, **kwargs)
+            else:
+                result = await route.unary(ServerCall(route.method, context, args, kwargs))
+            encoding, payload = route.encode(result)
+        except Exception as exc:
+            self._handler_failed(call, route, exc, context)
+        except BaseException:
+            self._handler_cancelled(call, context)
+            raise
+        else:
+            if not call.closed:
+                self._reply(call, encoding, payload, context)
+
+    # ---- streams
+
+    def _on_stream(self, call: Call, route: Route) -> None:
+        message = self._message
+        wrong = _wrong_kind(route, call.kind)
+        if wrong:
+            self._fail(call, Code.UNIMPLEMENTED, f"{route.method.name}: {wrong}")
+            return
+        inbox = Inbox(self, self.machine, call) if route.takes_items else None
+        if inbox is not None and call.ended:
+            inbox.finish()
+        call.owner = handling = Handling(self, call, inbox)
+        context = Context(self, call, route.method.name, message.metadata)
+        try:
+            args, kwargs = route.decode(message.encoding, message.payload)
+        except Exception as exc:
+            self._handler_failed(call, route, exc, context)
+            return
+        if route.context_index >= 0:
+            args[route.context_index] = context
+        if inbox is not None:
+            args[route.stream_index] = _received(inbox, route.method.decode_item)
+        run = self._run_stream if route.kind & 1 else self._run_one
+        self._begin(call, run(handling, route, args, kwargs, context))
+
+    async def _run_one(
+        self, handling: Handling, route: Route, args: list[Any], kwargs: dict[str, Any], context: Context
+    ) -> None:
+        """A handler with one result, of a call that has a stream."""
+        call = handling.call
+        if not route.is_async and route.unary is None:
+            try:
+                encoding, payload = route.encode(route.handler(*args, **kwargs))
+            except Exception as exc:
+                self._handler_failed(call, route, exc, context)
+            else:
+                self._reply(call, encoding, payload, context)
+        else:
+            await self._run_unary(call, route, args, kwargs, context)
+
+    async def _run_stream(
+        self, handling: Handling, route: Route, args: list[Any], kwargs: dict[str, Any], context: Context
+    ) -> None:
+        call = handling.call
+        send = handling.sending.send
+        encode = route.method.encode_item
+        try:
+            if call.stop:
+                raise self._stopped(call)
+            if route.stream is not None:
+                items = route.stream(ServerCall(route.method, context, args, kwargs))
+            else:
+                items = route.handler(*args, **kwargs)
+            if hasattr(items, "__aiter__"):
+                iterator: AsyncIterator[Any] = items.__aiter__()
+                if inspect.isasyncgen(iterator):
+                    async with aclosing(iterator):
+                        async for item in iterator:
+                            self._send_headers(call, context)
+                            await send(*encode(item))
+                else:
+                    async for item in iterator:
+                        self._send_headers(call, context)
+                        await send(*encode(item))
+            else:
+                for item in items:
+                    self._send_headers(call, context)
+                    await send(*encode(item))
+        except Exception as exc:
+            self._handler_failed(call, route, exc, context)
+        except BaseException:
+            self._handler_cancelled(call, context)
+            raise
+        else:
+            if not call.closed:
+                self._reply(call, 0, b"", context)
+
+    def _send_headers(self, call: Call, context: Context) -> None:
+        if not call.headers and not call.closed:
+            headers = context.take_headers()
+            if headers is not None:
+                self.send(self.machine.headers(call, headers))
+
+    # ---- how calls end
+
+    def stop(self, call: Call, code: Code) -> None:
+        """Cancel the handler of ``call``; its REPLY will have ``code``."""
+        if call.stop == 0 and not call.closed:
+            call.stop = code
+            owner = call.owner
+            if owner is not None:
+                owner.cancel()
+
+    def _reply(self, call: Call, encoding: int, payload: Buffer, context: Context | None) -> None:
+        if context is None:
+            head = self.machine.reply(call, encoding)
+        else:
+            head = self.machine.reply(call, encoding, context.take_headers(), context.trailing)
+        try:
+            self.send(head, payload)
+        except ValueError as exc:
+            self.send(
+                wire.error_message(call.id, Code.RESOURCE_EXHAUSTED, f"the result cannot be sent: {exc}")
+            )
+        if self._drained is not None:
+            self._look_whether_drained()
+
+    def _fail(
+        self,
+        call: Call,
+        code: int,
+        text: str,
+        details: bytes | None = None,
+        context: Context | None = None,
+        trailing: bytes | None = None,
+    ) -> None:
+        if call.closed:
+            return
+        headers = None
+        if context is not None:
+            headers = context.take_headers()
+            trailing = trailing or context.trailing
+        self.send(self.machine.fail(call, code, text, details, headers, trailing))
+        if self._drained is not None:
+            self._look_whether_drained()
+
+    def _stopped(self, call: Call) -> RpcError:
+        texts = {
+            Code.DEADLINE_EXCEEDED: "the deadline passed before the handler ended",
+            Code.CANCELLED: "cancelled by the client",
+            Code.INVALID_ARGUMENT: "the method takes no stream of items",
+        }
+        code = Code(call.stop) if call.stop else Code.CANCELLED
+        return RpcError.of(code, texts.get(code, "the server is shutting down"))
+
+    def _handler_cancelled(self, call: Call, context: Context | None) -> None:
+        if not call.stop:
+            call.stop = Code.UNAVAILABLE  # not by us: the event loop ends
+        error = self._stopped(call)
+        self._fail(call, error.code, error.message, context=context)
+
+    def _handler_failed(self, call: Call, route: Route, exc: Exception, context: Context | None) -> None:
+        if call.closed:
+            return  # the connection is lost, and the handler noticed
+        if isinstance(exc, RpcError):
+            trailing = None
+            if exc.metadata:
+                try:
+                    trailing = wire.encode_metadata(exc.metadata)
+                except (TypeError, ValueError):
+                    _log.exception("%s: metadata of an error cannot be sent", route.method.name)
+            self._fail(call, exc.code, exc.message, exc.details, context, trailing)
+            return
+        if isinstance(exc, LocalProtocolError) and call.stop:
+            self._handler_cancelled(call, context)
+            return
+        _log.error("handler of %s failed", route.method.name, exc_info=exc)
+        text, details = "the handler failed; the server's log says why", None
+        if self._dispatch.expose_errors:
+            text = f"{type(exc).__name__}: {exc}"
+            details = "".join(traceback.format_exception(exc)).encode("utf-8", "replace")[-MAX_DETAILS_BYTES:]
+        self._fail(call, Code.UNKNOWN, text, details, context)
+
+    def _on_deadline(self, call: Call) -> None:
+        self.stop(call, Code.DEADLINE_EXCEEDED)
+
+    def _on_lost(self, calls: list[Call]) -> None:
+        for call in calls:
+            if not call.stop:
+                call.stop = Code.CANCELLED
+                owner = call.owner
+                if owner is not None:
+                    owner.cancel()
+        if self._drained is not None:
+            self._drained.set()
+
+    # ---- the end
+
+    def drain(self) -> None:
+        """Take no more calls; those in flight go on."""
+        if self.ended is None:
+            message = self.machine.goaway(Code.UNAVAILABLE, "the server is shutting down")
+            if message is not None:
+                self.send(message)
+
+    async def drained(self) -> None:
+        """Wait until no call is in flight and all replies have left."""
+        self._drained = self.waker.new_waiter()
+        self._look_whether_drained()
+        await self._drained.wait()
+
+    def _look_whether_drained(self) -> None:
+        if self._drained is not None and (self.ended is not None or not (self.machine.calls or self._queue)):
+            self._drained.set()
+
+    def _flush(self) -> None:
+        super()._flush()
+        self._look_whether_drained()
+
+    def stop_all(self) -> None:
+        """Cancel every handler."""
+        for call in list(self.machine.calls.values()):
+            self.stop(call, Code.UNAVAILABLE)
+
+    def give_up(self) -> None:
+        """End the connection although calls are in flight."""
+        self.abort(LinkError("closed by this end", self.peer))
+
+
+async def _received(inbox: Inbox, decode: Callable[[int, Buffer], Any]) -> AsyncIterator[Any]:
+    """What a handler iterates over."""
+    while (item := await inbox.take()) is not None:
+        yield decode(*item)
+
+
+def _wrong_kind(route: Route, kind: int) -> str:
+    """Why a CALL of ``kind`` cannot be served by ``route``; empty when it can.
+
+    A client that does not know the method's kind asks for both streams; what is not used stays empty.
+    """
+    if route.kind & 1 and not kind & 1:
+        return f"answers with a stream ({Kind(route.kind).name}): call it with client.stream()"
+    if route.kind & 2 and not kind & 2:
+        return f"takes a stream ({Kind(route.kind).name}): call it with client.stream()"
+    return ""

@@ -1,0 +1,170 @@
+"""The items of a stream, in both directions, alike at both ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError
+
+if TYPE_CHECKING:
+    from ..proto.calls import Call, ClientCalls, ServerCalls
+    from ..wake.base import Waiter
+    from .endpoint import Buffer, Endpoint
+    from .errors import RpcError
+
+__all__ = ["Inbox", "Sending"]
+
+
+class Inbox:
+    """Items that have arrived and were not taken. Bounded by the credit that this end gave."""
+
+    __slots__ = ("_busy", "_call", "_endpoint", "_items", "_machine", "_waiter", "error", "finished")
+
+    def __init__(self, endpoint: Endpoint, machine: ClientCalls | ServerCalls, call: Call) -> None:
+        self._endpoint = endpoint
+        self._machine = machine
+        self._call = call
+        self._items: deque[tuple[int, Buffer]] = deque()
+        self._waiter: Waiter | None = None
+        self._busy = False
+        #: nothing more will arrive; and why, unless all went well
+        self.finished = False
+        self.error: RpcError | None = None
+
+    def put(self, encoding: int, payload: Buffer) -> None:
+        self._items.append((encoding, payload))
+        if self._waiter is not None:
+            self._waiter.set()
+
+    def finish(self, error: RpcError | None = None) -> None:
+        """Nothing more arrives; what is here can still be taken, then comes ``error`` (the first one)."""
+        if not self.finished:
+            self.finished = True
+            self.error = error
+            if self._waiter is not None:
+                self._waiter.set()
+
+    def clear(self) -> None:
+        """Forget what was not taken."""
+        self._items.clear()
+
+    def _must_wait(self) -> bool:
+        return not self._items and not self.finished
+
+    async def take(self) -> tuple[int, Buffer] | None:
+        """The next item, as (encoding, payload); None at the end. Cancelled: nothing was taken.
+
+        :raises RpcError: what :meth:`finish` was given.
+        :raises BusyResourceError: another task is taking.
+        """
+        if self._busy:
+            raise BusyResourceError("receiving from")
+        waker = self._endpoint.waker
+        if waker.share <= 0:
+            await waker.checkpoint()
+        elif waker.cancel_requested():
+            await waker.cancel_check()
+        items = self._items
+        if self._must_wait():
+            self._busy = True
+            try:
+                if not waker.ready:
+                    spin = self._endpoint.channel.spin
+                    while self._must_wait() and spin():
+                        pass
+                waiter = self._waiter
+                if waiter is None:
+                    waiter = self._waiter = waker.new_waiter()
+                while self._must_wait():
+                    waiter.clear()
+                    await waiter.wait()
+                    waker.renew_share()
+            finally:
+                self._busy = False
+        if not items:
+            if self.error is not None:
+                raise self.error
+            return None
+        if waker.share > 0:
+            waker.share -= 1
+        item = items.popleft()
+        credit = self._machine.taken(self._call, len(item[1]))
+        if credit is not None:
+            self._endpoint.send_credit(self._call, credit)
+        return item
+
+
+class Sending:
+    """The way of this end's items to the other one."""
+
+    __slots__ = ("_busy", "_call", "_endpoint", "_machine", "_waiter")
+
+    def __init__(self, endpoint: Endpoint, machine: ClientCalls | ServerCalls, call: Call) -> None:
+        self._endpoint = endpoint
+        self._machine = machine
+        self._call = call
+        self._waiter: Waiter | None = None
+        self._busy = False
+
+    def wake(self) -> None:
+        """Credit came, or the call ended."""
+        if self._waiter is not None:
+            self._waiter.set()
+
+    async def send(self, encoding: int, payload: Buffer) -> None:
+        """Send one item, as soon as the other end has room for it. Cancelled: it may have been sent.
+
+        :raises BusyResourceError: another task is sending.
+        :raises LocalProtocolError: the call is over, or its items have ended.
+        :raises RpcError: ``UNAVAILABLE``: the connection has ended.
+        :raises ValueError: the item is longer than the channel allows.
+        """
+        if self._busy:
+            raise BusyResourceError("sending to")
+        endpoint, machine, call = self._endpoint, self._machine, self._call
+        waker = endpoint.waker
+        if waker.share <= 0:
+            await waker.checkpoint()
+        elif waker.cancel_requested():
+            await waker.cancel_check()
+        size = len(payload)
+        if not machine.may_send(call):
+            await self._wait_for_credit()
+        head = machine.item(call, encoding, size)
+        try:
+            if endpoint.try_send(head, payload):
+                if waker.share > 0:
+                    waker.share -= 1 + (size >> 12)
+                return
+            parcel = endpoint.enqueue(head, payload)
+        except (ClosedResourceError, BrokenResourceError):
+            raise endpoint.failure() from None
+        except BaseException:
+            machine.take_back(call, size)
+            raise
+        self._busy = True
+        try:
+            await endpoint.sent(parcel)
+            waker.renew_share()
+        finally:
+            self._busy = False
+            if not parcel.sent:
+                machine.take_back(call, size)
+
+    async def _wait_for_credit(self) -> None:
+        endpoint, machine, call = self._endpoint, self._machine, self._call
+        self._busy = True
+        try:
+            if not endpoint.waker.ready:
+                while not machine.may_send(call) and endpoint.channel.spin():
+                    pass
+            waiter = self._waiter
+            if waiter is None:
+                waiter = self._waiter = endpoint.waker.new_waiter()
+            while not machine.may_send(call):
+                waiter.clear()
+                await waiter.wait()
+                endpoint.waker.renew_share()
+        finally:
+            self._busy = False

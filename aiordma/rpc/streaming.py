@@ -1,0 +1,289 @@
+"""A streaming call as the client holds it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from anyio import ClosedResourceError, EndOfStream
+
+from ..errors import LocalProtocolError
+from ..proto import rpc as wire
+from .codec import decode_result, encode_value
+from .connection import error_of
+from .errors import Code, RpcError
+from .items import Inbox, Sending
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ..proto.calls import Call
+    from .connection import Connection
+    from .endpoint import Buffer
+
+__all__ = ["ClientStream"]
+
+
+class ClientStream:
+    """Items in both directions, as far as the method has them; made by :meth:`Client.stream`.
+
+    The call is made when the stream is entered (``async with``), or with the first operation::
+
+        async with client.stream("kv.scan", b"prefix") as items:
+            async for key, value in items:
+                ...
+
+        async with client.stream("log.append") as stream:
+            for line in lines:
+                await stream.send(line)
+            count = await stream.result()
+
+    Leaving the block, :meth:`aclose`, or dropping the last reference cancels the call if it has not ended;
+    the server's handler is cancelled, too. One task may send while another one receives.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        method: str,
+        encoding: int,
+        payload: Buffer,
+        *,
+        timeout: float | None,
+        metadata: bytes | None,
+        returns: Any,
+        window: int = 0,
+        trace: bytes | None = None,
+    ) -> None:
+        self._connection = connection
+        self._method = method
+        self._request: tuple[int, Buffer] | None = (encoding, payload)
+        self._metadata = metadata
+        self._trace = trace
+        self._returns = returns
+        self._window = window
+        self._deadline = math.inf if timeout is None else connection.waker.now() + timeout
+        self._call: Call | None = None
+        self._inbox: Inbox | None = None
+        self._sending: Sending | None = None
+        self._owner = _Owner(connection)
+        self._closed = False
+        self._thread = threading.get_ident()
+
+    # ---- beginning and end
+
+    async def start(self) -> None:
+        """Make the call, unless that has been done: when this returns it is on its way.
+
+        :raises RpcError: it cannot be made, ``DEADLINE_EXCEEDED``.
+        """
+        if self._call is not None:
+            return
+        if self._closed or self._request is None:
+            raise ClosedResourceError("this stream is closed")
+        (encoding, payload), self._request = self._request, None
+        self._call = await self._connection.start(
+            wire.BIDI,
+            self._owner,
+            self._method,
+            encoding,
+            payload,
+            self._deadline,
+            self._metadata,
+            self._trace,
+            self._window,
+        )
+        self._inbox = self._owner.inbox
+        self._sending = self._owner.sending
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it: cancel the call if it has not ended, drop what was not taken. Idempotent."""
+        self._closed = True
+        if self._call is not None:
+            self._connection.cancel(self._call, Code.CANCELLED)
+            if self._inbox is not None and self._sending is not None:
+                self._inbox.finish(RpcError.of(Code.CANCELLED, f"{self._method}: the stream was closed"))
+                self._inbox.clear()
+                self._sending.wake()
+
+    async def aclose(self) -> None:
+        """As :meth:`close`."""
+        self.close()
+        await self._connection.waker.checkpoint()
+
+    def __del__(self) -> None:
+        # A loop was left without closing the stream: the handler must not run for nobody. (A garbage
+        # collection in another thread must not touch the connection; there the deadline has to do it.)
+        call = getattr(self, "_call", None)
+        if call is not None and not call.closed and threading.get_ident() == self._thread:
+            self._connection.cancel(call, Code.CANCELLED)
+
+    # ---- receiving
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await self._take()
+        if item is None:
+            raise StopAsyncIteration
+        return decode_result(item[0], item[1], self._returns, f"an item of {self._method}")
+
+    async def receive(self) -> Any:
+        """The next item. Cancelled: none was taken.
+
+        :raises anyio.EndOfStream: there are no more, and the call went well.
+        :raises RpcError: the call failed; the items before that were received.
+        :raises anyio.ClosedResourceError: this stream is closed.
+        """
+        item = await self._take()
+        if item is None:
+            raise EndOfStream
+        return decode_result(item[0], item[1], self._returns, f"an item of {self._method}")
+
+    async def _take(self) -> tuple[int, Buffer] | None:
+        if self._closed:
+            raise ClosedResourceError("this stream is closed")
+        if self._inbox is None:
+            await self.start()
+            assert self._inbox is not None
+        return await self._inbox.take()
+
+    async def result(self) -> Any:
+        """Send no more, and wait for the one result of a method that takes a stream and gives one value.
+
+        :raises RpcError: the call failed, or the method answers with a stream (``FAILED_PRECONDITION``).
+        """
+        await self.end()
+        while True:
+            item = await self._take()
+            if item is None:
+                break
+            raise RpcError(Code.FAILED_PRECONDITION, f"{self._method} answers with a stream: iterate over it")
+        encoding, payload = self._owner.result
+        return decode_result(encoding, payload, self._returns, f"the result of {self._method}")
+
+    # ---- sending
+
+    async def send(self, item: Any) -> None:
+        """Send one item; waits while the server has no room for it. Cancelled: it may have been sent.
+
+        :raises RpcError: the call has ended badly.
+        :raises anyio.ClosedResourceError: it has ended well, or this end has ended its items.
+        :raises TypeError: the item cannot travel.
+        """
+        if self._closed:
+            raise ClosedResourceError("this stream is closed")
+        encoding, payload = encode_value(item)
+        if self._sending is None:
+            await self.start()
+            assert self._sending is not None
+        try:
+            await self._sending.send(encoding, payload)
+        except LocalProtocolError:
+            owner = self._owner
+            if owner.finished and owner.error is not None:
+                raise owner.error from None
+            if self._closed:
+                raise ClosedResourceError("this stream is closed") from None
+            text = "the server has ended the call" if owner.finished else "end() was called"
+            raise ClosedResourceError(f"{self._method}: {text}") from None
+
+    async def end(self) -> None:
+        """Say that no more items will be sent; receiving goes on. Idempotent."""
+        await self.start()
+        assert self._call is not None
+        message = self._connection.machine.end(self._call)
+        if message is not None:
+            self._connection.send(message)
+        await self._connection.waker.checkpoint()
+
+    # ---- beside items
+
+    @property
+    def metadata(self) -> dict[str, str | bytes]:
+        """The server's initial metadata; complete when the first item, or the end, has come."""
+        raw = self._owner.raw_metadata
+        return wire.decode_metadata(raw) if raw else {}
+
+    @property
+    def trailing_metadata(self) -> dict[str, str | bytes]:
+        """What the server sent with the end of the call."""
+        raw = self._owner.raw_trailing
+        return wire.decode_metadata(raw) if raw else {}
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "ended" if self._owner.finished else "open"
+        return f"<ClientStream {self._method} to {self._connection.peer}: {state}>"
+
+
+class _Owner:
+    """What comes back for a stream. Apart from it, so that the stream itself is held by its user alone."""
+
+    __slots__ = (
+        "_connection",
+        "error",
+        "finished",
+        "inbox",
+        "raw_metadata",
+        "raw_trailing",
+        "result",
+        "sending",
+        "trace",
+    )
+
+    inbox: Inbox
+    sending: Sending
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.raw_metadata: bytes | None = None
+        self.raw_trailing: bytes | None = None
+        self.trace: bytes | None = None
+        self.result: tuple[int, Buffer] = (0, b"")
+        self.error: RpcError | None = None
+        self.finished = False
+
+    def begin(self, call: Call) -> None:
+        """The call is about to be sent."""
+        connection = self._connection
+        self.inbox = Inbox(connection, connection.machine, call)
+        self.sending = Sending(connection, connection.machine, call)
+
+    def on_item(self, encoding: int, payload: Buffer) -> None:
+        self.inbox.put(encoding, payload)
+
+    def on_headers(self, metadata: bytes) -> None:
+        self.raw_metadata = metadata
+
+    def on_credit(self) -> None:
+        self.sending.wake()
+
+    def on_reply(self, message: wire.RpcMessage) -> None:
+        if message.metadata is not None:
+            self.raw_metadata = message.metadata
+        self.raw_trailing = message.trailing
+        self.trace = message.trace
+        self.result = (message.encoding, message.payload)
+        self.fail(error_of(message) if message.extra else None)
+
+    def fail(self, error: RpcError | None) -> None:
+        """The call is over."""
+        if not self.finished:
+            self.finished = True
+            self.error = error
+            self.inbox.finish(error)
+            self.sending.wake()
