@@ -35,6 +35,10 @@ cdef class Connection(Starving):
     # Whether a message with this token of the peer's, or a request for this remote address, is one of ours (0: none).
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept
 
+cdef class ControlLine(Connection):
+    """Link control messages that found no credit: one place in the line for all of them."""
+    cdef object waiting
+
 cdef class QueuePair(Endpoint):
     cdef ibv_qp *qp
     cdef SeqAckWindow window
@@ -50,6 +54,7 @@ cdef class QueuePair(Endpoint):
     cdef readonly bint failed
     cdef bint flushing
     cdef list connections, free_tokens
+    cdef ControlLine control
     cdef object line                        # deque of Connections with something to post, first come first served
     cdef object fragments                   # deque of (send queue position, Connection, byte): WRITEs from registered memory
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in

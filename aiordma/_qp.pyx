@@ -88,6 +88,21 @@ cdef class Connection(Starving):
         return False
 
 
+cdef class ControlLine(Connection):
+    def __cinit__(self):
+        self.waiting = deque()
+
+    cdef int on_room(self) except -1:
+        return 0
+
+    cdef int flush(self) except -1:
+        while self.waiting:
+            if not self.qp.send_llc(self.waiting[0]):
+                return 0
+            self.waiting.popleft()
+        return 1
+
+
 cdef class QueuePair(Endpoint):
     """The data path of one link.
 
@@ -117,6 +132,8 @@ cdef class QueuePair(Endpoint):
         self.connections = []
         self.free_tokens = []
         self.line = deque()
+        self.control = ControlLine()
+        self.control.qp = self
         self.fragments = deque()
         cq.attach(self)
 
@@ -323,6 +340,15 @@ cdef class QueuePair(Endpoint):
         self.add_message(&chain, <uint32_t>n, False)
         self.post(&chain)
         return True
+
+    def say(self, bytes message) -> None:
+        """Send a link control message, in turn with the connections when there is no credit now. How many may wait is
+        the caller's to bound."""
+        if self.failed:
+            return
+        if self.control.queued or not self.send_llc(message):
+            self.control.waiting.append(message)
+            self.enqueue(self.control)
 
     def probe(self, uint64_t remote_addr, uint32_t rkey) -> bool:
         """Keepalive: a zero-byte WRITE, signalled. The peer's device answers it without its CPU. False: no send WR free."""
@@ -534,6 +560,9 @@ cdef class QueuePair(Endpoint):
         if self.hook is not None:
             self.hook.end()
         self.line.clear()
+        self.control.waiting.clear()
+        self.control.queued = False
+        self.control.qp = None      # they know each other
         self.retire_fragments()
         for found in list(self.connections):
             if found is not None:

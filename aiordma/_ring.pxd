@@ -20,7 +20,7 @@ cdef class RingPipe(Connection):
     cdef uint64_t mirror_free_to            # bytes whose WRITEs have completed: the rest of the mirror is the device's
     cdef uint32_t fragment, untold          # bytes placed since the last CDC
     cdef uint32_t closing_position          # send queue position of the last CDC
-    cdef bint tell, eof_sent, shut, closed, finished, last_told
+    cdef bint tell, eof_sent, shut, closed, finished, last_told, alone
     cdef readonly object error
     cdef public object on_finished
     cdef object _on_readable, _on_writable

@@ -526,6 +526,17 @@ cdef class RingPipe(Connection):
             return False
         return True
 
+    # ---- begun with a ticket (tickets.py)
+
+    def greet(self) -> None:
+        """Say at once that this end takes part."""
+        self.tell_peer(True)
+
+    def stand_alone(self) -> None:
+        """The peer has never taken part, and never will: there is nobody to wait for at the end."""
+        self.alone = True
+        self.finish_if_done()
+
     # ---- end
 
     def send_eof(self) -> None:
@@ -595,7 +606,7 @@ cdef class RingPipe(Connection):
         if self.finished or not self.closed:
             return 0
         if not self.qp.failed and self.cdc is not None:
-            if not self.peer_gone:
+            if not self.peer_gone and not self.alone:
                 return 0
             if not self.qp.failed and not self.last_message_delivered:
                 self.qp.wait_for_room(self)     # its completion brings us back through on_room()

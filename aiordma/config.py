@@ -178,6 +178,19 @@ class Config:
         online=True,
     )
     qp_cache: int = _number(16, (0, 4096), "closed QPs kept for reuse", online=True)
+    tickets: int = _number(
+        8,
+        (0, 255),
+        "rings that a client may hold in advance, to begin connections without waiting for an answer, and "
+        "that a listener gives to each client; 0: none",
+        online=False,
+    )
+    ticket_idle_ms: int = _number(
+        10_000,
+        (0, 86_400_000),
+        "time after which a client gives back rings that it has not used",
+        online=True,
+    )
     link_idle_ms: int = _number(
         60_000, (0, 86_400_000), "time for which a link without connections is kept", online=True
     )

@@ -21,14 +21,20 @@ from .config import Config
 from .errors import Code, LinkError, NegotiationError, VerbsError
 from .link import LinkParts
 from .offer import ClientOffer, ServerOffer
+from .tickets import Holder, Issuer, Service
 from .verbs.backend import open_backend
 from .verbs.cq import CompletionQueue
 from .verbs.events import AsyncEvents, DeviceEvent
 from .verbs.memory import MemoryLimitError, MemoryPool
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from ._ring import RingPipe
+    from .attributes import Address
     from .linkgroup import LinkGroup
-    from .proto.clc import Proposal
+    from .proto.clc import Claim, Proposal
     from .wake.base import Handle, Waker
 
 logger = logging.getLogger("aiordma.link")
@@ -64,6 +70,11 @@ class Engine:
         #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
         self.groups: dict[tuple[bytes, str], LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
+        #: Listeners that hand out tickets, by number.
+        self.services: dict[int, Service] = {}
+        #: Servers that have given us some: address -> link group and number of the listener there.
+        self.open_to: dict[str, tuple[LinkGroup, int]] = {}
+        self._service_number = 0
         self.closed = False
         self._parked: list[LinkParts] = []
         self._timer: Handle | None = None
@@ -118,13 +129,60 @@ class Engine:
         self._check()
         return ClientOffer(self, kind)
 
-    async def answer(self, proposal: Proposal, peer: str = "") -> ServerOffer:
-        """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``."""
+    def open_at_once(self, sock: socket.socket, peer: str) -> RingPipe | None:
+        """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
+
+        None: it must be negotiated in full, on this TCP connection.
+        """
+        group, service = self.open_to.get(peer, (None, 0))
+        if group is None or self.closed or not isinstance(group.tickets, Holder):
+            return None
+        return group.tickets.open(service, sock)
+
+    def open_service(self, has_room: Callable[[], bool]) -> Service | None:
+        """Server: let a listener hand out tickets; None when the settings say that there are none.
+
+        :param has_room: whether the listener would take one more connection now.
+        """
+        if not self.config.tickets or self.closed:
+            return None
+        while True:
+            self._service_number = self._service_number % 0xFFFF + 1
+            if self._service_number not in self.services:
+                break
+        service = self.services[self._service_number] = Service(self, self._service_number, has_room)
+        return service
+
+    def claim(self, claim: Claim, service: Service | None) -> RingPipe:
+        """Server: the connection of a Claim that came on a TCP connection of ``service``.
+
+        :raises NegotiationError: decline with its ``code``.
+        """
+        self._check()
+        # What the client said on the link before it claimed comes first.
+        self.poller.drain()
+        group = self.groups.get((claim.engine_id, "server"))
+        if group is None or not isinstance(group.tickets, Issuer):
+            raise NegotiationError(Code.TICKET_UNKNOWN)
+        return group.tickets.claim(claim, service)
+
+    async def answer(
+        self,
+        proposal: Proposal,
+        peer: str = "",
+        service: Service | None = None,
+        local: Address | None = None,
+    ) -> ServerOffer:
+        """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``.
+
+        :param service: the listener it came to, if that hands out tickets; ``local`` is then the server's
+            address of the connection.
+        """
         self._check()
         if not proposal.is_aiordma:
             raise NegotiationError(Code.MODE_MISMATCH, "the proposal does not come from aiordma")
         self.check_reachable(proposal.host_id)
-        offer = ServerOffer(self, proposal, peer)
+        offer = ServerOffer(self, proposal, peer, service, local)
         try:
             await offer.prepare()
         except MemoryLimitError as error:
@@ -183,7 +241,7 @@ class Engine:
         now = self.waker.now()
         for group in list(self.all_groups):
             group.link.look(now)
-            group.look()
+            group.look(now)
         self.retire_idle(now)
         if now >= self._trim_at:
             # What was idle the last time and still is, goes back to the system.
@@ -228,7 +286,7 @@ class Engine:
         poller = self.poller
         return {
             "device": self.backend.name,
-            "links": [group.link.statistics() for group in self.all_groups],
+            "links": [group.statistics() for group in self.all_groups],
             "memory": self.pool.statistics()._asdict(),
             "parked_qps": len(self._parked),
             "completions": poller.completions,

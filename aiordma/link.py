@@ -121,6 +121,7 @@ class Link:
     :param side: our part: "client" or "server".
     :param on_failed: called once with the reason.
     :param in_use: whether anybody would miss it.
+    :param on_ticket: called with messages about tickets; raises RemoteProtocolError for wrong ones.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Link:
         side: str,
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
+        on_ticket: Callable[[llc.Ticket | llc.TicketBack], None],
     ) -> None:
         self.engine, self.parts, self.peer, self.side = engine, parts, peer, side
         self.state = LinkState.SETTING_UP
@@ -143,6 +145,7 @@ class Link:
         )
         self._on_failed = on_failed
         self._in_use = in_use
+        self._on_ticket = on_ticket
         self._confirmed = engine.waker.new_waiter()
         self._response: llc.ConfirmLink | None = None
         parts.qp.to_init()
@@ -237,6 +240,11 @@ class Link:
                     )
                 text = f"the peer closed the link (reason 0x{message.reason:08x})"
                 self.queue_pair.break_link(LinkError(text, self.peer))
+            case llc.Ticket() | llc.TicketBack():
+                try:
+                    self._on_ticket(message)
+                except RemoteProtocolError as error:
+                    self.queue_pair.break_link(error)
             case _:
                 logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
 
@@ -312,7 +320,6 @@ class Link:
             "state": self.state.value,
             "qp_num": qp.qp_num,
             "peer_qp_num": self.peer_qpn,
-            "connections": qp.connection_count,
             "messages_sent": qp.messages_sent,
             "messages_received": qp.messages_received,
             "nops_sent": qp.nops_sent,

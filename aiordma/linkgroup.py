@@ -19,10 +19,12 @@ from .link import Link, LinkState
 from .messagememory import MessageMemory
 from .proto.clc import Kind
 from .proto.message import SLOT_EXTRA_BYTES
+from .tickets import Holder, Issuer
 from .verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .tickets import Opening
     from .verbs.memory import Arena, Block
 
 logger = logging.getLogger("aiordma.link")
@@ -41,11 +43,15 @@ class LinkGroup:
         self.idle_since = engine.waker.now()
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
+        #: Rings handed out in advance, at either end.
+        self.tickets = Holder(self) if key[1] == "client" else Issuer(self)
         self._closed = False
         self._retired_at: float | None = None
         parts = engine.take_parts()
         try:
-            self.link = Link(engine, parts, peer, key[1], self._on_link_failed, self._in_use)
+            self.link = Link(
+                engine, parts, peer, key[1], self._on_link_failed, self._in_use, self.tickets.on_message
+            )
         except BaseException:
             parts.close()
             raise
@@ -78,8 +84,9 @@ class LinkGroup:
             self._page = self.rings.allocate(4096)
         return self._page
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """The engine's timer comes by."""
+        self.tickets.look(now)
         if self._messages is not None:
             self._messages.look()
 
@@ -106,7 +113,17 @@ class LinkGroup:
 
     def join(self, kind: int = 0) -> Member:
         """What one more connection needs (``Proposal.kind``). :raises MemoryLimitError: no memory."""
-        return ChannelMember(self) if kind == Kind.CALLS else Member(self)
+        member = ChannelMember(self) if kind == Kind.CALLS else Member(self)
+        self.enter(member)
+        return member
+
+    def prepare(self) -> Member:
+        """As :meth:`join`, for a stream that the peer may begin later: it is not counted yet."""
+        return Member(self)
+
+    def enter(self, member: Member) -> None:
+        """Count a connection from now on."""
+        self.members.add(member)
 
     def left(self, member: Member) -> None:
         self.members.discard(member)
@@ -118,6 +135,7 @@ class LinkGroup:
     def _on_link_failed(self, reason: BaseException) -> None:
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
+        self.tickets.drop()
         self.settled()
         if not self.members:
             self.close()
@@ -127,6 +145,7 @@ class LinkGroup:
         when the peer has had time to; until then the message is under way and the QP must stay."""
         if self.active and not self.members and self._retired_at is None:
             self._retired_at = now
+            self.tickets.drop()
             if self.engine.groups.get(self.key) is self:
                 del self.engine.groups[self.key]
             self.link.say_goodbye()
@@ -134,6 +153,14 @@ class LinkGroup:
     def may_close_at(self, now: float) -> bool:
         """It was retired, and the peer did not answer."""
         return self._retired_at is not None and now - self._retired_at >= _GOODBYE_SECONDS
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            **self.link.statistics(),
+            "connections": len(self.members),
+            "tickets": len(self.tickets),
+            "ticket_ring_bytes": self.tickets.ring_bytes,
+        }
 
     def close(self) -> None:
         """Take the link down. Members that are left are broken first."""
@@ -167,9 +194,10 @@ class Member:
     def __init__(self, group: LinkGroup) -> None:
         self.group = group
         self.sock: socket.socket | None = None
+        #: It was begun with a ticket.
+        self.opening: Opening | None = None
         self._open()
         self.pipe.on_finished = self._on_finished
-        group.members.add(self)
 
     def _open(self) -> None:
         group, config = self.group, self.group.engine.config
@@ -227,18 +255,21 @@ class Member:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._tcp_lost(
+            self.lose_tcp(
                 f"the TCP connection to the peer broke ({errno.errorcode.get(error.errno or 0, error)})"
             )
             return
-        if data:
+        if data and self.opening is not None and not self.opening.bound:
+            self.lose_tcp(self.opening.explain(data))
+        elif data:
             # Nothing but the negotiation ever travels here; bytes now mean that somebody else writes into
             # this connection.
-            self._tcp_lost(f"{len(data)} unexpected bytes on the TCP connection beside the RDMA stream")
+            self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the RDMA stream")
         else:
-            self._tcp_lost("the peer's process has ended or closed the TCP connection")
+            self.lose_tcp("the peer's process has ended or closed the TCP connection")
 
-    def _tcp_lost(self, reason: str) -> None:
+    def lose_tcp(self, reason: str) -> None:
+        """The TCP connection ends, and the stream with it unless the peer has finished."""
         engine = self.group.engine
         self._drop_tcp()
         # The peer's last messages were delivered before it closed the TCP connection, but may not have been
@@ -247,6 +278,8 @@ class Member:
         if not self.pipe.peer_gone:
             self.pipe.break_with(LinkError(reason, self.group.peer))
             self.group.link.suspect()
+        if self.opening is not None:
+            self.opening.tcp_lost()
 
     def _drop_tcp(self) -> None:
         sock, self.sock = self.sock, None
@@ -260,12 +293,22 @@ class Member:
         self._drop_tcp()
         self._free()
         self.group.left(self)
+        if self.opening is not None:
+            self.opening.over()
 
     def _free(self) -> None:
         if not self.ring.freed:
             self.ring.free(min(self.pipe.bytes_received + self.pipe.readable, self.ring.length))
             if self.mirror is not None:
                 self.mirror.free()
+
+    def withdraw(self, *, used: bool) -> None:
+        """Nobody will begin this connection (:meth:`LinkGroup.prepare`).
+
+        :param used: the peer may have written into the ring.
+        """
+        self.pipe.forget()
+        self.ring.free(None if used else 0)
 
     def discard(self) -> None:
         """The negotiation failed: nobody ever wrote to these rings, or the link goes with them."""

@@ -271,18 +271,15 @@ async def _serve(
         server: asyncio.AbstractServer
         server = await loop.create_server(lambda: Introduction(on_tcp(plain), plain), host, port, **options)
         return server
-    if mode != "tcp":
-        # Now, not while the first client waits for its answer: it would give up and take TCP.
-        try:
-            await negotiate.find_engine(config)
-        except NegotiationError:
-            if mode == "rdma":
-                raise
-
-    await negotiate.warm_up(config, mode)
+    if mode == "rdma":
+        await negotiate.find_engine(config)
+    engine = await negotiate.warm_up(config, mode)
+    # Of processes that share a port, a connection may meet another than the one that gave the ticket.
+    if options.get("reuse_port") or options.get("sock") is not None:
+        engine = None
 
     async def connect(server: RdmaServer, connection: socket.socket) -> None:
-        outcome = await negotiate.server(connection, config=config, mode=mode)
+        outcome = await negotiate.server(connection, config=config, mode=mode, service=server.service)
         path = "TCP" if outcome.pipe is None else "RDMA"
         peers.announce("client", outcome.remote_address[0], path, outcome.fallback)
         if outcome.pipe is not None:
@@ -300,11 +297,12 @@ async def _serve(
             outcome.sock.close()
             raise
 
-    return await _listen(connect, host, port, **options)
+    return await _listen(connect, engine, host, port, **options)
 
 
 async def _listen(
     connect: Callable[[RdmaServer, socket.socket], Any],
+    engine: negotiate.Engine | None,
     host: Hosts,
     port: int | str | None,
     *,
@@ -330,7 +328,7 @@ async def _listen(
     else:
         sock.setblocking(False)
         sockets = [sock]
-    server = RdmaServer(asyncio.get_running_loop(), sockets, connect, backlog)
+    server = RdmaServer(asyncio.get_running_loop(), sockets, connect, backlog, engine)
     if start_serving:
         await server.start_serving()
     return server

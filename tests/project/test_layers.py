@@ -43,6 +43,7 @@ LAYERS: list[set[str]] = [
         "messagememory",
         "message_tcp",
         "offer",
+        "tickets",
         "tcp",
         "tls",
         "peers",
