@@ -150,7 +150,7 @@ class Issuer:
         member, owner = self._out.get(claim.ticket, (None, None))
         if member is None or service is None or owner is not service or claim.service != service.number:
             raise NegotiationError(Code.TICKET_UNKNOWN)
-        if claim.proof != claim_proof(claim, self.group.secret):
+        if claim.proof != claim_proof(claim.fields, claim.engine_id, self.group.secret):
             raise NegotiationError(
                 Code.PROTOCOL_VIOLATION, "the claim does not come from the ticket's holder"
             )
@@ -305,14 +305,17 @@ class Holder:
             return None  # the negotiation finds out as well, and says so
         ticket = tickets.popleft()
         try:
+            ring = member.ring
+            fields = ticket.number, service, member.pipe.token, ring.rkey, ring.address, ring.length
             claim = clc.Claim(
                 engine_id=engine.engine_id,
                 ticket=ticket.number,
                 service=service,
                 token=member.pipe.token,
-                rkey=member.ring.rkey,
-                ring_addr=member.ring.address,
-                ring_bytes=member.ring.length,
+                rkey=ring.rkey,
+                ring_addr=ring.address,
+                ring_bytes=ring.length,
+                proof=claim_proof(fields, engine.engine_id, self.group.secret),
             )
             member.connect(
                 peer_token=ticket.token,
@@ -321,7 +324,7 @@ class Holder:
                 ring_bytes=ticket.ring_bytes,
                 recv_bytes=0,
             )
-            data = dataclasses.replace(claim, proof=claim_proof(claim, self.group.secret)).encode()
+            data = claim.encode()
             if sock.send(data) != len(data):
                 raise BlockingIOError
         except (OSError, MemoryLimitError) as error:

@@ -151,7 +151,7 @@ async def open_connection(
     options.update(ssl=ssl, sock=sock)
     outcome, info = await _negotiate(host, port, config, mode, options)
     if outcome is not None and outcome.pipe is not None:
-        return await ring_streams(outcome.pipe, limit, info)
+        return ring_streams(outcome.pipe, limit, info)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
