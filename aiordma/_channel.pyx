@@ -591,6 +591,16 @@ cdef class MessageChannel(Connection):
         if self.want == WANT_MEMORY:
             self.writable()
 
+    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
+        cdef object pulls
+        if remote_addr == 0:
+            return self.out is not None and self.peer_token == token
+        for pulls in (self.pulling, self.pulls):
+            for pull in pulls:
+                if (<Pull>pull).remote_addr <= remote_addr < (<Pull>pull).remote_addr + (<Pull>pull).remote_bytes:
+                    return True
+        return False
+
     # ---- hybrid polling
 
     def spin(self) -> bool:
@@ -693,9 +703,6 @@ cdef class MessageChannel(Connection):
         self.distrusted = True
         self.drop_inbox()
         return self.end(RemoteProtocolError(f"the peer broke the protocol of a channel: {text}"))
-
-    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
-        return remote_addr == 0 and self.peer_token == token
 
     cdef int on_broken(self, object reason) except -1:
         self.distrusted = True

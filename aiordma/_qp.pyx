@@ -423,7 +423,7 @@ cdef class QueuePair(Endpoint):
             return self.fail(LinkError(
                 f"the device stopped QP {self.qp_num}: the peer is gone, or it broke the rules of RDMA (a message too large, "
                 "memory that is not its own)"))
-        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE", self.qp_num))
+        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE/READ", self.qp_num))
 
     cdef int on_sent(self, ibv_wc *wc) except -1:
         cdef uint32_t position = wc.wr_id & 0xfffffff

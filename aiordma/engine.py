@@ -115,6 +115,8 @@ class Engine:
 
     def give_parts(self, parts: LinkParts, *, reusable: bool) -> None:
         if reusable and not self.closed and len(self._parked) < self.config.qp_cache:
+            # The QP keeps its number: an event of its old life must not be taken for one of the next.
+            self._on_async_events()
             self._parked.append(parts)
         else:
             parts.close()

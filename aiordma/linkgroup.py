@@ -84,6 +84,11 @@ class LinkGroup:
             self._page = self.rings.allocate(4096)
         return self._page
 
+    def free_page(self) -> None:
+        if self._page is not None:
+            self._page.free(0)
+            self._page = None
+
     def look(self, now: float) -> None:
         """The engine's timer comes by."""
         self.tickets.look(now)
@@ -178,8 +183,7 @@ class LinkGroup:
         self.settled()
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
         reusable = parts.silence()
-        if self._page is not None:
-            self._page.free(0)
+        self.free_page()
         if self._messages is not None:
             self._messages.close()
         self.rings.close()
@@ -362,4 +366,6 @@ class ChannelMember(Member):
         return self.pipe
 
     def _free(self) -> None:
-        pass
+        others = self.group.members - {self}
+        if not any(isinstance(member, ChannelMember) for member in others):
+            self.group.free_page()

@@ -1,7 +1,7 @@
 """Message channels between two processes, each on a CPU of its own: ``python -m benchmarks.channels``.
 
-Prints the round trip of 64 B, the rate with 64 messages in flight, the echo of 1 MiB, and the round trip of 64 B
-on one channel while another of the same link is kept busy with messages of 1 MiB.
+Prints the round trip of 64 B, the rate with 64 in flight, the echo of 1 MiB, and the round trip of 64 B on
+one channel while another of the same link is kept busy with messages of 1 MiB.
 """
 
 from __future__ import annotations

@@ -31,6 +31,12 @@ int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length);
 uint64_t aiordma_soft_calls(void);
 
 /*
+ * How often a message for a QP of this process, or of one of its own, found no receive posted (a receiver-not-ready
+ * condition), retries included.
+ */
+uint64_t aiordma_soft_rnr(void);
+
+/*
  * Sets the faults that the device makes on purpose in this process, in the format of the environment variable
  * AIORDMA_SOFT_FAULTS: "seed=7,event=0.01,error=1e-4" gives each kind a probability from 0 to 1, kinds not named get
  * none, NULL or "" ends all. Kinds: event (completion event lost), spurious (channel readable for nothing), error

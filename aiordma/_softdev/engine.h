@@ -315,6 +315,8 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 /* Absolute time at which a wait beginning now ends; 0 = never. */
 uint64_t soft_retry_deadline(const struct soft_qp *qp);
 uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
+/* For aiordma_soft_rnr(). */
+void soft_count_rnr(void);
 
 /* ---- rx.c: the responder's side, whoever runs it. rq_lock of the responder held. -------------------- */
 

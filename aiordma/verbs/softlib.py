@@ -26,6 +26,9 @@ class SoftLibrary:
         self._calls = lib.aiordma_soft_calls
         self._calls.restype = ctypes.c_uint64
         self._calls.argtypes = []
+        self._rnr = lib.aiordma_soft_rnr
+        self._rnr.restype = ctypes.c_uint64
+        self._rnr.argtypes = []
         self._is = lib.aiordma_soft_is
         self._is.restype = ctypes.c_int
         self._is.argtypes = [ctypes.c_void_p]
@@ -39,6 +42,10 @@ class SoftLibrary:
     def calls(self) -> int:
         """How many ``ibv_*`` calls came through the library: proof that it is interposed."""
         return int(self._calls())
+
+    def rnr(self) -> int:
+        """How often a message for this process found no receive posted (receiver not ready), with retries."""
+        return int(self._rnr())
 
     def owns(self, context_pointer: int) -> bool:
         """Whether this ``struct ibv_context *`` is the software device's."""

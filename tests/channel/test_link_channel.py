@@ -28,7 +28,9 @@ def used(engine: Engine) -> int:
     fixed = sum(
         link.parts.slots.length + (link.parts._long.length if link.parts._long else 0) for link in links
     )
-    return engine.pool.used_bytes - fixed - sum(group.page.length for group in engine.all_groups)
+    return (
+        engine.pool.used_bytes - fixed - sum(group._page.length for group in engine.all_groups if group._page)
+    )
 
 
 async def test_small_and_large_messages_both_ways(open_engine: Open) -> None:
