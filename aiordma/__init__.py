@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .connect import connect
     from .credit import CreditWindow
     from .datagram import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
+    from .endpoint import DatagramEndpoint, open_datagram_endpoint
     from .errors import (
         AioRdmaError,
         Code,
@@ -46,9 +47,11 @@ _HOME = {
     "connect": "connect",
     "CreditWindow": "credit",
     "DatagramConnection": "datagram",
+    "DatagramEndpoint": "endpoint",
     "DatagramListener": "datagram",
     "connect_datagram": "datagram",
     "listen_datagram": "datagram",
+    "open_datagram_endpoint": "endpoint",
     "RdmaListener": "listener",
     "create_connection": "compat.connection",
     "create_server": "compat.connection",
@@ -75,6 +78,7 @@ __all__ = [
     "Config",
     "CreditWindow",
     "DatagramConnection",
+    "DatagramEndpoint",
     "DatagramListener",
     "FallbackReason",
     "LinkError",
@@ -93,6 +97,7 @@ __all__ = [
     "listen",
     "listen_datagram",
     "open_connection",
+    "open_datagram_endpoint",
     "start_server",
 ]
 

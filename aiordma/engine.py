@@ -86,7 +86,8 @@ class Engine:
         except BaseException:
             self.backend.close()
             raise
-        self.links_limit = self.cq.depth // (config.window + config.recv_reserve + 32)
+        self._link_completions = config.window + config.recv_reserve + 32
+        self.links_limit = self.cq.depth // self._link_completions
         self.pool = MemoryPool(slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes)
         self.poller = Poller(
             self.cq.cq_pointer,
@@ -112,6 +113,22 @@ class Engine:
         if len(self.all_groups) >= self.links_limit:
             raise NegotiationError(Code.LIMIT_REACHED, f"{self.links_limit} links on one event loop")
         return self._parked.pop() if self._parked else LinkParts(self)
+
+    def reserve_completions(self, count: int) -> int:
+        """Room in the completion queue for a queue pair that is no link's; give the result to
+        :meth:`return_completions`.
+
+        :raises NegotiationError: there is not enough.
+        """
+        links = -(-count // self._link_completions)
+        if self.links_limit - links < len(self.all_groups):
+            raise NegotiationError(Code.LIMIT_REACHED, "the completion queue of this event loop is full")
+        self.links_limit -= links
+        return links
+
+    def return_completions(self, links: int) -> None:
+        """Give the room back."""
+        self.links_limit += links
 
     def give_parts(self, parts: LinkParts, *, reusable: bool) -> None:
         if reusable and not self.closed and len(self._parked) < self.config.qp_cache:

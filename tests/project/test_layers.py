@@ -38,6 +38,7 @@ LAYERS: list[set[str]] = [
     {"observe", "credit", "attributes", "faults"},
     {
         "engine",
+        "udparts",
         "link",
         "linkgroup",
         "messagememory",
@@ -51,7 +52,19 @@ LAYERS: list[set[str]] = [
         "wire",
         "negotiate",
     },
-    {"stream", "records", "datagram", "endpoint", "resolver", "channel", "listener", "connect", "rpc"},
+    {
+        "stream",
+        "records",
+        "waiting",
+        "datagram",
+        "endpoint",
+        "resolver",
+        "peertable",
+        "channel",
+        "listener",
+        "connect",
+        "rpc",
+    },
     {"compat", "testing", "fabric"},
     {"cli", "__init__", "__main__"},
 ]
