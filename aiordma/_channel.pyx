@@ -761,6 +761,19 @@ cdef class MessageChannel(Connection):
         return 0
 
     @property
+    def is_aborting(self) -> bool:
+        """This side has given it up, and the peer has not answered yet."""
+        return self.closed and self.aborting and not self.finished
+
+    def give_up(self) -> None:
+        """An aborted channel whose peer does not answer ends without it. What it announced can be freed: what comes to lie
+        there is meant for the same peer, and a READ of it that finds nothing more breaks that peer's link only."""
+        if self.is_aborting and (self.reads == 0 or self.qp.failed):
+            self.peer_ended = self.close_told = True
+            self.closing_position = self.qp.sq_retired
+            self.finish_if_done()
+
+    @property
     def last_message_delivered(self) -> bool:
         """The peer's device has acknowledged our closing message."""
         return self.close_told and <int>(self.qp.sq_retired - self.closing_position) >= 0

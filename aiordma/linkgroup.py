@@ -94,6 +94,8 @@ class LinkGroup:
         self.tickets.look(now)
         if self._messages is not None:
             self._messages.look()
+            for member in list(self.members):
+                member.look(now)
 
     @property
     def setting_up(self) -> bool:
@@ -240,6 +242,9 @@ class Member:
         self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
         return self.pipe
 
+    def look(self, now: float) -> None:
+        """The engine's timer comes by."""
+
     # ---- the TCP connection stays open: liveness, and the order of the end
 
     def attach_tcp(self, sock: socket.socket) -> None:
@@ -325,6 +330,8 @@ class Member:
 class ChannelMember(Member):
     """What one message channel holds: no rings, as its large messages are in the memory of the group."""
 
+    _aborting_since: float | None = None
+
     def _open(self) -> None:
         group, config = self.group, self.group.engine.config
         link, parts = group.link, group.link.parts
@@ -364,6 +371,14 @@ class ChannelMember(Member):
             message_bytes=min(link.parts.recv_bytes, recv_bytes + SLOT_EXTRA_BYTES) - lead,
         )
         return self.pipe
+
+    def look(self, now: float) -> None:
+        """A peer that does not answer an abort gets no memory kept for it."""
+        if self.pipe.is_aborting:
+            if self._aborting_since is None:
+                self._aborting_since = now
+            elif now - self._aborting_since >= self.group.engine.config.link_timeout_ms / 1000:
+                self.pipe.give_up()
 
     def _free(self) -> None:
         others = self.group.members - {self}

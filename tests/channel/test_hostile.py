@@ -165,7 +165,7 @@ async def test_a_peer_that_says_nothing_any_more_gets_nothing_kept(open_engine: 
         assert engine.pool.used_bytes == parked
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(
