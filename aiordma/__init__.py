@@ -17,6 +17,11 @@ from .verbs import import_order
 if TYPE_CHECKING:
     from .attributes import RdmaAttribute
     from .compat.connection import create_connection, create_server, open_connection, start_server
+    from .compat.datagram import (
+        create_datagram_connection,
+        create_datagram_endpoint,
+        create_datagram_server,
+    )
     from .config import Config
     from .connect import connect
     from .credit import CreditWindow
@@ -54,6 +59,9 @@ _HOME = {
     "open_datagram_endpoint": "endpoint",
     "RdmaListener": "listener",
     "create_connection": "compat.connection",
+    "create_datagram_connection": "compat.datagram",
+    "create_datagram_endpoint": "compat.datagram",
+    "create_datagram_server": "compat.datagram",
     "create_server": "compat.connection",
     "listen": "listener",
     "open_connection": "compat.connection",
@@ -93,6 +101,9 @@ __all__ = [
     "connect",
     "connect_datagram",
     "create_connection",
+    "create_datagram_connection",
+    "create_datagram_endpoint",
+    "create_datagram_server",
     "create_server",
     "listen",
     "listen_datagram",

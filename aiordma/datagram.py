@@ -48,7 +48,7 @@ __all__ = [
 T = TypeVar("T")
 
 #: ``clc.Proposal.kind`` of these connections.
-_KIND = 1
+DATAGRAMS = 1
 
 
 class MessagePipe(Protocol):
@@ -460,7 +460,7 @@ async def open_message_pipe(
             rdma_outside_tls=rdma_outside_tls,
         )
     outcome = await negotiate.client(
-        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=_KIND
+        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=DATAGRAMS
     )
     pipe = await message_pipe_of(outcome, config)
     peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
@@ -473,7 +473,7 @@ class DatagramListener(ConnectionListener[DatagramConnection]):
     A client that does not speak datagrams is turned away; nobody else waits for it.
     """
 
-    kind = _KIND
+    kind = DATAGRAMS
 
     async def _make(self, outcome: negotiate.Outcome) -> DatagramConnection:
         return _connection(await message_pipe_of(outcome, self._config), outcome)

@@ -245,13 +245,19 @@ class DatagramEndpoint(Waiting, anyio.abc.UnreliableObjectStream[Datagram]):
         if most < 1:
             raise ValueError(f"most must be at least 1, not {most}")
 
-        def take() -> list[Datagram] | None:
-            if self._closed:
-                raise ClosedResourceError("this DatagramEndpoint is closed")
-            queue = self._queue
-            return [queue.popleft() for _ in range(min(most, len(queue)))] or None
+        return await self._receive_when_there(lambda: self.take_many(most), False)
 
-        return await self._receive_when_there(take, False)
+    def take_many(self, most: int) -> list[Datagram] | None:
+        """What is there now, at most ``most``; None when nothing is."""
+        self._check_open()
+        queue = self._queue
+        return [queue.popleft() for _ in range(min(most, len(queue)))] or None
+
+    def call_when(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
+        """For surfaces with callbacks: from now on call these when something has come, and when there is room
+        after there was none."""
+        self._call_when_readable(readable)
+        self._call_when_writable(writable)
 
     def _take(self) -> Datagram | None:
         if self._closed:
