@@ -109,6 +109,8 @@ class Tls:
     rdma_outside_tls: bool = False
     """The user agrees that payload goes by RDMA, which TLS does not cover; the negotiation always goes
     through TLS. Without that the stream stays on TCP, inside TLS."""
+    handshake_seconds: float | None = None
+    """Time for the TLS handshake; default: that for one message of the negotiation."""
 
     async def begin(self, sock: socket.socket, config: Config) -> TlsLayer:
         """TLS on ``sock``, which is closed if that fails.
@@ -119,7 +121,7 @@ class Tls:
             layer = TlsLayer(
                 sock, self.context, server_side=self.server_side, server_hostname=self.server_hostname
             )
-            await layer.handshake(config.negotiate_timeout_ms / 1000)
+            await layer.handshake(self.handshake_seconds or config.negotiate_timeout_ms / 1000)
         except BaseException:
             sock.close()
             raise
