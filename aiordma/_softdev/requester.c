@@ -468,7 +468,9 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	if (bare)
 		wqe->num_sge = 0;
 	qp->sq_tail++;
+	bool write = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {
+		qp->astray += write;
 		complete(qp, wqe, IBV_WC_WR_FLUSH_ERR);
 		qp->sq_head = qp->sq_next = qp->sq_tail;
 		return 0;
@@ -483,19 +485,28 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	}
 	if (soft_likely(qp->sq_next + 1 == qp->sq_tail && state == IBV_QPS_RTS && qp->wait == SOFT_RUN)) {
 		enum soft_run r = run(qp, wqe, after);
-		if (soft_likely(r == SOFT_RUN_SENT))
+		if (soft_likely(r == SOFT_RUN_SENT)) {
+			qp->astray += write;
 			return 0;
+		}
 		if (r == SOFT_RUN_DONE) {
+			qp->astray += write && wqe->status != IBV_WC_SUCCESS;
 			soft_sq_retire(qp, after);
 			return 0;
 		}
 		wait_begin(qp);
 	}
+	qp->astray += write;
 	if (soft_unlikely(!soft_wqe_keep(qp, wqe))) {
 		qp->sq_tail--;
 		return ENOMEM;
 	}
 	return 0;
+}
+
+SOFT_EXPORT const volatile uint64_t *aiordma_soft_astray(struct ibv_qp *ibqp)
+{
+	return soft_is(ibqp->context) ? &to_qp(ibqp)->astray : NULL;
 }
 
 int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)

@@ -91,6 +91,8 @@ class Qp:
         self.number: int = self.qp.qp_num
         #: Address of ``struct ibv_qp``.
         self.pointer: int = _accessors.qp_pointer(self.qp)
+        #: Address of the software device's count of WRITEs that posting did not carry out; 0: another device.
+        self.astray: int = backend.soft.astray(self.pointer) if backend.soft is not None else 0
         self.psn = _random_psn()
         self.state = QpState.RESET
         #: READs it may have under way, once it is in RTS.
