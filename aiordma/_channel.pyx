@@ -34,7 +34,7 @@ from ._qp cimport SQ_RESERVE, Connection, QueuePair
 from ._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 from .proto.message cimport ReceiveBudget, SendBudget
 
-from .errors import LinkError, RemoteProtocolError, VerbsError
+from .errors import LinkError, RemoteProtocolError
 from .proto import message as rules
 from .proto.message import ChannelStatistics, check_size
 
@@ -267,20 +267,17 @@ cdef class MessageChannel(Connection):
             return self.blocked(WANT_CREDIT)
         if not (self.quota > 0 and qp.can_send_in_turn() if self.in_turn else qp.can_send_data(self.queued)):
             return self.blocked(WANT_LINK)
-        try:
-            if size <= self.small_most:
-                room = qp.long_room()
-                if room == NULL:
-                    return self.blocked(WANT_LINK)
-                self.write_header(room, MESSAGE, 0)
-                memcpy(room + HEADER_BYTES, head, head_bytes)
-                memcpy(room + HEADER_BYTES + head_bytes, body, body_bytes)
-                self.out.send(<uint32_t>size)
-                qp.send_long(room, <uint32_t>(HEADER_BYTES + size))
-            elif not self._announce(head, <uint32_t>head_bytes, body, <uint32_t>body_bytes):
-                return 0
-        except VerbsError as error:
-            raise BrokenResourceError from error
+        if size <= self.small_most:
+            room = qp.long_room()
+            if room == NULL:
+                return self.blocked(WANT_LINK)
+            self.write_header(room, MESSAGE, 0)
+            memcpy(room + HEADER_BYTES, head, head_bytes)
+            memcpy(room + HEADER_BYTES + head_bytes, body, body_bytes)
+            self.out.send(<uint32_t>size)
+            qp.send_long(room, <uint32_t>(HEADER_BYTES + size))
+        elif not self._announce(head, <uint32_t>head_bytes, body, <uint32_t>body_bytes):
+            return 0
         if self.in_turn:
             self.quota -= 1
         self.messages_sent += 1

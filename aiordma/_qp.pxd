@@ -67,6 +67,8 @@ cdef class QueuePair(Endpoint):
     cdef Starving puller
     cdef readonly uint64_t messages_sent, messages_received, nops_sent, nops_received, writes_posted, bytes_written
     cdef readonly uint64_t credit_waits, wr_waits, keepalives_sent, keepalives_done
+    cdef const volatile uint64_t *astray    # the device's count of WRITEs not carried out while they were posted
+    cdef uint64_t astray_seen, no_count
     cdef readonly uint64_t last_heard       # completions that prove the peer alive; the keepalive compares it
 
     cdef inline uint32_t sq_free(self) noexcept:

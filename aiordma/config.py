@@ -177,6 +177,13 @@ class Config:
         "time for which a peer found to speak plain TCP is not asked again",
         online=True,
     )
+    carry_timeout_ms: int = _number(
+        10_000,
+        (0, 600_000),
+        "time in which both ends of a stream must agree to carry on over TCP when its link is lost; "
+        "0: a lost link breaks its streams",
+        online=True,
+    )
     qp_cache: int = _number(16, (0, 4096), "closed QPs kept for reuse", online=True)
     tickets: int = _number(
         8,

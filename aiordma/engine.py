@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import faults, wake
 from ._cq import CompletionQueue as Poller
 from .config import Config
-from .errors import Code, LinkError, NegotiationError, VerbsError
+from .errors import Code, NegotiationError, VerbsError
 from .link import LinkParts
 from .offer import ClientOffer, ServerOffer
 from .tickets import Holder, Issuer, Service
@@ -102,7 +102,7 @@ class Engine:
         )
         self._async_events = AsyncEvents(self.backend)
         waker.watch_fd(self.cq.fd, self.poller.on_readable)
-        waker.watch_fd(self._async_events.fd, self._on_async_events)
+        waker.watch_fd(self._async_events.fd, self.read_events)
         self.poller.begin()
         waker.at_loop_end(self.close)
         self._tick_soon()
@@ -133,7 +133,7 @@ class Engine:
     def give_parts(self, parts: LinkParts, *, reusable: bool) -> None:
         if reusable and not self.closed and len(self._parked) < self.config.qp_cache:
             # The QP keeps its number: an event of its old life must not be taken for one of the next.
-            self._on_async_events()
+            self.read_events()
             self._parked.append(parts)
         else:
             parts.close()
@@ -234,7 +234,8 @@ class Engine:
 
     # ---- what the device says by itself: a QP or port that failed without a completion
 
-    def _on_async_events(self) -> None:
+    def read_events(self) -> None:
+        """Look at what the device has to say."""
         for event in self._async_events.read():
             logger.log(
                 logging.WARNING if event.is_fatal else logging.DEBUG, "%s: %s", self.backend.name, event
@@ -242,7 +243,7 @@ class Engine:
             if event.is_fatal:
                 for group in list(self.all_groups):
                     if self._concerns(event, group):
-                        group.link.queue_pair.break_link(LinkError(str(event), group.peer))
+                        group.link.device_event(event)
 
     @staticmethod
     def _concerns(event: DeviceEvent, group: LinkGroup) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ._filter import LinkFilter
     from .engine import Engine
+    from .verbs.events import DeviceEvent
     from .verbs.memory import Arena, Block
     from .wake.base import Handle
 
@@ -165,6 +166,7 @@ class Link:
             sq_depth=parts.send_depth,
             max_inline=parts.qp.size.inline_bytes or 0,
             with_imm=not engine.backend.is_iwarp,
+            astray=parts.qp.astray,
         )
         self.filter: LinkFilter | None = None
         faults.watch(self)
@@ -248,6 +250,20 @@ class Link:
             case _:
                 logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
 
+    def device_event(self, event: DeviceEvent) -> None:
+        """The device says that the QP, its port or itself can no longer be used."""
+        if event.is_violation:
+            self.failure = RemoteProtocolError(f"the peer broke the rules of RDMA ({event})")
+            self.queue_pair.break_link(self.failure)
+        else:
+            self.queue_pair.break_link(LinkError(str(event), self.peer))
+
+    def explain(self, reason: BaseException) -> BaseException:
+        """Why the link fails, if the device knows it better: a QP that it stopped because the peer broke the
+        rules looks, from its completions, like one whose peer is gone."""
+        self.engine.read_events()
+        return self.failure or reason
+
     def on_failed(self, reason: BaseException) -> None:
         if self.state in (LinkState.FAILED, LinkState.CLOSED):
             return
@@ -297,6 +313,11 @@ class Link:
         """Something else looks wrong: probe now."""
         self._keepalive.suspect()
         self.look(self.engine.waker.now())
+
+    def lost_by_peer(self) -> None:
+        """The peer says that its end has failed: so this end knows, before it has anything to send."""
+        if self.state is LinkState.ACTIVE:
+            self.queue_pair.break_link(LinkError("the peer has lost its end of the link", self.peer))
 
     # ---- end
 

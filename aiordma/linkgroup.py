@@ -7,23 +7,27 @@ and is never recycled to another group, so the rkeys in a peer's hands open noth
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
-import socket
 from typing import TYPE_CHECKING, Any
 
 from ._channel import MessageChannel
 from ._ring import RingPipe
+from .carry import Carry, may_carry
 from .errors import Code, LinkError, NegotiationError
+from .framed import PEER_DIED
 from .link import Link, LinkState
 from .messagememory import MessageMemory
+from .proto.carry import MAGIC, MESSAGE_BYTES, Refuse
 from .proto.clc import Kind
 from .proto.message import SLOT_EXTRA_BYTES
+from .road import lost_because
 from .tickets import Holder, Issuer
 from .verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .road import Carrier
     from .tickets import Opening
     from .verbs.memory import Arena, Block
 
@@ -100,6 +104,11 @@ class LinkGroup:
     @property
     def setting_up(self) -> bool:
         return self.link.state is LinkState.SETTING_UP
+
+    @property
+    def streams_go_on(self) -> bool:
+        """Whether streams may outlive the link: it was not this side that wanted the end."""
+        return not self._closed and not self.engine.closed and self.engine.config.carry_timeout_ms > 0
 
     def _in_use(self) -> bool:
         return any(not (member.pipe.is_closed or member.pipe.peer_gone) for member in self.members)
@@ -199,7 +208,9 @@ class Member:
 
     def __init__(self, group: LinkGroup) -> None:
         self.group = group
-        self.sock: socket.socket | None = None
+        #: The TCP connection while nothing happens on it, then what takes the stream there.
+        self.carrier: Carrier | None = None
+        self.carry: Carry | None = None
         #: It was begun with a ticket.
         self.opening: Opening | None = None
         self._open()
@@ -233,7 +244,8 @@ class Member:
     def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
         """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
         queue_pair = self.group.link.queue_pair
-        if queue_pair.max_inline < min(self.group.engine.config.fragment_bytes, ring_bytes):
+        inline = min(self.group.engine.config.fragment_bytes, ring_bytes)
+        if queue_pair.max_inline < inline or not queue_pair.counts_astray:
             local = self.group.link.parts.local
             assert local is not None
             self.mirror = local.allocate(ring_bytes)
@@ -245,37 +257,94 @@ class Member:
     def look(self, now: float) -> None:
         """The engine's timer comes by."""
 
-    # ---- the TCP connection stays open: liveness, and the order of the end
+    # ---- the TCP connection stays open: liveness, the order of the end, and the way on when RDMA breaks
 
-    def attach_tcp(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+    def attach_tcp(self, carrier: Carrier) -> None:
         if self.pipe.is_finished:
-            sock.close()
+            carrier.close()
             return
-        self.sock = sock
-        self.group.engine.waker.watch_fd(sock.fileno(), self._on_tcp)
+        self.carrier = carrier
+        self.group.engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
 
     def _on_tcp(self) -> None:
-        sock = self.sock
-        if sock is None:
+        carrier = self.carrier
+        if carrier is None:
             return
         try:
-            data = sock.recv(4096)
+            # Never more than a message: what follows one is the stream's.
+            data = carrier.recv(MESSAGE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.lose_tcp(
-                f"the TCP connection to the peer broke ({errno.errorcode.get(error.errno or 0, error)})"
-            )
+            self.lose_tcp(lost_because(error))
             return
-        if data and self.opening is not None and not self.opening.bound:
+        if not data:
+            self.lose_tcp(PEER_DIED)
+            return
+        if self.opening is not None and not self.opening.bound and data[:1] != MAGIC[:1]:
             self.lose_tcp(self.opening.explain(data))
-        elif data:
-            # Nothing but the negotiation ever travels here; bytes now mean that somebody else writes into
-            # this connection.
-            self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the RDMA stream")
-        else:
-            self.lose_tcp("the peer's process has ended or closed the TCP connection")
+            return
+        # The peer leaves RDMA, or somebody else writes into this connection. Its last messages on the link
+        # were delivered before this was sent, but may not have been polled yet.
+        self.group.engine.poller.drain()
+        if self.carry is not None:
+            self.carry.heard(data)  # it turned out that the link has failed here as well
+            return
+        if self.carrier is None:
+            return  # one of them was the end
+        # With a ticket, this may be the first that is heard of the server at all.
+        if not self.whole:
+            self._refuse(carrier, data)
+            return
+        self._begin_carry().heard(data)
+
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            carrier.send(Refuse(self.pipe.peer_token, Code.LINK_LOST).encode())
+        self._drop_tcp()
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is wrong with the connection, so that it can go on over TCP if the peer leaves RDMA."""
+        return bool(self.pipe.can_leave)
+
+    @property
+    def _peer_takes_part(self) -> bool:
+        return self.opening is None or self.opening.bound
+
+    def _begin_carry(self) -> Carry:
+        carrier, self.carrier = self.carrier, None
+        assert carrier is not None
+        engine = self.group.engine
+        engine.waker.unwatch_fd(carrier.fileno())
+        self.carry = Carry(self.pipe, carrier, engine, self.group.peer, self.group.link.lost_by_peer)
+        return self.carry
+
+    def leave(self, code: Code, text: str) -> bool:
+        """Take the stream from RDMA to its TCP connection; whether that has begun."""
+        if self.carrier is None or not self.whole or not self._peer_takes_part:
+            return False
+        self._begin_carry().leave(code, text)
+        return True
+
+    def carry_on(self, reason: BaseException) -> bool:
+        """The link has failed; whether the stream may outlive it."""
+        if self.carrier is None or not self._peer_takes_part:
+            return False
+        if not self.group.streams_go_on or not may_carry(reason):
+            return False
+        self._begin_carry().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
+        return True
+
+    def settled(self) -> None:
+        """The pipe has stopped sending for good."""
+        assert self.carry is not None
+        self.carry.settled()
+
+    def stop_carrying(self) -> None:
+        """The stream is aborted on its way."""
+        if self.carry is not None:
+            self.carry.stop()
 
     def lose_tcp(self, reason: str) -> None:
         """The TCP connection ends, and the stream with it unless the peer has finished."""
@@ -291,10 +360,10 @@ class Member:
             self.opening.tcp_lost()
 
     def _drop_tcp(self) -> None:
-        sock, self.sock = self.sock, None
-        if sock is not None:
-            self.group.engine.waker.unwatch_fd(sock.fileno())
-            sock.close()
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            self.group.engine.waker.unwatch_fd(carrier.fileno())
+            carrier.close()
 
     # ---- end
 
@@ -307,7 +376,8 @@ class Member:
 
     def _free(self) -> None:
         if not self.ring.freed:
-            self.ring.free(min(self.pipe.bytes_received + self.pipe.readable, self.ring.length))
+            used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
+            self.ring.free(used if self.carry is None else None)
             if self.mirror is not None:
                 self.mirror.free()
 
@@ -372,6 +442,8 @@ class ChannelMember(Member):
         )
         return self.pipe
 
+    whole = False  # a channel breaks with its link: its users know what was answered and what was not
+
     def look(self, now: float) -> None:
         """A peer that does not answer an abort gets no memory kept for it."""
         if self.pipe.is_aborting:
@@ -379,6 +451,9 @@ class ChannelMember(Member):
                 self._aborting_since = now
             elif now - self._aborting_since >= self.group.engine.config.link_timeout_ms / 1000:
                 self.pipe.give_up()
+
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the message channel")
 
     def _free(self) -> None:
         others = self.group.members - {self}

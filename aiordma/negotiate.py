@@ -330,7 +330,7 @@ async def _propose(
                     return _on_tcp(wire, _tcp_reason(event, refusal), mode)
                 elif isinstance(event, UseRdma):
                     wire.release()
-                    pipe.attach_tcp(wire.sock)
+                    pipe.attach_tcp(wire.tls or wire.sock)
                     return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
                 elif isinstance(event, PlainPeer):
                     raise _PlainPeer(event.text)
@@ -478,7 +478,7 @@ async def server(
                     return _on_tcp(wire, _tcp_reason(event, refusal), mode)
                 elif isinstance(event, UseRdma):
                     wire.release()
-                    pipe.attach_tcp(wire.sock)
+                    pipe.attach_tcp(wire.tls or wire.sock)
                     return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
                 elif isinstance(event, Failed):
                     raise NegotiationError(event.code, event.text)

@@ -93,7 +93,12 @@ class _Offer:
         self._done = True
         if self.member is not None:
             self.member.discard()
-        if self.first_contact and self.group is not None and not self.group.active:
+        if self.group is None:
+            return
+        if not self.first_contact:
+            # Perhaps the peer knows nothing of this link any more: find out before the next one asks.
+            self.group.link.suspect()
+        elif not self.group.active:
             self.group.close()
 
 

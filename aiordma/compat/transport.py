@@ -138,6 +138,14 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         if waiter is not None:
             self._call_soon(_set_unless_done, waiter)
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio. The path may change from "rdma" to "tcp" while the connection goes on."""
+        if name in ("aiordma.path", "aiordma.fallback_reason"):
+            reason = getattr(self._pipe, "fallback_reason", None)
+            if reason is not None:
+                return "tcp" if name == "aiordma.path" else reason
+        return super().get_extra_info(name, default)
+
     def __repr__(self) -> str:
         state = "closed" if self._conn_lost else "closing" if self._closing else "open"
         return f"<{type(self).__name__} {state} peer={self._extra.get('peername')} queued={self._queued}>"

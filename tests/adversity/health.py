@@ -68,7 +68,7 @@ async def nothing_left() -> AsyncIterator[engines.Engine]:
         return {
             "groups": [(g.key[1], g.peer, g.link.state, len(g.members)) for g in engine.all_groups],
             "pipes": [
-                (m.pipe.is_closed, m.pipe.peer_gone, m.pipe.error, m.sock, m.pipe.statistics())
+                (m.pipe.is_closed, m.pipe.peer_gone, m.pipe.error, m.carrier, m.pipe.statistics())
                 for g in engine.all_groups
                 for m in g.members
             ],

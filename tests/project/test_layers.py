@@ -51,6 +51,9 @@ LAYERS: list[set[str]] = [
         "dial",
         "wire",
         "negotiate",
+        "carry",
+        "framed",
+        "road",
     },
     {
         "stream",
