@@ -1,8 +1,8 @@
 """Ways to send datagrams: aiordma's connections and endpoints, and the event loops' own UDP.
 
-What a message means is in its first byte: `DATA` is counted; `PING` is sent back; `TALLY` is answered with how
-many were counted, in how many nanoseconds from the first to the last, and counting begins anew. A tally is
-asked again until it comes: UDP loses questions too.
+What a message means is in its first byte: `DATA` is counted; `PING` is sent back; `TALLY` is answered with
+how many were counted, in how many nanoseconds from the first to the last, and counting begins anew. A tally
+is asked again until it comes: UDP loses questions too.
 """
 
 from __future__ import annotations
