@@ -136,7 +136,7 @@ class Config:
         online=False,
     )
     channel_receive_bytes: int = _power(
-        8 * _MIB,
+        4 * _MIB,
         (16 * _KIB, 512 * _MIB),
         "bytes of messages that one channel takes before its user has been given the earlier ones",
     )
