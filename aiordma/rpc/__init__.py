@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .client import Client
+from .client import Client, connect
 from .connection import Connection
 from .context import Context
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout
@@ -10,7 +10,7 @@ from .health import Health, Status
 from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
 from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
 from .retry import Backoff, Retry, RetryBudget, RetryPolicy
-from .server import Server, ServerStatistics
+from .server import Server, ServerStatistics, serve
 from .service import Kind, Method, Service, method
 from .streaming import ClientStream
 
@@ -42,5 +42,7 @@ __all__ = [
     "Service",
     "ServiceInfo",
     "Status",
+    "connect",
     "method",
+    "serve",
 ]

@@ -1,9 +1,12 @@
-"""What a program that makes calls holds: :class:`Client`."""
+"""What a program that makes calls holds: :class:`Client`, made by :func:`connect`."""
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from .. import channel as channels
+from ..config import Config
 from ..proto.rpc import encode_metadata
 from .codec import decode_result, encode_arguments
 from .connection import Connection
@@ -11,15 +14,17 @@ from .interceptor import ClientCall, chain_stream, chain_unary
 from .streaming import ClientStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from ssl import SSLContext
 
+    from ..config import Mode
     from ..credit import CreditWindow
     from ..errors import FallbackReason
     from .interceptor import ClientInterceptor
 
     Metadata = Mapping[str, str | bytes]
 
-__all__ = ["Client"]
+__all__ = ["Client", "connect"]
 
 
 class Client:
@@ -198,3 +203,48 @@ class Client:
     def __repr__(self) -> str:
         state = "usable" if self.usable else "closed"
         return f"<Client of {self.peer} on {self.path}: {self.connection.calls} in flight, {state}>"
+
+
+@asynccontextmanager
+async def connect(
+    host: str,
+    port: int,
+    *,
+    interceptors: Iterable[ClientInterceptor] = (),
+    window: int = 262144,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    ssl: SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    rdma_outside_tls: bool = False,
+) -> AsyncIterator[Client]:
+    """Connect to a server of calls: ``async with rpc.connect(host, port) as client: ...``
+
+    At the end of the block the connection is closed; calls in flight fail with ``UNAVAILABLE``.
+
+    :param interceptors: around every call, the first one outermost.
+    :param window: bytes of items that the server may send on a stream before any of them are taken.
+    :param config: settings; None: from the environment.
+    :param mode: ``"auto"``: RDMA, or TCP where that is not to be had; ``"rdma"``: fail instead; ``"tcp"``.
+    :param ssl, server_hostname, rdma_outside_tls: TLS as in :func:`aiordma.connect`.
+    :raises OSError: the server cannot be reached, or is not one for calls.
+    :raises RpcError: ``UNAVAILABLE``: it did not say hello.
+    """
+    config = config if config is not None else Config.from_env()
+    connected = await channels.connect(
+        host,
+        port,
+        kind=channels.Kind.CALLS,
+        config=config,
+        mode=mode,
+        ssl=ssl,
+        server_hostname=server_hostname,
+        rdma_outside_tls=rdma_outside_tls,
+    )
+    connection = await Connection.open(
+        connected.channel, f"{host}:{port}", timeout=config.negotiate_timeout_ms / 1000, window=window
+    )
+    try:
+        yield Client(connection, interceptors=interceptors, fallback_reason=connected.fallback_reason)
+    finally:
+        connection.close()

@@ -309,6 +309,7 @@ class Connection(Endpoint):
         if self.ended is None:
             # The channel knows already, and is about to tell.
             self._end(exc.__cause__ or exc)
+            self.channel.close()
         return self.failure(not_started=True)
 
     # ---- what arrives

@@ -215,6 +215,7 @@ class Endpoint:
 
     def _on_closed(self, reason: BaseException | None) -> None:
         self._end(reason if reason is not None else LinkError("closed by the peer", self.peer))
+        self.channel.close()
 
     def close(self) -> None:
         """End the connection in order: what was sent still arrives. Calls in flight fail. Idempotent."""

@@ -1,23 +1,27 @@
-"""What a program that answers calls holds: :class:`Server`."""
+"""What a program that answers calls holds: :class:`Server`, made by :func:`serve`."""
 
 from __future__ import annotations
 
 import contextvars
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
+from .. import channel as channels
 from ..wake import current
 from .dispatch import Dispatch, ServerConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
+    from ssl import SSLContext
 
-    from ..channel import Channel
+    from ..channel import Channel, ChannelListener
+    from ..config import Config, Mode
     from .interceptor import ServerInterceptor
     from .service import Method, Service
 
-__all__ = ["Server", "ServerStatistics"]
+__all__ = ["Server", "ServerStatistics", "serve"]
 
 #: Seconds that handlers which were cancelled have for cleaning up.
 CLEAN_UP_S = 1.0
@@ -75,8 +79,8 @@ class Server:
         )
         self._connections: set[ServerConnection] = set()
         self._accepted = 0
-        self._leaving = False
-        self._listener: Any = None
+        self._leaving = self._closed = False
+        self._listener: ChannelListener | None = None
 
     def attach(self, channel: Channel, peer: str) -> ServerConnection:
         """Serve the client at the other end of ``channel``.
@@ -88,7 +92,9 @@ class Server:
         self._accepted += 1
         connection.on_end = lambda: self._connections.discard(connection)
         connection.begin()
-        if self._leaving:
+        if self._closed:
+            connection.close()
+        elif self._leaving:
             connection.drain()
         return connection
 
@@ -100,8 +106,7 @@ class Server:
         """
         if self._listener is None:
             raise RuntimeError("this server does not listen")
-        address: tuple[str, int] = self._listener.local_address
-        return address
+        return self._listener.addresses[0]
 
     @property
     def port(self) -> int:
@@ -130,6 +135,7 @@ class Server:
         """
         self.drain()
         connections = list(self._connections)
+        self._closed = True
         try:
             with anyio.move_on_after(timeout):
                 for connection in connections:
@@ -152,3 +158,75 @@ class Server:
     def __repr__(self) -> str:
         s = self.statistics()
         return f"<Server of {len(self._dispatch.routes)} methods: {s.connections} connections>"
+
+    async def accept_from(self, listener: ChannelListener) -> None:
+        """Serve what connects to ``listener``, until that is closed."""
+        self._listener = listener
+        while True:
+            try:
+                connected = await listener.accept()
+            except anyio.ClosedResourceError:
+                return
+            host, port = connected.remote_address
+            self.attach(connected.channel, f"{host}:{port}")
+
+
+@asynccontextmanager
+async def serve(
+    services: Service | Iterable[Service],
+    host: str | Sequence[str] | None = None,
+    port: int = 0,
+    *,
+    calls: int = 1024,
+    window: int = 262144,
+    interceptors: Sequence[ServerInterceptor] = (),
+    expose_errors: bool = False,
+    drain_timeout: float | None = 10.0,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    ssl: SSLContext | None = None,
+    reuse_port: bool = False,
+    rdma_outside_tls: bool = False,
+) -> AsyncIterator[Server]:
+    """Serve calls: ``async with rpc.serve(service, host, port) as server: ...``. It listens when the block
+    begins.
+
+    At the end of the block the server takes no more connections and calls, and lets those in flight end for
+    ``drain_timeout`` seconds (None: as long as they take) before it cancels them. When the block ends with an
+    exception, or is cancelled, handlers are cancelled at once.
+
+    Parameters as of :class:`Server`, and:
+
+    :param host: address, or addresses, to listen on; None: all.
+    :param port: 0: any; ``server.port`` tells which.
+    :param config: settings; None: from the environment.
+    :param mode: ``"auto"``: RDMA for clients that can, TCP for the others; ``"rdma"``; ``"tcp"``.
+    :param ssl, reuse_port, rdma_outside_tls: as in :func:`aiordma.listen`.
+    :raises OSError: the address cannot be had.
+    """
+    server = Server(
+        services, calls=calls, window=window, interceptors=interceptors, expose_errors=expose_errors
+    )
+    listener = await channels.listen(
+        host,
+        port,
+        config=config,
+        mode=mode,
+        ssl=ssl,
+        reuse_port=reuse_port,
+        rdma_outside_tls=rdma_outside_tls,
+    )
+    server._listener = listener
+    job = current().spawn(lambda: server.accept_from(listener))
+    patience: float | None = 0.0
+    try:
+        yield server
+        patience = drain_timeout
+    finally:
+        try:
+            server.drain()
+            with anyio.CancelScope(shield=True):
+                await listener.aclose()
+            await server.aclose(patience)
+        finally:
+            job.cancel()

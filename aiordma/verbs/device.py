@@ -32,7 +32,6 @@ class Pyverbs(NamedTuple):
     QPCap: Any
     QPInitAttr: Any
     MR: Any
-    AH: Any
     AHAttr: Any
     GID: Any
     GlobalRoute: Any
