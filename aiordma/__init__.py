@@ -17,10 +17,16 @@ from .verbs import import_order
 if TYPE_CHECKING:
     from .attributes import RdmaAttribute
     from .compat.connection import create_connection, create_server, open_connection, start_server
+    from .compat.datagram import (
+        create_datagram_connection,
+        create_datagram_endpoint,
+        create_datagram_server,
+    )
     from .config import Config
     from .connect import connect
     from .credit import CreditWindow
     from .datagram import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
+    from .endpoint import DatagramEndpoint, open_datagram_endpoint
     from .errors import (
         AioRdmaError,
         Code,
@@ -46,11 +52,16 @@ _HOME = {
     "connect": "connect",
     "CreditWindow": "credit",
     "DatagramConnection": "datagram",
+    "DatagramEndpoint": "endpoint",
     "DatagramListener": "datagram",
     "connect_datagram": "datagram",
     "listen_datagram": "datagram",
+    "open_datagram_endpoint": "endpoint",
     "RdmaListener": "listener",
     "create_connection": "compat.connection",
+    "create_datagram_connection": "compat.datagram",
+    "create_datagram_endpoint": "compat.datagram",
+    "create_datagram_server": "compat.datagram",
     "create_server": "compat.connection",
     "listen": "listener",
     "open_connection": "compat.connection",
@@ -75,6 +86,7 @@ __all__ = [
     "Config",
     "CreditWindow",
     "DatagramConnection",
+    "DatagramEndpoint",
     "DatagramListener",
     "FallbackReason",
     "LinkError",
@@ -89,10 +101,14 @@ __all__ = [
     "connect",
     "connect_datagram",
     "create_connection",
+    "create_datagram_connection",
+    "create_datagram_endpoint",
+    "create_datagram_server",
     "create_server",
     "listen",
     "listen_datagram",
     "open_connection",
+    "open_datagram_endpoint",
     "start_server",
 ]
 

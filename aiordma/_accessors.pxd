@@ -25,6 +25,9 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         void *addr
         size_t length
         uint32_t lkey
+    struct ibv_ah:
+        ibv_context *context
+        ibv_pd *pd
     struct ibv_qp:
         ibv_context *context
         ibv_pd *pd
@@ -78,5 +81,7 @@ cdef extern from "pvlayout.h":
         cdef ibv_qp *qp
     ctypedef class pyverbs.srq.SRQ [object pv_SRQ, check_size ignore]:
         cdef ibv_srq *srq
+    ctypedef class pyverbs.addr.AH [object pv_AH, check_size ignore]:
+        cdef ibv_ah *ah
     ctypedef class pyverbs.mr.MR [object pv_MR, check_size ignore]:
         cdef ibv_mr *mr

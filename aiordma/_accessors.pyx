@@ -63,6 +63,29 @@ def mr_pointer(MR mr not None) -> int:
     return <uintptr_t>mr.mr
 
 
+cdef bint _ah_proved = False
+
+
+def ah_pointer(AH ah not None, PD pd not None) -> int:
+    """``struct ibv_ah *`` as an integer, of an address handle made in ``pd``. The first time, it is proved that the
+    pointer is where it is taken from. Raises RuntimeError where it is not."""
+    global _ah_proved
+    cdef int[2] fds
+    cdef bint readable
+    if ah.ah == NULL:
+        raise _closed("AH")
+    if not _ah_proved:
+        if pipe(fds) != 0:
+            raise OSError("cannot make a pipe to check the layout of pyverbs' AH: out of file descriptors?")
+        readable = _readable(ah.ah, sizeof(void *) * 2, fds)
+        close(fds[0])
+        close(fds[1])
+        if not readable or ah.ah.context != pd.pd.context or ah.ah.pd != pd.pd:
+            raise RuntimeError("the C layout of pyverbs' AH is not the one aiordma was written for (rdma-core 39 to 65)")
+        _ah_proved = True
+    return <uintptr_t>ah.ah
+
+
 def comp_channel_fd(CompChannel channel not None) -> int:
     """File descriptor on which completion events arrive (pyverbs has it only since rdma-core 57)."""
     if channel.channel == NULL:

@@ -34,7 +34,7 @@ from ._qp cimport SQ_RESERVE, Connection, QueuePair
 from ._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 from .proto.message cimport ReceiveBudget, SendBudget
 
-from .errors import LinkError, RemoteProtocolError, VerbsError
+from .errors import LinkError, RemoteProtocolError
 from .proto import message as rules
 from .proto.message import ChannelStatistics, check_size
 
@@ -267,20 +267,17 @@ cdef class MessageChannel(Connection):
             return self.blocked(WANT_CREDIT)
         if not (self.quota > 0 and qp.can_send_in_turn() if self.in_turn else qp.can_send_data(self.queued)):
             return self.blocked(WANT_LINK)
-        try:
-            if size <= self.small_most:
-                room = qp.long_room()
-                if room == NULL:
-                    return self.blocked(WANT_LINK)
-                self.write_header(room, MESSAGE, 0)
-                memcpy(room + HEADER_BYTES, head, head_bytes)
-                memcpy(room + HEADER_BYTES + head_bytes, body, body_bytes)
-                self.out.send(<uint32_t>size)
-                qp.send_long(room, <uint32_t>(HEADER_BYTES + size))
-            elif not self._announce(head, <uint32_t>head_bytes, body, <uint32_t>body_bytes):
-                return 0
-        except VerbsError as error:
-            raise BrokenResourceError from error
+        if size <= self.small_most:
+            room = qp.long_room()
+            if room == NULL:
+                return self.blocked(WANT_LINK)
+            self.write_header(room, MESSAGE, 0)
+            memcpy(room + HEADER_BYTES, head, head_bytes)
+            memcpy(room + HEADER_BYTES + head_bytes, body, body_bytes)
+            self.out.send(<uint32_t>size)
+            qp.send_long(room, <uint32_t>(HEADER_BYTES + size))
+        elif not self._announce(head, <uint32_t>head_bytes, body, <uint32_t>body_bytes):
+            return 0
         if self.in_turn:
             self.quota -= 1
         self.messages_sent += 1
@@ -591,6 +588,16 @@ cdef class MessageChannel(Connection):
         if self.want == WANT_MEMORY:
             self.writable()
 
+    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
+        cdef object pulls
+        if remote_addr == 0:
+            return self.out is not None and self.peer_token == token
+        for pulls in (self.pulling, self.pulls):
+            for pull in pulls:
+                if (<Pull>pull).remote_addr <= remote_addr < (<Pull>pull).remote_addr + (<Pull>pull).remote_bytes:
+                    return True
+        return False
+
     # ---- hybrid polling
 
     def spin(self) -> bool:
@@ -694,9 +701,6 @@ cdef class MessageChannel(Connection):
         self.drop_inbox()
         return self.end(RemoteProtocolError(f"the peer broke the protocol of a channel: {text}"))
 
-    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
-        return remote_addr == 0 and self.peer_token == token
-
     cdef int on_broken(self, object reason) except -1:
         self.distrusted = True
         if self.qp.failed:
@@ -752,6 +756,19 @@ cdef class MessageChannel(Connection):
         while self.announced:
             self.memory.give_source(self.announced.popleft()[1])
         return 0
+
+    @property
+    def is_aborting(self) -> bool:
+        """This side has given it up, and the peer has not answered yet."""
+        return self.closed and self.aborting and not self.finished
+
+    def give_up(self) -> None:
+        """An aborted channel whose peer does not answer ends without it. What it announced can be freed: what comes to lie
+        there is meant for the same peer, and a READ of it that finds nothing more breaks that peer's link only."""
+        if self.is_aborting and (self.reads == 0 or self.qp.failed):
+            self.peer_ended = self.close_told = True
+            self.closing_position = self.qp.sq_retired
+            self.finish_if_done()
 
     @property
     def last_message_delivered(self) -> bool:

@@ -210,21 +210,16 @@ cdef class LinkFilter(Hook):
             return 0
         rc = aio_chain_post(self.qp.qp, &held.chain, &posted)
         if rc:
-            error = VerbsError(rc, "ibv_post_send")
-            self.qp.fail(error)
-            raise error
+            self.qp.fail(VerbsError(rc, "ibv_post_send"))
         return 0
 
     def _release(self) -> None:
         """The delay is over: what waits goes out, each by its own rules; one may be delayed anew."""
         cdef Held held = self.out.popleft()
         self.holding = False
-        try:
-            self._post(held)
-            while self.out and not (self.holding or self.cut or self.over):
-                self._send(self.out.popleft())
-        except VerbsError:
-            return          # the link has failed with it
+        self._post(held)
+        while self.out and not (self.holding or self.cut or self.over):
+            self._send(self.out.popleft())
         if self.cut:
             self.out.clear()
         elif self.holding:

@@ -35,6 +35,10 @@ cdef class Connection(Starving):
     # Whether a message with this token of the peer's, or a request for this remote address, is one of ours (0: none).
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept
 
+cdef class ControlLine(Connection):
+    """Link control messages that found no credit: one place in the line for all of them."""
+    cdef object waiting
+
 cdef class QueuePair(Endpoint):
     cdef ibv_qp *qp
     cdef SeqAckWindow window
@@ -50,6 +54,7 @@ cdef class QueuePair(Endpoint):
     cdef readonly bint failed
     cdef bint flushing
     cdef list connections, free_tokens
+    cdef ControlLine control
     cdef object line                        # deque of Connections with something to post, first come first served
     cdef object fragments                   # deque of (send queue position, Connection, byte): WRITEs from registered memory
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
@@ -62,6 +67,8 @@ cdef class QueuePair(Endpoint):
     cdef Starving puller
     cdef readonly uint64_t messages_sent, messages_received, nops_sent, nops_received, writes_posted, bytes_written
     cdef readonly uint64_t credit_waits, wr_waits, keepalives_sent, keepalives_done
+    cdef const volatile uint64_t *astray    # the device's count of WRITEs not carried out while they were posted
+    cdef uint64_t astray_seen, no_count
     cdef readonly uint64_t last_heard       # completions that prove the peer alive; the keepalive compares it
 
     cdef inline uint32_t sq_free(self) noexcept:

@@ -88,6 +88,21 @@ cdef class Connection(Starving):
         return False
 
 
+cdef class ControlLine(Connection):
+    def __cinit__(self):
+        self.waiting = deque()
+
+    cdef int on_room(self) except -1:
+        return 0
+
+    cdef int flush(self) except -1:
+        while self.waiting:
+            if not self.qp.send_llc(self.waiting[0]):
+                return 0
+            self.waiting.popleft()
+        return 1
+
+
 cdef class QueuePair(Endpoint):
     """The data path of one link.
 
@@ -95,12 +110,14 @@ cdef class QueuePair(Endpoint):
     :param window: messages in flight each way, a power of two; the peer's is the same (negotiated).
     :param recv_addr, recv_bytes, recv_count, recv_lkey: the receive slots; ``recv_count >= window + reserve``.
     :param message_addr, message_lkey: ``sq_depth`` slots of 64 bytes for outgoing control messages.
-    :param owner: gets ``on_llc(bytes)`` and ``on_failed(reason)``.
+    :param owner: gets ``on_llc(bytes)``, ``explain(reason)`` and ``on_failed(reason)``.
+    :param astray: address of the device's count of WRITEs that it did not carry out while they were posted; 0: it has none.
     """
 
     def __init__(self, CompletionQueue cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, object owner, object keep, *,
                  uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
-                 uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm):
+                 uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
+                 uintptr_t astray=0):
         self.qp = <ibv_qp *>qp
         self.qp_num = qp_num
         self.window = window
@@ -114,9 +131,13 @@ cdef class QueuePair(Endpoint):
         self.sq_signal_every = max(1, sq_depth // 8)
         self.max_inline = max_inline
         self.with_imm = with_imm
+        self.astray = <const volatile uint64_t *>astray if astray else &self.no_count
+        self.astray_seen = self.astray[0]
         self.connections = []
         self.free_tokens = []
         self.line = deque()
+        self.control = ControlLine()
+        self.control.qp = self
         self.fragments = deque()
         cq.attach(self)
 
@@ -285,10 +306,9 @@ cdef class QueuePair(Endpoint):
                 rc = aio_chain_post(self.qp, chain, &posted)
         self.sq_posted += posted
         if rc:
-            # The window and the cursors have moved already: there is no way back but to give the link up.
-            error = VerbsError(rc, "ibv_post_send")
-            self.fail(error)
-            raise error
+            # The window and the cursors have moved already: there is no way back but to give the link up. Its
+            # connections hear of it like of any other failure.
+            self.fail(VerbsError(rc, "ibv_post_send"))
         return 0
 
     cdef int ack_if_due(self) except -1:
@@ -322,7 +342,16 @@ cdef class QueuePair(Endpoint):
         chain.length = 0
         self.add_message(&chain, <uint32_t>n, False)
         self.post(&chain)
-        return True
+        return not self.failed
+
+    def say(self, bytes message) -> None:
+        """Send a link control message, in turn with the connections when there is no credit now. How many may wait is
+        the caller's to bound."""
+        if self.failed:
+            return
+        if self.control.queued or not self.send_llc(message):
+            self.control.waiting.append(message)
+            self.enqueue(self.control)
 
     def probe(self, uint64_t remote_addr, uint32_t rkey) -> bool:
         """Keepalive: a zero-byte WRITE, signalled. The peer's device answers it without its CPU. False: no send WR free."""
@@ -335,7 +364,7 @@ cdef class QueuePair(Endpoint):
         self.sq_unsignalled = 0
         self.keepalives_sent += 1
         self.post(&chain)
-        return True
+        return not self.failed
 
     # ---- the line of connections with something to post
 
@@ -397,7 +426,7 @@ cdef class QueuePair(Endpoint):
             return self.fail(LinkError(
                 f"the device stopped QP {self.qp_num}: the peer is gone, or it broke the rules of RDMA (a message too large, "
                 "memory that is not its own)"))
-        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE", self.qp_num))
+        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE/READ", self.qp_num))
 
     cdef int on_sent(self, ibv_wc *wc) except -1:
         cdef uint32_t position = wc.wr_id & 0xfffffff
@@ -418,6 +447,8 @@ cdef class QueuePair(Endpoint):
         aio_chain_signal_last(chain)
         self.sq_unsignalled = 0
         self.post(chain)
+        if self.failed:
+            return 0
         self.fragments.append((self.sq_posted, connection, until))
         self.cq.fragments += 1
         return 0
@@ -534,7 +565,11 @@ cdef class QueuePair(Endpoint):
         if self.hook is not None:
             self.hook.end()
         self.line.clear()
+        self.control.waiting.clear()
+        self.control.queued = False
+        self.control.qp = None      # they know each other
         self.retire_fragments()
+        reason = self.owner.explain(reason)
         for found in list(self.connections):
             if found is not None:
                 connection = found
@@ -543,8 +578,15 @@ cdef class QueuePair(Endpoint):
         self.owner.on_failed(reason)
         return 0
 
+    @property
+    def counts_astray(self) -> bool:
+        """Whether the device tells which WRITEs it did not carry out while they were posted."""
+        return self.astray != &self.no_count
+
     def break_link(self, reason: BaseException) -> None:
-        """Fail from outside: TCP connection lost, keepalive, operator."""
+        """Fail from outside: TCP connection lost, keepalive, operator. What the peer said before that counts."""
+        if not self.failed:
+            self.cq.drain()
         self.fail(reason)
 
     def detach_from_cq(self) -> None:

@@ -18,10 +18,16 @@ cdef class RingPipe(Connection):
     cdef unsigned char *mirror              # local copy of what is under way; NULL where everything goes inline
     cdef uint32_t mirror_lkey
     cdef uint64_t mirror_free_to            # bytes whose WRITEs have completed: the rest of the mirror is the device's
+    cdef uint32_t mirror_busy               # WRITEs from the mirror that have not completed
     cdef uint32_t fragment, untold          # bytes placed since the last CDC
     cdef uint32_t closing_position          # send queue position of the last CDC
-    cdef bint tell, eof_sent, shut, closed, finished, last_told
-    cdef readonly object error
+    cdef bint tell, eof_sent, shut, closed, finished, last_told, alone
+    cdef bint leaving, frozen               # RDMA is being left: nothing is sent any more; nothing heard is believed any more
+    cdef bint posting                       # a failure of the link is noted in late_reason
+    cdef object failure, late_reason
+    cdef object kept                        # deque of (send queue position, first byte, bytes): not certain to be placed; or None
+    cdef object onward                      # the pipe that has taken over behind the ring's rest, or None
+    cdef public object fallback_reason      # why RDMA was left (FallbackReason), or None
     cdef public object on_finished
     cdef object _on_readable, _on_writable
     cdef object _own, early
@@ -42,5 +48,10 @@ cdef class RingPipe(Connection):
     cdef int consumed(self, uint32_t n) except -1
     cdef int check_sendable(self) except -1
     cdef int finish_if_done(self) except -1
+    cdef int keep(self, const unsigned char *data, uint32_t n) except -1
+    cdef int forget_kept(self) except -1
+    cdef bint may_leave(self)
+    cdef int settle(self) except -1
+    cdef int end_on_link(self) except -1
     cdef void wake_readers(self)
     cdef void wake_writers(self)

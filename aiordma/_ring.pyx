@@ -9,9 +9,17 @@ When a CDC is sent: at once when nothing of ours is under way on the link (a lon
 fragment is full; otherwise at the end of the loop's tick, or before this side spins or parks, whichever is
 first. So a burst of small sends costs one message, and nothing is ever held back for longer than a tick.
 
+When the link breaks, or on demand, the stream leaves RDMA and goes on over its TCP connection from the exact byte
+(carry.py drives it): this side stops sending (``leaving``), settles what it has posted, notes where the rings stand (``frozen``),
+and, when both ends agree, hands everything behind the ring's rest to another pipe (``onward``). For that, sent bytes are
+kept until they are certain to lie in the peer's ring. Where all goes through registered memory, the mirror holds them until
+the room is reused. The software device copies inline WRITEs while they are posted, and counts those of which that is not true:
+only these are kept (``kept``).
+
 When the ring may be freed: after the peer has said that it will write no more (sending done, closed or aborted; RC keeps that
 behind its last WRITE), or when the QP is gone. Freed earlier, the peer would write into somebody else's memory.
 """
+from collections import deque
 from typing import NamedTuple
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -39,7 +47,7 @@ from .proto.cdc cimport (
 )
 from .proto.cursor cimport RxWindow, TxWindow
 
-from .errors import LinkError, RemoteProtocolError, VerbsError
+from .errors import LinkError, RemoteProtocolError
 
 cdef enum:
     CDC_BYTES = 44
@@ -78,8 +86,6 @@ cdef class RingPipe(Connection):
     :param own: what is given back by ``on_finished(pipe)``; kept here so that it lives as long as the rings are in use.
     """
 
-    path = "rdma"
-
     def __init__(self, QueuePair qp, *, uint64_t rx_addr, uint32_t rx_size,
                  uint32_t fragment=65536, object own=None):
         self.rx_memory = <unsigned char *><uintptr_t>rx_addr
@@ -105,9 +111,9 @@ cdef class RingPipe(Connection):
         self.mirror = <unsigned char *><uintptr_t>addr
         self.mirror_lkey = lkey
 
-    def attach_tcp(self, sock) -> None:
+    def attach_tcp(self, carrier) -> None:
         """Hand over the TCP connection that the stream began on: it stays open as liveness signal, and is closed at the end."""
-        self._own.attach_tcp(sock)
+        self._own.attach_tcp(carrier)
 
     def forget(self) -> None:
         """The negotiation failed before the peer could use this pipe: unregister, say nothing."""
@@ -131,36 +137,59 @@ cdef class RingPipe(Connection):
         return self.token
 
     @property
+    def peer_token(self) -> int:
+        """The peer's alert token."""
+        return self.cdc.peer_token if self.cdc is not None else 0
+
+    @property
+    def path(self) -> str:
+        """ "rdma", or "tcp" when the stream has left RDMA."""
+        return "rdma" if self.onward is None else "tcp"
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the stream is broken, None while it is not."""
+        if self.failure is None and self.onward is not None:
+            return self.onward.error
+        return self.failure
+
+    @property
     def readable(self) -> int:
         """Bytes that can be received now."""
-        return self.rx.available()
+        cdef uint32_t n = self.rx.available()
+        return n if n or self.onward is None else self.onward.readable
 
     @property
     def writable(self) -> int:
         """Bytes that can be sent now: the peer's ring has room, and the device for work requests."""
-        return 0 if self.error is not None or self.shut or self.cdc is None else self.room()
+        if self.error is not None or self.shut or self.cdc is None:
+            return 0
+        return self.room() if self.onward is None else self.onward.writable
 
     cdef uint32_t room(self) noexcept:
         """Bytes the next step of a send may place. In the mirror, what is under way is the device's until it completes."""
         cdef uint32_t free = self.tx.free(), own
-        if self.qp.sq_free() <= SQ_RESERVE + CHAIN:
+        if self.qp.sq_free() <= SQ_RESERVE + CHAIN or self.leaving:
             return 0
         if self.mirror != NULL:
-            own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)
-            if own < free:
-                free = own
+            if self.mirror_busy:
+                own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)
+                if own < free:
+                    free = own
             if not self.qp.cq.may_post_fragment():
                 return 0
         return free
 
     @property
     def at_eof(self) -> bool:
-        return self.rx.available() == 0 and self.peer_has(SENDING_DONE) and not self.peer_has(ABNORMAL_CLOSE)
+        if self.rx.available() or self.peer_has(ABNORMAL_CLOSE):
+            return False
+        return self.peer_has(SENDING_DONE) or (self.onward is not None and self.onward.at_eof)
 
     @property
     def peer_gone(self) -> bool:
         """The peer has said that it will write no more."""
-        return self.peer_has(SENDING_DONE | ABNORMAL_CLOSE)
+        return self.peer_has(SENDING_DONE | ABNORMAL_CLOSE) or (self.onward is not None and self.onward.peer_done)
 
     @property
     def on_readable(self):
@@ -169,7 +198,9 @@ cdef class RingPipe(Connection):
     @on_readable.setter
     def on_readable(self, callback) -> None:
         self._on_readable = callback
-        if callback is not None and self.error is None:
+        if self.onward is not None:
+            self.onward.on_readable = callback
+        elif callback is not None and self.failure is None:
             self.qp.cq.park()
 
     @property
@@ -179,20 +210,24 @@ cdef class RingPipe(Connection):
     @on_writable.setter
     def on_writable(self, callback) -> None:
         self._on_writable = callback
-        if callback is not None and self.error is None:
+        if self.onward is not None:
+            self.onward.on_writable = callback
+        elif callback is not None and self.failure is None:
             self.qp.cq.park()
 
     def statistics(self) -> PipeStatistics:
-        return PipeStatistics(self.sends, self.receives, self.bytes_sent, self.bytes_received, self.cdcs_sent, self.cdcs_received,
-                              self.times_blocked, self.rx_high_water, self.rx_size, self.tx_size)
+        beside = (0, 0) if self.onward is None else self.onward.counters
+        return PipeStatistics(self.sends, self.receives, self.bytes_sent + beside[0], self.bytes_received + beside[1],
+                              self.cdcs_sent, self.cdcs_received, self.times_blocked, self.rx_high_water, self.rx_size,
+                              self.tx_size if self.onward is None else 0)
 
     # ---- sending
 
     cdef int check_sendable(self) except -1:
         if self.closed or self.eof_sent:
             raise ClosedResourceError
-        if self.error is not None:
-            raise BrokenResourceError from self.error
+        if self.failure is not None:
+            raise BrokenResourceError from self.failure
         if self.cdc is None:
             raise RuntimeError("not connected yet")
         if self.shut:
@@ -208,6 +243,8 @@ cdef class RingPipe(Connection):
         cdef Py_buffer view
         cdef Py_ssize_t n
         self.check_sendable()
+        if self.leaving:
+            return 0 if self.onward is None else self.onward.try_send(data, start)
         if PyBytes_CheckExact(data):
             n = PyBytes_GET_SIZE(data) - start
             return self.place(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
@@ -238,12 +275,13 @@ cdef class RingPipe(Connection):
             first = self.tx_size - offset
             if first > want:
                 first = want
+            if self.mirror != NULL:
+                memcpy(self.mirror + offset, data + placed, first)
+                memcpy(self.mirror, data + placed + first, want - first)
             if want <= qp.max_inline:
                 source = <uint64_t><uintptr_t>(data + placed)
                 second = source + first
             else:
-                memcpy(self.mirror + offset, data + placed, first)
-                memcpy(self.mirror, data + placed + first, want - first)
                 source, second, lkey = <uint64_t><uintptr_t>(self.mirror + offset), <uint64_t><uintptr_t>self.mirror, self.mirror_lkey
             chain.length = 0
             qp.add_write(&chain, source, first, lkey, self.tx_addr + offset, self.tx_rkey)
@@ -257,11 +295,28 @@ cdef class RingPipe(Connection):
                 self.tx.blocked = placed < n and self.tx.free() == 0
                 self.build_cdc()
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
+            self.posting = True
             if lkey != 0:
+                if not self.mirror_busy:
+                    self.mirror_free_to = self.tx.prod - want
+                self.mirror_busy += 1
                 qp.post_fragment(self, &chain, self.tx.prod)
                 lkey = 0
             else:
                 qp.post(&chain)
+            self.posting = False
+            if self.mirror == NULL:
+                if qp.astray[0] != qp.astray_seen or qp.failed or qp.hook is not None:
+                    qp.astray_seen = qp.astray[0]
+                    self.keep(data + placed - want, want)
+                elif self.kept is not None:
+                    self.kept = None    # this WRITE is done, and so are those before it
+            if qp.failed:
+                self.bytes_sent += placed
+                reason, self.late_reason = self.late_reason, None
+                if reason is not None:
+                    self.on_broken(reason)
+                return placed
         self.bytes_sent += placed
         if placed:
             self.sends += 1
@@ -276,6 +331,20 @@ cdef class RingPipe(Connection):
 
     cdef void on_fragment_done(self, uint64_t until) noexcept:
         self.mirror_free_to = until
+        self.mirror_busy -= 1
+
+    cdef int keep(self, const unsigned char *data, uint32_t n) except -1:
+        """The device has not carried these last n bytes out while they were posted: keep them until it has."""
+        self.forget_kept()
+        if self.kept is None:
+            self.kept = deque()
+        self.kept.append((self.qp.sq_posted, self.tx.prod - n, PyBytes_FromStringAndSize(<const char *>data, n)))
+        return 0
+
+    cdef int forget_kept(self) except -1:
+        while self.kept and <int>(self.qp.sq_retired - <uint32_t>self.kept[0][0]) >= 0:
+            self.kept.popleft()
+        return 0
 
     # ---- receiving
 
@@ -329,6 +398,8 @@ cdef class RingPipe(Connection):
         """Fill a writable buffer; the number of bytes, -1 when there is nothing now, 0 when the peer has finished sending."""
         cdef Py_buffer view
         cdef uint32_t n = self.rx.available()
+        if n == 0 and self.onward is not None and not self.closed:
+            return self.onward.try_receive_into(buffer)
         PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         try:
             if n == 0 or self.closed or view.len < 1:
@@ -346,13 +417,17 @@ cdef class RingPipe(Connection):
             raise ClosedResourceError
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
-        if self.peer_has(ABNORMAL_CLOSE) or (self.error is not None and not self.peer_gone):
-            raise BrokenResourceError from self.error
+        if self.onward is not None and not self.peer_has(SENDING_DONE):
+            return self.onward.try_receive(max_bytes)
+        if self.peer_has(ABNORMAL_CLOSE) or (self.failure is not None and not self.peer_gone):
+            raise BrokenResourceError from self.failure
         return b"" if self.at_eof else None
 
     def view(self) -> memoryview:
         """The readable bytes up to the ring's end, without a copy; may be empty. Valid until consume()."""
         cdef uint32_t n = self.rx.available(), first = self.rx_size - self.rx.offset()
+        if n == 0 and self.onward is not None and not self.closed:
+            return self.onward.view()
         if n == 0 or self.closed:
             self._nothing(1)
             return memoryview(b"")
@@ -360,6 +435,9 @@ cdef class RingPipe(Connection):
 
     def consume(self, Py_ssize_t n) -> None:
         """Give the first n bytes of view() back to the peer as credit."""
+        if self.onward is not None and self.rx.available() == 0:
+            self.onward.consume(n)
+            return
         if n < 0 or n > self.rx.available():
             raise ValueError(f"consume({n}): {self.rx.available()} bytes are readable")
         if n and not self.closed:
@@ -370,10 +448,9 @@ cdef class RingPipe(Connection):
         self.rx.consume(n)
         self.bytes_received += n
         if self.rx.update_due():
-            try:
-                self.tell_peer(self.rx.peer_blocked)
-            except VerbsError:
-                pass            # the link has failed, and says so itself; what was received was received
+            self.tell_peer(self.rx.peer_blocked)
+        if self.onward is not None and self.rx.available() == 0:
+            self.end_on_link()
         return 0
 
     # ---- cursor messages
@@ -387,6 +464,8 @@ cdef class RingPipe(Connection):
     cdef int tell_peer(self, bint now) except -1:
         """Send a CDC, now if the link has credit and nobody waits in line, else in turn."""
         self.tell = True
+        if self.leaving and (self.last_told or self.frozen):
+            return 0
         if now and not self.queued and not self.qp.failed and self.qp.can_message():
             return self.flush()
         self.qp.enqueue(self)
@@ -409,17 +488,22 @@ cdef class RingPipe(Connection):
         self.build_cdc()
         chain.length = 0
         # The last message is signalled: only when the peer's device has it may the TCP connection go (see link group).
-        qp.add_message(&chain, CDC_BYTES, self.closed)
+        qp.add_message(&chain, CDC_BYTES, self.closed or self.leaving)
+        self.last_told = self.closed or self.leaving
+        self.closing_position = qp.sq_posted + chain.length
         qp.post(&chain)
-        if self.closed:
-            self.last_told = True
-            self.closing_position = qp.sq_posted
+        if self.leaving:
+            self.settle()
         return 0
 
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
         cdef int news
         if self.tx is None:
             # It overtook the Confirm that travels on TCP. Cursors are absolute, so the latest message is enough.
+            self.early = message[:CDC_BYTES]
+            return 0
+        if self.frozen:
+            # What it tells is told on TCP, unless the peer had come to its end already and does not speak there.
             self.early = message[:CDC_BYTES]
             return 0
         if self.incoming.parse(message, length) < 0:
@@ -436,8 +520,8 @@ cdef class RingPipe(Connection):
             return 0
         if news & CHANGE_DATA and self.rx.available() > self.rx_high_water:
             self.rx_high_water = self.rx.available()
-        if news & CHANGE_PEER_ABORTED and self.error is None:
-            self.error = LinkError("the peer aborted the stream")
+        if news & CHANGE_PEER_ABORTED and self.failure is None:
+            self.failure = LinkError("the peer aborted the stream")
         if news & (CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED) and not self.shut:
             # We can send no more: say so, the peer waits for it to free its ring.
             self.shut_down(SENDING_DONE)
@@ -453,6 +537,8 @@ cdef class RingPipe(Connection):
 
     cdef int on_room(self) except -1:
         self.wake_writers()
+        if self.leaving:
+            self.settle()
         if self.closed:
             self.finish_if_done()
         return 0
@@ -485,7 +571,7 @@ cdef class RingPipe(Connection):
         return self._spin(False)
 
     cdef bint _holds(self, bint reading, uint32_t least):
-        if self.error is not None or self.closed:
+        if self.failure is not None or self.closed:
             return True
         if reading:
             return self.rx.available() >= least or self.peer_has(SENDING_DONE)
@@ -497,6 +583,8 @@ cdef class RingPipe(Connection):
         cdef int64_t started
         cdef uint64_t woken = cq.wakes
         cq.flush()
+        if self.onward is not None and not (reading and self.rx.available()):
+            return self.onward.spin_readable() if reading else self.onward.spin_writable()
         if self._holds(reading, least):
             return True
         if not cq.may_spin():
@@ -526,14 +614,27 @@ cdef class RingPipe(Connection):
             return False
         return True
 
+    # ---- begun with a ticket (tickets.py)
+
+    def greet(self) -> None:
+        """Say at once that this end takes part."""
+        self.tell_peer(True)
+
+    def stand_alone(self) -> None:
+        """The peer has never taken part, and never will: there is nobody to wait for at the end."""
+        self.alone = True
+        self.finish_if_done()
+
     # ---- end
 
     def send_eof(self) -> None:
         """Half-close: everything placed so far is followed by EOF at the peer."""
-        if self.shut or self.error is not None or self.cdc is None:
+        if self.shut or self.failure is not None or self.cdc is None:
             return
         self.eof_sent = True
         self.shut_down(SENDING_DONE)
+        if self.onward is not None:
+            self.onward.send_eof()
 
     def close(self) -> None:
         """Close both directions. What was placed still arrives; what the peer sends from now on is dropped.
@@ -549,10 +650,21 @@ cdef class RingPipe(Connection):
             return
         self.closed = True
         self._on_readable = self._on_writable = None
-        if self.cdc is None and self.error is None:
-            self.error = LinkError("closed before the connection was confirmed")
+        if self.cdc is None and self.failure is None:
+            self.failure = LinkError("closed before the connection was confirmed")
+        if self.onward is not None:
+            self.shut = True
+            if abnormal:
+                self.onward.abort()
+            else:
+                self.onward.close()
+            self.end_on_link()
+            return
+        if abnormal and self.leaving:
+            self.leaving = self.frozen = False
+            self._own.stop_carrying()
         if self.cdc is not None:
-            self.shut_down(SENDING_DONE | CLOSED | (ABNORMAL_CLOSE if abnormal or self.error is not None else 0))
+            self.shut_down(SENDING_DONE | CLOSED | (ABNORMAL_CLOSE if abnormal or self.failure is not None else 0))
         self.shut = True
         self.finish_if_done()
 
@@ -574,17 +686,127 @@ cdef class RingPipe(Connection):
         return 0
 
     cdef int on_broken(self, object reason) except -1:
-        if self.error is None:
-            self.error = reason
+        if self.posting:
+            self.late_reason = reason       # after place() has noted what it was posting
+            return 0
+        if self.finished or self.onward is not None:
+            return 0
+        if self.leaving:
+            return self.settle()
+        if self.may_leave() and not self.peer_has(CLOSED) and self._own is not None and self._own.carry_on(reason):
+            return 0
+        if self.failure is None:
+            self.failure = reason
         self.wake_readers()
         self.wake_writers()
         self.finish_if_done()
         return 0
 
     def break_with(self, reason: BaseException) -> None:
-        """Fail this connection alone (its TCP connection was lost)."""
-        if self.error is None and not self.finished:
-            self.on_broken(reason)
+        """Fail this connection alone (its TCP connection was lost, or both ends could not agree to go on there)."""
+        if self.finished or self.onward is not None:
+            return
+        if self.leaving:
+            self.leaving = self.frozen = False
+            if self.early is not None:
+                early, self.early = self.early, None
+                self.on_cdc(<const unsigned char *>PyBytes_AS_STRING(early), CDC_BYTES)
+            if self.closed and not self.qp.failed:
+                self.shut_down(SENDING_DONE | CLOSED | ABNORMAL_CLOSE)
+        if self.failure is None and (self.qp.failed or not self.peer_gone):
+            self.failure = reason
+        self.wake_readers()
+        self.wake_writers()
+        self.finish_if_done()
+
+    # ---- leaving RDMA (carry.py)
+
+    cdef bint may_leave(self):
+        return (self.failure is None and self.cdc is not None and not self.finished and not self.peer_has(ABNORMAL_CLOSE)
+                and not self.cdc.local_state & ABNORMAL_CLOSE)
+
+    @property
+    def can_leave(self) -> bool:
+        """The stream is whole, so that another path can take it over."""
+        return self.may_leave() and self.onward is None
+
+    def leave(self, code, str text="") -> bool:
+        """Have the stream leave RDMA and go on over its TCP connection; whether that has begun."""
+        return self._own is not None and self._own.leave(code, text)
+
+    def stop_sending(self) -> None:
+        """Send no more by RDMA. When all that was posted has completed, or the link has failed, ``own.settled()`` is called,
+        perhaps at once."""
+        self.leaving = True
+        self.last_told = False
+        if not self.qp.failed:
+            self.tell_peer(True)
+        else:
+            self.settle()
+
+    cdef int settle(self) except -1:
+        if self.frozen:
+            return 0
+        if not self.qp.failed:
+            if not self.last_told:
+                return 0                        # in line for credit
+            if not self.last_message_delivered:
+                self.qp.wait_for_room(self)     # its completion brings us back through on_room()
+                return 0
+        self.frozen = True
+        self._own.settled()
+        return 0
+
+    def ledger(self) -> tuple[int, int, int, int, int, int, int, int]:
+        """Where the rings stand, in the order of ``proto.carry.Ledger``."""
+        cdef uint64_t placed = self.tx.prod
+        self.forget_kept()
+        if self.kept:
+            placed = self.kept[0][1]
+        elif self.mirror != NULL and self.qp.failed:
+            placed = self.tx.cons       # nobody knows which of the WRITEs arrived, but the mirror has them all
+        return (self.tx.prod, placed, self.tx.cons, self.rx.prod, self.rx.told, self.rx_size, self.cdc.local_state & 0xc0,
+                self.cdc.peer_state & 0xc0)
+
+    def unplaced(self, uint64_t start) -> bytes:
+        """The sent bytes from ``start`` on, which is not before what the ledger says is placed."""
+        cdef uint32_t n = <uint32_t>(self.tx.prod - start), offset, first
+        if n == 0:
+            return b""
+        if self.mirror != NULL:
+            offset = <uint32_t>(start & (self.tx_size - 1))
+            first = self.tx_size - offset
+            if first > n:
+                first = n
+            return (self.mirror + offset)[:first] + self.mirror[:n - first]
+        held = b"".join([piece for _, _, piece in self.kept])
+        return held[start - <uint64_t>self.kept[0][1]:]
+
+    def go_on(self, onward, uint64_t read_until, bint peer_closed) -> None:
+        """The stream leaves RDMA: what is in the ring up to ``read_until`` is read first, all else goes through ``onward``."""
+        self.rx.prod = read_until
+        self.onward = onward
+        self.kept = self.early = None
+        self.shut = self.shut or peer_closed
+        self.qp.unregister(self)
+        if self.closed:
+            onward.close()
+        else:
+            if self.eof_sent:
+                onward.send_eof()
+            onward.on_readable, onward.on_writable = self._on_readable, self._on_writable
+        self.wake_readers()
+        self.wake_writers()
+        if self.closed or self.rx.available() == 0:
+            self.end_on_link()
+
+    cdef int end_on_link(self) except -1:
+        """Nothing of the rings is used any more."""
+        if not self.finished:
+            self.finished = True
+            if self.on_finished is not None:
+                self.on_finished(self)
+        return 0
 
     @property
     def last_message_delivered(self) -> bool:
@@ -592,10 +814,10 @@ cdef class RingPipe(Connection):
         return self.last_told and <int>(self.qp.sq_retired - self.closing_position) >= 0
 
     cdef int finish_if_done(self) except -1:
-        if self.finished or not self.closed:
+        if self.finished or not self.closed or self.leaving:
             return 0
         if not self.qp.failed and self.cdc is not None:
-            if not self.peer_gone:
+            if not self.peer_gone and not self.alone:
                 return 0
             if not self.qp.failed and not self.last_message_delivered:
                 self.qp.wait_for_room(self)     # its completion brings us back through on_room()

@@ -4,8 +4,8 @@
 :class:`DatagramConnection`. One message sent is one message received, however the bytes travelled: on a ring
 (``_datagram.pyx``) or on a connection of the kernel (``records.py``).
 
-Waiting is done here, in the order of :mod:`aiordma.stream`: take what is there; poll for a moment if the
-engine's policy allows it; let the pipe call back; look once more; sleep.
+Waiting (``waiting.py``) follows the order of :mod:`aiordma.stream`: take what is there; poll for a moment if
+the engine's policy allows it; let the pipe call back; look once more; sleep.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import anyio.abc
-from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError, WouldBlock
+from anyio import BrokenResourceError, WouldBlock
 
 from . import negotiate, peers, wake
 from .attributes import RdmaAttribute, address_attributes, tls_attributes
@@ -24,6 +24,7 @@ from .listener import ConnectionListener, listening_sockets
 from .records import StreamDatagrams
 from .tcp import TcpPipe
 from .tls import TlsPipe
+from .waiting import BUSY, CLOSED, EOF_SENT, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from .config import Mode
     from .errors import FallbackReason
     from .stream import Buffer
-    from .wake.base import Waiter
 
 __all__ = [
     "DatagramConnection",
@@ -48,7 +48,7 @@ __all__ = [
 T = TypeVar("T")
 
 #: ``clc.Proposal.kind`` of these connections.
-_KIND = 1
+DATAGRAMS = 1
 
 
 class MessagePipe(Protocol):
@@ -90,14 +90,11 @@ class DatagramStatistics(NamedTuple):
     times_blocked: int
 
 
-# Why a direction cannot be used now. None means that it can.
-_BUSY, _EOF_SENT, _CLOSED = 1, 2, 3
-
 #: Messages that count as one operation of a share in the batch forms.
 _BATCH_SHARE = 16
 
 
-class DatagramConnection(anyio.abc.ObjectStream[bytes]):
+class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
     """Messages to and from one peer: boundaries kept, none lost, in order (:attr:`path` tells how they go).
 
     Made by :func:`connect_datagram` and :class:`DatagramListener`. Belongs to the event loop it was made in.
@@ -116,16 +113,11 @@ class DatagramConnection(anyio.abc.ObjectStream[bytes]):
         fallback_reason: FallbackReason | None = None,
         tls: SSLObject | None = None,
     ) -> None:
+        super().__init__()
         self._pipe = pipe
+        # Bound once: on the way of a small message every hundred nanoseconds count.
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
-        self._waker = wake.current()
-        self._full_checkpoints = self._waker.name == "trio"
-        self._polls = pipe.path != "tcp"
-        self._send_guard: int | None = None
-        self._receive_guard: int | None = None
-        self._send_waiter: Waiter | None = None
-        self._receive_waiter: Waiter | None = None
         self._local_address = local_address
         self._remote_address = remote_address
         self._fallback_reason = fallback_reason
@@ -148,46 +140,12 @@ class DatagramConnection(anyio.abc.ObjectStream[bytes]):
             if self._try_send(item):
                 waker.share -= 1
                 return
-            await self._send_when_room(item, True)
+            await self._send_later(item, True)
         else:
-            await self._send_when_room(item, False)
+            await self._send_later(item, False)
 
-    async def _send_when_room(self, item: Buffer, begun: bool) -> None:
-        if self._send_guard is not None:
-            raise self._refusal(self._send_guard, "sending to")
-        self._send_guard = _BUSY
-        try:
-            waker, pipe = self._waker, self._pipe
-            waited = False
-            if begun or not await self._begin_sending(item):
-                size = memoryview(item).nbytes
-                while True:
-                    if self._polls and pipe.spin_writable(size):
-                        if waker.share_overdue():
-                            await waker.checkpoint()
-                        if pipe.try_send(item):
-                            break
-                    waiter = self._send_waiter
-                    if waiter is None:
-                        waiter = self._send_waiter = waker.new_waiter()
-                        pipe.on_writable = waiter.set
-                    else:
-                        waiter.clear()
-                    if pipe.try_send(item):
-                        break
-                    await waiter.wait()
-                    waited = True
-                    waker.renew_share()
-                    if pipe.try_send(item):
-                        break
-            await self._end(waited)
-        finally:
-            if self._send_guard is _BUSY:
-                self._send_guard = None
-
-    async def _begin_sending(self, item: Buffer) -> bool:
-        await self._begin()
-        return self._pipe.try_send(item)
+    async def _send_later(self, item: Buffer, begun: bool) -> None:
+        await self._send_when_room(lambda: self._pipe.try_send(item), memoryview(item).nbytes, begun)
 
     def send_nowait(self, item: Buffer) -> None:
         """Send one message now. Never yields to the event loop.
@@ -215,7 +173,7 @@ class DatagramConnection(anyio.abc.ObjectStream[bytes]):
             sent += placed
             waker.share -= 1 + placed // _BATCH_SHARE
             if not placed:
-                await self._send_when_room(items[sent], True)
+                await self._send_later(items[sent], True)
                 sent += 1
             elif waker.share <= 0 and sent < total:
                 await waker.checkpoint()
@@ -223,14 +181,14 @@ class DatagramConnection(anyio.abc.ObjectStream[bytes]):
 
     async def send_eof(self) -> None:
         """Tell the peer that nothing more will be sent; receiving goes on. Idempotent."""
-        if self._send_guard is not None and self._send_guard is not _EOF_SENT:
+        if self._send_guard is not None and self._send_guard is not EOF_SENT:
             raise self._refusal(self._send_guard, "sending to")
         await self._waker.checkpoint()
         if self._send_guard is None:
             if self._pipe.error is not None:
                 raise BrokenResourceError from self._pipe.error
             self._pipe.send_eof()
-            self._send_guard = _EOF_SENT
+            self._send_guard = EOF_SENT
 
     # -- receiving
 
@@ -299,41 +257,6 @@ class DatagramConnection(anyio.abc.ObjectStream[bytes]):
         """
         return MessageLoan(self, await self._receive_when_there(self._pipe.peek, False))
 
-    async def _receive_when_there(self, take: Callable[[], T | None], looked: bool) -> T:
-        """What ``take()`` gives, as soon as it gives something.
-
-        :param looked: the operation has begun, and a first look found nothing.
-        """
-        if self._receive_guard is not None:
-            raise self._refusal(self._receive_guard, "receiving from")
-        self._receive_guard = _BUSY
-        try:
-            taken = None
-            if not looked:
-                await self._begin()
-                taken = take()
-            if taken is None and self._polls and self._pipe.spin_readable():
-                if self._waker.share_overdue():
-                    await self._waker.checkpoint()
-                taken = take()
-            waited = False
-            if taken is None:
-                waiter = self._receive_waiter
-                if waiter is None:
-                    waiter = self._receive_waiter = self._waker.new_waiter()
-                    self._pipe.on_readable = waiter.set
-                else:
-                    waiter.clear()
-                while (taken := take()) is None:
-                    await waiter.wait()
-                    waited = True
-                    self._waker.renew_share()
-            await self._end(waited)
-            return taken
-        finally:
-            if self._receive_guard is _BUSY:
-                self._receive_guard = None
-
     # -- the end
 
     async def aclose(self) -> None:
@@ -342,16 +265,14 @@ class DatagramConnection(anyio.abc.ObjectStream[bytes]):
         Does not wait for the peer. In a cancelled scope (``anyio.aclose_forcefully``) the connection is
         aborted instead: the peer gets an error. Tasks that wait in it get ``ClosedResourceError``.
         """
-        if self._receive_guard is not _CLOSED:
+        if self._receive_guard is not CLOSED:
             cancelled = self._waker.cancel_requested()
-            self._send_guard = self._receive_guard = _CLOSED
+            self._send_guard = self._receive_guard = CLOSED
             if cancelled:
                 self._pipe.abort()
             else:
                 self._pipe.close()
-            for waiter in (self._send_waiter, self._receive_waiter):
-                if waiter is not None:
-                    waiter.set()
+            self._wake_all()
         await self._waker.checkpoint()
 
     # -- what it is
@@ -394,32 +315,23 @@ class DatagramConnection(anyio.abc.ObjectStream[bytes]):
         return DatagramStatistics(pipe.messages_sent, pipe.messages_received, pipe.times_blocked)
 
     def __repr__(self) -> str:
-        state = " closed" if self._receive_guard is _CLOSED else ""
+        state = " closed" if self._receive_guard is CLOSED else ""
         (host, port), (peer, peer_port) = self._local_address, self._remote_address
         return f"<DatagramConnection {self.path} {host}:{port} - {peer}:{peer_port}{state}>"
 
-    # -- inside
+    # -- what there is to wait for
 
-    async def _begin(self) -> None:
-        """The checkpoint before an operation takes or places anything."""
-        if self._full_checkpoints or self._waker.share > 0:
-            await self._waker.cancel_check()
-        else:
-            await self._waker.checkpoint()
+    def _spin_readable(self) -> bool:
+        return self._pipe.spin_readable()
 
-    async def _end(self, waited: bool) -> None:
-        """Behind an operation that went the slow way: what it took or placed must not be lost."""
-        if not self._full_checkpoints:
-            self._waker.share -= 1
-        elif not waited:
-            await self._waker.shielded_yield()
+    def _spin_writable(self, size: int) -> bool:
+        return self._pipe.spin_writable(size)
 
-    def _refusal(self, guard: int, action: str) -> Exception:
-        if guard is _BUSY:
-            return BusyResourceError(action)
-        return ClosedResourceError(
-            "this connection is closed" if guard is _CLOSED else "send_eof() was called"
-        )
+    def _call_when_readable(self, callback: Callable[[], None]) -> None:
+        self._pipe.on_readable = callback
+
+    def _call_when_writable(self, callback: Callable[[], None]) -> None:
+        self._pipe.on_writable = callback
 
 
 #: Messages handed to the pipe in one go: a long list must not hold up the loop.
@@ -434,7 +346,7 @@ class MessageLoan:
     def __init__(self, connection: DatagramConnection, view: memoryview) -> None:
         self._connection = connection
         self._view = view
-        connection._receive_guard = _BUSY
+        connection._receive_guard = BUSY
 
     def __enter__(self) -> memoryview:
         return self._view
@@ -443,7 +355,7 @@ class MessageLoan:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         connection = self._connection
-        if connection._receive_guard is _BUSY:  # otherwise the connection was closed inside the block
+        if connection._receive_guard is BUSY:  # otherwise the connection was closed inside the block
             connection._receive_guard = None
             connection._pipe.discard()
         # Whoever kept the view gets a ValueError from it, not other people's bytes.
@@ -548,7 +460,7 @@ async def open_message_pipe(
             rdma_outside_tls=rdma_outside_tls,
         )
     outcome = await negotiate.client(
-        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=_KIND
+        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=DATAGRAMS
     )
     pipe = await message_pipe_of(outcome, config)
     peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
@@ -561,7 +473,7 @@ class DatagramListener(ConnectionListener[DatagramConnection]):
     A client that does not speak datagrams is turned away; nobody else waits for it.
     """
 
-    kind = _KIND
+    kind = DATAGRAMS
 
     async def _make(self, outcome: negotiate.Outcome) -> DatagramConnection:
         return _connection(await message_pipe_of(outcome, self._config), outcome)

@@ -18,17 +18,23 @@ from typing import TYPE_CHECKING, Any
 from . import faults, wake
 from ._cq import CompletionQueue as Poller
 from .config import Config
-from .errors import Code, LinkError, NegotiationError, VerbsError
+from .errors import Code, NegotiationError, VerbsError
 from .link import LinkParts
 from .offer import ClientOffer, ServerOffer
+from .tickets import Holder, Issuer, Service
 from .verbs.backend import open_backend
 from .verbs.cq import CompletionQueue
 from .verbs.events import AsyncEvents, DeviceEvent
 from .verbs.memory import MemoryLimitError, MemoryPool
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from ._ring import RingPipe
+    from .attributes import Address
     from .linkgroup import LinkGroup
-    from .proto.clc import Proposal
+    from .proto.clc import Claim, Proposal
     from .wake.base import Handle, Waker
 
 logger = logging.getLogger("aiordma.link")
@@ -64,6 +70,11 @@ class Engine:
         #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
         self.groups: dict[tuple[bytes, str], LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
+        #: Listeners that hand out tickets, by number.
+        self.services: dict[int, Service] = {}
+        #: Servers that have given us some: address -> link group and number of the listener there.
+        self.open_to: dict[str, tuple[LinkGroup, int]] = {}
+        self._service_number = 0
         self.closed = False
         self._parked: list[LinkParts] = []
         self._timer: Handle | None = None
@@ -75,7 +86,8 @@ class Engine:
         except BaseException:
             self.backend.close()
             raise
-        self.links_limit = self.cq.depth // (config.window + config.recv_reserve + 32)
+        self._link_completions = config.window + config.recv_reserve + 32
+        self.links_limit = self.cq.depth // self._link_completions
         self.pool = MemoryPool(slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes)
         self.poller = Poller(
             self.cq.cq_pointer,
@@ -90,7 +102,7 @@ class Engine:
         )
         self._async_events = AsyncEvents(self.backend)
         waker.watch_fd(self.cq.fd, self.poller.on_readable)
-        waker.watch_fd(self._async_events.fd, self._on_async_events)
+        waker.watch_fd(self._async_events.fd, self.read_events)
         self.poller.begin()
         waker.at_loop_end(self.close)
         self._tick_soon()
@@ -102,8 +114,26 @@ class Engine:
             raise NegotiationError(Code.LIMIT_REACHED, f"{self.links_limit} links on one event loop")
         return self._parked.pop() if self._parked else LinkParts(self)
 
+    def reserve_completions(self, count: int) -> int:
+        """Room in the completion queue for a queue pair that is no link's; give the result to
+        :meth:`return_completions`.
+
+        :raises NegotiationError: there is not enough.
+        """
+        links = -(-count // self._link_completions)
+        if self.links_limit - links < len(self.all_groups):
+            raise NegotiationError(Code.LIMIT_REACHED, "the completion queue of this event loop is full")
+        self.links_limit -= links
+        return links
+
+    def return_completions(self, links: int) -> None:
+        """Give the room back."""
+        self.links_limit += links
+
     def give_parts(self, parts: LinkParts, *, reusable: bool) -> None:
         if reusable and not self.closed and len(self._parked) < self.config.qp_cache:
+            # The QP keeps its number: an event of its old life must not be taken for one of the next.
+            self.read_events()
             self._parked.append(parts)
         else:
             parts.close()
@@ -118,13 +148,60 @@ class Engine:
         self._check()
         return ClientOffer(self, kind)
 
-    async def answer(self, proposal: Proposal, peer: str = "") -> ServerOffer:
-        """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``."""
+    def open_at_once(self, sock: socket.socket, peer: str) -> RingPipe | None:
+        """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
+
+        None: it must be negotiated in full, on this TCP connection.
+        """
+        group, service = self.open_to.get(peer, (None, 0))
+        if group is None or self.closed or not isinstance(group.tickets, Holder):
+            return None
+        return group.tickets.open(service, sock)
+
+    def open_service(self, has_room: Callable[[], bool]) -> Service | None:
+        """Server: let a listener hand out tickets; None when the settings say that there are none.
+
+        :param has_room: whether the listener would take one more connection now.
+        """
+        if not self.config.tickets or self.closed:
+            return None
+        while True:
+            self._service_number = self._service_number % 0xFFFF + 1
+            if self._service_number not in self.services:
+                break
+        service = self.services[self._service_number] = Service(self, self._service_number, has_room)
+        return service
+
+    def claim(self, claim: Claim, service: Service | None) -> RingPipe:
+        """Server: the connection of a Claim that came on a TCP connection of ``service``.
+
+        :raises NegotiationError: decline with its ``code``.
+        """
+        self._check()
+        # What the client said on the link before it claimed comes first.
+        self.poller.drain()
+        group = self.groups.get((claim.engine_id, "server"))
+        if group is None or not isinstance(group.tickets, Issuer):
+            raise NegotiationError(Code.TICKET_UNKNOWN)
+        return group.tickets.claim(claim, service)
+
+    async def answer(
+        self,
+        proposal: Proposal,
+        peer: str = "",
+        service: Service | None = None,
+        local: Address | None = None,
+    ) -> ServerOffer:
+        """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``.
+
+        :param service: the listener it came to, if that hands out tickets; ``local`` is then the server's
+            address of the connection.
+        """
         self._check()
         if not proposal.is_aiordma:
             raise NegotiationError(Code.MODE_MISMATCH, "the proposal does not come from aiordma")
         self.check_reachable(proposal.host_id)
-        offer = ServerOffer(self, proposal, peer)
+        offer = ServerOffer(self, proposal, peer, service, local)
         try:
             await offer.prepare()
         except MemoryLimitError as error:
@@ -157,7 +234,8 @@ class Engine:
 
     # ---- what the device says by itself: a QP or port that failed without a completion
 
-    def _on_async_events(self) -> None:
+    def read_events(self) -> None:
+        """Look at what the device has to say."""
         for event in self._async_events.read():
             logger.log(
                 logging.WARNING if event.is_fatal else logging.DEBUG, "%s: %s", self.backend.name, event
@@ -165,7 +243,7 @@ class Engine:
             if event.is_fatal:
                 for group in list(self.all_groups):
                     if self._concerns(event, group):
-                        group.link.queue_pair.break_link(LinkError(str(event), group.peer))
+                        group.link.device_event(event)
 
     @staticmethod
     def _concerns(event: DeviceEvent, group: LinkGroup) -> bool:
@@ -183,7 +261,7 @@ class Engine:
         now = self.waker.now()
         for group in list(self.all_groups):
             group.link.look(now)
-            group.look()
+            group.look(now)
         self.retire_idle(now)
         if now >= self._trim_at:
             # What was idle the last time and still is, goes back to the system.
@@ -228,7 +306,7 @@ class Engine:
         poller = self.poller
         return {
             "device": self.backend.name,
-            "links": [group.link.statistics() for group in self.all_groups],
+            "links": [group.statistics() for group in self.all_groups],
             "memory": self.pool.statistics()._asdict(),
             "parked_qps": len(self._parked),
             "completions": poller.completions,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ._filter import LinkFilter
     from .engine import Engine
+    from .verbs.events import DeviceEvent
     from .verbs.memory import Arena, Block
     from .wake.base import Handle
 
@@ -121,6 +122,7 @@ class Link:
     :param side: our part: "client" or "server".
     :param on_failed: called once with the reason.
     :param in_use: whether anybody would miss it.
+    :param on_ticket: called with messages about tickets; raises RemoteProtocolError for wrong ones.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Link:
         side: str,
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
+        on_ticket: Callable[[llc.Ticket | llc.TicketBack], None],
     ) -> None:
         self.engine, self.parts, self.peer, self.side = engine, parts, peer, side
         self.state = LinkState.SETTING_UP
@@ -143,6 +146,7 @@ class Link:
         )
         self._on_failed = on_failed
         self._in_use = in_use
+        self._on_ticket = on_ticket
         self._confirmed = engine.waker.new_waiter()
         self._response: llc.ConfirmLink | None = None
         parts.qp.to_init()
@@ -162,6 +166,7 @@ class Link:
             sq_depth=parts.send_depth,
             max_inline=parts.qp.size.inline_bytes or 0,
             with_imm=not engine.backend.is_iwarp,
+            astray=parts.qp.astray,
         )
         self.filter: LinkFilter | None = None
         faults.watch(self)
@@ -237,8 +242,27 @@ class Link:
                     )
                 text = f"the peer closed the link (reason 0x{message.reason:08x})"
                 self.queue_pair.break_link(LinkError(text, self.peer))
+            case llc.Ticket() | llc.TicketBack():
+                try:
+                    self._on_ticket(message)
+                except RemoteProtocolError as error:
+                    self.queue_pair.break_link(error)
             case _:
                 logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
+
+    def device_event(self, event: DeviceEvent) -> None:
+        """The device says that the QP, its port or itself can no longer be used."""
+        if event.is_violation:
+            self.failure = RemoteProtocolError(f"the peer broke the rules of RDMA ({event})")
+            self.queue_pair.break_link(self.failure)
+        else:
+            self.queue_pair.break_link(LinkError(str(event), self.peer))
+
+    def explain(self, reason: BaseException) -> BaseException:
+        """Why the link fails, if the device knows it better: a QP that it stopped because the peer broke the
+        rules looks, from its completions, like one whose peer is gone."""
+        self.engine.read_events()
+        return self.failure or reason
 
     def on_failed(self, reason: BaseException) -> None:
         if self.state in (LinkState.FAILED, LinkState.CLOSED):
@@ -290,6 +314,11 @@ class Link:
         self._keepalive.suspect()
         self.look(self.engine.waker.now())
 
+    def lost_by_peer(self) -> None:
+        """The peer says that its end has failed: so this end knows, before it has anything to send."""
+        if self.state is LinkState.ACTIVE:
+            self.queue_pair.break_link(LinkError("the peer has lost its end of the link", self.peer))
+
     # ---- end
 
     def say_goodbye(self) -> None:
@@ -312,7 +341,6 @@ class Link:
             "state": self.state.value,
             "qp_num": qp.qp_num,
             "peer_qp_num": self.peer_qpn,
-            "connections": qp.connection_count,
             "messages_sent": qp.messages_sent,
             "messages_received": qp.messages_received,
             "nops_sent": qp.nops_sent,

@@ -7,22 +7,28 @@ and is never recycled to another group, so the rkeys in a peer's hands open noth
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
-import socket
 from typing import TYPE_CHECKING, Any
 
 from ._channel import MessageChannel
 from ._ring import RingPipe
+from .carry import Carry, may_carry
 from .errors import Code, LinkError, NegotiationError
+from .framed import PEER_DIED
 from .link import Link, LinkState
 from .messagememory import MessageMemory
+from .proto.carry import MAGIC, MESSAGE_BYTES, Refuse
 from .proto.clc import Kind
 from .proto.message import SLOT_EXTRA_BYTES
+from .road import lost_because
+from .tickets import Holder, Issuer
 from .verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .road import Carrier
+    from .tickets import Opening
     from .verbs.memory import Arena, Block
 
 logger = logging.getLogger("aiordma.link")
@@ -41,11 +47,15 @@ class LinkGroup:
         self.idle_since = engine.waker.now()
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
+        #: Rings handed out in advance, at either end.
+        self.tickets = Holder(self) if key[1] == "client" else Issuer(self)
         self._closed = False
         self._retired_at: float | None = None
         parts = engine.take_parts()
         try:
-            self.link = Link(engine, parts, peer, key[1], self._on_link_failed, self._in_use)
+            self.link = Link(
+                engine, parts, peer, key[1], self._on_link_failed, self._in_use, self.tickets.on_message
+            )
         except BaseException:
             parts.close()
             raise
@@ -78,14 +88,27 @@ class LinkGroup:
             self._page = self.rings.allocate(4096)
         return self._page
 
-    def look(self) -> None:
+    def free_page(self) -> None:
+        if self._page is not None:
+            self._page.free(0)
+            self._page = None
+
+    def look(self, now: float) -> None:
         """The engine's timer comes by."""
+        self.tickets.look(now)
         if self._messages is not None:
             self._messages.look()
+            for member in list(self.members):
+                member.look(now)
 
     @property
     def setting_up(self) -> bool:
         return self.link.state is LinkState.SETTING_UP
+
+    @property
+    def streams_go_on(self) -> bool:
+        """Whether streams may outlive the link: it was not this side that wanted the end."""
+        return not self._closed and not self.engine.closed and self.engine.config.carry_timeout_ms > 0
 
     def _in_use(self) -> bool:
         return any(not (member.pipe.is_closed or member.pipe.peer_gone) for member in self.members)
@@ -106,7 +129,17 @@ class LinkGroup:
 
     def join(self, kind: int = 0) -> Member:
         """What one more connection needs (``Proposal.kind``). :raises MemoryLimitError: no memory."""
-        return ChannelMember(self) if kind == Kind.CALLS else Member(self)
+        member = ChannelMember(self) if kind == Kind.CALLS else Member(self)
+        self.enter(member)
+        return member
+
+    def prepare(self) -> Member:
+        """As :meth:`join`, for a stream that the peer may begin later: it is not counted yet."""
+        return Member(self)
+
+    def enter(self, member: Member) -> None:
+        """Count a connection from now on."""
+        self.members.add(member)
 
     def left(self, member: Member) -> None:
         self.members.discard(member)
@@ -118,6 +151,7 @@ class LinkGroup:
     def _on_link_failed(self, reason: BaseException) -> None:
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
+        self.tickets.drop()
         self.settled()
         if not self.members:
             self.close()
@@ -127,6 +161,7 @@ class LinkGroup:
         when the peer has had time to; until then the message is under way and the QP must stay."""
         if self.active and not self.members and self._retired_at is None:
             self._retired_at = now
+            self.tickets.drop()
             if self.engine.groups.get(self.key) is self:
                 del self.engine.groups[self.key]
             self.link.say_goodbye()
@@ -134,6 +169,14 @@ class LinkGroup:
     def may_close_at(self, now: float) -> bool:
         """It was retired, and the peer did not answer."""
         return self._retired_at is not None and now - self._retired_at >= _GOODBYE_SECONDS
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            **self.link.statistics(),
+            "connections": len(self.members),
+            "tickets": len(self.tickets),
+            "ticket_ring_bytes": self.tickets.ring_bytes,
+        }
 
     def close(self) -> None:
         """Take the link down. Members that are left are broken first."""
@@ -151,8 +194,7 @@ class LinkGroup:
         self.settled()
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
         reusable = parts.silence()
-        if self._page is not None:
-            self._page.free(0)
+        self.free_page()
         if self._messages is not None:
             self._messages.close()
         self.rings.close()
@@ -166,10 +208,13 @@ class Member:
 
     def __init__(self, group: LinkGroup) -> None:
         self.group = group
-        self.sock: socket.socket | None = None
+        #: The TCP connection while nothing happens on it, then what takes the stream there.
+        self.carrier: Carrier | None = None
+        self.carry: Carry | None = None
+        #: It was begun with a ticket.
+        self.opening: Opening | None = None
         self._open()
         self.pipe.on_finished = self._on_finished
-        group.members.add(self)
 
     def _open(self) -> None:
         group, config = self.group, self.group.engine.config
@@ -199,7 +244,8 @@ class Member:
     def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
         """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
         queue_pair = self.group.link.queue_pair
-        if queue_pair.max_inline < min(self.group.engine.config.fragment_bytes, ring_bytes):
+        inline = min(self.group.engine.config.fragment_bytes, ring_bytes)
+        if queue_pair.max_inline < inline or not queue_pair.counts_astray:
             local = self.group.link.parts.local
             assert local is not None
             self.mirror = local.allocate(ring_bytes)
@@ -208,37 +254,100 @@ class Member:
         self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
         return self.pipe
 
-    # ---- the TCP connection stays open: liveness, and the order of the end
+    def look(self, now: float) -> None:
+        """The engine's timer comes by."""
 
-    def attach_tcp(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+    # ---- the TCP connection stays open: liveness, the order of the end, and the way on when RDMA breaks
+
+    def attach_tcp(self, carrier: Carrier) -> None:
         if self.pipe.is_finished:
-            sock.close()
+            carrier.close()
             return
-        self.sock = sock
-        self.group.engine.waker.watch_fd(sock.fileno(), self._on_tcp)
+        self.carrier = carrier
+        self.group.engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
 
     def _on_tcp(self) -> None:
-        sock = self.sock
-        if sock is None:
+        carrier = self.carrier
+        if carrier is None:
             return
         try:
-            data = sock.recv(4096)
+            # Never more than a message: what follows one is the stream's.
+            data = carrier.recv(MESSAGE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._tcp_lost(
-                f"the TCP connection to the peer broke ({errno.errorcode.get(error.errno or 0, error)})"
-            )
+            self.lose_tcp(lost_because(error))
             return
-        if data:
-            # Nothing but the negotiation ever travels here; bytes now mean that somebody else writes into
-            # this connection.
-            self._tcp_lost(f"{len(data)} unexpected bytes on the TCP connection beside the RDMA stream")
-        else:
-            self._tcp_lost("the peer's process has ended or closed the TCP connection")
+        if not data:
+            self.lose_tcp(PEER_DIED)
+            return
+        if self.opening is not None and not self.opening.bound and data[:1] != MAGIC[:1]:
+            self.lose_tcp(self.opening.explain(data))
+            return
+        # The peer leaves RDMA, or somebody else writes into this connection. Its last messages on the link
+        # were delivered before this was sent, but may not have been polled yet.
+        self.group.engine.poller.drain()
+        if self.carry is not None:
+            self.carry.heard(data)  # it turned out that the link has failed here as well
+            return
+        if self.carrier is None:
+            return  # one of them was the end
+        # With a ticket, this may be the first that is heard of the server at all.
+        if not self.whole:
+            self._refuse(carrier, data)
+            return
+        self._begin_carry().heard(data)
 
-    def _tcp_lost(self, reason: str) -> None:
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            carrier.send(Refuse(self.pipe.peer_token, Code.LINK_LOST).encode())
+        self._drop_tcp()
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is wrong with the connection, so that it can go on over TCP if the peer leaves RDMA."""
+        return bool(self.pipe.can_leave)
+
+    @property
+    def _peer_takes_part(self) -> bool:
+        return self.opening is None or self.opening.bound
+
+    def _begin_carry(self) -> Carry:
+        carrier, self.carrier = self.carrier, None
+        assert carrier is not None
+        engine = self.group.engine
+        engine.waker.unwatch_fd(carrier.fileno())
+        self.carry = Carry(self.pipe, carrier, engine, self.group.peer, self.group.link.lost_by_peer)
+        return self.carry
+
+    def leave(self, code: Code, text: str) -> bool:
+        """Take the stream from RDMA to its TCP connection; whether that has begun."""
+        if self.carrier is None or not self.whole or not self._peer_takes_part:
+            return False
+        self._begin_carry().leave(code, text)
+        return True
+
+    def carry_on(self, reason: BaseException) -> bool:
+        """The link has failed; whether the stream may outlive it."""
+        if self.carrier is None or not self._peer_takes_part:
+            return False
+        if not self.group.streams_go_on or not may_carry(reason):
+            return False
+        self._begin_carry().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
+        return True
+
+    def settled(self) -> None:
+        """The pipe has stopped sending for good."""
+        assert self.carry is not None
+        self.carry.settled()
+
+    def stop_carrying(self) -> None:
+        """The stream is aborted on its way."""
+        if self.carry is not None:
+            self.carry.stop()
+
+    def lose_tcp(self, reason: str) -> None:
+        """The TCP connection ends, and the stream with it unless the peer has finished."""
         engine = self.group.engine
         self._drop_tcp()
         # The peer's last messages were delivered before it closed the TCP connection, but may not have been
@@ -247,12 +356,14 @@ class Member:
         if not self.pipe.peer_gone:
             self.pipe.break_with(LinkError(reason, self.group.peer))
             self.group.link.suspect()
+        if self.opening is not None:
+            self.opening.tcp_lost()
 
     def _drop_tcp(self) -> None:
-        sock, self.sock = self.sock, None
-        if sock is not None:
-            self.group.engine.waker.unwatch_fd(sock.fileno())
-            sock.close()
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            self.group.engine.waker.unwatch_fd(carrier.fileno())
+            carrier.close()
 
     # ---- end
 
@@ -260,12 +371,23 @@ class Member:
         self._drop_tcp()
         self._free()
         self.group.left(self)
+        if self.opening is not None:
+            self.opening.over()
 
     def _free(self) -> None:
         if not self.ring.freed:
-            self.ring.free(min(self.pipe.bytes_received + self.pipe.readable, self.ring.length))
+            used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
+            self.ring.free(used if self.carry is None else None)
             if self.mirror is not None:
                 self.mirror.free()
+
+    def withdraw(self, *, used: bool) -> None:
+        """Nobody will begin this connection (:meth:`LinkGroup.prepare`).
+
+        :param used: the peer may have written into the ring.
+        """
+        self.pipe.forget()
+        self.ring.free(None if used else 0)
 
     def discard(self) -> None:
         """The negotiation failed: nobody ever wrote to these rings, or the link goes with them."""
@@ -277,6 +399,8 @@ class Member:
 
 class ChannelMember(Member):
     """What one message channel holds: no rings, as its large messages are in the memory of the group."""
+
+    _aborting_since: float | None = None
 
     def _open(self) -> None:
         group, config = self.group, self.group.engine.config
@@ -318,5 +442,20 @@ class ChannelMember(Member):
         )
         return self.pipe
 
+    whole = False  # a channel breaks with its link: its users know what was answered and what was not
+
+    def look(self, now: float) -> None:
+        """A peer that does not answer an abort gets no memory kept for it."""
+        if self.pipe.is_aborting:
+            if self._aborting_since is None:
+                self._aborting_since = now
+            elif now - self._aborting_since >= self.group.engine.config.link_timeout_ms / 1000:
+                self.pipe.give_up()
+
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the message channel")
+
     def _free(self) -> None:
-        pass
+        others = self.group.members - {self}
+        if not any(isinstance(member, ChannelMember) for member in others):
+            self.group.free_page()

@@ -82,7 +82,12 @@ class ConnectionListener(anyio.abc.Listener[T]):
         max_negotiations: int,
         max_pending: int,
         tls: negotiate.Tls | None,
+        engine: negotiate.Engine | None = None,
     ) -> None:
+        """
+        :param engine: gives clients rings in advance (tickets): the connections carry byte streams outside
+            TLS, and no other process accepts any of them.
+        """
         self._sockets = list(sockets)
         self._config = config
         self._mode = mode
@@ -96,6 +101,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         self._accepting = False
         self._closed = False
         self._accepted = self._rdma = self._tcp = self._failed = self._negotiating = self._waiting = 0
+        self._service = None if engine is None else engine.open_service(self._has_room)
         self._accept_again()
 
     async def _make(self, outcome: negotiate.Outcome) -> T:
@@ -144,6 +150,8 @@ class ConnectionListener(anyio.abc.Listener[T]):
             self._stop_accepting()
             for sock in self._sockets:
                 sock.close()
+            if self._service is not None:
+                self._service.close()
             for job in self._jobs.values():
                 job.cancel()
             self._queue.close()
@@ -187,6 +195,9 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
     def _is_full(self) -> bool:
         return len(self._jobs) + self._waiting >= self._max_pending
+
+    def _has_room(self) -> bool:
+        return not self._is_full()
 
     def _accept_again(self) -> None:
         if not self._accepting and not self._closed and not self._is_full():
@@ -240,6 +251,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 may_use_rdma=may_use_rdma,
                 tls=self._tls,
                 kind=self.kind,
+                service=self._service,
             )
             made = await self._make(outcome)
             host = outcome.remote_address[0]
@@ -311,7 +323,7 @@ async def listen(
         sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
         for sock in sockets:
             stack.enter_context(sock)
-        await negotiate.warm_up(config, mode)
+        engine = await negotiate.warm_up(config, mode)
         stack.pop_all()
     tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
     return RdmaListener(
@@ -321,6 +333,8 @@ async def listen(
         max_negotiations=max_negotiations,
         max_pending=max_pending,
         tls=tls,
+        # Of processes that share a port, a connection may meet another than the one that gave the ticket.
+        engine=None if reuse_port or tls is not None else engine,
     )
 
 

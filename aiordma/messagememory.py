@@ -98,8 +98,10 @@ class MessageMemory:
             self._retry_soon()
 
     def _take_back(self) -> None:
+        self._busy, was_busy = True, self._busy
         while self._given:
             self._given.pop().free(0)
+        self._busy = was_busy
 
     def wait(self, channel: Waiting) -> None:
         """Have its ``on_memory()`` called when some memory has come back."""
@@ -112,6 +114,7 @@ class MessageMemory:
 
     def look(self) -> None:
         """Let those who wait try again: memory of others, or in other threads, may have come back unseen."""
+        self._take_back()
         waiting, self._waiting = self._waiting, []
         for channel in waiting:
             channel.on_memory()

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from . import peers
-from .dial import dial, resolve
+from . import peers, wake
+from .attributes import plain_address
+from .dial import dial, resolve, show
 from .errors import (
     Code,
     CompletionError,
@@ -27,7 +28,7 @@ from .errors import (
     VerbsError,
 )
 from .proto import clc
-from .proto.events import Accepted, Confirmed, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
+from .proto.events import Accepted, Claimed, Confirmed, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
 from .proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
 from .proto.proof import accept_proof
 from .tls import TlsLayer
@@ -35,11 +36,12 @@ from .wire import Carrier, Wire
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Container
 
     from .attributes import Address
     from .config import Config, Mode
     from .proto.events import Event
+    from .tickets import Service
 
 __all__ = [
     "ClientOffer",
@@ -79,7 +81,22 @@ class Engine(Protocol):
     """What the negotiation needs of ``engine.Engine``."""
 
     async def propose(self, kind: int = 0) -> ClientOffer: ...
-    async def answer(self, proposal: clc.Proposal, peer: str = "") -> ServerOffer: ...
+    async def answer(
+        self,
+        proposal: clc.Proposal,
+        peer: str = "",
+        service: Service | None = None,
+        local: Address | None = None,
+    ) -> ServerOffer: ...
+    def open_at_once(self, sock: socket.socket, peer: str) -> Any: ...
+    def open_service(self, has_room: Callable[[], bool]) -> Service | None: ...
+    def claim(self, claim: clc.Claim, service: Service | None) -> Any: ...
+    @property
+    def open_to(self) -> Container[str]: ...
+
+
+#: What opening a connection at once takes of an asyncio task's share of operations that do not wait.
+_OPEN_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +109,8 @@ class Tls:
     rdma_outside_tls: bool = False
     """The user agrees that payload goes by RDMA, which TLS does not cover; the negotiation always goes
     through TLS. Without that the stream stays on TCP, inside TLS."""
+    handshake_seconds: float | None = None
+    """Time for the TLS handshake; default: that for one message of the negotiation."""
 
     async def begin(self, sock: socket.socket, config: Config) -> TlsLayer:
         """TLS on ``sock``, which is closed if that fails.
@@ -102,7 +121,7 @@ class Tls:
             layer = TlsLayer(
                 sock, self.context, server_side=self.server_side, server_hostname=self.server_hostname
             )
-            await layer.handshake(config.negotiate_timeout_ms / 1000)
+            await layer.handshake(self.handshake_seconds or config.negotiate_timeout_ms / 1000)
         except BaseException:
             sock.close()
             raise
@@ -143,13 +162,14 @@ async def find_engine(config: Config) -> Engine:
     return await engine.current(config)
 
 
-async def warm_up(config: Config, mode: Mode | None) -> None:
+async def warm_up(config: Config, mode: Mode | None) -> Engine | None:
     """Make the engine before the first client comes: opening the device takes so long on a busy machine that
     an unknown client would take the listener for a plain one. A refusal is told to each client in its
     turn."""
     if (mode or config.mode) != "tcp":
         with contextlib.suppress(NegotiationError):
-            await find_engine(config)
+            return await find_engine(config)
+    return None
 
 
 # ---- client
@@ -193,9 +213,57 @@ async def client(
         if mode == "rdma":
             raise
         return _plain(await connect(), FallbackReason.of_error(error))
+    dialled: list[socket.socket] = []
+    if tls is None and not kind and any(show(sockaddr) in engine.open_to for _, sockaddr in addresses):
+        await _give_way()
+        sock = await dial(addresses, local_host)
+        outcome = _open_at_once(engine, sock)
+        if outcome is not None:
+            return outcome
+        dialled.append(sock)
+
+    async def connect_first() -> Carrier:
+        return dialled.pop() if dialled else await connect()
+
+    try:
+        return await _in_full(engine, connect_first, config, mode, (host, port, tls is not None), kind)
+    finally:
+        for sock in dialled:
+            sock.close()
+
+
+async def _give_way() -> None:
+    """The checkpoint of a connect that waits for nobody."""
+    waker = wake.current()
+    if waker.share > 0:
+        waker.share -= _OPEN_SHARE
+        await waker.cancel_check()
+    else:
+        await waker.checkpoint()
+
+
+def _open_at_once(engine: Engine, sock: socket.socket) -> Outcome | None:
+    """Begin a connection with a ticket of the server's; None, and the TCP connection as it was, without."""
+    try:
+        local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
+        pipe = engine.open_at_once(sock, show(remote))
+    except BaseException:
+        sock.close()
+        raise
+    return None if pipe is None else Outcome(pipe, sock, None, local, remote)
+
+
+async def _in_full(
+    engine: Engine,
+    connect: Callable[[], Awaitable[Carrier]],
+    config: Config,
+    mode: Mode,
+    peer: tuple[str, int, bool],
+    kind: int,
+) -> Outcome:
+    """Ask the peer, and wait for its answer."""
     if mode == "rdma":
         return await _propose(engine, await connect(), config, mode, None, kind)
-    peer = (host, port, tls is not None)
     async with contextlib.nullcontext() if peers.is_known(peer) else peers.ask_alone(peer):
         reason = peers.plain_reason(peer)
         if reason is not None:
@@ -262,7 +330,7 @@ async def _propose(
                     return _on_tcp(wire, _tcp_reason(event, refusal), mode)
                 elif isinstance(event, UseRdma):
                     wire.release()
-                    pipe.attach_tcp(wire.sock)
+                    pipe.attach_tcp(wire.tls or wire.sock)
                     return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
                 elif isinstance(event, PlainPeer):
                     raise _PlainPeer(event.text)
@@ -337,10 +405,12 @@ async def server(
     may_use_rdma: Callable[[], bool] = lambda: True,
     tls: Tls | None = None,
     kind: int = 0,
+    service: Service | None = None,
 ) -> Outcome:
     """Find out what the client of an accepted connection speaks, and agree on the path. Takes ``sock`` over.
 
     :param may_use_rdma: asked when a Proposal is there; False declines it: too much is going on already.
+    :param service: the listener, if it hands out tickets (``Engine.open_service``).
     :param tls: everything goes through TLS; a client that does not begin with TLS is turned away.
     :param kind: what the connections of this listener carry; a Proposal of another kind is turned away.
     :raises OSError: the connection broke.
@@ -381,12 +451,19 @@ async def server(
                                 Code.LIMIT_REACHED, "too many negotiations at the same time"
                             )
                         engine = await find_engine(config)
-                        offer = await engine.answer(event.proposal, wire.peer)
+                        offer = await engine.answer(event.proposal, wire.peer, service, wire.local)
                     except NegotiationError as error:
                         refusal = error
                         events = handshake.refuse(error.code, wire.now())
                     else:
                         events = handshake.ready(offer.accept, wire.now())
+                elif isinstance(event, Claimed):
+                    try:
+                        pipe = (await find_engine(config)).claim(event.claim, service)
+                    except NegotiationError as error:
+                        events = handshake.refuse(error.code, wire.now())
+                    else:
+                        events = handshake.established(wire.now())
                 elif isinstance(event, Confirmed):
                     assert offer is not None
                     work = functools.partial(offer.confirmed, event.confirm)
@@ -401,7 +478,7 @@ async def server(
                     return _on_tcp(wire, _tcp_reason(event, refusal), mode)
                 elif isinstance(event, UseRdma):
                     wire.release()
-                    pipe.attach_tcp(wire.sock)
+                    pipe.attach_tcp(wire.tls or wire.sock)
                     return Outcome(pipe, wire.sock, None, wire.local, wire.remote, wire.tls)
                 elif isinstance(event, Failed):
                     raise NegotiationError(event.code, event.text)

@@ -17,12 +17,15 @@ from .errors import Code, LinkError, NegotiationError, VerbsError
 from .linkgroup import LinkGroup, Member
 from .proto.clc import Accept, Confirm, Proposal
 from .proto.proof import accept_proof, confirm_proof, link_secret
+from .tickets import Holder, Issuer
 from .verbs.abi import Mtu
 from .verbs.memory import MemoryLimitError
 from .verbs.qp import QpAddress
 
 if TYPE_CHECKING:
+    from .attributes import Address
     from .engine import Engine
+    from .tickets import Service
 
 
 def _qp_address(answer: Accept | Confirm) -> QpAddress:
@@ -90,7 +93,12 @@ class _Offer:
         self._done = True
         if self.member is not None:
             self.member.discard()
-        if self.first_contact and self.group is not None and not self.group.active:
+        if self.group is None:
+            return
+        if not self.first_contact:
+            # Perhaps the peer knows nothing of this link any more: find out before the next one asks.
+            self.group.link.suspect()
+        elif not self.group.active:
             self.group.close()
 
 
@@ -99,6 +107,7 @@ class ClientOffer(_Offer):
         super().__init__(engine, kind)
         self.proposal = Proposal(
             kind=kind,
+            tickets=engine.config.tickets if not kind else 0,
             engine_id=engine.engine_id,
             nonce=secrets.token_bytes(16),
             host_id=engine.host_id,
@@ -140,6 +149,8 @@ class ClientOffer(_Offer):
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         except VerbsError as error:
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
+        if self.proposal.tickets and isinstance(self.group.tickets, Holder):
+            self.group.tickets.learn(accept, peer)
         proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, engine.engine_id, secret)
         confirm = Confirm(**self._answer_fields(), proof=proof)  # type: ignore[arg-type]
         if known is None:
@@ -174,9 +185,13 @@ class ClientOffer(_Offer):
 class ServerOffer(_Offer):
     accept: Accept
 
-    def __init__(self, engine: Engine, proposal: Proposal, peer: str) -> None:
+    def __init__(
+        self, engine: Engine, proposal: Proposal, peer: str, service: Service | None, local: Address | None
+    ) -> None:
         super().__init__(engine, proposal.kind)
         self._proposal, self._peer = proposal, peer
+        self._service = service if proposal.tickets and not proposal.kind else None
+        self._local = local
 
     async def prepare(self) -> None:
         """Find or make the link group, and the ring of this connection."""
@@ -196,8 +211,12 @@ class ServerOffer(_Offer):
         self.member = self.group.join(self.kind)
         self.accept = Accept(
             **self._answer_fields(),  # type: ignore[arg-type]
+            **self._service_fields(),  # type: ignore[arg-type]
             proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
         )
+
+    def _service_fields(self) -> dict[str, object]:
+        return {} if self._service is None or self._local is None else self._service.fields(self._local)
 
     async def confirmed(self, confirm: Confirm) -> Any:
         """The client has agreed: connect, and on first contact prove the link.
@@ -229,5 +248,8 @@ class ServerOffer(_Offer):
             except TimeoutError:
                 raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
             self.group.settled()
+        if self._service is not None and isinstance(self.group.tickets, Issuer):
+            self.group.tickets.limit = self._proposal.tickets
+            self.group.tickets.asked(self._service, first=self.first_contact)
         self._done = True
         return self.member.pipe

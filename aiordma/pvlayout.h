@@ -19,6 +19,7 @@ typedef struct { PV_CLOSABLE struct ibv_comp_channel *channel; } pv_CompChannel;
 typedef struct { PV_CLOSABLE struct ibv_cq *cq; } pv_CQ;
 typedef struct { PV_CLOSABLE struct ibv_qp *qp; } pv_QP;
 typedef struct { PV_CLOSABLE struct ibv_srq *srq; } pv_SRQ;
+typedef struct { PV_CLOSABLE struct ibv_ah *ah; } pv_AH;
 typedef struct { PV_CLOSABLE PyObject *pd; PyObject *cmid; struct ibv_mr *mr; } pv_MR;
 /* Not closable, so no vtable: the event itself follows the head. */
 typedef struct { PV_OBJECT struct ibv_async_event event; } pv_AsyncEvent;

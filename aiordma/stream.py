@@ -360,14 +360,14 @@ class RdmaStream(anyio.abc.ByteStream):
 
     @property
     def fallback_reason(self) -> FallbackReason | None:
-        """Why this stream runs on TCP; None on the RDMA path."""
-        return self._fallback_reason
+        """Why this stream runs on TCP, from the beginning or since it left RDMA; None on the RDMA path."""
+        return self._fallback_reason or getattr(self._pipe, "fallback_reason", None)
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         attributes = dict(address_attributes(self._local_address, self._remote_address))
         attributes[RdmaAttribute.path] = lambda: self._pipe.path
-        reason = self._fallback_reason
+        reason = self.fallback_reason
         if reason is not None:
             attributes[RdmaAttribute.fallback_reason] = lambda: reason
         tls = self._tls

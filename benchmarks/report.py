@@ -58,6 +58,10 @@ def markdown(results: dict[str, Any]) -> str:
         "64 B calls, one at a time, while four 1 MiB calls keep the same connection busy: microseconds, and"
         " the GB/s of the bulk calls meanwhile.\n",
         _beside_bulk(summary),
+        "## Datagrams\n",
+        "To one peer, sent as fast as it goes: how many arrive a second and, in brackets, how many do not;"
+        " then p50 / p99 of a round trip in microseconds.\n",
+        _datagrams(summary),
     ]
     if problems := summary.problems():
         parts += ["## Not measured\n", *(f"* {title}: {'; '.join(said)}" for title, said in problems.items())]
@@ -207,3 +211,17 @@ def _beside_bulk(summary: Summary) -> str:
         times = [_number(summary.value(peer, "calls_beside_bulk", key)) for key in keys]
         rows.append([summary.title(peer), *times, _number(rate, ".2f")])
     return _table(["", "p50", "p99", "longest", "bulk"], rows)
+
+
+def _datagrams(summary: Summary) -> str:
+    rows = []
+    for peer in _peers(summary, "datagrams"):
+        row = [summary.title(peer)]
+        for size in ("64", "1024"):
+            rate = summary.value(peer, "datagrams", size, "per_second")
+            lost = summary.value(peer, "datagrams", size, "lost_percent")
+            p50 = summary.value(peer, "datagrams", size, "p50_us")
+            p99 = summary.value(peer, "datagrams", size, "p99_us")
+            row += [f"{_number(rate, ',.0f')} ({_number(lost, '.0f')} %)", f"{_number(p50)} / {_number(p99)}"]
+        rows.append(row)
+    return _table(["", "64 B", "round trip", "1 KiB", "round trip"], rows)

@@ -26,6 +26,7 @@ WORKLOADS = (
     "calls",
     "call_streams",
     "calls_beside_bulk",
+    "datagrams",
 )
 # A peer that hangs is an error of its own, not the end of the run.
 PEER_SECONDS = 60.0

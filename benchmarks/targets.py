@@ -80,6 +80,7 @@ def verdicts(summary: Summary) -> Iterator[Verdict]:
     )
     yield from _memory(summary)
     yield from _calls(summary)
+    yield from _datagrams(summary)
 
 
 def _fallback(summary: Summary) -> Iterator[Verdict]:
@@ -129,3 +130,19 @@ def _calls(summary: Summary) -> Iterator[Verdict]:
     yield verdict("1 MiB echo", "rpc-bare", "grpc", "1048576", "p50_us", 8)
     yield verdict("64 B call, requests traced", "rpc-traced", "rpc-bare", "64", "p50_us", 0.95)
     yield verdict(f"{in_flight}, requests traced", "rpc-traced", "rpc-bare", "64", "per_second", 0.95)
+
+
+def _datagrams(summary: Summary) -> Iterator[Verdict]:
+    """What arrives a second, and that nothing is lost on the way; the best loop of ours counts."""
+    work = "64 B datagrams, connected"
+    loops = ("asyncio", "uvloop")
+    theirs, title = summary.value("udp-uvloop", "datagrams", "64", "per_second"), summary.title("udp-uvloop")
+    rates = [summary.value(f"datagrams-{loop}", "datagrams", "64", "per_second") for loop in loops]
+    best = max((rate for rate in rates if rate is not None), default=None)
+    yield _times(work, best, title, theirs, "/s", 5, "more")
+    lost = [summary.value(f"datagrams-{loop}", "datagrams", "64", "lost_percent") for loop in loops]
+    known = [value for value in lost if value is not None]
+    if known:
+        yield Verdict(f"{work}, lost", "", "none", f"{max(known):g} %", max(known) == 0)
+    else:
+        yield Verdict(f"{work}, lost", "", "none", "not measured", None)

@@ -1,5 +1,5 @@
 /* Address handles and the GRH of received datagrams. */
-#include "softdev.h"
+#include "engine.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -27,6 +27,15 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 		errno = valid ? ENOMEM : EINVAL;
 		return NULL;
 	}
+	soft->wire = soft_wire_wanted(ctx, attr);
+	const int error = soft->wire ? soft_wire_open() : 0;
+	if (error) {
+		free(soft);
+		errno = error;
+		return NULL;
+	}
+	if (soft->wire)
+		atomic_fetch_add(&soft_wire_users, 1);
 	soft->ah = (struct ibv_ah){ .context = pd->context, .pd = pd };
 	soft->attr = *attr;
 	soft_gid_get(ctx, attr->grh.sgid_index, &soft->sgid);
@@ -37,6 +46,8 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 int soft_destroy_ah(struct ibv_ah *ah)
 {
 	atomic_fetch_sub(&to_pd(ah->pd)->refs, 1);
+	if (to_ah(ah)->wire)
+		atomic_fetch_sub(&soft_wire_users, 1);
 	free(to_ah(ah));
 	return 0;
 }

@@ -9,6 +9,7 @@
 
 struct ibv_context;
 struct ibv_pd;
+struct ibv_qp;
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,8 +28,21 @@ void *aiordma_soft_alloc(struct ibv_pd *pd, size_t length);
 /* Gives the memory back. EBUSY while a memory region covers it, EINVAL when ptr/length are not of an alloc. */
 int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length);
 
+/*
+ * Where a QP counts the RDMA WRITEs that were posted and not carried out meanwhile: they wait, travel in pieces, failed or
+ * were flushed. A WRITE whose posting leaves the count as it was lies in the peer's memory, with all those before it;
+ * others do when they complete. To be read by the thread that posts. NULL when it is no QP of this device.
+ */
+const volatile uint64_t *aiordma_soft_astray(struct ibv_qp *qp);
+
 /* How many verbs calls went through this library: proof that it is in front of libibverbs. */
 uint64_t aiordma_soft_calls(void);
+
+/*
+ * How often a message for a QP of this process, or of one of its own, found no receive posted (a receiver-not-ready
+ * condition), retries included.
+ */
+uint64_t aiordma_soft_rnr(void);
 
 /*
  * Sets the faults that the device makes on purpose in this process, in the format of the environment variable

@@ -104,7 +104,7 @@ static void ask_attach(struct soft_qp *qp)
 	bool wanted;
 
 	soft_lock(&qp->sq_lock);
-	wanted = soft_receives(soft_state(qp)) && qp->remote && !qp->out;
+	wanted = soft_receives(soft_state(qp)) && qp->remote && !qp->wire && !qp->out;
 	if (wanted) {
 		msg.src_qpn = qp->qp.qp_num;
 		msg.dst_qpn = qp->attr.dest_qp_num;
@@ -193,7 +193,7 @@ static bool grant(struct soft_link *link, const struct soft_message *msg, int *e
 	if (!qp)
 		return false;
 	soft_lock(&qp->rq_lock);
-	ok = atomic_load(&qp->number) == msg->dst_qpn && soft_receives(soft_state(qp)) && qp->remote &&
+	ok = atomic_load(&qp->number) == msg->dst_qpn && soft_receives(soft_state(qp)) && qp->remote && !qp->wire &&
 	     qp->attr.dest_qp_num == msg->src_qpn && qp->qp.qp_type == msg->qp_type;
 	if (ok) {
 		soft_in_free(qp); /* the requester began anew */

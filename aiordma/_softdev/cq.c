@@ -90,6 +90,10 @@ static inline bool look(struct soft_cq *cq)
 		soft_cq_progress(cq);
 	else if (hot)
 		soft_cq_visit_hot(cq);
+	if (soft_unlikely(atomic_load_explicit(&soft_wire_users, memory_order_relaxed)) &&
+	    atomic_load_explicit(&cq->head, memory_order_relaxed) ==
+		    atomic_load_explicit(&cq->tail, memory_order_relaxed))
+		soft_wire_poll();
 	if (atomic_load_explicit(&cq->head, memory_order_relaxed) !=
 	    atomic_load_explicit(&cq->tail, memory_order_relaxed)) {
 		if (atomic_load_explicit(&cq->idle_since, memory_order_relaxed))
@@ -168,6 +172,8 @@ int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	soft_cq_progress(cq);
 	if (atomic_load(&cq->waiting))
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+	if (atomic_load_explicit(&soft_wire_users, memory_order_relaxed))
+		soft_wire_rewatch();
 	if (soft_fault(SOFT_FAULT_SPURIOUS))
 		soft_chan_wake(to_chan(ibcq->channel));
 	return 0;

@@ -308,6 +308,8 @@ void soft_sq_retire(struct soft_qp *qp, struct soft_after *after);
 void soft_sq_flush(struct soft_qp *qp);
 /* The deadline has come: takes sq_lock itself. */
 void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after);
+/* The caller's lists and inline bytes are his again when post_send returns: copies them. False: no memory. */
+bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe);
 /* Copies bytes [offset, offset + n) of the WR's payload out; false: a local key does not allow it. */
 bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, char *to, uint32_t n);
 /* Copies response bytes into the WR's buffers. */
@@ -315,6 +317,8 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 /* Absolute time at which a wait beginning now ends; 0 = never. */
 uint64_t soft_retry_deadline(const struct soft_qp *qp);
 uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
+/* For aiordma_soft_rnr(). */
+void soft_count_rnr(void);
 
 /* ---- rx.c: the responder's side, whoever runs it. rq_lock of the responder held. -------------------- */
 
@@ -358,6 +362,50 @@ enum { SOFT_UD_MTU = 4096 };
 enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 			   const char *payload);
 enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
+
+/* ---- wire_*.c: destinations on other hosts. More in wire.h. ------------------------------------------ */
+
+struct soft_wire;
+enum wire_mode { WIRE_OFF, WIRE_AUTO, WIRE_ONLY };
+enum wire_mode soft_wire_mode(void);
+/* Is this path the wire's? By the mode and whether the destination is on this host. */
+bool soft_wire_wanted(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
+/* Opens the sockets if they are not yet. 0 or errno. */
+int soft_wire_open(void);
+void soft_wire_close(void);
+void soft_wire_after_fork(void);
+
+/* QPs and address handles that lead to other hosts: while there are any, polls look at the sockets. */
+extern atomic_uint soft_wire_users;
+/* Looks for packets and deals with them. A poll of a CQ: gives way when somebody else is at it. */
+void soft_wire_poll(void);
+/* A poller goes to sleep: the progress thread is to be woken by packets again. */
+void soft_wire_rewatch(void);
+/* The progress thread: an epoll event of ours; it came; the timer went off. */
+bool soft_wire_is_socket(const void *what);
+void soft_wire_progress(void);
+void soft_wire_tick(void);
+
+/* The end of a QP that goes to RTR with these attributes. NULL: *err. No lock held. */
+struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err);
+void soft_wire_discard(struct soft_wire *wire);
+/* Path MTU that it uses. */
+enum ibv_mtu soft_wire_path_mtu(const struct soft_wire *wire);
+/* It went to RTS, for the first time or again. sq_lock held. */
+void soft_wire_rts(struct soft_qp *qp, bool first);
+/* Both locks held. */
+void soft_wire_join(struct soft_qp *qp, struct soft_wire *wire);
+void soft_wire_leave(struct soft_qp *qp);
+/* sq_lock held, all of them; the same as soft_out_run() and so on for lanes. */
+enum soft_run soft_wire_run(struct soft_qp *qp, struct soft_wqe *wqe);
+void soft_wire_push(struct soft_qp *qp);
+uint64_t soft_wire_issued(const struct soft_qp *qp);
+uint64_t soft_wire_acked(struct soft_qp *qp);
+void soft_wire_idle(struct soft_qp *qp);
+/* qp.wire_due_ns may have come. Takes the lock itself. */
+void soft_wire_timer(struct soft_qp *qp, struct soft_after *after);
+/* A datagram to another host. */
+void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload);
 
 /* ---- out.c, in.c ---------------------------------------------------------------------------------- */
 

@@ -47,12 +47,25 @@ static enum take corrupt(struct soft_qp *qp, struct soft_after *after)
 	return nak(qp, IBV_WC_REM_INV_REQ_ERR);
 }
 
+static _Atomic(uint64_t) rnr_count;
+
+void soft_count_rnr(void)
+{
+	atomic_fetch_add_explicit(&rnr_count, 1, memory_order_relaxed);
+}
+
+SOFT_EXPORT uint64_t aiordma_soft_rnr(void)
+{
+	return atomic_load_explicit(&rnr_count, memory_order_relaxed);
+}
+
 /* ---- SEND ------------------------------------------------------------------------------------------- */
 
 static enum take not_ready(struct soft_qp *qp)
 {
 	uint32_t retries = atomic_load_explicit(&qp->in->seg->rnr_retry, memory_order_relaxed);
 
+	soft_count_rnr();
 	if (retries == 7)
 		return STOP;
 	if (!retries || retries > 7) {

@@ -121,6 +121,7 @@ enum soft_run soft_local_run(struct soft_qp *qp, struct soft_wqe *wqe, struct so
 		soft_unlock(&b->rq_lock);
 		if (!reliable)
 			return SOFT_RUN_DONE;
+		soft_count_rnr();
 		if (!qp->attr.rnr_retry) {
 			wqe->status = IBV_WC_RNR_RETRY_EXC_ERR;
 			return SOFT_RUN_DONE;

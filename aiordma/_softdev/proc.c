@@ -153,6 +153,7 @@ static void atfork_child(void)
 		ops->post_srq_recv = dead_post_srq_recv;
 	}
 	soft_links_close_fds();
+	soft_wire_after_fork();
 	close_fd(&soft_proc.listen_fd);
 	close_fd(&soft_proc.kick_fd);
 	close_fd(&soft_proc.timer_fd);

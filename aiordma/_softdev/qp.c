@@ -276,6 +276,7 @@ void soft_qp_reset(struct soft_qp *qp)
 	qp->current = NULL;
 	atomic_store(&qp->starved, false);
 	qp->met = qp->remote = false;
+	soft_wire_leave(qp);
 	soft_ud_leave(qp);
 	soft_unlock(&qp->rq_lock);
 	soft_unlock(&qp->sq_lock);

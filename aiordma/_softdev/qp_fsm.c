@@ -98,7 +98,7 @@ static bool values_ok(const struct ibv_qp_attr *a, int mask)
 	return true;
 }
 
-/* Only destinations on this host exist: an address that is not ours cannot be reached. */
+/* With the wire switched off only destinations on this host exist. */
 static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 {
 	struct soft_ctx *ctx = to_ctx(qp->qp.context);
@@ -110,7 +110,7 @@ static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 		return 0; /* no GID at all: this host */
 	if (!soft_gid_get(ctx, ah->grh.sgid_index, &gid))
 		return EINVAL;
-	return soft_gid_is_local(ctx, &ah->grh.dgid) ? 0 : ENETUNREACH;
+	return soft_wire_mode() != WIRE_OFF || soft_gid_is_local(ctx, &ah->grh.dgid) ? 0 : ENETUNREACH;
 }
 
 static void take_values(struct soft_qp *qp, const struct ibv_qp_attr *from, int mask)
@@ -151,7 +151,7 @@ static void entered(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_stat
 	bool connected = qp->qp.qp_type != IBV_QPT_UD;
 	struct soft_qp *peer;
 
-	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && connected) {
+	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && connected && !qp->wire) {
 		if (qp->remote) {
 			soft_service(qp, SOFT_SERVICE_CONNECT | SOFT_SERVICE_READY);
 			return;
@@ -170,6 +170,8 @@ static void entered(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_stat
 		soft_lock(&qp->sq_lock);
 		if (qp->out)
 			soft_out_settings(qp);
+		if (qp->wire)
+			soft_wire_rts(qp, from == IBV_QPS_RTR);
 		soft_sq_pump(qp, &after);
 		soft_unlock(&qp->sq_lock);
 	} else if (to == IBV_QPS_SQD) {
@@ -211,6 +213,13 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 		soft_after_run(&after);
 		return 0;
 	}
+	struct soft_wire *wire = NULL;
+	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && qp->qp.qp_type != IBV_QPT_UD &&
+	    soft_wire_wanted(to_ctx(qp->qp.context), &attr->ah_attr)) {
+		wire = soft_wire_make(qp, attr, &err);
+		if (!wire)
+			return err;
+	}
 	soft_lock(&qp->sq_lock);
 	soft_lock(&qp->rq_lock);
 	/* It may have failed meanwhile. */
@@ -218,7 +227,12 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	if (!err) {
 		take_values(qp, attr, mask);
 		if (mask & IBV_QP_DEST_QPN)
-			qp->remote = attr->dest_qp_num >> SOFT_QPN_INDEX_BITS != soft_proc.slot;
+			qp->remote = wire || attr->dest_qp_num >> SOFT_QPN_INDEX_BITS != soft_proc.slot;
+		if (wire) {
+			soft_wire_join(qp, wire);
+			qp->attr.path_mtu = soft_wire_path_mtu(wire);
+			wire = NULL;
+		}
 		if (to == IBV_QPS_SQD && from == IBV_QPS_RTS) {
 			qp->attr.sq_draining = 1;
 			qp->attr.en_sqd_async_notify =
@@ -228,6 +242,7 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	}
 	soft_unlock(&qp->rq_lock);
 	soft_unlock(&qp->sq_lock);
+	soft_wire_discard(wire);
 	if (!err)
 		entered(qp, from, to, mask);
 	return err;

@@ -121,8 +121,7 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 	return true;
 }
 
-/* The caller's lists and inline bytes are his again when post_send returns. False: no memory. */
-static bool keep(struct soft_qp *qp, struct soft_wqe *wqe)
+bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct ibv_sge *own = qp->sq_sge + (size_t)(wqe - qp->sq) * qp->cap.max_send_sge;
 
@@ -259,11 +258,13 @@ void soft_sq_flush(struct soft_qp *qp)
 	qp->sq_next = qp->sq_tail;
 	wait_end(qp);
 	soft_out_idle(qp);
+	if (qp->wire)
+		soft_wire_idle(qp);
 }
 
 void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
 {
-	uint64_t acked = qp->out ? soft_out_acked(qp) : 0;
+	uint64_t acked = qp->out ? soft_out_acked(qp) : soft_unlikely(qp->wire != NULL) ? soft_wire_acked(qp) : 0;
 
 	while (qp->sq_head != qp->sq_next) {
 		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_head);
@@ -325,6 +326,8 @@ static enum soft_run carry_out(struct soft_qp *qp, struct soft_wqe *wqe, struct 
 	}
 	if (qp->qp.qp_type == IBV_QPT_UD)
 		return soft_ud_run(qp, wqe, after);
+	if (soft_unlikely(qp->wire != NULL))
+		return soft_wire_run(qp, wqe);
 	return qp->remote ? soft_out_run(qp, wqe) : soft_local_run(qp, wqe, after);
 }
 
@@ -339,10 +342,10 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	if (r == SOFT_RUN_SENT) {
 		wqe->state = SOFT_WQE_SENT;
 		if (wqe->answered)
-			keep(qp, wqe); /* never inline, so it cannot fail: where the answer goes */
+			soft_wqe_keep(qp, wqe); /* never inline, so it cannot fail: where the answer goes */
 	} else {
 		wqe->state = SOFT_WQE_DONE;
-		wqe->msn = qp->out ? soft_out_issued(qp) : 0;
+		wqe->msn = qp->out ? soft_out_issued(qp) : qp->wire ? soft_wire_issued(qp) : 0;
 	}
 	qp->sq_next++;
 	if (soft_unlikely(wqe->status != IBV_WC_SUCCESS))
@@ -360,7 +363,7 @@ void soft_sq_pump(struct soft_qp *qp, struct soft_after *after)
 		if (soft_unlikely(state != IBV_QPS_RTS && !(state == IBV_QPS_SQD && wqe->offset)))
 			break;
 		if (soft_unlikely(run(qp, wqe, after) == SOFT_RUN_WAIT)) {
-			if (keep(qp, wqe)) {
+			if (soft_wqe_keep(qp, wqe)) {
 				wait_begin(qp);
 				break;
 			}
@@ -369,6 +372,8 @@ void soft_sq_pump(struct soft_qp *qp, struct soft_after *after)
 	}
 	if (qp->out)
 		soft_out_flush(qp);
+	else if (qp->wire)
+		soft_wire_push(qp);
 	soft_sq_retire(qp, after);
 }
 
@@ -463,13 +468,15 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	if (bare)
 		wqe->num_sge = 0;
 	qp->sq_tail++;
+	bool write = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {
+		qp->astray += write;
 		complete(qp, wqe, IBV_WC_WR_FLUSH_ERR);
 		qp->sq_head = qp->sq_next = qp->sq_tail;
 		return 0;
 	}
 	if (soft_unlikely(qp->wait == SOFT_WAIT_DATAGRAM)) {
-		if (!keep(qp, wqe)) {
+		if (!soft_wqe_keep(qp, wqe)) {
 			qp->sq_tail--;
 			return ENOMEM;
 		}
@@ -478,19 +485,28 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	}
 	if (soft_likely(qp->sq_next + 1 == qp->sq_tail && state == IBV_QPS_RTS && qp->wait == SOFT_RUN)) {
 		enum soft_run r = run(qp, wqe, after);
-		if (soft_likely(r == SOFT_RUN_SENT))
+		if (soft_likely(r == SOFT_RUN_SENT)) {
+			qp->astray += write;
 			return 0;
+		}
 		if (r == SOFT_RUN_DONE) {
+			qp->astray += write && wqe->status != IBV_WC_SUCCESS;
 			soft_sq_retire(qp, after);
 			return 0;
 		}
 		wait_begin(qp);
 	}
-	if (soft_unlikely(!keep(qp, wqe))) {
+	qp->astray += write;
+	if (soft_unlikely(!soft_wqe_keep(qp, wqe))) {
 		qp->sq_tail--;
 		return ENOMEM;
 	}
 	return 0;
+}
+
+SOFT_EXPORT const volatile uint64_t *aiordma_soft_astray(struct ibv_qp *ibqp)
+{
+	return soft_is(ibqp->context) ? &to_qp(ibqp)->astray : NULL;
 }
 
 int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
@@ -507,8 +523,12 @@ int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_
 			break;
 		}
 	}
-	if (qp->out)
+	if (qp->out) {
 		soft_out_flush(qp);
+	} else if (qp->wire) {
+		soft_wire_push(qp);
+		soft_sq_retire(qp, &after);
+	}
 	soft_unlock(&qp->sq_lock);
 	soft_after_run(&after);
 	return err;

@@ -128,6 +128,7 @@ struct soft_ah {
 	struct ibv_ah ah;
 	struct ibv_ah_attr attr;
 	union ibv_gid sgid; /* of attr.grh.sgid_index when it was created */
+	bool wire;          /* leads to another host */
 };
 
 struct soft_chan {
@@ -225,7 +226,10 @@ struct soft_qp {
 	uint32_t sq_mask;
 	uint32_t sq_head, sq_next, sq_tail; /* oldest not complete; next to carry out; next to post */
 	uint32_t wait;                      /* enum soft_wait: why sq_next stands still */
+	uint64_t astray;                    /* WRITEs that posting did not carry out: see aiordma_soft.h */
 	bool met;                           /* the destination has answered: its going away is a failure at once */
+	struct soft_wire *wire;             /* RC, UC: the destination is on another host; both locks to change */
+	_Atomic(uint64_t) wire_due_ns;      /* it wants to be looked at then; 0: never */
 	struct soft_out *out;               /* requester's end of the lane to a QP of another process, or NULL */
 	uint32_t waited, waited_wqe;        /* the wait that deadline_ns is of */
 	uint8_t rnr_timer;                  /* of the destination */

@@ -71,6 +71,8 @@ static void run_timers(struct soft_after *after)
 			soft_sq_timeout(qp, after);
 		if (atomic_load(&qp->rnr_deadline_ns))
 			soft_in_timeout(qp, after);
+		if (atomic_load(&qp->wire_due_ns))
+			soft_wire_timer(qp, after);
 		soft_lock(&soft_proc.service_lock);
 		bool redial = qp->service & SOFT_SERVICE_REDIAL;
 		qp->service &= ~(uint32_t)SOFT_SERVICE_REDIAL;
@@ -79,6 +81,7 @@ static void run_timers(struct soft_after *after)
 			soft_service(qp, SOFT_SERVICE_CONNECT);
 	}
 	run_doors();
+	soft_wire_tick();
 	if (run_stalls()) {
 		pause = pause && pause < longest ? pause * 2 : pause ? longest : SOFT_STALL_NS;
 		soft_timer_want(now + pause);
@@ -133,6 +136,8 @@ static void *thread_main(void *unused)
 				soft_service_run(&after);
 			} else if (what == &soft_proc.listen_fd) {
 				soft_link_accept();
+			} else if (soft_wire_is_socket(what)) {
+				soft_wire_progress();
 			} else if (link_alive(what)) {
 				run_link(what, events[i].events, &after);
 			}
@@ -199,6 +204,7 @@ void soft_thread_stop(void)
 	atomic_store(&soft_proc.stop, true);
 	soft_kick_self();
 	pthread_join(soft_proc.thread, NULL);
+	soft_wire_close();
 	soft_ud_close();
 	while (soft_proc.links)
 		soft_link_lost(soft_proc.links, &after);

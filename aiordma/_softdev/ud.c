@@ -101,7 +101,13 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 		wqe->status = ah->ah.pd != qp->qp.pd ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_LOC_PROT_ERR;
 		return SOFT_RUN_DONE;
 	}
-	if (soft_fault(SOFT_FAULT_DROP) || !soft_gid_is_local(to_ctx(qp->qp.context), &ah->attr.grh.dgid))
+	if (soft_fault(SOFT_FAULT_DROP))
+		return SOFT_RUN_DONE;
+	if (ah->wire) {
+		soft_wire_ud_send(qp, wqe, qkey, payload);
+		return SOFT_RUN_DONE;
+	}
+	if (!soft_gid_is_local(to_ctx(qp->qp.context), &ah->attr.grh.dgid))
 		return SOFT_RUN_DONE;
 	soft_grh_write(grh, &ah->sgid, &ah->attr.grh, wqe->length);
 	if (wqe->ud.qpn >> SOFT_QPN_INDEX_BITS != soft_proc.slot)

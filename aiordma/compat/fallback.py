@@ -11,7 +11,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Code
 from ..proto import clc
 
 if TYPE_CHECKING:
@@ -67,7 +66,8 @@ class Introduction(asyncio.Protocol):
     """Stands in for a protocol until connection_made(), to hand it the transport with its extra info.
 
     With `late_proposal` it stays until the first bytes are there: they may be a Proposal of a client that was
-    taken for a silent one. Then they are no part of the stream; the client learns that this is plain TCP.
+    taken for a silent one, or that was not expected. Then they are no part of the stream; the client learns
+    that, and why, this is TCP.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Introduction(asyncio.Protocol):
         protocol: asyncio.BaseProtocol,
         info: Mapping[str, Any],
         made: Callable[[asyncio.Transport], None] | None = None,
-        late_proposal: bool = False,
+        late_proposal: int | None = None,
     ) -> None:
-        """`made` is told the loop's own transport."""
+        """`made` is told the loop's own transport. `late_proposal`: what a Proposal is declined with."""
         self.protocol: Any = protocol
         self.transport: asyncio.Transport | None = None
         self._own: Any = None
@@ -89,7 +89,7 @@ class Introduction(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Step aside, or wait for the first bytes."""
         self._own = transport
-        if not self._late_proposal:
+        if self._late_proposal is None:
             transport.set_protocol(self.protocol)
         self.transport = with_info(transport, self._info)
         if self._made is not None:
@@ -103,7 +103,8 @@ class Introduction(asyncio.Protocol):
             self._step_aside(self._head)
         elif len(self._head) > 7 and len(self._head) >= (length := int.from_bytes(self._head[5:7])):
             _log.debug("a Proposal of %d bytes came late and is kept from the stream", length)
-            self._own.write(clc.Decline(diagnosis=Code.PLAIN_TCP_PEER).encode())
+            assert self._late_proposal is not None
+            self._own.write(clc.Decline(diagnosis=self._late_proposal).encode())
             self._step_aside(self._head[length:])
 
     def eof_received(self) -> bool | None:

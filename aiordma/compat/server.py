@@ -18,6 +18,8 @@ from ..errors import AioRdmaError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from ..negotiate import Engine
+
 _log = logging.getLogger("aiordma.compat")
 
 #: accept() failed for want of descriptors or memory: seconds to the next try, as asyncio does
@@ -36,8 +38,12 @@ class RdmaServer(asyncio.AbstractServer):
         sockets: list[socket.socket],
         connect: Callable[[RdmaServer, socket.socket], Awaitable[None]],
         backlog: int,
+        engine: Engine | None = None,
     ) -> None:
-        """`connect(server, socket)` makes a transport on an accepted connection; the socket is its own."""
+        """`connect(server, socket)` makes a transport on an accepted connection; the socket is its own.
+
+        `engine` gives clients rings in advance (tickets): no other process accepts these connections.
+        """
         self._loop = loop
         self._sockets: list[socket.socket] | None = sockets
         self._connect = connect
@@ -48,6 +54,7 @@ class RdmaServer(asyncio.AbstractServer):
         self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = 0
+        self.service = None if engine is None else engine.open_service(self._has_room)
         self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
@@ -101,6 +108,9 @@ class RdmaServer(asyncio.AbstractServer):
             raise
         finally:
             self._forever = None
+
+    def _has_room(self) -> bool:
+        return len(self._starting) < _MAX_STARTING
 
     def _watch(self, sock: socket.socket) -> None:
         if sock.fileno() != -1:
@@ -189,6 +199,8 @@ class RdmaServer(asyncio.AbstractServer):
             if self._serving:
                 self._loop.remove_reader(sock.fileno())
             sock.close()
+        if self.service is not None:
+            self.service.close()
         self._serving = False
         if self._forever is not None and not self._forever.done():
             self._forever.cancel()

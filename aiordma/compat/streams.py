@@ -370,20 +370,14 @@ class TcpStreamReaderProtocol(asyncio.StreamReaderProtocol):
         connection_made(self, transport, super().connection_made, self._info)
 
 
-async def ring_streams(
+def ring_streams(
     pipe: Pipe, limit: int, extra: Mapping[str, Any] | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Reader and writer on a connected ring pipe."""
     loop = asyncio.get_running_loop()
     reader = RingStreamReader(limit, loop)
     protocol = RingStreamReaderProtocol(reader, None, loop)
-    waiter: asyncio.Future[None] = loop.create_future()
-    transport = RingTransport(loop, pipe, protocol, extra=extra, waiter=waiter)
-    try:
-        await waiter
-    except BaseException:
-        transport.abort()
-        raise
+    transport = RingTransport(loop, pipe, protocol, extra=extra, at_once=True)
     return reader, AioRdmaStreamWriter(transport, protocol, reader, loop, {})
 
 

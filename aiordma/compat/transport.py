@@ -99,8 +99,12 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         extra: Mapping[str, Any] | None = None,
         server: TransportOwner | None = None,
         waiter: asyncio.Future[None] | None = None,
+        at_once: bool = False,
     ) -> None:
-        """`waiter` is set when connection_made() has been called."""
+        """`waiter` is set when connection_made() has been called.
+
+        `at_once`: connection_made() is called here, not from the loop: the protocol is none of a user's.
+        """
         info = {"aiordma.path": "rdma", "aiordma.fallback_reason": None, "aiordma.stream": pipe}
         super().__init__({**info, **(extra or {})}, loop)
         self._pipe = pipe
@@ -125,10 +129,22 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         if server is not None:
             server.attach(self)
         pipe.on_writable = self._on_writable
+        if at_once:
+            protocol.connection_made(self)
+            self._start_reading()
+            return
         self._call_soon(protocol.connection_made, self)
         self._call_soon(self._start_reading)
         if waiter is not None:
             self._call_soon(_set_unless_done, waiter)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio. The path may change from "rdma" to "tcp" while the connection goes on."""
+        if name in ("aiordma.path", "aiordma.fallback_reason"):
+            reason = getattr(self._pipe, "fallback_reason", None)
+            if reason is not None:
+                return "tcp" if name == "aiordma.path" else reason
+        return super().get_extra_info(name, default)
 
     def __repr__(self) -> str:
         state = "closed" if self._conn_lost else "closing" if self._closing else "open"

@@ -497,6 +497,11 @@ class Claim:
     proof: bytes = bytes(16)
     """``proof.claim_proof``: the claim comes from the other end of the link."""
 
+    @property
+    def fields(self) -> tuple[int, int, int, int, int, int]:
+        """What the proof covers, besides the engine id."""
+        return self.ticket, self.service, self.token, self.rkey, self.ring_addr, self.ring_bytes
+
     def encode(self) -> bytes:
         """:raises LocalProtocolError: a field has the wrong size or range."""
         block = _pack_block(

@@ -421,19 +421,27 @@ class TicketBack:
     """This is the answer."""
     bound: bool = False
     """In an answer: the ticket was claimed, and the connection goes its own way."""
+    used: bool = False
+    """From the client: something may have been written to the ring."""
 
     def encode(self) -> bytes:
         body = _TICKET_BACK.pack(
             _ranged(self.number, 0xFFFFFFFF, "number"), _ranged(self.service, 0xFFFF, "service")
         )
-        flags = (_RESPONSE if self.response else 0) | (0x40 if self.bound else 0)
+        flags = (_RESPONSE if self.response else 0) | (0x40 if self.bound else 0) | (0x20 if self.used else 0)
         return _pack(self.kind_code, flags, body)
 
     @classmethod
     def _parse(cls, data: bytes) -> TicketBack:
         number, service = _TICKET_BACK.unpack_from(data, 4)
         flags = data[3]
-        return cls(number=number, service=service, response=bool(flags & _RESPONSE), bound=bool(flags & 0x40))
+        return cls(
+            number=number,
+            service=service,
+            response=bool(flags & _RESPONSE),
+            bound=bool(flags & 0x40),
+            used=bool(flags & 0x20),
+        )
 
 
 LlcMessage: TypeAlias = (

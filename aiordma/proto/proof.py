@@ -7,7 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .clc import Accept, Claim, Confirm
+    from .clc import Accept, Confirm
 
 __all__ = ["accept_proof", "claim_proof", "confirm_proof", "link_secret"]
 
@@ -26,12 +26,14 @@ def confirm_proof(nonce: bytes, client_engine_id: bytes, secret: bytes) -> bytes
     return hashlib.sha256(b"aiordma confirm" + nonce + client_engine_id + secret).digest()[:16]
 
 
-def claim_proof(claim: Claim, secret: bytes) -> bytes:
+def claim_proof(fields: tuple[int, int, int, int, int, int], client_engine_id: bytes, secret: bytes) -> bytes:
     """What a Claim must carry: the holder of the ticket is the other end of the link. A ticket is good once,
-    so a copy of the message opens nothing."""
-    fields = (claim.ticket, claim.service, claim.token, claim.rkey, claim.ring_addr, claim.ring_bytes)
+    so a copy of the message opens nothing.
+
+    :param fields: ``Claim.fields``.
+    """
     return hashlib.sha256(
-        b"aiordma claim" + claim.engine_id + b"%d %d %d %d %d %d" % fields + secret
+        b"aiordma claim" + client_engine_id + b"%d %d %d %d %d %d" % fields + secret
     ).digest()[:16]
 
 

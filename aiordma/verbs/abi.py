@@ -38,6 +38,7 @@ class QpMask(enum.IntFlag):
     ACCESS_FLAGS = 1 << 3
     PKEY_INDEX = 1 << 4
     PORT = 1 << 5
+    QKEY = 1 << 6
     AV = 1 << 7
     PATH_MTU = 1 << 8
     TIMEOUT = 1 << 9
@@ -110,4 +111,5 @@ class EventType(enum.IntEnum):
 
 
 IBV_QPT_RC = 2
+IBV_QPT_UD = 4
 IBV_LINK_LAYER_ETHERNET = 2

@@ -179,6 +179,7 @@ def _import_pyverbs() -> Pyverbs:
         QPCap=modules["qp"].QPCap,
         QPInitAttr=modules["qp"].QPInitAttr,
         MR=modules["mr"].MR,
+        AH=modules["addr"].AH,
         AHAttr=modules["addr"].AHAttr,
         GID=modules["addr"].GID,
         GlobalRoute=modules["addr"].GlobalRoute,

@@ -32,6 +32,7 @@ class Pyverbs(NamedTuple):
     QPCap: Any
     QPInitAttr: Any
     MR: Any
+    AH: Any
     AHAttr: Any
     GID: Any
     GlobalRoute: Any

@@ -28,6 +28,11 @@ class DeviceEvent(NamedTuple):
             EventType.SRQ_ERR, EventType.DEVICE_FATAL, EventType.PORT_ERR,
         )  # fmt: skip
 
+    @property
+    def is_violation(self) -> bool:
+        """Whether a QP was stopped because its peer did what it had no right to."""
+        return self.type in (EventType.QP_REQ_ERR, EventType.QP_ACCESS_ERR)
+
     def __str__(self) -> str:
         try:
             name = EventType(self.type).name

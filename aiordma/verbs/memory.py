@@ -346,6 +346,10 @@ class MemoryPool:
         """Bytes in blocks now."""
         return self._used_bytes
 
+    def has_spare(self, length: int) -> bool:
+        """Whether ``length`` bytes more leave half of the limit free."""
+        return 2 * (self._used_bytes + length) <= self.limit_bytes
+
     def trim(self, *, now: bool = False) -> int:
         """Release what has been idle since the last call, everywhere. Returns bytes released."""
         return sum(arena.trim(now=now) for arena in list(self._arenas))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..errors import VerbsError
 from .abi import IBV_QPT_RC, Access, Mtu, QpMask, QpState
@@ -72,12 +72,11 @@ class QpPath:
     access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
-class RcQp:
-    """One RC QP with send and receive on one CQ, unsignalled unless a work request asks for a completion.
+class Qp:
+    """What RC and UD queue pairs have in common: creation, and the way down."""
 
-    It starts in RESET. ``to_init`` and the receives come first, then ``to_rtr`` with the peer's address, then
-    ``to_rts``. All raise VerbsError and leave the QP in the state it was in.
-    """
+    _TYPE: ClassVar[int]
+    _NAME: ClassVar[str]
 
     qp: Any
     size: QpSize
@@ -92,24 +91,13 @@ class RcQp:
         self.number: int = self.qp.qp_num
         #: Address of ``struct ibv_qp``.
         self.pointer: int = _accessors.qp_pointer(self.qp)
+        #: Address of the software device's count of WRITEs that posting did not carry out; 0: another device.
+        self.astray: int = backend.soft.astray(self.pointer) if backend.soft is not None else 0
         self.psn = _random_psn()
         self.state = QpState.RESET
         #: READs it may have under way, once it is in RTS.
         self.max_reads = 0
         self._closed = False
-
-    @property
-    def address(self) -> QpAddress:
-        """This end's part of the connection."""
-        backend = self._backend
-        return QpAddress(
-            backend.gid.raw,
-            backend.lid,
-            self.number,
-            self.psn,
-            backend.mtu,
-            _byte(backend.limits.max_qp_rd_atom),
-        )
 
     def _create(self, pd: Any, queue: CompletionQueue, size: QpSize) -> None:
         api, limits = self._backend.pyverbs, self._backend.limits
@@ -118,14 +106,15 @@ class RcQp:
         steps = self._inline_steps(size.inline_bytes)
         for inline in steps:
             init = api.QPInitAttr(
-                qp_type=IBV_QPT_RC,
+                qp_type=self._TYPE,
                 scq=queue.cq,
                 rcq=queue.cq,
                 cap=api.QPCap(send_wr, recv_wr, send_sge, recv_sge, inline),
                 sq_sig_all=0,
             )
             detail = (
-                f"RC, {send_wr}+{recv_wr} work requests, {send_sge}+{recv_sge} SGEs, {inline} bytes inline"
+                f"{self._NAME}, {send_wr}+{recv_wr} work requests, {send_sge}+{recv_sge} SGEs, "
+                f"{inline} bytes inline"
             )
             try:
                 with translated(api, "ibv_create_qp", f"{detail} on {self._backend.name}"):
@@ -141,7 +130,7 @@ class RcQp:
                 self.size = QpSize(
                     cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, granted
                 )
-                if size.inline_bytes is None:
+                if size.inline_bytes is None and self._TYPE == IBV_QPT_RC:
                     limits.max_inline_bytes = granted
                 return
 
@@ -151,6 +140,70 @@ class RcQp:
         steps = _INLINE_SOFT + _INLINE_DEVICE if self._backend.is_soft else _INLINE_DEVICE
         known = [wanted] if wanted <= steps[0] else []
         return [*known, *(step for step in steps if step < wanted), 0]
+
+    def to_error(self) -> None:
+        """Any state to ERR: outstanding work requests complete with WR_FLUSH_ERR."""
+        if self.state != QpState.ERR:
+            self._modify(self._attr(QpState.ERR), QpMask.STATE, QpState.ERR)
+
+    def to_reset(self) -> None:
+        """Any state to RESET, for reuse: what was posted is forgotten, with no completions.
+
+        A new random PSN keeps late packets of the old connection out of the next one.
+        """
+        if self.state != QpState.RESET:
+            self._modify(self._attr(QpState.RESET), QpMask.STATE, QpState.RESET)
+        self.psn = _random_psn()
+
+    def query_state(self) -> QpState:
+        """The state the device has it in: an error moves a QP to ERR without being asked."""
+        self._backend.check_process()
+        with translated(self._backend.pyverbs, "ibv_query_qp", f"QP {self.number}"):
+            attr, _ = self.qp.query(int(QpMask.STATE))
+        self.state = QpState(attr.qp_state)
+        return self.state
+
+    def close(self) -> None:
+        """Destroy it; completions not polled yet are lost. Idempotent; nothing in a forked child."""
+        if self._closed or self._backend.in_forked_child:
+            return
+        self._closed = True
+        with translated(self._backend.pyverbs, "ibv_destroy_qp", f"QP {self.number}"):
+            self.qp.close()
+
+    def _attr(self, state: QpState) -> Any:
+        return self._backend.pyverbs.QPAttr(qp_state=int(state), cur_qp_state=int(self.state))
+
+    def _modify(self, attr: Any, mask: QpMask, target: QpState, detail: str = "") -> None:
+        self._backend.check_process()
+        step = f"QP {self.number} {self.state.name} to {target.name} {detail}".rstrip()
+        with translated(self._backend.pyverbs, "ibv_modify_qp", step):
+            self.qp.modify(attr, int(mask))
+        self.state = target
+
+
+class RcQp(Qp):
+    """One RC QP with send and receive on one CQ, unsignalled unless a work request asks for a completion.
+
+    It starts in RESET. ``to_init`` and the receives come first, then ``to_rtr`` with the peer's address, then
+    ``to_rts``. All raise VerbsError and leave the QP in the state it was in.
+    """
+
+    _TYPE = IBV_QPT_RC
+    _NAME = "RC"
+
+    @property
+    def address(self) -> QpAddress:
+        """This end's part of the connection."""
+        backend = self._backend
+        return QpAddress(
+            backend.gid.raw,
+            backend.lid,
+            self.number,
+            self.psn,
+            backend.mtu,
+            _byte(backend.limits.max_qp_rd_atom),
+        )
 
     def to_init(self, path: QpPath | None = None) -> None:
         """RESET to INIT: receives can be posted."""
@@ -193,46 +246,6 @@ class RcQp:
         attr.max_rd_atomic = min(_byte(peer.rd_atomic), _byte(self._backend.limits.max_qp_init_rd_atom))
         self._modify(attr, _RTS, QpState.RTS)
         self.max_reads = int(attr.max_rd_atomic)
-
-    def to_error(self) -> None:
-        """Any state to ERR: outstanding work requests complete with WR_FLUSH_ERR."""
-        if self.state != QpState.ERR:
-            self._modify(self._attr(QpState.ERR), QpMask.STATE, QpState.ERR)
-
-    def to_reset(self) -> None:
-        """Any state to RESET, for reuse: what was posted is forgotten, with no completions.
-
-        A new random PSN keeps late packets of the old connection out of the next one.
-        """
-        if self.state != QpState.RESET:
-            self._modify(self._attr(QpState.RESET), QpMask.STATE, QpState.RESET)
-        self.psn = _random_psn()
-
-    def query_state(self) -> QpState:
-        """The state the device has it in: an error moves a QP to ERR without being asked."""
-        self._backend.check_process()
-        with translated(self._backend.pyverbs, "ibv_query_qp", f"QP {self.number}"):
-            attr, _ = self.qp.query(int(QpMask.STATE))
-        self.state = QpState(attr.qp_state)
-        return self.state
-
-    def close(self) -> None:
-        """Destroy it; completions not polled yet are lost. Idempotent; nothing in a forked child."""
-        if self._closed or self._backend.in_forked_child:
-            return
-        self._closed = True
-        with translated(self._backend.pyverbs, "ibv_destroy_qp", f"QP {self.number}"):
-            self.qp.close()
-
-    def _attr(self, state: QpState) -> Any:
-        return self._backend.pyverbs.QPAttr(qp_state=int(state), cur_qp_state=int(self.state))
-
-    def _modify(self, attr: Any, mask: QpMask, target: QpState, detail: str = "") -> None:
-        self._backend.check_process()
-        step = f"QP {self.number} {self.state.name} to {target.name} {detail}".rstrip()
-        with translated(self._backend.pyverbs, "ibv_modify_qp", step):
-            self.qp.modify(attr, int(mask))
-        self.state = target
 
 
 def _random_psn() -> int:

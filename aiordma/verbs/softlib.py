@@ -26,6 +26,9 @@ class SoftLibrary:
         self._calls = lib.aiordma_soft_calls
         self._calls.restype = ctypes.c_uint64
         self._calls.argtypes = []
+        self._rnr = lib.aiordma_soft_rnr
+        self._rnr.restype = ctypes.c_uint64
+        self._rnr.argtypes = []
         self._is = lib.aiordma_soft_is
         self._is.restype = ctypes.c_int
         self._is.argtypes = [ctypes.c_void_p]
@@ -35,10 +38,17 @@ class SoftLibrary:
         self._free = lib.aiordma_soft_free
         self._free.restype = ctypes.c_int
         self._free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+        self._astray = lib.aiordma_soft_astray
+        self._astray.restype = ctypes.c_void_p
+        self._astray.argtypes = [ctypes.c_void_p]
 
     def calls(self) -> int:
         """How many ``ibv_*`` calls came through the library: proof that it is interposed."""
         return int(self._calls())
+
+    def rnr(self) -> int:
+        """How often a message for this process found no receive posted (receiver not ready), with retries."""
+        return int(self._rnr())
 
     def owns(self, context_pointer: int) -> bool:
         """Whether this ``struct ibv_context *`` is the software device's."""
@@ -59,6 +69,10 @@ class SoftLibrary:
         error = self._free(pd_pointer, address, length)
         if error:
             raise OSError(error, f"the software device does not take back {length} bytes at {address:#x}")
+
+    def astray(self, qp_pointer: int) -> int:
+        """Where this ``struct ibv_qp *`` counts WRITEs that posting did not carry out; 0: it is not ours."""
+        return int(self._astray(qp_pointer) or 0)
 
     def symbol(self, name: str) -> int:
         """Address of one of its functions."""

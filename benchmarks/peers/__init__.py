@@ -9,6 +9,7 @@ from .base import Transport
 
 # What a way to move bytes is measured in (see `workloads/`), and what a way to make calls is.
 BYTES = frozenset({"setup", "roundtrip", "throughput", "connections", "throughput_kept", "memory"})
+DATAGRAMS = frozenset({"datagrams"})
 CALLS = frozenset({"calls", "call_streams", "calls_beside_bulk"})
 
 
@@ -93,4 +94,31 @@ def _callers() -> list[Peer]:
     ]
 
 
-PEERS: dict[str, Peer] = {peer.name: peer for peer in _ours() + _others() + _callers()}
+def _datagrams() -> list[Peer]:
+    ours: tuple[tuple[str, str, str, dict[str, str], str], ...] = (
+        ("datagrams", "datagrams, connected", "connected", {}, "rdma"),
+        ("datagrams-batch", "datagrams, connected, in batches", "connected_batches", {}, "rdma"),
+        ("datagrams-protocol", "datagrams, connected, protocols", "connected_protocols", {}, "rdma"),
+        ("datagrams-tcp", "datagrams, TCP fallback", "connected", {"AIORDMA_MODE": "tcp"}, "tcp"),
+        ("endpoint", "datagram endpoint (UD)", "endpoints", {}, "rdma"),
+        ("endpoint-udp", "datagram endpoint, UDP fallback", "endpoints", {"AIORDMA_MODE": "tcp"}, "udp"),
+    )
+    return [
+        Peer(
+            f"{name}-{loop}",
+            f"aiordma {title} ({loop})",
+            f"datagrams:{factory}",
+            loop,
+            environment,
+            path,
+            DATAGRAMS,
+        )
+        for name, title, factory, environment, path in ours
+        for loop in ("asyncio", "uvloop")
+    ] + [
+        Peer(f"udp-{loop}", f"{loop} UDP", "datagrams:udp", loop, workloads=DATAGRAMS)
+        for loop in ("asyncio", "uvloop")
+    ]
+
+
+PEERS: dict[str, Peer] = {peer.name: peer for peer in _ours() + _others() + _callers() + _datagrams()}

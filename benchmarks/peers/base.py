@@ -60,4 +60,4 @@ class Transport(Protocol):
         """Listen, call `ready(address)`, serve until cancelled."""
 
     async def connect(self, address: str) -> Any:
-        """A `Connection` or, of a peer for calls, a `Caller`."""
+        """A `Connection`; of a peer for calls a `Caller`, for datagrams a `DatagramPeer`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..peers.base import Caller, Connection, Transport
+from ..peers.datagrams import DatagramPeer
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Bench:
     async def connect_caller(self) -> Caller:
         caller: Caller = await self._connect()
         return caller
+
+    async def connect_datagrams(self) -> DatagramPeer:
+        peer: DatagramPeer = await self._connect()
+        return peer
 
     async def _connect(self) -> Any:
         connection = await self.transport.connect(self.address)

@@ -165,9 +165,10 @@ ATTACKS: dict[str, tuple[Attack, str | None]] = {
     "truncated control message": (lambda h: h.say(b"\x01\x2c\x00"), "LLC: message of 3 bytes"),
     "unknown control message": (lambda h: h.say(b"\x77" + bytes(43)), "LLC"),
     "confirms the link again": (lambda h: h.say(h.link._confirm(response=True).encode()), "not being set up"),
+    # Nothing but a link is lost by this: the stream goes on over TCP, until the attacker dies.
     "deletes the link": (
         lambda h: h.say(llc.DeleteLink(reason=0x10000, all_links=True, orderly=False).encode()),
-        r"the link \(reason 0x00010000\)",
+        None,
     ),
     "asks for answers without end": (ask_without_end, None),
     "skips a sequence": (again(CDC, ahead=9), GAP),
@@ -190,8 +191,8 @@ ATTACKS: dict[str, tuple[Attack, str | None]] = {
     "reads outside its memory": (onesided("RDMA_READ", addr=0x1000), DEVICE),
     "reads with a wrong key": (onesided("RDMA_READ", wrong_key=0x55), DEVICE),
     "fetches and adds": (add_to_its_memory, DEVICE),
-    "speaks on the TCP connection": (lambda h: h.member.sock.send(b"hello"), "unexpected bytes"),
-    "closes the TCP connection first": (lambda h: h.member.sock.shutdown(2), "closed the TCP connection"),
+    "speaks on the TCP connection": (lambda h: h.member.carrier.send(b"hello"), "unexpected bytes"),
+    "closes the TCP connection first": (lambda h: h.member.carrier.shutdown(2), "closed the TCP connection"),
     # Without traffic only the keepalive finds these, later than this test waits.
     "resets its QP": (lambda h: h.link.parts.qp.to_reset(), None),
     "stops its QP": (lambda h: h.link.parts.qp.to_error(), None),

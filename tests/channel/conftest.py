@@ -63,8 +63,8 @@ async def connect(engine: Engine, kind: int = clc.Kind.CALLS) -> tuple[MessageCh
 class End:
     """The user of one end: keeps what it is told, and can wait for it."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, *, keeps_views: bool = True) -> None:
+        self.channel, self._keeps_views = channel, keeps_views
         self.messages: list[Message] = []
         self.closed: list[BaseException | None] = []
         self._waiting: list[anyio.Event] = []
@@ -78,7 +78,7 @@ class End:
             event.set()
 
     def _on_message(self, message: Message) -> None:
-        self.messages.append(message)
+        self.messages.append(message if self._keeps_views else bytes(message))
         self._wake()
 
     def _on_closed(self, error: BaseException | None) -> None:

@@ -28,7 +28,9 @@ def used(engine: Engine) -> int:
     fixed = sum(
         link.parts.slots.length + (link.parts._long.length if link.parts._long else 0) for link in links
     )
-    return engine.pool.used_bytes - fixed - sum(group.page.length for group in engine.all_groups)
+    return (
+        engine.pool.used_bytes - fixed - sum(group._page.length for group in engine.all_groups if group._page)
+    )
 
 
 async def test_small_and_large_messages_both_ways(open_engine: Open) -> None:
@@ -65,6 +67,34 @@ async def test_blocks_go_back_when_the_last_view_is_gone(open_engine: Open) -> N
         assert part == bytes(50_000)
         del part
         assert used(engine) == 0
+
+
+async def test_views_may_be_dropped_in_any_thread(open_engine: Open) -> None:
+    async with open_engine() as engine:
+        a, b = await connect(engine)
+        end = End(b)
+        a.try_send(b"", bytes(100_000))
+        await end.received(1)
+        await settled(lambda: a.statistics().outstanding == 0)
+        with anyio.fail_after(20):
+            await anyio.to_thread.run_sync(end.messages.clear)
+        for group in engine.all_groups:
+            group.look(engine.waker.now())
+        assert used(engine) == 0
+
+
+async def test_iwarp_has_no_immediate_data(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(6)
+    sent = [rng.randbytes(size) for size in (0, 1, 4095, 4096, 4600, 4640, 4660, 4661, 4672, 5000, 200_000)]
+    async with open_engine() as engine:
+        monkeypatch.setattr(engine.backend, "is_iwarp", True)
+        a, b = await connect(engine)
+        at_a, at_b = End(a), End(b)
+        for number, message in enumerate(sent):
+            await (at_a if number % 2 else at_b).send(b"", message)
+        assert await at_b.received(len(sent[1::2])) == sent[1::2]
+        assert await at_a.received(len(sent[::2])) == sent[::2]
+        assert a.statistics().large_sent > 0
 
 
 async def test_views_outlive_the_engine(open_engine: Open) -> None:

@@ -51,7 +51,7 @@ class Negotiation:
             raise NegotiationError(REASON.code, "in this test")
 
     async def client(
-        self, host: str, port: int, *, config: Config, mode: str, local_host: str | None
+        self, host: str, port: int, *, config: Config, mode: str, local_host: str | None, **_: object
     ) -> negotiate.Outcome:
         self.seen.append((config, mode))
         loop = asyncio.get_running_loop()
@@ -72,7 +72,9 @@ class Negotiation:
             raise
         return self.outcome(pipe, sock)
 
-    async def server(self, sock: socket.socket, *, config: Config, mode: str) -> negotiate.Outcome:
+    async def server(
+        self, sock: socket.socket, *, config: Config, mode: str, **_: object
+    ) -> negotiate.Outcome:
         self.seen.append((config, mode))
         self.accepted += 1
         if self.hold is not None:
@@ -510,7 +512,7 @@ async def test_a_connection_that_is_negotiated_while_the_server_closes(negotiati
 async def test_failed_negotiations_harm_nobody_else(
     monkeypatch: pytest.MonkeyPatch, negotiation: Negotiation, reported: list[dict[str, Any]]
 ) -> None:
-    async def fail_once(sock: socket.socket, *, config: Config, mode: str) -> negotiate.Outcome:
+    async def fail_once(sock: socket.socket, **_: object) -> negotiate.Outcome:
         monkeypatch.setattr(negotiate, "server", negotiation.server)
         sock.close()
         raise NegotiationError(Code.PROTOCOL_VIOLATION)

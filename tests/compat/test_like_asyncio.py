@@ -142,7 +142,7 @@ async def on_ring(program: list[tuple[str, Any]], ring_bytes: int, spin: bool) -
         flush()
 
     far.on_writable = flush
-    reader, writer = await ring_streams(near, LIMIT)
+    reader, writer = ring_streams(near, LIMIT)
     results = await execute(reader, writer.transport, feed, feed_eof, program)
     writer.close()
     await writer.wait_closed()
@@ -172,7 +172,7 @@ def test_no_byte_is_lost_in_a_small_ring(
 ) -> None:
     async def main() -> None:
         near, far = memory_pipe_pair(ring_bytes, spin=spin)
-        (reader, writer), (_, peer) = await ring_streams(near, 50), await ring_streams(far, 50)
+        (reader, writer), (_, peer) = ring_streams(near, 50), ring_streams(far, 50)
         peer.write(data)
         peer.write_eof()
         got = bytearray()

@@ -36,7 +36,7 @@ async def served() -> AsyncIterator[Callable[..., Any]]:
         server_reader = RingStreamReader(65536, loop)
         connect_pipe(far, RingStreamReaderProtocol(server_reader, handler, loop))
         del server_reader
-        reader, writer = await ring_streams(near, 65536)
+        reader, writer = ring_streams(near, 65536)
         writers.append(writer)
         return reader, writer
 

@@ -39,13 +39,13 @@ async def against_pipe(
     ring_bytes: int = 65536, limit: int = 65536, **kwargs: Any
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, MemoryPipe]:
     near, far = memory_pipe_pair(ring_bytes, **kwargs)
-    reader, writer = await ring_streams(near, limit)
+    reader, writer = ring_streams(near, limit)
     return reader, writer, far
 
 
 async def stream_pair(ring_bytes: int = 65536, limit: int = 65536, **kwargs: Any) -> tuple[Streams, Streams]:
     near, far = memory_pipe_pair(ring_bytes, **kwargs)
-    return await ring_streams(near, limit), await ring_streams(far, limit)
+    return ring_streams(near, limit), ring_streams(far, limit)
 
 
 @pytest.fixture(params=[False, True], ids=["events", "spin"])
@@ -407,8 +407,8 @@ async def test_drain_polls_before_it_parks() -> None:
 async def test_a_lonely_loop_of_fast_operations_lets_others_run() -> None:
     """Both ends always find what they need, so neither ever parks."""
     near, far = memory_pipe_pair(64, delivery="immediate")
-    reader, writer = await ring_streams(near, 64)
-    peer_reader, peer = await ring_streams(far, 64)
+    reader, writer = ring_streams(near, 64)
+    peer_reader, peer = ring_streams(far, 64)
     ran = asyncio.Event()
     asyncio.get_running_loop().call_soon(ran.set)
     for operation in (reader.readexactly, reader.read, lambda n: reader.readuntil(b"e")):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiordma.datagram import DatagramConnection, connect_datagram, listen_datagram
+from aiordma.endpoint import open_datagram_endpoint
 
 if TYPE_CHECKING:
     from tests.integration.program import Control
@@ -40,3 +41,17 @@ async def sprayer(control: Control, port: int, size: int) -> None:
         number += 1
         if number == 1000:
             control.say("spraying")
+
+
+async def endpoint_echo(control: Control, port: int) -> None:
+    """An endpoint that sends everything back, and says its port."""
+    async with await open_datagram_endpoint((LOCAL, port)) as endpoint, anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            async for item in endpoint:
+                await endpoint.send(item)
+
+        tasks.start_soon(serve)
+        control.say(endpoint.local_address[1])
+        await control.heard_all()
+        tasks.cancel_scope.cancel()

@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-CONFIG = Config(device="soft", ring_bytes=16384, keepalive_ms=100, keepalive_timeout_ms=200, link_idle_ms=0)
+# What breaks a link shall break its streams here, to see what they are told (tests/carry has the other).
+CONFIG = Config(
+    device="soft",
+    ring_bytes=16384,
+    keepalive_ms=100,
+    keepalive_timeout_ms=200,
+    link_idle_ms=0,
+    carry_timeout_ms=0,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,8 @@ class Count:
         self.objects = Counter(type(found).__qualname__ for found in gc.get_objects())
         self.resident = resident_bytes()
         memory = engine.pool.statistics()
-        self.memory = memory.used_bytes
+        # A server may hold some rings for clients that come often.
+        self.memory = memory.used_bytes - sum(g.tickets.ring_bytes for g in engine.all_groups)
         self.qps = len(engine.all_groups) + len(engine._parked)
         self.tasks = tasks_alive()
 
@@ -71,8 +72,9 @@ class Count:
             }
         assert not kinds, kinds
         assert later.mappings - self.mappings < times / 20, (self.mappings, later.mappings)
-        # Rings are resident only when they have been used: allow for some.
-        assert later.resident - self.resident < (2 << 20) + 512 * times, (self.resident, later.resident)
+        # Rings are resident only when they have been used, and how many of them are in use at a time differs:
+        # a client that holds tickets waits for nobody. Allow for some.
+        assert later.resident - self.resident < (4 << 20) + 512 * times, (self.resident, later.resident)
 
 
 def in_trio() -> bool:

@@ -9,11 +9,12 @@ import anyio
 import anyio.lowlevel
 
 from aiordma.errors import Code, NegotiationError
-from aiordma.proto.clc import Accept, Confirm, Proposal
+from aiordma.proto.clc import Accept, Claim, Confirm, Proposal
 from aiordma.proto.proof import accept_proof
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable
 
 
@@ -51,7 +52,21 @@ class Engine:
         self.proposals += 1
         return self._made(ClientOffer(self, kind))
 
-    async def answer(self, proposal: Proposal, peer: str = "") -> ServerOffer:
+    #: No tickets: they need a link.
+    open_to: tuple[str, ...] = ()
+
+    def open_service(self, has_room: Callable[[], bool]) -> None:
+        return None
+
+    def open_at_once(self, sock: socket.socket, peer: str) -> None:
+        return None
+
+    def claim(self, claim: Claim, service: object) -> MemoryPipe:
+        raise NegotiationError(Code.TICKET_UNKNOWN)
+
+    async def answer(
+        self, proposal: Proposal, peer: str = "", service: object = None, local: object = None
+    ) -> ServerOffer:
         await self.trouble.at("answer")
         return self._made(ServerOffer(self, proposal))
 

@@ -52,6 +52,22 @@ def test_a_way_to_make_calls_is_measured_in_two_processes(name: str) -> None:
     assert PEERS[name].title in markdown(results)
 
 
+@pytest.mark.parametrize(
+    "name", ["datagrams-uvloop", "datagrams-tcp-asyncio", "endpoint-asyncio", "udp-uvloop"]
+)
+def test_datagrams_are_measured(name: str) -> None:
+    results = _run(PEERS[name], "datagrams")
+    summary = Summary(results)
+    assert summary.problems() == {}
+    for key in ("per_second", "arrived", "p50_us"):
+        value = summary.value(name, "datagrams", "64", key)
+        assert value is not None
+        assert value > 0
+    if PEERS[name].path in ("rdma", "tcp") and name.startswith("datagrams"):
+        assert summary.value(name, "datagrams", "64", "lost_percent") == 0
+    assert PEERS[name].title in markdown(results)
+
+
 def test_a_peer_that_cannot_be_had_is_reported_with_the_reason() -> None:
     peer = Peer("missing", "a missing peer", "no_such_module:transport")
     PEERS[peer.name] = peer

@@ -32,7 +32,7 @@ MESSAGES: list[llc.LlcMessage] = [
     llc.AnnounceAck(),
     llc.Ticket(number=1, service=2, token=3, rkey=4, ring_addr=0x7FFF_0000_1000, ring_bytes=1 << 18),
     llc.Ticket(number=0xFFFFFFFF, service=0xFFFF, token=1, rkey=0, ring_addr=0, ring_bytes=16384),
-    llc.TicketBack(number=7, service=2),
+    llc.TicketBack(number=7, service=2, used=True),
     llc.TicketBack(service=2),
     llc.TicketBack(number=7, service=2, response=True, bound=True),
 ]

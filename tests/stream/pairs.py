@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import trustme
 
+from aiordma import engine as engines
 from aiordma.config import Config
 from aiordma.connect import connect
+from aiordma.errors import Code, LinkError
 from aiordma.listener import listen
 from aiordma.stream import RdmaStream
 from aiordma.tcp import TcpPipe
@@ -93,6 +95,24 @@ async def rdma_pair() -> Pair:
     return await negotiated_pair(config=Config(device="soft", ring_bytes=16384), mode="rdma")
 
 
+async def carried_pair() -> Pair:
+    """Begun on RDMA, and gone on over TCP before the first byte."""
+    one, other = await rdma_pair()
+    assert one._pipe.leave(Code.SWITCHED)  # type: ignore[attr-defined]
+    while "rdma" in (one.path, other.path):
+        await anyio.lowlevel.checkpoint()
+    return one, other
+
+
+async def leaving_pair() -> Pair:
+    """The link breaks before the first byte, and only one end knows."""
+    one, other = await rdma_pair()
+    for group in (await engines.current()).all_groups:
+        if group.key[1] == "client":
+            group.link.queue_pair.break_link(LinkError("broken by the test"))
+    return one, other
+
+
 @functools.cache
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """A client's and a server's that trust each other."""
@@ -117,4 +137,6 @@ MAKERS: dict[str, Callable[[], Awaitable[Pair]]] = {
     "tcp": tcp_pair,
     "rdma": rdma_pair,
     "tls": tls_pair,
+    "carried": carried_pair,
+    "leaving": leaving_pair,
 }

@@ -474,7 +474,8 @@ async def test_statistics_count(pair: Pair) -> None:
 
 async def test_credit_tells_what_can_be_sent(pair: Pair) -> None:
     one, other = pair
-    assert one.credit.available > 0
+    while not one.credit.available:  # it is just being taken to TCP
+        await anyio.lowlevel.checkpoint()
     assert one.credit.limit >= 0
     sent = await fill(one)
     assert one.credit.available == 0

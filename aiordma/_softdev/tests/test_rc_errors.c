@@ -1,6 +1,8 @@
 /* RC: what goes wrong, with the right status on both sides, the QPs in error, and everything else flushed. */
 #include "harness.h"
 
+#include "../aiordma_soft.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,6 +278,8 @@ static void rnr_retries_run_out(void)
     struct connect_options options = CONNECT_DEFAULTS;
 
     for (uint8_t retries = 0; retries < 3; retries++) {
+        uint64_t counted = aiordma_soft_rnr();
+
         options.rnr_retry = retries;
         open_pair(&options);
         post_send(&a, 1, 0, 10, 0);
@@ -284,6 +288,7 @@ static void rnr_retries_run_out(void)
         expect_wc(a.send_cq, 2, IBV_WC_WR_FLUSH_ERR);
         expect_flushed_sends(&a);
         CHECK_EQ(end_state(&b), IBV_QPS_RTS);
+        CHECK(aiordma_soft_rnr() > counted);
         pair_close(&a, &b);
     }
 }

@@ -1,0 +1,118 @@
+/*
+ * The wire: queue pairs whose destination is on another host, over UDP sockets.
+ *
+ *   post_send -> requester.c -> wire_qp.c -> wire_ask.c -> wire_socket.c => network
+ *   network => wire_rx.c (a poll, or the progress thread) -> wire_qp.c -> wire_ask.c / wire_answer.c -> rx.c
+ *
+ * Ports. Every process of an address has a port of its own, found from the process number in its QP numbers; the
+ * first one has 4791 too, sends from there, and hands on what came for others. Whoever hears from one of those ports
+ * answers there; everybody else is talked to at 4791.
+ *
+ * Locks. receive lock > qp.sq_lock > qp.rq_lock; sending needs no more than what the queue pair needs anyway.
+ */
+#ifndef AIORDMA_WIRE_H
+#define AIORDMA_WIRE_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "engine.h"
+#include "wire_icrc.h"
+#include "wire_rc.h"
+
+enum {
+	WIRE_OWN_PORT = 24791, /* plus the process's slot */
+	WIRE_BATCH = 64,
+	WIRE_BATCH_BYTES = WIRE_BATCH * WIRE_MAX_PACKET,
+};
+
+struct wire_counters {
+	_Atomic(uint64_t) sent, received, send_failed, malformed, bad_icrc, no_qp, wrong_peer, forwarded, cnps;
+};
+extern struct wire_counters soft_wire_counters;
+
+/* Where packets of one QP, or to one address handle, go. */
+struct wire_route {
+	struct wire_path path;
+	uint32_t scope; /* interface, for link-local addresses */
+	uint8_t traffic_class;
+};
+
+/* One connected QP's end. */
+struct soft_wire {
+	struct wire_ask ask;       /* sq_lock */
+	struct wire_answer answer; /* rq_lock */
+	struct wire_route route;   /* both to change, either to read; dst_port: atomic */
+	_Atomic(uint16_t) port;    /* of the peer */
+	uint32_t seen;             /* ask.head when last looked at */
+	uint64_t issued, acked;    /* messages */
+	uint64_t blocked_until;    /* the socket was full; 0: not */
+	struct soft_wqe **wqes;    /* by message index & mask */
+	struct soft_qp *qp;
+	struct soft_after *after; /* of the call that is under way, rq_lock */
+};
+
+/* ---- wire_socket.c ---------------------------------------------------------------------------------- */
+
+/* Addresses and ports for an address vector that soft_route_is_valid. */
+void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route);
+/* The largest path MTU whose packets fit what leads there; 0: nothing leads there. */
+enum ibv_mtu soft_wire_mtu(const struct wire_route *route);
+
+/* Packets on their way to the kernel, of one thread. */
+struct wire_batch {
+	unsigned count;
+	size_t used;
+	bool front; /* from 4791 */
+	struct mmsghdr messages[WIRE_BATCH];
+	struct iovec iov[WIRE_BATCH];
+	struct sockaddr_in6 to[WIRE_BATCH];
+	union {
+		char bytes[CMSG_SPACE(sizeof(struct in6_pktinfo)) + CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control[WIRE_BATCH];
+	uint8_t bytes[WIRE_BATCH_BYTES];
+};
+/* This thread's, empty. NULL: no memory. */
+struct wire_batch *soft_wire_batch(void);
+/* Room for the next packet (of at most WIRE_MAX_PACKET bytes). */
+static inline uint8_t *soft_wire_room(struct wire_batch *batch)
+{
+	return batch->bytes + batch->used;
+}
+static inline bool soft_wire_full(const struct wire_batch *batch)
+{
+	return batch->count == WIRE_BATCH;
+}
+/* The packet in the room, without its ICRC, which is added. */
+void soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size);
+/* Returns how many left; the rest is for later, or lost. The batch is empty then. */
+unsigned soft_wire_send(struct wire_batch *batch);
+
+struct wire_inbound {
+	struct wire_path path;
+	uint8_t tos;
+	const uint8_t *bytes;
+	size_t size;
+};
+typedef void wire_receiver(void *context, const struct wire_inbound *packet);
+/* Reads what is there, once. Returns how many packets. One thread at a time. */
+unsigned soft_wire_receive(bool all, wire_receiver *receiver, void *context);
+/* To the process of that slot on this host. */
+void soft_wire_forward(uint32_t slot, const struct wire_inbound *in);
+/* The progress thread is told of packets, or not (somebody polls). */
+void soft_wire_watch(bool on);
+
+/* ---- wire_rx.c -------------------------------------------------------------------------------------- */
+
+void soft_wire_rx_after_fork(void);
+
+/* ---- wire_qp.c -------------------------------------------------------------------------------------- */
+
+/* A packet for this QP. Locks are taken inside. */
+void soft_wire_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *inbound,
+		    struct soft_after *after);
+/* After the packets of a batch: answers, then requests that may go on. */
+void soft_wire_go_on(struct soft_qp *qp, struct soft_after *after);
+
+#endif

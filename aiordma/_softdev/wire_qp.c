@@ -1,0 +1,496 @@
+/*
+ * Queue pairs on the wire: between the work requests and memory of the device and the two ends of wire_rc.h.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire.h"
+
+enum { FULL_NS = 200000 };
+
+/* ---- asking: work requests -------------------------------------------------------------------------- */
+
+static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *from, uint32_t n)
+{
+	struct soft_wire *w = owner;
+
+	return soft_wqe_scatter(w->qp, w->wqes[index & w->ask.mask], offset, (const char *)from, n);
+}
+
+static const struct wire_ask_owner ask_calls = { .scatter = scatter };
+
+static bool keys_ok(struct soft_qp *qp, const struct soft_wqe *wqe)
+{
+	const bool fetch = wqe->opcode == IBV_WR_RDMA_READ || wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+			   wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+
+	for (uint32_t i = 0; i < wqe->num_sge && !(wqe->flags & IBV_SEND_INLINE); i++)
+		if (wqe->sge[i].length && !soft_local_addr(to_pd(qp->qp.pd), wqe->sge[i].lkey, wqe->sge[i].addr,
+							   wqe->sge[i].length, fetch ? IBV_ACCESS_LOCAL_WRITE : 0))
+			return false;
+	return true;
+}
+
+enum soft_run soft_wire_run(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	struct soft_wire *w = qp->wire;
+	struct wire_message m = {
+		.opcode = wqe->opcode,
+		.solicited = wqe->flags & IBV_SEND_SOLICITED,
+		.fence = wqe->flags & IBV_SEND_FENCE,
+		.length = wqe->length,
+		.rkey = wqe->rkey,
+		.imm = wqe->imm,
+		.addr = wqe->raddr,
+	};
+
+	if (wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		m.compare_add = wqe->atomic.compare_add;
+		m.swap = wqe->atomic.swap;
+	}
+	/* It may have to be sent again: the caller's lists and bytes are copied. */
+	if (!keys_ok(qp, wqe) || !soft_wqe_keep(qp, wqe)) {
+		wqe->status = IBV_WC_LOC_PROT_ERR;
+		return SOFT_RUN_DONE;
+	}
+	w->wqes[wire_ask_post(&w->ask, &m) & w->ask.mask] = wqe;
+	wqe->msn = ++w->issued;
+	return SOFT_RUN_SENT;
+}
+
+uint64_t soft_wire_issued(const struct soft_qp *qp)
+{
+	return qp->wire->issued;
+}
+
+/* Also notes how a message failed. */
+uint64_t soft_wire_acked(struct soft_qp *qp)
+{
+	struct soft_wire *w = qp->wire;
+
+	w->acked += (uint32_t)(w->ask.head - w->seen);
+	w->seen = w->ask.head;
+	if (soft_unlikely(w->ask.status && w->ask.head != w->ask.tail)) {
+		struct soft_wqe *wqe = w->wqes[w->ask.head & w->ask.mask];
+		if (wqe->status == IBV_WC_SUCCESS)
+			wqe->status = w->ask.status;
+	}
+	return w->acked;
+}
+
+void soft_wire_idle(struct soft_qp *qp)
+{
+	struct soft_wire *w = qp->wire;
+
+	w->ask.head = w->ask.cursor = w->ask.tail;
+	w->ask.una = w->ask.next = w->ask.high = w->ask.posted;
+	w->ask.fetch_head = w->ask.fetch_tail;
+	w->seen = w->ask.head;
+	w->acked = w->issued;
+	w->ask.status = IBV_WC_WR_FLUSH_ERR;
+	w->ask.deadline = w->ask.rnr_until = w->blocked_until = 0;
+	atomic_store(&qp->wire_due_ns, 0);
+}
+
+static void set_due(struct soft_qp *qp)
+{
+	struct soft_wire *w = qp->wire;
+	uint64_t due = wire_ask_due(&w->ask);
+
+	if (w->blocked_until && (!due || w->blocked_until < due))
+		due = w->blocked_until;
+	if (due == atomic_load_explicit(&qp->wire_due_ns, memory_order_relaxed))
+		return;
+	atomic_store(&qp->wire_due_ns, due);
+	if (due)
+		soft_timer_want(due);
+}
+
+static const struct wire_route *route_of(struct soft_wire *w, struct wire_route *copy)
+{
+	*copy = w->route;
+	copy->path.dst_port = atomic_load_explicit(&w->port, memory_order_relaxed);
+	return copy;
+}
+
+/* One packet into the batch. False: a local key does not allow it any more. */
+static bool add_request(struct soft_wire *w, struct wire_batch *batch, const struct wire_route *route,
+			const struct wire_request *r)
+{
+	uint8_t *to = soft_wire_room(batch);
+	const uint32_t n = r->packet.payload_length, pad = wire_pad(n);
+	size_t size = wire_pack_headers(&r->packet, to);
+
+	if (n && !soft_wqe_gather(w->qp, w->wqes[r->index & w->ask.mask], r->offset, (char *)to + size, n))
+		return false;
+	memset(to + size + n, 0, pad);
+	soft_wire_add(batch, route, size + n + pad);
+	return true;
+}
+
+void soft_wire_push(struct soft_qp *qp)
+{
+	struct soft_wire *w = qp->wire;
+	struct wire_batch *batch = NULL;
+	struct wire_request requests[WIRE_BATCH];
+	struct wire_route route;
+	uint64_t now = 0;
+	bool more = w->ask.cursor != w->ask.tail && !w->ask.status;
+
+	while (more) {
+		unsigned n = 0;
+		now = now ? now : soft_now_ns();
+		if (w->blocked_until && now < w->blocked_until)
+			break;
+		w->blocked_until = 0;
+		batch = soft_wire_batch();
+		if (!batch) {
+			w->blocked_until = now + FULL_NS;
+			break;
+		}
+		route_of(w, &route);
+		while (n < WIRE_BATCH && (more = wire_ask_next(&w->ask, now, &requests[n]))) {
+			if (soft_unlikely(!add_request(w, batch, &route, &requests[n]))) {
+				/* The region was taken away while its bytes were being sent. */
+				w->ask.status = IBV_WC_LOC_PROT_ERR;
+				more = false;
+				break;
+			}
+			n++;
+		}
+		const unsigned sent = soft_wire_send(batch);
+		if (soft_unlikely(sent < n)) {
+			wire_ask_unsent(&w->ask, &requests[sent]);
+			w->blocked_until = now + FULL_NS;
+			break;
+		}
+	}
+	set_due(qp);
+}
+
+void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
+{
+	soft_lock(&qp->sq_lock);
+	if (qp->wire && atomic_load(&qp->wire_due_ns)) {
+		wire_ask_timer(&qp->wire->ask, soft_now_ns());
+		atomic_store(&qp->wire_due_ns, 0); /* so that what is still due is asked for anew */
+		soft_sq_pump(qp, after);
+	}
+	soft_unlock(&qp->sq_lock);
+}
+
+/* ---- answering: memory and receives ----------------------------------------------------------------- */
+
+static bool receive(void *owner)
+{
+	struct soft_qp *qp = ((struct soft_wire *)owner)->qp;
+
+	if (qp->current || soft_rq_take(qp))
+		return true;
+	atomic_store(&qp->starved, false); /* the requester asks again */
+	return false;
+}
+
+static int place(void *owner, uint32_t offset, const uint8_t *from, uint32_t n)
+{
+	struct soft_wire *w = owner;
+
+	return soft_rx_place(w->qp, offset, (const char *)from, n, w->after);
+}
+
+static int deliver(void *owner, const struct wire_delivery *delivery)
+{
+	struct soft_wire *w = owner;
+	const struct soft_rx what = {
+		.opcode = delivery->opcode,
+		.solicited = delivery->solicited,
+		.imm = delivery->imm,
+		.src_qp = w->qp->attr.dest_qp_num,
+		.length = delivery->length,
+	};
+
+	return soft_rx_receive_done(w->qp, &what, w->after);
+}
+
+static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status)
+{
+	struct soft_wire *w = owner;
+
+	return soft_rx_remote(w->qp, opcode, rkey, addr, length, status, w->after);
+}
+
+static void write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
+{
+	(void)owner;
+	soft_rx_copy(to, (const char *)from, n);
+}
+
+static uint64_t atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap)
+{
+	(void)owner;
+	return soft_rx_atomic(opcode, at, compare_add, swap);
+}
+
+static void broken(void *owner)
+{
+	struct soft_wire *w = owner;
+
+	soft_async_push(to_ctx(w->qp->qp.context), IBV_EVENT_QP_REQ_ERR, &w->qp->qp);
+	soft_after_fail(w->after, w->qp);
+}
+
+static const struct wire_answer_owner answer_calls = {
+	.receive = receive,
+	.place = place,
+	.deliver = deliver,
+	.remote = remote,
+	.write = write_to,
+	.atomic = atomic,
+	.broken = broken,
+};
+
+/* rq_lock held. */
+static void answer(struct soft_wire *w)
+{
+	struct wire_packet p;
+	struct wire_route route;
+
+	while (wire_answer_waits(&w->answer)) {
+		struct wire_batch *batch = soft_wire_batch();
+		if (!batch)
+			return;
+		route_of(w, &route);
+		while (!soft_wire_full(batch) && wire_answer_next(&w->answer, &p)) {
+			uint8_t *to = soft_wire_room(batch);
+			const uint32_t n = p.payload_length, pad = wire_pad(n);
+			size_t size = wire_pack_headers(&p, to);
+
+			soft_rx_copy((char *)to + size, (const char *)p.payload, n);
+			memset(to + size + n, 0, pad);
+			soft_wire_add(batch, &route, size + n + pad);
+		}
+		soft_wire_send(batch);
+	}
+}
+
+/* ---- packets ---------------------------------------------------------------------------------------- */
+
+/* False: not from the peer of this QP. Learns where the peer's process listens. */
+static bool from_peer(struct soft_wire *w, const struct wire_inbound *in)
+{
+	const uint16_t port = in->path.src_port;
+
+	if (memcmp(in->path.src, w->route.path.dst, 16) != 0 || memcmp(in->path.dst, w->route.path.src, 16) != 0) {
+		atomic_fetch_add_explicit(&soft_wire_counters.wrong_peer, 1, memory_order_relaxed);
+		return false;
+	}
+	if (port != atomic_load_explicit(&w->port, memory_order_relaxed) &&
+	    (port == WIRE_PORT || (port >= WIRE_OWN_PORT && port < WIRE_OWN_PORT + SOFT_MAX_SLOT)))
+		atomic_store_explicit(&w->port, port, memory_order_relaxed);
+	return true;
+}
+
+static void take_datagram(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in,
+			  struct soft_after *after)
+{
+	const struct soft_rx what = {
+		.opcode = p->opcode == (WIRE_UD | WIRE_SEND_ONLY_IMM) ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND,
+		.solicited = p->solicited,
+		.imm = p->imm,
+		.src_qp = p->src_qpn,
+		.length = p->payload_length,
+	};
+	struct ibv_global_route route = { .traffic_class = in->tos, .hop_limit = 64 };
+	union ibv_gid from;
+	uint8_t grh[SOFT_GRH_BYTES];
+
+	memcpy(route.dgid.raw, in->path.dst, 16);
+	memcpy(from.raw, in->path.src, 16);
+	soft_grh_write(grh, &from, &route, p->payload_length);
+	soft_lock(&qp->rq_lock);
+	if (atomic_load(&qp->number) == p->qpn)
+		soft_ud_deliver(qp, &what, p->qkey, grh, (const char *)p->payload, after);
+	soft_unlock(&qp->rq_lock);
+}
+
+void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in,
+		    struct soft_after *after)
+{
+	const uint8_t transport = p->opcode & 0xe0;
+	const bool response = wire_traits(p->opcode) & WIRE_IS_RESPONSE;
+	struct soft_lock *lock = response ? &qp->sq_lock : &qp->rq_lock;
+
+	if (transport == WIRE_UD) {
+		take_datagram(qp, p, in, after);
+		return;
+	}
+	soft_lock(lock);
+	struct soft_wire *w = qp->wire;
+	if (w && atomic_load(&qp->number) == p->qpn && soft_receives(soft_state(qp)) &&
+	    transport == (qp->qp.qp_type == IBV_QPT_RC ? WIRE_RC : WIRE_UC) && from_peer(w, in)) {
+		if (response) {
+			wire_ask_take(&w->ask, p, soft_now_ns());
+		} else {
+			w->after = after;
+			wire_answer_take(&w->answer, p);
+			/* A refusal leaves before anybody can see why it was made, and close the queue pair. */
+			if (soft_unlikely(w->answer.stopped))
+				answer(w);
+			w->after = NULL;
+		}
+	}
+	soft_unlock(lock);
+}
+
+void soft_wire_go_on(struct soft_qp *qp, struct soft_after *after)
+{
+	soft_lock(&qp->rq_lock);
+	if (qp->wire) {
+		qp->wire->after = after;
+		answer(qp->wire);
+		qp->wire->after = NULL;
+	}
+	soft_unlock(&qp->rq_lock);
+	soft_lock(&qp->sq_lock);
+	if (qp->wire && qp->sq_head != qp->sq_tail)
+		soft_sq_pump(qp, after);
+	soft_unlock(&qp->sq_lock);
+}
+
+/* ---- coming and going ------------------------------------------------------------------------------- */
+
+static void wire_free(struct soft_wire *w)
+{
+	free(w->ask.ring);
+	free(w->wqes);
+	free(w->answer.fetches);
+	free(w);
+}
+
+struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err)
+{
+	struct soft_wire *w = calloc(1, sizeof(*w));
+	const uint32_t fetches = attr->max_dest_rd_atomic;
+
+	*err = soft_wire_open();
+	if (*err) {
+		free(w);
+		return NULL;
+	}
+	if (w) {
+		w->ask.ring = calloc(qp->sq_mask + 1, sizeof(*w->ask.ring));
+		w->wqes = calloc(qp->sq_mask + 1, sizeof(*w->wqes));
+		w->answer.fetches = calloc(fetches ? fetches : 1, sizeof(*w->answer.fetches));
+	}
+	if (!w || !w->ask.ring || !w->wqes || !w->answer.fetches) {
+		if (w)
+			wire_free(w);
+		*err = ENOMEM;
+		return NULL;
+	}
+	soft_wire_route(to_ctx(qp->qp.context), &attr->ah_attr, attr->dest_qp_num, &w->route);
+	const enum ibv_mtu fits = soft_wire_mtu(&w->route);
+	if (!fits) {
+		wire_free(w);
+		*err = ENETUNREACH;
+		return NULL;
+	}
+	/* Packets are never fragmented. Both ends find the same, as both look at the way between them. */
+	const uint32_t mtu = 128u << (attr->path_mtu < fits ? attr->path_mtu : fits);
+	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
+	w->qp = qp;
+	atomic_store(&w->port, w->route.path.dst_port);
+	w->ask.calls = &ask_calls;
+	w->answer.calls = &answer_calls;
+	w->ask.owner = w->answer.owner = w;
+	w->ask.mask = qp->sq_mask;
+	w->ask.reliable = w->answer.reliable = reliable;
+	w->ask.mtu = w->answer.mtu = mtu;
+	w->ask.qpn = w->answer.qpn = attr->dest_qp_num;
+	w->answer.max_fetches = fetches;
+	w->answer.rnr_timer = attr->min_rnr_timer;
+	wire_answer_start(&w->answer, attr->rq_psn & WIRE_24);
+	return w;
+}
+
+void soft_wire_discard(struct soft_wire *w)
+{
+	if (w)
+		wire_free(w);
+}
+
+/* The attributes of RTS. sq_lock held. */
+void soft_wire_rts(struct soft_qp *qp, bool first)
+{
+	struct wire_ask *ask = &qp->wire->ask;
+	const struct ibv_qp_attr *attr = &qp->attr;
+
+	ask->retry_cnt = attr->retry_cnt;
+	ask->rnr_retry = attr->rnr_retry;
+	ask->max_fetches = attr->max_rd_atomic;
+	ask->timeout_ns = attr->timeout ? UINT64_C(4096) << attr->timeout : 0;
+	if (first)
+		wire_ask_start(ask, attr->sq_psn & WIRE_24);
+	else if (ask->status == IBV_WC_WR_FLUSH_ERR)
+		ask->status = IBV_WC_SUCCESS; /* back from SQE */
+}
+
+void soft_wire_join(struct soft_qp *qp, struct soft_wire *w)
+{
+	qp->wire = w;
+	atomic_fetch_add(&soft_wire_users, 1);
+}
+
+enum ibv_mtu soft_wire_path_mtu(const struct soft_wire *w)
+{
+	return (enum ibv_mtu)(__builtin_ctz(w->ask.mtu) - 7);
+}
+
+/* Both locks held. */
+void soft_wire_leave(struct soft_qp *qp)
+{
+	struct soft_wire *w = qp->wire;
+
+	if (!w)
+		return;
+	/* A message was delivered a moment ago, and its receiver closes at once: the sender is told all the same. */
+	w->answer.pending = 0;
+	for (uint32_t i = 0; i < w->answer.max_fetches; i++)
+		w->answer.fetches[i].pending = false;
+	answer(w);
+	qp->wire = NULL;
+	atomic_store(&qp->wire_due_ns, 0);
+	atomic_fetch_sub(&soft_wire_users, 1);
+	wire_free(w);
+}
+
+void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload)
+{
+	struct wire_batch *batch = soft_wire_batch();
+	const struct soft_ah *ah = wqe->ud.ah;
+	const uint32_t pad = wire_pad(wqe->length);
+	const struct wire_packet p = {
+		.opcode = (uint8_t)(WIRE_UD |
+				    (wqe->opcode == IBV_WR_SEND_WITH_IMM ? WIRE_SEND_ONLY_IMM : WIRE_SEND_ONLY)),
+		.pkey = WIRE_PKEY,
+		.migrated = true,
+		.solicited = wqe->flags & IBV_SEND_SOLICITED,
+		.qpn = wqe->ud.qpn,
+		.src_qpn = qp->qp.qp_num,
+		.qkey = qkey,
+		.imm = wqe->imm,
+		.payload_length = wqe->length,
+	};
+	struct wire_route route;
+
+	if (!batch)
+		return;
+	soft_wire_route(to_ctx(qp->qp.context), &ah->attr, wqe->ud.qpn, &route);
+	memcpy(route.path.src, ah->sgid.raw, 16);
+	uint8_t *to = soft_wire_room(batch);
+	const size_t size = wire_pack_headers(&p, to);
+	memcpy(to + size, payload, wqe->length);
+	memset(to + size + wqe->length, 0, pad);
+	soft_wire_add(batch, &route, size + wqe->length + pad);
+	soft_wire_send(batch);
+}

@@ -1,0 +1,149 @@
+/*
+ * What comes from the network: checked, and given to the queue pair it is for. Whoever looks deals with all of it: a
+ * poll of any CQ, or the progress thread, which the kernel wakes only while nobody polls.
+ */
+#include <string.h>
+
+#include "wire.h"
+
+enum { TOUCHED = 64, QUIET_NS = 1000000 };
+
+atomic_uint soft_wire_users;
+static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool polled; /* since the progress thread last asked */
+static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool unwatched; /* the progress thread is not told of packets; watch_lock to change */
+
+struct round {
+	struct soft_after after;
+	struct soft_qp *touched[TOUCHED];
+	unsigned count;
+};
+
+static void touch(struct round *round, struct soft_qp *qp)
+{
+	for (unsigned i = 0; i < round->count; i++)
+		if (round->touched[i] == qp)
+			return;
+	if (round->count == TOUCHED) {
+		soft_wire_go_on(qp, &round->after);
+		return;
+	}
+	round->touched[round->count++] = qp;
+}
+
+static bool icrc_ok(const struct wire_inbound *in)
+{
+	const uint8_t *at = in->bytes + in->size - WIRE_ICRC;
+	const uint32_t stored = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+
+	if (wire_icrc(&in->path, in->bytes, in->size - WIRE_ICRC) == stored)
+		return true;
+	/* Adapters and rxe number their IPv4 packets, and a socket does not show the number (wire_icrc.h). */
+	return wire_gid_is_ipv4(in->path.src) && in->path.src_port != WIRE_PORT &&
+	       (in->path.src_port < WIRE_OWN_PORT || in->path.src_port >= WIRE_OWN_PORT + SOFT_MAX_SLOT);
+}
+
+static void count(_Atomic(uint64_t) *counter)
+{
+	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+static void one_packet(void *context, const struct wire_inbound *in)
+{
+	struct round *round = context;
+	struct wire_packet packet;
+
+	count(&soft_wire_counters.received);
+	if (wire_parse(in->bytes, in->size, &packet) != WIRE_OK) {
+		count(&soft_wire_counters.malformed);
+		return;
+	}
+	struct soft_qp *qp = soft_qp_find(packet.qpn);
+	if (!qp && packet.qpn >> SOFT_QPN_INDEX_BITS != soft_proc.slot) {
+		soft_wire_forward(packet.qpn >> SOFT_QPN_INDEX_BITS, in);
+		return;
+	}
+	if (!icrc_ok(in)) {
+		count(&soft_wire_counters.bad_icrc);
+		return;
+	}
+	if (packet.opcode == WIRE_CNP_OPCODE) {
+		count(&soft_wire_counters.cnps);
+		return;
+	}
+	if (!qp) {
+		count(&soft_wire_counters.no_qp);
+		return;
+	}
+	soft_wire_take(qp, &packet, in, &round->after);
+	touch(round, qp);
+}
+
+/* receive_lock held. */
+static unsigned look(bool all)
+{
+	struct round round = { .count = 0 };
+	unsigned n = soft_wire_receive(all, one_packet, &round);
+
+	for (unsigned i = 0; i < round.count; i++)
+		soft_wire_go_on(round.touched[i], &round.after);
+	pthread_mutex_unlock(&receive_lock);
+	/* Refusals have left by now: queue pairs that made them may fail. */
+	soft_after_run(&round.after);
+	return n;
+}
+
+void soft_wire_poll(void)
+{
+	if (!atomic_load_explicit(&polled, memory_order_relaxed))
+		atomic_store_explicit(&polled, true, memory_order_relaxed);
+	if (!pthread_mutex_trylock(&receive_lock))
+		look(false);
+}
+
+static void set_unwatched(bool on)
+{
+	pthread_mutex_lock(&watch_lock);
+	atomic_store(&unwatched, on);
+	soft_wire_watch(!on);
+	pthread_mutex_unlock(&watch_lock);
+}
+
+void soft_wire_progress(void)
+{
+	for (int rounds = 0; rounds < 16; rounds++) {
+		pthread_mutex_lock(&receive_lock);
+		if (!look(true))
+			break;
+	}
+	/* Somebody polls: no need to be woken for each packet, only to look now and then whether he still does. */
+	if (atomic_exchange(&polled, false)) {
+		set_unwatched(true);
+		soft_timer_want(soft_now_ns() + QUIET_NS);
+	}
+}
+
+void soft_wire_rx_after_fork(void)
+{
+	pthread_mutex_init(&receive_lock, NULL);
+	pthread_mutex_init(&watch_lock, NULL);
+	atomic_store(&soft_wire_users, 0);
+	atomic_store(&unwatched, false);
+}
+
+void soft_wire_rewatch(void)
+{
+	if (atomic_load(&unwatched))
+		set_unwatched(false);
+}
+
+void soft_wire_tick(void)
+{
+	if (!atomic_load(&unwatched))
+		return;
+	if (atomic_exchange(&polled, false))
+		soft_timer_want(soft_now_ns() + QUIET_NS);
+	else
+		soft_wire_rewatch();
+}

@@ -1,0 +1,442 @@
+"""asyncio's datagram surface: `DatagramTransport` and `DatagramProtocol` on aiordma's datagrams.
+
+`create_datagram_endpoint()` is asyncio's function of that name on a `DatagramEndpoint`: many peers,
+unreliable. `create_datagram_connection()` and `create_datagram_server()` have no counterpart in asyncio: one
+peer, reliable and in order, for the same protocols. There pause_writing() means that the peer does not keep
+up, and nothing is lost.
+
+As on streams, a protocol is called from the loop only, never from inside another task that polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.log
+import warnings
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from .. import negotiate, peers
+from ..config import Config
+from ..datagram import DATAGRAMS, message_pipe_of, open_message_pipe
+from ..endpoint import open_datagram_endpoint
+from ..errors import as_connection_error
+from .server import RdmaServer, bind_sockets
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+    from ssl import SSLContext
+    from typing import TypeVar
+
+    from ..attributes import Address
+    from ..config import Mode
+    from ..datagram import MessagePipe
+    from ..endpoint import DatagramEndpoint
+    from .contracts import Bytes, TransportOwner
+
+    P = TypeVar("P", bound=asyncio.DatagramProtocol)
+
+__all__ = [
+    "MessageTransport",
+    "create_datagram_connection",
+    "create_datagram_endpoint",
+    "create_datagram_server",
+]
+
+#: datagrams given to the protocol in one callback before others of the loop get their turn
+_RECEIVE_BUDGET = 256
+_LOG_THRESHOLD = 5
+
+
+class _Carrier(Protocol):
+    """What the transport needs of a connection or an endpoint."""
+
+    def try_send(self, data: Bytes, address: Address | None) -> bool: ...
+    def receive_many(self, most: int) -> list[tuple[bytes, Any]] | None: ...
+    def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class _Connection:
+    """One peer, reliable."""
+
+    def __init__(self, pipe: MessagePipe, peer: Address) -> None:
+        self.pipe, self.peer = pipe, peer
+        self.close, self.abort = pipe.close, pipe.abort
+
+    def try_send(self, data: Bytes, address: Address | None) -> bool:
+        if address is not None and tuple(address[:2]) != self.peer:
+            raise ValueError(f"Invalid address: must be None or {self.peer}")
+        return self.pipe.try_send(data)
+
+    def receive_many(self, most: int) -> list[tuple[bytes, Any]] | None:
+        messages = self.pipe.receive_many(most)
+        if messages is None and self.pipe.spin_readable():
+            messages = self.pipe.receive_many(most)
+        peer = self.peer
+        return None if messages is None else [(message, peer) for message in messages]
+
+    def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
+        self.pipe.on_readable = readable
+        self.pipe.on_writable = writable
+
+
+class _Endpoint:
+    """Many peers, unreliable."""
+
+    def __init__(self, endpoint: DatagramEndpoint) -> None:
+        self.endpoint = endpoint
+        self.close = self.abort = endpoint.close
+
+    def try_send(self, data: Bytes, address: Address | None) -> bool:
+        try:
+            self.endpoint.send_nowait((data, None if address is None else (address[0], address[1])))
+        except anyio.WouldBlock:
+            return False
+        return True
+
+    def receive_many(self, most: int) -> list[tuple[bytes, Any]] | None:
+        return self.endpoint.take_many(most)
+
+    def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
+        self.endpoint.call_when(readable, writable)
+
+
+class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTransport):
+    """`asyncio.DatagramTransport` on aiordma's datagrams; made by the functions of this module.
+
+    Beyond asyncio's: `pause_reading()` and `resume_reading()`. On a connection a paused transport stops the
+    peer; on an endpoint it loses what finds no room in the queue.
+    """
+
+    _loop: asyncio.AbstractEventLoop
+    _protocol_paused: bool
+    _maybe_pause_protocol: Callable[[], None]
+    _maybe_resume_protocol: Callable[[], None]
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        carrier: _Carrier,
+        protocol: asyncio.DatagramProtocol,
+        extra: Mapping[str, Any],
+        server: TransportOwner | None = None,
+    ) -> None:
+        super().__init__(dict(extra), loop)
+        self._carrier = carrier
+        self._try_send = carrier.try_send
+        self._protocol = protocol
+        self._server = server
+        self._queue: deque[tuple[Bytes, Any]] = deque()
+        self._queued = 0
+        self._received: deque[tuple[bytes, Any]] = deque()  # taken, and not delivered yet
+        self._closing = False
+        self._lost = False  # connection_lost() is scheduled or over
+        self._lost_writes = 0
+        self._paused = False
+        self._scheduled = False
+        if server is not None:
+            server.attach(self)
+        loop.call_soon(protocol.connection_made, self)
+        loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        if not self._closing:
+            self._carrier.listen(self._schedule, self._flush_soon)
+            self._pump()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._lost else "closing" if self._closing else "open"
+        return f"<{type(self).__name__} {state} peer={self.get_extra_info('peername')} queued={self._queued}>"
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        if not getattr(self, "_lost", True):
+            _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+            self._carrier.abort()
+
+    # ---- protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """What comes from now on goes to another protocol."""
+        self._protocol = protocol  # type: ignore[assignment]
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol in use."""
+        return self._protocol
+
+    # ---- sending
+
+    def sendto(self, data: Bytes, addr: Any = None) -> None:
+        """Send a datagram; never blocks. What finds no room waits in a queue (see the water marks).
+
+        A datagram that cannot be sent (too long ...) is reported to `error_received()`.
+
+        :raises TypeError: not bytes-like.
+        :raises ValueError: an address that is not the only peer's, or the name of a host.
+        """
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+        if self._closing:
+            self._lost_writes += 1
+            if self._lost and self._lost_writes >= _LOG_THRESHOLD:
+                asyncio.log.logger.warning("socket.send() raised exception.")
+            return
+        if self._queue or not self._attempt(data, addr):
+            kept = bytes(data)
+            self._queue.append((kept, addr))
+            self._queued += len(kept)
+            self._maybe_pause_protocol()
+
+    def _attempt(self, data: Bytes, addr: Any) -> bool:
+        """Whether the datagram is dealt with."""
+        try:
+            return self._try_send(data, addr)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self._lose(exc)
+        except OSError as exc:
+            self._protocol.error_received(exc)
+        return True
+
+    def _flush_soon(self) -> None:
+        if self._queue or self._closing:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        queue = self._queue
+        while queue and not self._lost:
+            data, addr = queue[0]
+            if not self._attempt(data, addr):
+                return
+            if queue:  # the protocol may have aborted in error_received()
+                queue.popleft()
+                self._queued -= len(data)
+        self._maybe_resume_protocol()
+        if self._closing and not self._lost:
+            self._finish(None)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait for room."""
+        return self._queued
+
+    # ---- receiving
+
+    def is_reading(self) -> bool:
+        """Neither paused nor closing."""
+        return not self._paused and not self._closing
+
+    def pause_reading(self) -> None:
+        """Deliver nothing until resume_reading()."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Deliver again."""
+        if self._paused:
+            self._paused = False
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if not self._received and not self._fill():
+            return
+        received, deliver = self._received, self._protocol.datagram_received
+        while received and not self._paused and not self._closing:
+            try:
+                deliver(*received.popleft())
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as exc:
+                self._fail(exc, "Fatal error: protocol.datagram_received() call failed.")
+                return
+        if not self._paused and not self._closing:
+            self._schedule()
+
+    def _fill(self) -> bool:
+        """Whether there is something to deliver."""
+        if self._paused or self._closing:
+            return False
+        try:
+            datagrams = self._carrier.receive_many(_RECEIVE_BUDGET)
+        except anyio.EndOfStream:
+            self.close()
+            return False
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self._lose(exc)
+            return False
+        self._received.extend(datagrams or ())
+        return bool(self._received)
+
+    # ---- the end
+
+    def is_closing(self) -> bool:
+        """close() or abort() was called, or the connection is lost."""
+        return self._closing
+
+    def close(self) -> None:
+        """Close when everything queued is sent."""
+        if self._closing:
+            return
+        self._closing = True
+        if not self._queue:
+            self._finish(None)
+
+    def abort(self) -> None:
+        """Close at once; on a connection the peer gets an error."""
+        if not self._lost:
+            self._closing = True
+            self._carrier.abort()
+            self._finish(None)
+
+    def _lose(self, exc: BaseException) -> None:
+        self._closing = True
+        self._finish(as_connection_error(exc.__cause__ or exc))
+
+    def _fail(self, exc: BaseException, message: str) -> None:
+        self._loop.call_exception_handler(
+            {"message": message, "exception": exc, "transport": self, "protocol": self._protocol}
+        )
+        self._closing = True
+        self._carrier.abort()
+        self._finish(exc)
+
+    def _finish(self, exc: BaseException | None) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self._queue.clear()
+        self._queued = 0
+        self._carrier.close()
+        self._loop.call_soon(self._tell_lost, exc)
+
+    def _tell_lost(self, exc: BaseException | None) -> None:
+        try:
+            self._protocol.connection_lost(exc)  # type: ignore[arg-type]
+        finally:
+            if self._server is not None:
+                self._server.detach(self)
+
+
+# ---- the functions
+
+
+async def create_datagram_endpoint(
+    protocol_factory: Callable[[], P],
+    local_addr: tuple[str | None, int] | None = None,
+    remote_addr: Address | None = None,
+    *,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    max_peers: int = 1024,
+    receive_queue: int = 1024,
+) -> tuple[MessageTransport, P]:
+    """`loop.create_datagram_endpoint()` on :func:`aiordma.open_datagram_endpoint`, with its parameters.
+
+    Addresses given to `sendto()` must be numbers, as on asyncio's own transports.
+    """
+    loop = asyncio.get_running_loop()
+    endpoint = await open_datagram_endpoint(
+        local_addr,
+        remote_addr,
+        config=config,
+        mode=mode,
+        max_peers=max_peers,
+        receive_queue=receive_queue,
+    )
+    reason = endpoint.fallback_reason
+    extra = {
+        "sockname": endpoint.local_address,
+        "peername": endpoint.remote_address,
+        "aiordma.path": "rdma" if reason is None else "udp",
+        "aiordma.fallback_reason": reason,
+        "aiordma.endpoint": endpoint,
+    }
+    protocol = protocol_factory()
+    transport = MessageTransport(loop, _Endpoint(endpoint), protocol, extra)
+    await asyncio.sleep(0)
+    return transport, protocol
+
+
+def _connection_transport(
+    protocol: asyncio.DatagramProtocol,
+    pipe: MessagePipe,
+    outcome: negotiate.Outcome,
+    server: TransportOwner | None = None,
+) -> MessageTransport:
+    extra: dict[str, Any] = {
+        "sockname": outcome.local_address,
+        "peername": outcome.remote_address,
+        "aiordma.path": pipe.path,
+        "aiordma.fallback_reason": outcome.fallback,
+    }
+    if outcome.tls is not None:
+        extra["ssl_object"] = outcome.tls.session
+    carrier = _Connection(pipe, outcome.remote_address)
+    return MessageTransport(asyncio.get_running_loop(), carrier, protocol, extra, server)
+
+
+async def create_datagram_connection(
+    protocol_factory: Callable[[], P],
+    host: str,
+    port: int,
+    *,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    ssl: SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    rdma_outside_tls: bool = False,
+) -> tuple[MessageTransport, P]:
+    """A datagram protocol on :func:`aiordma.connect_datagram`, whose parameters and errors these are."""
+    pipe, outcome = await open_message_pipe(
+        host,
+        port,
+        config or Config.from_env(),
+        mode,
+        ssl=ssl,
+        server_hostname=server_hostname,
+        rdma_outside_tls=rdma_outside_tls,
+    )
+    protocol = protocol_factory()
+    transport = _connection_transport(protocol, pipe, outcome)
+    await asyncio.sleep(0)
+    return transport, protocol
+
+
+async def create_datagram_server(
+    protocol_factory: Callable[[], asyncio.DatagramProtocol],
+    host: str | Iterable[str | None] | None = None,
+    port: int = 0,
+    *,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    backlog: int = 100,
+    ssl: SSLContext | None = None,
+    rdma_outside_tls: bool = False,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+    start_serving: bool = True,
+) -> RdmaServer:
+    """A server whose connections are datagram protocols: :func:`aiordma.listen_datagram` for asyncio."""
+    config = config or Config.from_env()
+    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
+    sockets = await bind_sockets(host, port, reuse_address=reuse_address, reuse_port=reuse_port)
+    await negotiate.warm_up(config, mode)
+
+    async def begin(server: RdmaServer, sock: socket.socket) -> None:
+        outcome = await negotiate.server(sock, config=config, mode=mode, tls=tls, kind=DATAGRAMS)
+        pipe = await message_pipe_of(outcome, config)
+        path = "TCP" if outcome.pipe is None else "RDMA"
+        peers.announce("client", outcome.remote_address[0], path, outcome.fallback)
+        _connection_transport(protocol_factory(), pipe, outcome, server)
+
+    server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog)
+    if start_serving:
+        await server.start_serving()
+    return server

@@ -1,0 +1,82 @@
+"""TLS on connections of the asyncio functions that were negotiated inside it (`rdma_outside_tls=True`).
+
+What is not negotiated uses the event loop's own TLS. Here the session exists when the path is agreed on, and
+no event loop takes over a session that others have begun; so a stream that stays inside it runs on a
+transport of ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..negotiate import Tls
+from ..tls import TlsPipe
+from .transport import RingTransport
+
+if TYPE_CHECKING:
+    import ssl as ssl_module
+
+    from ..negotiate import Outcome
+    from ..tls import TlsLayer
+
+#: options of asyncio's functions that are about TLS
+TLS_OPTIONS = {"ssl", "server_hostname", "ssl_handshake_timeout", "ssl_shutdown_timeout"}
+
+
+def take_tls(options: dict[str, Any], host: str | None, *, server_side: bool) -> Tls | None:
+    """The options about TLS, taken out of `options`; None: no TLS."""
+    taken = {name: options.pop(name, None) for name in TLS_OPTIONS}
+    context: ssl_module.SSLContext | bool | None = taken["ssl"]
+    if not context:
+        return None
+    if context is True:
+        import ssl as ssl_module
+
+        context = ssl_module.create_default_context()
+    hostname = taken["server_hostname"]
+    return Tls(
+        context,
+        server_side=server_side,
+        server_hostname=None if server_side else host if hostname is None else hostname or None,
+        rdma_outside_tls=True,
+        handshake_seconds=taken["ssl_handshake_timeout"],
+    )
+
+
+def tls_info(layer: TlsLayer) -> dict[str, Any]:
+    """Extra info of a transport, with asyncio's names."""
+    session = layer.session
+    return {
+        "sslcontext": session.context,
+        "ssl_object": session,
+        "peercert": session.getpeercert(),
+        "cipher": session.cipher(),
+        "compression": session.compression(),
+    }
+
+
+class TlsTransport(RingTransport):
+    """A transport whose payload stays in TLS over TCP. As asyncio's own, it has no half-close."""
+
+    def __init__(self, loop: Any, outcome: Outcome, protocol: Any, **options: Any) -> None:
+        assert outcome.tls is not None
+        super().__init__(loop, TlsPipe(outcome.tls, late_proposal=outcome.silent), protocol, **options)
+
+    def can_write_eof(self) -> bool:
+        """False: see asyncio."""
+        return False
+
+    def write_eof(self) -> None:
+        """:raises NotImplementedError: see asyncio"""
+        raise NotImplementedError
+
+    def _receive_into_protocol(self) -> bool:
+        # A ring says what is in it; a socket must be asked, and only then tells when there is more.
+        try:
+            self._pipe.view()
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            self.ring_failed(exc)
+            return False
+        return super()._receive_into_protocol()

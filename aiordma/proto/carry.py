@@ -1,0 +1,321 @@
+"""Leaving RDMA in the middle of a stream: what the two ends tell each other on its TCP connection, and what
+follows from it (X-RDMA calls the TCP path *Mock*).
+
+Each end stops its own ring first, then sends one :class:`Leave`: how much it has sent, how much of that is
+certain to lie in the peer's ring, and how much it knows to have arrived in its own. When both messages are
+there, both ends compute the same byte for each direction, from which the stream goes on in frames
+(``frames.py``). Everything before it is read from the ring, everything from there on from TCP.
+
+:class:`Crossing` is one end of this. It does no I/O, and its owner reads never more of the TCP connection
+than :attr:`Crossing.missing`, so that not a byte of the stream is taken for a message.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .cdc import StateFlag
+from .codes import Code, describe
+from .errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "MAGIC",
+    "MESSAGE_BYTES",
+    "Agreed",
+    "Broken",
+    "Crossing",
+    "Event",
+    "Leave",
+    "Ledger",
+    "Refuse",
+    "Say",
+    "State",
+    "Stop",
+    "decode",
+]
+
+_LAYOUT = struct.Struct(">4sBBBxIIQQQ4s")
+MESSAGE_BYTES = _LAYOUT.size
+MAGIC, _END = b"AIOC", b"COIA"
+_VERSION = 1
+_TYPE_LEAVE, _TYPE_REFUSE = 1, 2
+_KNOWN_FLAGS = int(StateFlag.SENDING_DONE | StateFlag.CLOSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """ "I have left RDMA, or never will again": sent once by each end, after its last WRITE."""
+
+    token: int
+    """Alert token of the end that reads this (32 bits): it is this connection that is meant."""
+    sent: int
+    """Bytes of the stream that the sender of this message has sent in all."""
+    placed: int
+    """Of them, those that are certain to lie in the reader's ring."""
+    arrived: int
+    """Bytes of the other direction that the sender of this message knows to have arrived."""
+    flags: int = 0
+    """``SENDING_DONE`` and ``CLOSED`` of :class:`~aiordma.proto.cdc.StateFlag`."""
+    code: int = 0
+    """Why (``Code``)."""
+
+    def encode(self) -> bytes:
+        """The bytes on TCP."""
+        return _LAYOUT.pack(
+            MAGIC, _VERSION, _TYPE_LEAVE, self.flags, self.token, self.code, self.sent, self.placed,
+            self.arrived, _END,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """ "I do not carry on": the stream is over. The TCP connection is reset behind it."""
+
+    token: int
+    code: int
+
+    def encode(self) -> bytes:
+        """The bytes on TCP."""
+        return _LAYOUT.pack(MAGIC, _VERSION, _TYPE_REFUSE, 0, self.token, self.code, 0, 0, 0, _END)
+
+
+def decode(data: bytes) -> Leave | Refuse:
+    """The message in ``MESSAGE_BYTES`` bytes.
+
+    :raises RemoteProtocolError: it is none, or a field has a value that it cannot have.
+    """
+    if len(data) != MESSAGE_BYTES:
+        raise RemoteProtocolError(f"leaving RDMA: {len(data)} bytes, a message has {MESSAGE_BYTES}")
+    magic, version, kind, flags, token, code, sent, placed, arrived, end = _LAYOUT.unpack(data)
+    if magic != MAGIC or end != _END or data[7]:
+        raise RemoteProtocolError(
+            f"unexpected bytes on the TCP connection beside the RDMA stream: {data[:8].hex(' ')} ..."
+        )
+    if version != _VERSION:
+        raise RemoteProtocolError(f"leaving RDMA: version {version} is not known here")
+    if kind == _TYPE_REFUSE:
+        if flags or sent or placed or arrived:
+            raise RemoteProtocolError("leaving RDMA: a refusal with cursors")
+        return Refuse(token, code)
+    if kind != _TYPE_LEAVE:
+        raise RemoteProtocolError(f"leaving RDMA: message type {kind} is not known")
+    if flags & ~_KNOWN_FLAGS or (flags & StateFlag.CLOSED and not flags & StateFlag.SENDING_DONE):
+        raise RemoteProtocolError(f"leaving RDMA: flags 0x{flags:02x} cannot be")
+    if placed > sent:
+        raise RemoteProtocolError(f"leaving RDMA: {placed} bytes placed of {sent} sent")
+    return Leave(token, sent, placed, arrived, flags, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where the rings of one end stand when its sending has stopped for good."""
+
+    sent: int
+    """Bytes sent in all; from ``placed`` on they are kept."""
+    placed: int
+    """Of them, those certain to lie in the peer's ring."""
+    freed: int
+    """Of them, those that the peer has said to have read."""
+    arrived: int
+    """Bytes known to lie in our ring, or read from it."""
+    told: int
+    """Of them, those that the peer knows to have been read: it could not send more than a ring beyond."""
+    ring: int
+    """Size of our ring."""
+    flags: int
+    """What we have said, or wanted to say, about our end (``StateFlag``)."""
+    peer_flags: int
+    """What the peer has said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Send no more, let what is under way settle, then call :meth:`Crossing.stopped`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Write these bytes to the TCP connection."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """Go on over TCP."""
+
+    send_from: int
+    """Our first byte that goes over TCP; those from here to ``Ledger.sent`` are sent again."""
+    read_until: int
+    """The peer's first byte that comes over TCP; those before it lie in our ring."""
+    peer_flags: int
+    """What the peer has said about its end."""
+    code: int
+    """Why the stream left RDMA (``Code``)."""
+    by_peer: bool
+    """The peer left first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The stream is over."""
+
+    reason: str
+    fault: bool = False
+    """The peer broke the protocol."""
+
+
+Event: TypeAlias = Stop | Say | Agreed | Broken
+
+
+class State(enum.Enum):
+    """How far it is."""
+
+    ON_RDMA = "on RDMA"
+    STOPPING = "sending has to settle"
+    WAITING = "waiting for the peer"
+    AGREED = "on TCP"
+    BROKEN = "over"
+
+
+class Crossing:
+    """One end. Times are seconds of any clock.
+
+    :param token: our alert token, which the peer must name.
+    :param peer_token: the peer's, which we name.
+    :param timeout: time in which all must be done; not more than 0: nothing is ever carried on.
+    """
+
+    def __init__(self, token: int, peer_token: int, timeout: float) -> None:
+        self.state = State.ON_RDMA
+        self.deadline: float | None = None
+        self._token, self._peer_token, self._timeout = token, peer_token, timeout
+        self._code = 0
+        self._by_peer = False
+        self._ledger: Ledger | None = None
+        self._leave: Leave | None = None
+        self._head = b""
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the peer's message that are still to be read; never read more from TCP."""
+        if self._leave is not None or self.state is State.BROKEN:
+            return 0
+        return MESSAGE_BYTES - len(self._head)
+
+    @property
+    def peer_code(self) -> int:
+        """Why the peer leaves (``Code``); 0 while it has not said."""
+        return self._leave.code if self._leave is not None else 0
+
+    def leave(self, code: int, now: float) -> list[Event]:
+        """This end leaves RDMA, for ``code``. Nothing when that is under way or over."""
+        if self.state is not State.ON_RDMA:
+            return []
+        if self._timeout <= 0:
+            return self._break("carrying on over TCP is switched off")
+        self._code = code
+        self.deadline = now + self._timeout
+        self.state = State.STOPPING
+        return [Stop()]
+
+    def stopped(self, ledger: Ledger) -> list[Event]:
+        """Our last WRITE has settled, in one way or the other.
+
+        :raises LocalProtocolError: nobody asked for it.
+        """
+        if self.state is not State.STOPPING:
+            raise LocalProtocolError(f"stopped() while {self.state.value}")
+        self._ledger = ledger
+        self.state = State.WAITING
+        message = Leave(
+            self._peer_token, ledger.sent, ledger.placed, ledger.arrived, ledger.flags, self._code
+        )
+        return [Say(message.encode()), *self._compare()]
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Bytes of the TCP connection, at most :attr:`missing` of them.
+
+        :raises LocalProtocolError: there were more.
+        """
+        if len(data) > self.missing:
+            raise LocalProtocolError(f"{len(data)} bytes where {self.missing} were missing")
+        self._head += data
+        start = self._head[: len(MAGIC)]
+        if start != MAGIC[: len(start)]:
+            return self._break(
+                f"{len(data)} unexpected bytes on the TCP connection beside the RDMA stream", fault=True
+            )
+        if len(self._head) < MESSAGE_BYTES:
+            if self.deadline is None:
+                self.deadline = now + max(self._timeout, 1.0)  # what has begun must end
+            return []
+        try:
+            message = decode(self._head)
+        except RemoteProtocolError as error:
+            return self._break(str(error), fault=True)
+        if message.token != self._token:
+            return self._break("the peer leaves RDMA on another connection than this", fault=True)
+        if isinstance(message, Refuse):
+            return self._break(f"the peer does not carry on over TCP ({describe(message.code)})")
+        self._leave = message
+        if self.state is State.ON_RDMA:
+            self._by_peer = True
+            self.deadline = None
+            events = self.leave(message.code, now)
+            if self._timeout <= 0:
+                return [Say(Refuse(self._peer_token, Code.CARRY_OFF).encode()), *events]
+            return events
+        return self._compare()
+
+    def eof(self, reason: str) -> list[Event]:
+        """The TCP connection has ended, or broke."""
+        return self._break(reason) if self.state is not State.AGREED else []
+
+    def on_timer(self, now: float) -> list[Event]:
+        """The clock: nothing before :attr:`deadline`."""
+        if self.deadline is None or now < self.deadline or self.state in (State.AGREED, State.BROKEN):
+            return []
+        step = "this end's work requests did not settle" if self.state is State.STOPPING else "no answer"
+        return self._break(f"{step} within {self._timeout:g} s when the stream was to go on over TCP")
+
+    def _compare(self) -> list[Event]:
+        """Both messages there: check the peer's against our books."""
+        own, peer = self._ledger, self._leave
+        if own is None or peer is None:
+            return []
+        if not own.freed <= peer.arrived <= own.sent:
+            return self._break(
+                f"of {own.sent} bytes sent and {own.freed} reported as read, "
+                f"{peer.arrived} cannot have arrived",
+                fault=True,
+            )
+        if not own.arrived <= peer.sent <= own.told + own.ring:
+            return self._break(
+                f"with {own.arrived} bytes arrived and room up to {own.told + own.ring}, "
+                f"the peer cannot have sent {peer.sent}",
+                fault=True,
+            )
+        if own.peer_flags & _KNOWN_FLAGS & ~peer.flags or (
+            own.peer_flags & StateFlag.SENDING_DONE and peer.sent != own.arrived
+        ):
+            return self._break("the peer takes back that it sends no more", fault=True)
+        self.state = State.AGREED
+        return [
+            Agreed(
+                max(own.placed, peer.arrived),
+                max(peer.placed, own.arrived),
+                peer.flags,
+                peer.code if self._by_peer else self._code,
+                self._by_peer,
+            )
+        ]
+
+    def _break(self, reason: str, *, fault: bool = False) -> list[Event]:
+        if self.state in (State.BROKEN, State.AGREED):
+            return []
+        self.state = State.BROKEN
+        return [Broken(reason, fault)]

@@ -1,0 +1,243 @@
+"""asyncio's datagram transports and protocols on aiordma's datagrams."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+
+import aiordma
+from aiordma.compat.datagram import MessageTransport
+
+pytestmark = pytest.mark.anyio
+
+LOCAL = "127.0.0.1"
+PATHS = {"rdma": "rdma", "tcp": "tcp"}
+
+
+class Recorder(asyncio.DatagramProtocol):
+    """Every callback in order."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.received: list[bytes] = []
+        self.senders: set[Any] = set()
+        self.transport: Any = None
+        self.errors: list[Exception] = []
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._news = asyncio.Event()
+
+    def connection_made(self, transport: Any) -> None:
+        assert not self.events
+        self.transport = transport
+        self.events.append("made")
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        assert asyncio.current_task() is None
+        self.received.append(data)
+        self.senders.add(addr)
+        self._news.set()
+
+    def error_received(self, exc: Exception) -> None:
+        self.errors.append(exc)
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.events.append("lost")
+        self.lost.set_result(exc)
+
+    async def have(self, count: int) -> list[bytes]:
+        while len(self.received) < count:
+            self._news.clear()
+            await self._news.wait()
+        return self.received
+
+
+class Echo(Recorder):
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        super().datagram_received(data, addr)
+        self.transport.sendto(data, addr)
+
+
+async def connected(mode: str, server_protocol: type[Recorder] = Recorder) -> tuple[Any, Any, Any]:
+    """A client's and a server's protocol, and the server."""
+    made: list[Recorder] = []
+
+    def factory() -> Recorder:
+        made.append(server_protocol())
+        return made[-1]
+
+    server = await aiordma.create_datagram_server(factory, LOCAL, mode=mode)  # type: ignore[arg-type]
+    port = server.sockets[0].getsockname()[1]
+    _, client = await aiordma.create_datagram_connection(Recorder, LOCAL, port, mode=mode)  # type: ignore[arg-type]
+    while not (made and made[0].transport):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return client, made[0], server
+
+
+async def end(client: Recorder, other: Recorder, server: Any) -> None:
+    client.transport.close()
+    assert await client.lost is None
+    await other.lost
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize("mode", PATHS)
+async def test_a_connection(mode: str) -> None:
+    client, other, server = await connected(mode, Echo)
+    assert isinstance(client.transport, asyncio.DatagramTransport)
+    sent = [b"%d" % number * (number % 50) for number in range(2000)]
+    for data in sent:
+        client.transport.sendto(data)
+    client.transport.sendto(bytearray(b"mutable"), other.transport.get_extra_info("sockname"))
+    assert await client.have(2001) == [*sent, b"mutable"]
+    assert other.received == client.received
+    assert other.senders == {client.transport.get_extra_info("sockname")}
+    info = client.transport.get_extra_info
+    assert info("aiordma.path") == PATHS[mode]
+    assert (info("aiordma.fallback_reason") is None) == (mode == "rdma")
+    assert str(info("peername")[1]) in repr(client.transport)
+    with pytest.raises(ValueError, match="Invalid address"):
+        client.transport.sendto(b"", (LOCAL, 9))
+    with pytest.raises(TypeError, match="bytes-like"):
+        client.transport.sendto("text")
+    await end(client, other, server)
+    assert client.events[0] == "made"
+    assert client.events[-1] == other.events[-1] == "lost"
+    client.transport.sendto(b"too late")
+
+
+@pytest.mark.parametrize("mode", PATHS)
+async def test_a_slow_receiver_pauses_the_writer(mode: str) -> None:
+    client, other, server = await connected(mode)
+    other.transport.pause_reading()
+    assert not other.transport.is_reading()
+    data, count = bytes(60_000), 0
+    while "pause" not in client.events:
+        client.transport.sendto(data)
+        count += 1
+        if count % 20 == 0:
+            await asyncio.sleep(0)
+    assert client.transport.get_write_buffer_size() > 0
+    client.transport.close()  # what was accepted still goes
+    assert client.transport.is_closing()
+    await asyncio.sleep(0)
+    assert "lost" not in client.events
+    other.transport.resume_reading()
+    assert await other.have(count) == [data] * count
+    assert await client.lost is None
+    assert client.events == ["made", "pause", "resume", "lost"]
+    await end(client, other, server)
+
+
+async def test_pausing_in_the_middle_of_a_batch_keeps_the_rest() -> None:
+    class OneByOne(Recorder):
+        def datagram_received(self, data: bytes, addr: Any) -> None:
+            super().datagram_received(data, addr)
+            self.transport.pause_reading()
+
+    client, other, server = await connected("rdma", OneByOne)
+    for number in range(50):
+        client.transport.sendto(b"%d" % number)
+    for number in range(50):
+        await other.have(number + 1)
+        await asyncio.sleep(0)
+        assert len(other.received) == number + 1
+        other.transport.resume_reading()
+    assert other.received == [b"%d" % number for number in range(50)]
+    await end(client, other, server)
+
+
+async def test_what_is_too_long_is_an_error_received() -> None:
+    client, other, server = await connected("rdma")
+    client.transport.sendto(bytes(1 << 20))
+    client.transport.sendto(b"fits")
+    assert await other.have(1) == [b"fits"]
+    (error,) = client.errors
+    assert isinstance(error, OSError)
+    assert error.errno == errno.EMSGSIZE
+    await end(client, other, server)
+
+
+@pytest.mark.parametrize("mode", PATHS)
+async def test_an_abort_is_an_error_at_the_peer(mode: str) -> None:
+    client, other, server = await connected(mode)
+    client.transport.abort()
+    client.transport.abort()
+    assert await client.lost is None
+    assert isinstance(await other.lost, ConnectionError)
+    server.close()
+
+
+async def test_an_exception_in_the_protocol(reported: list[dict[str, Any]]) -> None:
+    class Broken(Recorder):
+        def datagram_received(self, data: bytes, addr: Any) -> None:
+            raise RuntimeError("oops")
+
+    client, other, server = await connected("rdma", Broken)
+    client.transport.sendto(b"x")
+    assert str(await other.lost) == "oops"
+    assert isinstance(await client.lost, ConnectionError)
+    assert "datagram_received() call failed" in reported[0]["message"]
+    server.close()
+
+
+async def test_a_transport_left_open_warns() -> None:
+    client, other, server = await connected("rdma")
+    other.transport.close()
+    await client.lost
+    await end(client, other, server)
+    client, other, server = await connected("rdma")
+    transport: MessageTransport = client.transport
+    with pytest.warns(ResourceWarning, match="unclosed transport"):
+        transport.__del__()
+    client.transport.close()
+    await other.lost
+    server.close()
+
+
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+async def test_endpoints(mode: str) -> None:
+    """The same program as on asyncio's own function."""
+    one, first = await aiordma.create_datagram_endpoint(Recorder, (LOCAL, 0), mode=mode)  # type: ignore[arg-type]
+    two, second = await aiordma.create_datagram_endpoint(Echo, (LOCAL, 0), mode=mode)  # type: ignore[arg-type]
+    address = two.get_extra_info("sockname")
+    one.sendto(b"before the peer has answered", address)
+    await first.have(1)
+    await one.get_extra_info("aiordma.endpoint").resolve(address)
+    for number in range(100):
+        one.sendto(b"%d" % number, address)
+    assert await first.have(101) == [b"before the peer has answered", *(b"%d" % n for n in range(100))]
+    assert first.senders == {address}
+    assert second.senders == {one.get_extra_info("sockname")}
+    path = one.get_extra_info("aiordma.endpoint").path_to(address)
+    assert path == ("udp" if mode == "tcp" else "rdma")
+    one.sendto(bytes(70_000), address)
+    assert [error.errno for error in first.errors] == [errno.EMSGSIZE]  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="localhost"):
+        one.sendto(b"x", ("localhost", 9))
+    for transport, protocol in ((one, first), (two, second)):
+        transport.close()
+        assert await protocol.lost is None
+
+
+async def test_an_endpoint_with_one_peer() -> None:
+    server, other = await aiordma.create_datagram_endpoint(Echo, (LOCAL, 0))
+    client, protocol = await aiordma.create_datagram_endpoint(
+        Recorder, remote_addr=server.get_extra_info("sockname")
+    )
+    assert client.get_extra_info("peername") == server.get_extra_info("sockname")
+    client.sendto(b"hello")
+    assert await protocol.have(1) == [b"hello"]
+    client.abort()
+    assert await protocol.lost is None
+    server.close()
+    await other.lost

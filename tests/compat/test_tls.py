@@ -1,0 +1,305 @@
+"""`ssl=` on the asyncio functions: negotiated inside TLS where both ends allow payload outside; start_tls."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import pytest
+
+from aiordma.compat.connection import create_connection, create_server, open_connection, start_server
+from aiordma.compat.tls import TlsTransport
+from aiordma.config import Config
+from aiordma.errors import Code, NegotiationError
+from tests.integration.roles import LOCAL
+from tests.stream.pairs import tls_contexts
+
+from .recorder import Recorder
+
+pytestmark = pytest.mark.anyio
+SOFT = Config(device="soft", server_first_wait_ms=2000)
+BIG = bytes(range(256)) * 8000
+
+# What client and server allow -> the path, and the reason at each end (None: RDMA).
+POLICIES = {
+    "both": (True, True, "rdma", None, None),
+    "client": (True, False, "tcp", Code.TLS_PAYLOAD_POLICY, Code.TLS_PAYLOAD_POLICY),
+    "server": (False, True, "tcp", Code.TLS_PAYLOAD_POLICY, Code.PEER_NO_SMC),
+    "none": (False, False, "tcp", Code.TLS_PAYLOAD_POLICY, Code.TLS_PAYLOAD_POLICY),
+}
+
+
+@pytest.fixture(params=POLICIES)
+def policy(request: pytest.FixtureRequest) -> tuple[bool, bool, str, Code | None, Code | None]:
+    return POLICIES[request.param]
+
+
+def port_of(server: Any) -> int:
+    port: int = server.sockets[0].getsockname()[1]
+    return port
+
+
+def check_tls(get: Any, path: str, reason: Code | None, *, server: bool) -> None:
+    assert get("aiordma.path") == path
+    assert getattr(get("aiordma.fallback_reason"), "code", None) == reason
+    assert (get("aiordma.stream") is not None) == (path == "rdma")
+    assert get("ssl_object").version() == "TLSv1.3"
+    assert get("cipher")[1] == "TLSv1.3"
+    assert get("peername")[0] == LOCAL
+    assert get("sslcontext") is tls_contexts()[server]
+    if not server:
+        assert ("IP Address", LOCAL) in get("peercert")["subjectAltName"]
+
+
+async def test_streams(policy: Any) -> None:
+    """Whoever forbids it, both ends agree; the peer is proved and the data is right on either path."""
+    client_allows, server_allows, path, client_reason, server_reason = policy
+    client_context, server_context = tls_contexts()
+    seen: list[Any] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        check_tls(writer.get_extra_info, path, server_reason, server=True)
+        seen.append(writer)
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await start_server(
+        echo, LOCAL, 0, ssl=server_context, rdma_outside_tls=server_allows, config=SOFT
+    )
+    async with server:
+        for _ in range(2):
+            reader, writer = await open_connection(
+                LOCAL, port_of(server), ssl=client_context, rdma_outside_tls=client_allows, config=SOFT
+            )
+            check_tls(writer.get_extra_info, path, client_reason, server=False)
+
+            async def send(writer: asyncio.StreamWriter = writer) -> None:
+                writer.write(BIG)
+                await writer.drain()
+
+            sending = asyncio.ensure_future(send())
+            assert await reader.readexactly(len(BIG)) == BIG
+            await sending
+            assert writer.can_write_eof() == (path == "rdma")
+            if path == "tcp":
+                with pytest.raises(NotImplementedError):
+                    writer.write_eof()
+            writer.close()
+            await writer.wait_closed()
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("buffered", [False, True], ids=["protocol", "buffered"])
+async def test_protocols(policy: Any, buffered: bool) -> None:
+    client_allows, server_allows, path, client_reason, server_reason = policy
+    client_context, server_context = tls_contexts()
+
+    class Echo(asyncio.Protocol):
+        transport: Any
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+            check_tls(transport.get_extra_info, path, server_reason, server=True)
+
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(data)
+
+    class Buffered(asyncio.BufferedProtocol):
+        def __init__(self) -> None:
+            self.got, self.lost = bytearray(), asyncio.get_running_loop().create_future()
+            self._buffer = memoryview(bytearray(1000))  # asyncio's TLS slices it, and means no copy
+
+        def get_buffer(self, hint: int) -> memoryview:
+            return self._buffer
+
+        def buffer_updated(self, count: int) -> None:
+            self.got += self._buffer[:count]
+
+        def connection_lost(self, exc: BaseException | None) -> None:
+            self.lost.set_result(exc)
+
+    server = await create_server(
+        Echo, LOCAL, 0, ssl=server_context, rdma_outside_tls=server_allows, config=SOFT
+    )
+    transport, protocol = await create_connection(
+        Buffered if buffered else Recorder,
+        LOCAL,
+        port_of(server),
+        ssl=client_context,
+        rdma_outside_tls=client_allows,
+        config=SOFT,
+    )
+    check_tls(transport.get_extra_info, path, client_reason, server=False)
+    transport.write(BIG)
+    got: Any = protocol
+    async with asyncio.timeout(20):  # the recorder of a test tells nobody what it got
+        while len(got.got if buffered else got.data) < len(BIG):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert (got.got if buffered else got.data) == BIG
+    transport.close()
+    await got.lost
+    server.close()
+    await server.wait_closed()
+
+
+async def test_without_rdma_the_payload_stays_in_tls() -> None:
+    """Both allow it and there is no device: our own transport, inside the session that was negotiated in."""
+    client_context, server_context = tls_contexts()
+    none = Config(device="none", server_first_wait_ms=2000)
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(writer.transport, TlsTransport)
+        writer.write(await reader.readexactly(len(BIG)))
+        await writer.drain()
+        writer.close()
+
+    async with await start_server(
+        echo, LOCAL, 0, ssl=server_context, rdma_outside_tls=True, config=none
+    ) as server:
+        reader, writer = await open_connection(
+            LOCAL, port_of(server), ssl=client_context, rdma_outside_tls=True, config=none
+        )
+        assert writer.get_extra_info("aiordma.fallback_reason").code == Code.DISABLED
+        assert isinstance(writer.transport, TlsTransport)
+        writer.write(BIG)
+        assert await reader.read() == BIG
+        writer.close()
+        await writer.wait_closed()
+        with pytest.raises(NegotiationError, match="device none"):
+            await open_connection(
+                LOCAL, port_of(server), ssl=client_context, rdma_outside_tls=True, config=none, mode="rdma"
+            )
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_a_server_that_nobody_trusts(allowed: bool) -> None:
+    """The error is asyncio's, and the server goes on."""
+    client_context, server_context = tls_contexts()
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5))
+        writer.close()
+
+    async with await start_server(
+        echo, LOCAL, 0, ssl=server_context, rdma_outside_tls=allowed, config=SOFT
+    ) as server:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await open_connection(LOCAL, port_of(server), ssl=True, rdma_outside_tls=allowed, config=SOFT)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await open_connection(
+                LOCAL,
+                port_of(server),
+                ssl=client_context,
+                server_hostname="other.example",
+                rdma_outside_tls=allowed,
+                config=SOFT,
+            )
+        reader, writer = await open_connection(
+            LOCAL, port_of(server), ssl=client_context, rdma_outside_tls=allowed, config=SOFT
+        )
+        writer.write(b"hello")
+        assert await reader.read() == b"hello"
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_handshake_that_never_ends() -> None:
+    """`ssl_handshake_timeout` holds inside the negotiation, too."""
+    client_context, _ = tls_contexts()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, LOCAL, 0) as server:
+        with pytest.raises((TimeoutError, ConnectionError)):
+            await open_connection(
+                LOCAL,
+                port_of(server),
+                ssl=client_context,
+                ssl_handshake_timeout=0.05,
+                rdma_outside_tls=True,
+                config=SOFT,
+            )
+
+
+async def test_plain_asyncio_clients_and_servers_are_served() -> None:
+    """Neither knows aiordma: TLS over TCP, and not a byte of a negotiation in the stream."""
+    client_context, server_context = tls_contexts()
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if data := await reader.read(100):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async with await start_server(
+        echo, LOCAL, 0, ssl=server_context, rdma_outside_tls=True, config=SOFT
+    ) as server:
+        reader, writer = await asyncio.open_connection(LOCAL, port_of(server), ssl=client_context)
+        writer.write(b"from asyncio")
+        assert await reader.read() == b"from asyncio"
+        writer.close()
+        await writer.wait_closed()
+
+    heard: list[bytes] = []
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read(100)
+        heard.append(data)
+        if data == b"to asyncio":
+            writer.write(data)
+        writer.close()
+
+    async with await asyncio.start_server(plain, LOCAL, 0, ssl=server_context) as server:
+        reader, writer = await open_connection(
+            LOCAL, port_of(server), ssl=client_context, rdma_outside_tls=True, config=SOFT
+        )
+        writer.write(b"to asyncio")
+        assert await reader.read() == b"to asyncio"
+        assert writer.get_extra_info("aiordma.fallback_reason").code == Code.PLAIN_TCP_PEER
+        assert writer.get_extra_info("ssl_object") is not None
+        writer.close()
+        await writer.wait_closed()
+    assert heard[-1] == b"to asyncio"
+
+
+async def test_start_tls_runs_tls_over_the_ring(anyio_backend_name: str) -> None:
+    """On asyncio's own loop: TLS inside, RDMA outside. uvloop takes no transport but its own, and says so."""
+    client_context, server_context = tls_contexts()
+    uvloop = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"STARTTLS\n"
+        writer.write(b"go ahead\n")
+        await writer.drain()
+        if not uvloop:
+            await writer.start_tls(server_context)
+            writer.write(await reader.readexactly(len(BIG)))
+            await writer.drain()
+        writer.close()
+
+    async with await start_server(serve, LOCAL, 0, config=SOFT) as server:
+        reader, writer = await open_connection(LOCAL, port_of(server), config=SOFT)
+        assert writer.get_extra_info("aiordma.path") == "rdma"
+        stream = writer.get_extra_info("aiordma.stream")
+        writer.write(b"STARTTLS\n")
+        assert await reader.readline() == b"go ahead\n"
+        if uvloop:
+            with pytest.raises(TypeError, match="transport"):
+                await writer.start_tls(client_context, server_hostname=LOCAL)
+            writer.close()
+            return
+        await writer.start_tls(client_context, server_hostname=LOCAL)
+        assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
+        assert writer.get_extra_info("aiordma.path") == "rdma"
+        before = stream.statistics().bytes_sent
+        writer.write(BIG)
+        assert await reader.readexactly(len(BIG)) == BIG
+        assert stream.statistics().bytes_sent - before > len(BIG)
+        writer.close()
+        await writer.wait_closed()
