@@ -49,7 +49,10 @@ cdef class CompletionQueue:
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef readonly SpareBytes spare          # for the receivers of this engine
     cdef readonly uint64_t completions, events, arms, spins, spin_hits, budget_exhausted
-    cdef readonly uint64_t dispatch_errors, stale_completions
+    cdef readonly uint64_t dispatch_errors, stale_completions, polls, empty_polls, slow_polls
+    cdef readonly int64_t slowest_poll_ns
+    cdef int64_t slow_poll_ns, asked_at     # 0: nobody wants to know
+    cdef object on_slow_poll
 
     cdef int attach(self, Endpoint endpoint) except -1
     cdef void detach(self, Endpoint endpoint)
@@ -61,6 +64,7 @@ cdef class CompletionQueue:
     cdef int flush(self) except -1
     cdef int poll(self) except -1
     cdef int _dispatch(self, int n) except -1
+    cdef void look_at_gap(self, int64_t since, str where)
     cdef int arm(self) except -1
     cdef void schedule(self)
     cdef bint may_spin(self)

@@ -210,17 +210,22 @@ cdef class CompletionQueue:
             return 0
         # With the GIL: a look takes some tens of nanoseconds, giving it up and taking it again takes more.
         n = ibv_poll_cq(self.cq, BATCH, self.wc)
+        self.polls += 1
         return self._dispatch(n)
 
     cdef int _dispatch(self, int n) except -1:
         cdef int i
+        cdef int64_t started = 0
         cdef uint64_t index
         cdef Endpoint endpoint
         cdef object found
         if n <= 0:
             if n < 0:
                 raise OSError(-n, "ibv_poll_cq failed")
+            self.empty_polls += 1
             return 0
+        if self.slow_poll_ns:
+            started = clock_ns()
         self.completions += n
         self.activity = True
         # A callback may come back here (an operation of its own that spins): the batch in wc[] must be through first.
@@ -244,7 +249,26 @@ cdef class CompletionQueue:
                     logger.exception("completion handler failed")
         finally:
             self.dispatching = False
+            if started:
+                self.look_at_gap(started, "what a batch of completions called")
         return n
+
+    # ---- slow polls
+
+    def watch_polls(self, int64_t threshold_ns, on_slow_poll) -> None:
+        """Have ``on_slow_poll(nanoseconds, where)`` called when the event loop comes back to this engine later than that
+        (0: never): something in the loop, or what a completion called, took so long."""
+        self.slow_poll_ns = threshold_ns
+        self.on_slow_poll = on_slow_poll if threshold_ns else None
+        self.asked_at = 0
+
+    cdef void look_at_gap(self, int64_t since, str where):
+        cdef int64_t took = clock_ns() - since
+        if took > self.slowest_poll_ns:
+            self.slowest_poll_ns = took
+        if self.slow_poll_ns and took >= self.slow_poll_ns:
+            self.slow_polls += 1
+            self.on_slow_poll(took, where)
 
     def drain(self) -> int:
         """Dispatch what is there now (bounded); the number of completions. For teardown and for TCP EOF, which may
@@ -283,6 +307,8 @@ cdef class CompletionQueue:
     cdef void schedule(self):
         if not self.scheduled and not self.closed:
             self.scheduled = True
+            if self.slow_poll_ns:
+                self.asked_at = clock_ns()
             self.call_soon(self._service)
 
     def _service(self) -> None:
@@ -291,6 +317,9 @@ cdef class CompletionQueue:
         self.scheduled = False
         if self.closed:
             return
+        if self.asked_at:
+            self.look_at_gap(self.asked_at, "the event loop's way back to its engine")
+            self.asked_at = 0
         self.flush()
         while batches < BUDGET and self.poll() == BATCH:
             batches += 1

@@ -202,6 +202,29 @@ class Config:
         60_000, (0, 86_400_000), "time for which a link without connections is kept", online=True
     )
 
+    trace_mode: Literal["bare", "req-res"] = _setting(
+        "bare",
+        lambda v: v in ("bare", "req-res"),
+        "bare or req-res",
+        "req-res: calls carry a trace block, and the client learns the time of each stage",
+        online=True,
+    )
+    trace_sample: int = _number(
+        16, (1, 1_000_000), "in req-res mode, one call in so many is traced; 1: all of them", online=True
+    )
+    trace_keep: int = _number(1024, (1, 1_000_000), "traced calls that are kept to be looked at", online=True)
+    slow_request_us: int = _number(
+        0, (0, 1 << 40), "calls that take longer are logged (microseconds); 0: none", online=True
+    )
+    slow_handler_us: int = _number(
+        0, (0, 1 << 40), "handlers that take longer are logged (microseconds); 0: none", online=True
+    )
+    slow_poll_us: int = _number(
+        0,
+        (0, 1 << 40),
+        "logged: an event loop that comes back to its engine later than so (microseconds); 0: never",
+        online=True,
+    )
     filter: str | None = _setting(
         None,
         _is_filter,
@@ -294,7 +317,7 @@ def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
 def _parse(row: Setting, text: str) -> Any:
     field = next(f for f in dataclasses.fields(Config) if f.name == row.name)
     value: Any = text
-    if row.name not in ("mode", "device", "filter"):
+    if row.name not in ("mode", "device", "trace_mode", "filter"):
         try:
             value = int(text)
         except ValueError:

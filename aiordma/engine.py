@@ -20,6 +20,7 @@ from ._cq import CompletionQueue as Poller
 from .config import Config
 from .errors import Code, NegotiationError, VerbsError
 from .link import LinkParts
+from .observe.trace import recorder
 from .offer import ClientOffer, ServerOffer
 from .tickets import Holder, Issuer, Service
 from .verbs.backend import open_backend
@@ -100,6 +101,8 @@ class Engine:
             config.max_outstanding_wrs,
             self.cq,
         )
+        recorder.install(config)
+        recorder.watch(self)
         self._async_events = AsyncEvents(self.backend)
         waker.watch_fd(self.cq.fd, self.poller.on_readable)
         waker.watch_fd(self._async_events.fd, self.read_events)
@@ -310,6 +313,10 @@ class Engine:
             "memory": self.pool.statistics()._asdict(),
             "parked_qps": len(self._parked),
             "completions": poller.completions,
+            "polls": poller.polls,
+            "empty_polls": poller.empty_polls,
+            "slow_polls": poller.slow_polls,
+            "slowest_poll_ns": poller.slowest_poll_ns,
             "events": poller.events,
             "arms": poller.arms,
             "spins": poller.spins,

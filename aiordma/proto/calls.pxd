@@ -18,6 +18,7 @@ cdef class Call:
     cdef public long long owed
     cdef public double deadline
     cdef public int stop
+    cdef public object trace
 
 @cython.final
 cdef class MethodNumber:

@@ -92,6 +92,8 @@ class Call:
         self.deadline = float("inf")
         #: for the owner: the code with which this end stops it, 0: it does not
         self.stop = 0
+        #: for the owner: the record of its times, None: nobody wants to know
+        self.trace: Any = None
 
 
 class MethodNumber:

@@ -222,8 +222,10 @@ def call_head(
     :param window: bytes of reply items that may be sent; only for the kinds with a stream of replies.
     """
     flags = 0
-    if name is None and deadline_us < 0 and metadata is None and trace is None and not kind & 1:
-        return _pack_call(CALL, 0, encoding, kind, call_id, method)
+    if name is None and deadline_us < 0 and metadata is None and not kind & 1:
+        if trace is None:
+            return _pack_call(CALL, 0, encoding, kind, call_id, method)
+        return _pack_call(CALL, FLAG_TRACE, encoding, kind, call_id, method) + trace
     tail = b""
     if name is not None:
         flags |= FLAG_NAME
@@ -251,8 +253,10 @@ def reply_head(
     trace: bytes | None = None,
 ) -> bytes:
     """A REPLY that all went well, up to its payload."""
-    if metadata is None and trailing is None and trace is None:
-        return _pack_header(REPLY, 0, encoding, 0, call_id)
+    if metadata is None and trailing is None:
+        if trace is None:
+            return _pack_header(REPLY, 0, encoding, 0, call_id)
+        return _pack_header(REPLY, FLAG_TRACE, encoding, 0, call_id) + trace
     return _reply(call_id, 0, encoding, metadata, trailing, trace, 0)
 
 
@@ -377,6 +381,11 @@ class RpcMessage:
             self.metadata = self.trailing = self.trace = None
             self.payload = message[8:]
             return kind
+        if kind == REPLY and self.flags == FLAG_TRACE and self.extra == 0 and self.call_id and size >= 48:
+            self.metadata = self.trailing = None
+            self.trace = bytes(message[8:48])
+            self.payload = message[48:]
+            return kind
         if kind == CALL and size >= 12:
             return self._parse_call(message, size)
         if kind == 0 or kind > PONG:
@@ -400,7 +409,10 @@ class RpcMessage:
         if self.extra > BIDI or self.call_id == 0 or flags & ~31:
             raise RemoteProtocolError(f"CALL: kind {self.extra}, flags 0x{flags:02x}, call id {self.call_id}")
         at = 12
-        if flags:
+        if flags == FLAG_TRACE and size >= 52:
+            self.trace = bytes(message[12:52])
+            at = 52
+        elif flags:
             if flags & FLAG_NAME:
                 at = self._need(message, at, 1, size)
                 length = message[at - 1]

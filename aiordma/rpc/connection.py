@@ -7,6 +7,7 @@ long as the channel's polling policy allows. Only when that brings nothing does 
 from __future__ import annotations
 
 import math
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,13 +15,16 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from ..credit import CreditWindow
 from ..errors import LinkError
+from ..observe.trace import recorder
 from ..proto import rpc as wire
 from ..proto.calls import Call, ClientCalls
+from ..proto.trace import ClockOffset
 from .endpoint import Endpoint, newest
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
     from ..channel import Channel, Message
+    from ..proto.trace import ClientTrace
     from ..wake.base import Waiter
     from .endpoint import Buffer
 
@@ -39,8 +43,8 @@ class Reply:
         self.payload: Buffer = b""
         self.raw_metadata: bytes | None = None
         self.raw_trailing: bytes | None = None
-        #: the trace block of the reply, if it had one
-        self.trace: bytes | None = None
+        #: the record of its times, if they are wanted
+        self.trace: ClientTrace | None = None
         self.waiter: Waiter | None = None
 
     @property
@@ -60,7 +64,8 @@ class Reply:
         if message.metadata is not None:
             self.raw_metadata = message.metadata
         self.raw_trailing = message.trailing
-        self.trace = message.trace
+        if self.trace is not None:
+            self.trace.arrive(message.trace, monotonic_ns())
         if message.extra:
             self.error = error_of(message)
         if self.waiter is not None:
@@ -103,6 +108,8 @@ class Connection(Endpoint):
         self._ping_number = 0
         self._drained: Waiter | None = None
         self._goaway_text = ""
+        #: how far the server's clock is ahead, as far as traced calls have told
+        self.clock = ClockOffset()
 
     @classmethod
     async def open(
@@ -157,7 +164,6 @@ class Connection(Endpoint):
         payload: Buffer,
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: bytes | None = None,
-        trace: bytes | None = None,
     ) -> Reply:
         """Make a unary call.
 
@@ -177,7 +183,16 @@ class Connection(Endpoint):
         if timeout is not None:
             deadline = waker.now() + timeout
         reply = Reply()
-        call = await self.start(wire.UNARY, reply, method, encoding, payload, deadline, metadata, trace)
+        if recorder.requests:
+            reply.trace = recorder.begin(method)
+        try:
+            call = await self.start(
+                wire.UNARY, reply, method, encoding, payload, deadline, metadata, reply.trace
+            )
+        except RpcError as exc:
+            if reply.trace is not None:
+                recorder.end(reply.trace, exc.code, self.peer, self.clock)
+            raise
         # -- it is in flight
         spun = False
         if not reply.done and not waker.ready:
@@ -196,14 +211,19 @@ class Connection(Endpoint):
                 await waiter.wait()
             except BaseException:
                 self.cancel(call, Code.CANCELLED)
+                if reply.trace is not None:
+                    recorder.end(reply.trace, Code.CANCELLED, self.peer, self.clock)
                 raise
             finally:
                 reply.waiter = None
                 waiter.clear()
                 idle.append(waiter)
             waker.renew_share()
-        if reply.error is not None:
-            raise reply.error
+        error = reply.error
+        if reply.trace is not None:
+            recorder.end(reply.trace, 0 if error is None else error.code, self.peer, self.clock)
+        if error is not None:
+            raise error
         return reply
 
     async def start(
@@ -215,7 +235,7 @@ class Connection(Endpoint):
         payload: Buffer,
         deadline: float,
         metadata: bytes | None = None,
-        trace: bytes | None = None,
+        trace: ClientTrace | None = None,
         window: int = 0,
     ) -> Call:
         """Send a CALL: when this returns, it is in flight. ``owner`` gets what comes back.
@@ -243,9 +263,12 @@ class Connection(Endpoint):
                     raise RpcError.of(Code.DEADLINE_EXCEEDED, f"{method}: no time was left to begin")
             if kind:
                 owner.begin(call)
-            head = machine.head(call, number, encoding, left, metadata, trace)
+            block = None if trace is None else recorder.block(trace)
+            head = machine.head(call, number, encoding, left, metadata, block)
             if not self.try_send(head, payload):
                 await self._send_late(call, head, payload, deadline)
+                if trace is not None:
+                    trace.left(monotonic_ns())
         except BaseException as exc:
             if not call.closed and not call.cancelled:
                 machine.forget(call)

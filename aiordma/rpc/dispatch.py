@@ -12,9 +12,11 @@ import logging
 import math
 import traceback
 from contextlib import aclosing
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LinkError, LocalProtocolError
+from ..observe.trace import recorder
 from ..proto import rpc as wire
 from ..proto.calls import Call, ServerCalls
 from ..wake.base import SHARE_SECONDS
@@ -224,7 +226,9 @@ class ServerConnection(Endpoint):
             self._on_stream(call, route)
             return
         encoding, payload = message.encoding, message.payload
-        context = None
+        context = trace = None
+        if message.trace is not None or recorder.handlers:
+            call.trace = trace = recorder.received(message.trace, route.method.name)
         try:
             args, kwargs = route.decode(encoding, payload)
             if route.context_index >= 0 or route.unary is not None:
@@ -232,6 +236,8 @@ class ServerConnection(Endpoint):
                 if route.context_index >= 0:
                     args[route.context_index] = context
             if not route.is_async and route.unary is None:
+                if trace is not None:
+                    trace.started = monotonic_ns()
                 encoding, payload = route.encode(route.handler(*args, **kwargs))
         except Exception as exc:
             self._handler_failed(call, route, exc, context)
@@ -263,10 +269,15 @@ class ServerConnection(Endpoint):
         try:
             if call.stop:
                 raise self._stopped(call)
+            trace = call.trace
+            if trace is not None:
+                trace.started = monotonic_ns()
             if route.unary is None:
                 result = await route.handler(*args, **kwargs)
             else:
                 result = await route.unary(ServerCall(route.method, context, args, kwargs))
+            if trace is not None:
+                trace.finished = monotonic_ns()
             encoding, payload = route.encode(result)
         except Exception as exc:
             self._handler_failed(call, route, exc, context)
@@ -371,10 +382,11 @@ class ServerConnection(Endpoint):
                 owner.cancel()
 
     def _reply(self, call: Call, encoding: int, payload: Buffer, context: Context | None) -> None:
+        block = None if call.trace is None else recorder.reply(call.trace, 0, self.peer)
         if context is None:
-            head = self.machine.reply(call, encoding)
+            head = self.machine.reply(call, encoding, None, None, block)
         else:
-            head = self.machine.reply(call, encoding, context.take_headers(), context.trailing)
+            head = self.machine.reply(call, encoding, context.take_headers(), context.trailing, block)
         try:
             self.send(head, payload)
         except ValueError as exc:
@@ -399,7 +411,8 @@ class ServerConnection(Endpoint):
         if context is not None:
             headers = context.take_headers()
             trailing = trailing or context.trailing
-        self.send(self.machine.fail(call, code, text, details, headers, trailing))
+        block = None if call.trace is None else recorder.reply(call.trace, code, self.peer)
+        self.send(self.machine.fail(call, code, text, details, headers, trailing, block))
         if self._drained is not None:
             self._look_whether_drained()
 

@@ -54,13 +54,11 @@ class ClientStream:
         metadata: bytes | None,
         returns: Any,
         window: int = 0,
-        trace: bytes | None = None,
     ) -> None:
         self._connection = connection
         self._method = method
         self._request: tuple[int, Buffer] | None = (encoding, payload)
         self._metadata = metadata
-        self._trace = trace
         self._returns = returns
         self._window = window
         self._deadline = math.inf if timeout is None else connection.waker.now() + timeout
@@ -91,8 +89,7 @@ class ClientStream:
             payload,
             self._deadline,
             self._metadata,
-            self._trace,
-            self._window,
+            window=self._window,
         )
         self._inbox = self._owner.inbox
         self._sending = self._owner.sending
@@ -242,7 +239,6 @@ class _Owner:
         "raw_trailing",
         "result",
         "sending",
-        "trace",
     )
 
     inbox: Inbox
@@ -252,7 +248,6 @@ class _Owner:
         self._connection = connection
         self.raw_metadata: bytes | None = None
         self.raw_trailing: bytes | None = None
-        self.trace: bytes | None = None
         self.result: tuple[int, Buffer] = (0, b"")
         self.error: RpcError | None = None
         self.finished = False
@@ -276,7 +271,6 @@ class _Owner:
         if message.metadata is not None:
             self.raw_metadata = message.metadata
         self.raw_trailing = message.trailing
-        self.trace = message.trace
         self.result = (message.encoding, message.payload)
         self.fail(error_of(message) if message.extra else None)
 

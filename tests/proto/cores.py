@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import aiordma
-from aiordma.proto import calls, cdc, cursor, rpc, seqack
+from aiordma.proto import calls, cdc, cursor, rpc, seqack, trace
 
 __all__ = ["COMPILED", "CORES", "IS_COMPILED"]
 
 _SOURCES = Path(aiordma.__file__).parent / "proto"
-_NAMES = ("codes", "errors", "cursor", "cdc", "seqack", "rpc", "calls")  # in the order of their imports
+_NAMES = (
+    "codes",
+    "errors",
+    "cursor",
+    "cdc",
+    "seqack",
+    "rpc",
+    "calls",
+    "trace",
+)  # in the order of their imports
 
 
 def _interpreted() -> types.SimpleNamespace:
@@ -33,6 +42,6 @@ def _interpreted() -> types.SimpleNamespace:
     return types.SimpleNamespace(**found)
 
 
-COMPILED = types.SimpleNamespace(cursor=cursor, cdc=cdc, seqack=seqack, rpc=rpc, calls=calls)
+COMPILED = types.SimpleNamespace(cursor=cursor, cdc=cdc, seqack=seqack, rpc=rpc, calls=calls, trace=trace)
 IS_COMPILED = not str(cursor.__file__).endswith(".py")
 CORES = {"interpreted": _interpreted()} | ({"compiled": COMPILED} if IS_COMPILED else {})

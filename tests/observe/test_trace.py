@@ -1,0 +1,239 @@
+"""Traced calls: what both ends know of them afterwards, and what is logged."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from aiordma import engine as engines
+from aiordma import rpc
+from aiordma.config import Config
+from aiordma.observe import trace
+from aiordma.testing.rpc import rpc_pair
+from tests.stream.pairs import negotiated_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+service = rpc.Service("t")
+
+
+@service.method
+def echo(data: bytes) -> bytes:
+    return data
+
+
+@service.method
+async def echo_async(data: bytes) -> bytes:
+    return data
+
+
+@service.method
+async def slow(seconds: float) -> None:
+    await anyio.sleep(seconds)
+
+
+@service.method
+def fail() -> None:
+    raise rpc.RpcError(rpc.Code.NOT_FOUND, "nothing here")
+
+
+@service.method
+async def never() -> None:
+    await anyio.sleep_forever()
+
+
+@pytest.fixture(autouse=True)
+def bare_again() -> Iterator[None]:
+    before = trace.settings()
+    trace.reset()
+    yield
+    trace.recorder.configure(before)
+    trace.recorder._limits = {name: type(limit)() for name, limit in trace.recorder._limits.items()}
+    trace.reset()
+
+
+async def test_bare_mode_records_nothing() -> None:
+    async with rpc_pair(service) as pair:
+        await pair.client.call("t.echo", b"x")
+    assert trace.recent() == []
+    assert trace.summary() == {}
+
+
+@pytest.mark.parametrize("method", ["echo", "echo_async"])
+async def test_both_ends_know_the_stages(method: str) -> None:
+    trace.configure(mode="req-res", sample=1)
+    async with rpc_pair(service) as pair:
+        for _ in range(5):
+            assert await pair.client.call(f"t.{method}", b"x" * 64) == b"x" * 64
+    records = trace.recent()
+    calls = [record for record in records if record.side == "client"]
+    handled = [record for record in records if record.side == "server"]
+    assert len(calls) == len(handled) == 5
+    assert [record.number for record in calls] == [record.number for record in handled]
+    for call, other in zip(calls, handled, strict=True):
+        assert call.method == other.method == f"t.{method}"
+        assert call.code == other.code == 0
+        assert call.stages is not None
+        assert sum(call.stages) == call.total
+        assert min(call.stages) >= 0
+        assert call.stages.handler == other.handler
+        assert other.waited == call.stages.waited
+        assert other.total <= call.total
+        assert abs(call.began - time.time()) < 60
+    summary = trace.summary()
+    assert summary["client", f"t.{method}"].total.calls == 5
+    assert summary["server", f"t.{method}"].stages["handler"].calls == 5
+    assert set(summary["client", f"t.{method}"].stages) == set(calls[0].stages._fields)
+
+
+async def test_a_server_answers_traced_calls_in_either_mode() -> None:
+    """Modes are the client's choice; here both ends are one process, so the mode changes in between."""
+    async with rpc_pair(service) as pair:
+        trace.configure(mode="req-res", sample=1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pair.client.call, "t.slow", 0.01)
+            await anyio.wait_all_tasks_blocked()
+            trace.configure(mode="bare")
+    (call,) = [record for record in trace.recent() if record.side == "client"]
+    assert call.stages is not None
+    assert call.stages.handler >= 9_000_000
+
+
+async def test_failed_and_cancelled_calls_are_recorded_with_their_code() -> None:
+    trace.configure(mode="req-res", sample=1)
+    async with rpc_pair(service) as pair:
+        with pytest.raises(rpc.RpcError, match="nothing here"):
+            await pair.client.call("t.fail")
+        with pytest.raises(rpc.RpcTimeout):
+            await pair.client.call("t.never", timeout=0.01)
+        with anyio.move_on_after(0.01):
+            await pair.client.call("t.never")
+    found = [(record.method, record.code) for record in trace.recent() if record.side == "client"]
+    codes = rpc.Code
+    assert found == [
+        ("t.fail", codes.NOT_FOUND),
+        ("t.never", codes.DEADLINE_EXCEEDED),
+        ("t.never", codes.CANCELLED),
+    ]
+    failed = next(record for record in trace.recent() if record.method == "t.fail")
+    assert failed.stages is not None
+
+
+async def test_a_share_of_the_calls() -> None:
+    trace.configure(mode="req-res", sample=4)
+    async with rpc_pair(service) as pair:
+        for _ in range(40):
+            await pair.client.call("t.echo", b"x")
+    assert len([record for record in trace.recent() if record.side == "client"]) == 10
+
+
+async def test_only_the_last_ones_are_kept() -> None:
+    trace.configure(mode="req-res", sample=1, keep=3)
+    async with rpc_pair(service) as pair:
+        for _ in range(10):
+            await pair.client.call("t.echo", b"x")
+    records = [record for record in trace.recent() if record.side == "client"]
+    assert len(records) == 3
+    numbers = [record.number for record in trace.recent()]
+    assert [record.number for record in trace.recent(2)] == numbers[-2:]
+    assert trace.recent(0) == []
+    summary = trace.summary()["client", "t.echo"]
+    assert summary.total.calls == 10
+    assert summary.stages["out"].calls == 3
+
+
+@pytest.mark.parametrize("mode", ["bare", "req-res"])
+async def test_slow_requests_are_logged(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    trace.configure(mode=mode, sample=1, slow_request_us=5000)
+    async with rpc_pair(service) as pair:
+        await pair.client.call("t.slow", 0.006)
+        with pytest.raises(rpc.RpcError):
+            await pair.client.call("t.slow", 10.0, timeout=0.006)
+    logged = [record.getMessage() for record in caplog.records if "slow request" in record.message]
+    assert len(logged) == 2
+    assert all(re.search(r"t\.slow to \S+ took \d+\.\d+ ms", text) for text in logged)
+    assert ("handler" if mode == "req-res" else "in req-res mode only") in logged[0]
+
+
+async def test_slow_handlers_are_logged_a_few_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+    trace.configure(slow_handler_us=1)
+    async with rpc_pair(service) as pair:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(pair.client.call, "t.slow", 0.0)
+    logged = [record for record in caplog.records if "slow handler" in record.message]
+    assert 5 <= len(logged) < 50
+    assert trace.recorder._limits["handler"].refused == 50 - len(logged)
+    assert {record.method for record in trace.recent()} == {"t.slow"}
+    assert {record.number for record in trace.recent()} == {0}
+
+
+async def test_what_holds_up_an_engine_is_logged_as_a_slow_poll(caplog: pytest.LogCaptureFixture) -> None:
+    config = Config(device="soft", ring_bytes=16384, slow_poll_us=2000)
+    engine = await engines.current(config)
+    one, other = await negotiated_pair(config=config, mode="rdma")
+    try:
+        called = anyio.Event()
+
+        def hold() -> None:
+            until = time.monotonic() + 0.004
+            while time.monotonic() < until:
+                pass
+            called.set()
+
+        other._pipe.on_readable = hold
+        await one.send(b"x")
+        await called.wait()
+        await anyio.lowlevel.checkpoint()
+        other._pipe.on_readable = None
+        statistics = engine.statistics()
+        assert statistics["slow_polls"] >= 1
+        assert statistics["slowest_poll_ns"] >= 4_000_000
+        assert statistics["polls"] > statistics["empty_polls"] > 0
+        assert trace.slow_polls()["slow_polls"] >= statistics["slow_polls"]
+        trace.configure(slow_poll_us=0)
+        other._pipe.on_readable = hold
+        called = anyio.Event()
+        await one.send(b"x")
+        await called.wait()
+        await anyio.lowlevel.checkpoint()
+        assert engine.statistics()["slow_polls"] == statistics["slow_polls"]
+    finally:
+        await one.aclose()
+        await other.aclose()
+        engine.close()
+    logged = [record.getMessage() for record in caplog.records if "slow poll" in record.message]
+    assert any("what a batch of completions called took" in text for text in logged)
+
+
+def test_settings_are_checked() -> None:
+    for changes, text in (
+        ({"mode": "loud"}, "trace_mode='loud'"),
+        ({"sample": 0}, "trace_sample=0"),
+        ({"slow_poll_us": -1}, "slow_poll_us=-1"),
+        ({"colour": 1}, "unknown setting 'colour'"),
+    ):
+        before = trace.settings()
+        with pytest.raises(ValueError, match=re.escape(text)):
+            trace.configure(**changes)
+        assert trace.settings() == before
+
+
+def test_defaults_here_and_in_the_settings_are_the_same() -> None:
+    config = Config()
+    for name, field in trace._SETTINGS.items():
+        assert getattr(config, field) == getattr(trace.Settings(), name)
+
+
+def test_settings_of_a_connection_do_not_take_back_what_was_configured() -> None:
+    trace.configure(mode="req-res", slow_request_us=7)
+    trace.recorder.install(Config(slow_handler_us=9))
+    assert trace.settings() == trace.Settings(mode="req-res", slow_request_us=7, slow_handler_us=9)
