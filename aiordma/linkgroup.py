@@ -300,7 +300,7 @@ class Member:
 
     def _refuse(self, carrier: Carrier, data: bytes) -> None:
         with contextlib.suppress(OSError):
-            carrier.send(Refuse(self.pipe.peer_token, Code.LINK_LOST).encode())
+            carrier.send(Refuse(self.pipe.peer_token, Code.CARRY_REFUSED).encode())
         self._drop_tcp()
 
     @property
@@ -323,6 +323,8 @@ class Member:
     def leave(self, code: Code, text: str) -> bool:
         """Take the stream from RDMA to its TCP connection; whether that has begun."""
         if self.carrier is None or not self.whole or not self._peer_takes_part:
+            return False
+        if not self.group.streams_go_on:
             return False
         self._begin_carry().leave(code, text)
         return True

@@ -68,6 +68,7 @@ class Code(enum.IntEnum):
     WRONG_KIND = 0x0A1D000C, "the two ends mean different kinds of connection (stream, datagrams, calls)"
     LINK_LOST = 0x0A1D0010, "the RDMA link was lost; the stream went on over its TCP connection"
     SWITCHED = 0x0A1D0011, "the stream was switched to its TCP connection on request"
+    CARRY_REFUSED = 0x0A1D0013, "the stream was broken already when its peer wanted to go on over TCP"
     CARRY_OFF = 0x0A1D0012, "carrying on over TCP is switched off (carry_timeout_ms is 0)"
 
 
