@@ -45,7 +45,7 @@ _MESSAGE, _CLOSE = 0xC1, 0xC4
 
 _READ_BYTES = 256 * 1024
 #: Handled in one turn of the loop before others have theirs.
-_TURN_BYTES = 1 << 20
+_TURN_BYTES = 256 * 1024
 #: Messages up to this size are put together; longer ones go from and into memory of their own.
 _SHORT_BYTES = 16 * 1024
 #: What waits for the kernel at most, but for one message that is longer.

@@ -113,6 +113,42 @@ async def test_small_messages_pass_between_the_fragments_of_large_ones(open_engi
         assert bulk > 0
 
 
+async def test_pulls_and_the_writes_of_streams_share_the_engines_limit(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request at a time for all, on a device that takes little inline: both get their share."""
+    data = random.Random(8).randbytes(400_000)
+    async with open_engine(max_outstanding_wrs=1, fragment_bytes=8192, ring_bytes=65536) as engine:
+        monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", 64)
+        stream, peer = await connect(engine, kind=0)
+        a, b = await connect(engine)
+        at_a, at_b = End(a), End(b, keeps_views=False)
+        got = b""
+
+        async def feed() -> None:
+            at = 0
+            while at < len(data):
+                at += stream.try_send(data, at)  # type: ignore[arg-type]
+                await anyio.lowlevel.checkpoint()
+
+        async def drain() -> None:
+            nonlocal got
+            while len(got) < len(data):
+                got += peer.try_receive(65536) or b""  # type: ignore[attr-defined]
+                await anyio.lowlevel.checkpoint()
+
+        async def call() -> None:
+            for _ in range(10):
+                await at_a.send(b"", data)
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                for work in (feed, drain, call):
+                    tasks.start_soon(work)
+                assert await at_b.received(10) == [data] * 10
+        assert got == data
+
+
 async def test_everybody_gets_a_turn_at_the_window(open_engine: Open) -> None:
     """One channel with messages without end, one with few: the few do not wait for the many."""
     async with open_engine(window=8) as engine:
