@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from .balance import Ejection, Picking, State, TargetStatistics
 from .client import Client, connect
 from .connection import Connection
 from .context import Context
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout
 from .health import Health, Status
 from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
+from .pool import Pool, connect_pool
 from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
 from .retry import Backoff, Retry, RetryBudget, RetryPolicy
 from .server import Server, ServerStatistics, serve
@@ -23,11 +25,14 @@ __all__ = [
     "Code",
     "Connection",
     "Context",
+    "Ejection",
     "Health",
     "Kind",
     "Method",
     "MethodInfo",
     "ParameterInfo",
+    "Picking",
+    "Pool",
     "Reflection",
     "Retry",
     "RetryBudget",
@@ -41,8 +46,11 @@ __all__ = [
     "ServerStatistics",
     "Service",
     "ServiceInfo",
+    "State",
     "Status",
+    "TargetStatistics",
     "connect",
+    "connect_pool",
     "method",
     "serve",
 ]

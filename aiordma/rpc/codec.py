@@ -271,8 +271,9 @@ def _pack(value: object) -> bytes:
     try:
         return _encode(value)
     except (TypeError, OverflowError, ValueError, BufferError, RecursionError) as exc:
+        what = "the arguments" if type(value) is tuple else f"a value of type {describe_type(type(value))}"
         raise TypeError(
-            f"{describe_type(type(value))} cannot be sent: {exc}; use builtin types, dataclasses, "
+            f"{what} cannot be sent: {exc}; use builtin types, dataclasses, "
             "msgspec.Struct or TypedDict, and bytes or a contiguous memoryview for bulk data"
         ) from exc
 

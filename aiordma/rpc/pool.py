@@ -18,22 +18,26 @@ import anyio
 
 from ..wake import current
 from .balance import Ejection, Picking, Target, Targets, TargetStatistics
+from .client import connect
 from .errors import Code, RpcError, RpcTimeout
 from .health import HEALTH_SERVICE, Status
 from .interceptor import ClientCall, ClientInterceptor, chain_unary
 from .retry import Backoff
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from anyio.abc import TaskGroup
 
+    from ..config import Config, Mode
     from ..wake.base import Waiter
 
-__all__ = ["Connection", "Pool"]
+__all__ = ["Member", "Pool", "connect_pool"]
 
 _log = logging.getLogger("aiordma.rpc")
 
 
-class Connection(Protocol):
+class Member(Protocol):
     """What a pool needs of a client with one connection."""
 
     async def call(
@@ -81,7 +85,7 @@ class Pool:
     def __init__(
         self,
         addresses: Sequence[Any],
-        connect: Callable[[Any], AbstractAsyncContextManager[Connection]],
+        connect: Callable[[Any], AbstractAsyncContextManager[Member]],
         *,
         picking: Picking = Picking.PICK_FIRST,
         reconnect: Backoff | None = None,
@@ -91,15 +95,13 @@ class Pool:
         connect_timeout_s: float = 10.0,
         drain_timeout_s: float | None = 60.0,
     ) -> None:
-        self._targets: Targets[Connection] = Targets(
-            addresses, picking, reconnect=reconnect, ejection=ejection
-        )
+        self._targets: Targets[Member] = Targets(addresses, picking, reconnect=reconnect, ejection=ejection)
         self._connect = connect
         self._health = health
         self._connect_timeout_s = connect_timeout_s
         self._drain_timeout_s = drain_timeout_s
         interceptors = list(interceptors)
-        self._chain = chain_unary(interceptors, self._once) if interceptors else None
+        self._chain = chain_unary(interceptors, self._last) if interceptors else None
         self._waiting: set[Waiter] = set()
         self._scope = anyio.CancelScope()
         self._open = False
@@ -156,38 +158,55 @@ class Pool:
 
         :raises RpcError: besides: ``UNAVAILABLE`` with ``not_started``, no server is connected and serving.
         """
+        if self._chain is None:
+            return await self._once(method, args, kwargs, timeout, metadata, returns, idempotent)
         call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent)
-        return await (self._once if self._chain is None else self._chain)(call)
+        return await self._chain(call)
 
-    async def _once(self, call: ClientCall) -> Any:
-        timeout = call.timeout
-        target = self._targets.pick(self._waker.now()) if self._open else None
+    async def _last(self, call: ClientCall) -> Any:
+        """What the interceptors end with."""
+        return await self._once(
+            call.method, call.args, call.kwargs, call.timeout, call.metadata, call.returns, call.idempotent
+        )
+
+    async def _once(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Mapping[str, str | bytes] | None,
+        returns: Any,
+        idempotent: bool | None,
+    ) -> Any:
+        now = self._waker.now
+        targets = self._targets
+        target = targets.pick(now()) if self._open else None
         if target is None:
-            begun = self._waker.now()
+            begun = now()
             target = await self._pick(None if timeout is None else begun + timeout)
             if timeout is not None:
-                timeout -= self._waker.now() - begun
+                timeout -= now() - begun
         client = target.client
         assert client is not None
-        targets = self._targets
         targets.begin(target)
         try:
             result = await client.call(
-                call.method,
-                *call.args,
+                method,
+                *args,
                 timeout=timeout,
-                metadata=call.metadata or None,
-                returns=call.returns,
-                idempotent=call.idempotent,
-                **call.kwargs,
+                metadata=metadata,
+                returns=returns,
+                idempotent=idempotent,
+                **kwargs,
             )
         except BaseException as exc:
-            targets.end(target, exc, self._waker.now())
+            targets.end(target, exc, now())
             raise
         targets.end(target, None, 0.0)
         return result
 
-    def pick(self) -> Connection:
+    def pick(self) -> Member:
         """A connection to the server whose turn it is, for calls that must go to the same one.
 
         :raises RpcError: ``UNAVAILABLE``, no server is connected and serving.
@@ -217,7 +236,7 @@ class Pool:
         """The servers as this client sees them."""
         return self._targets.statistics(self._waker.now())
 
-    async def _pick(self, deadline: float | None) -> Target[Connection]:
+    async def _pick(self, deadline: float | None) -> Target[Member]:
         """A server for a call, waiting while one may come up."""
         while True:
             if not self._open:
@@ -239,7 +258,7 @@ class Pool:
 
     def _unavailable(self, why: str | None = None) -> RpcError:
         reasons = [
-            f"{t.address}: {t.last_error or ('not serving' if not t.serving else t.state.value)}"
+            f"{_shown(t.address)}: {t.last_error or ('not serving' if not t.serving else t.state.value)}"
             for t in self._targets.all
         ]
         error = RpcError(Code.UNAVAILABLE, why or f"no server to call; {'; '.join(reasons)}")
@@ -274,7 +293,7 @@ class Pool:
                 tasks.start_soon(self._keep, target)
             await self._changed.wait_until(targets.next_change(now))
 
-    async def _keep(self, target: Target[Connection]) -> None:
+    async def _keep(self, target: Target[Member]) -> None:
         """One connection, from the attempt to its end."""
         error: BaseException | None
         error = TimeoutError(f"not connected within {self._connect_timeout_s:g} s")
@@ -293,13 +312,13 @@ class Pool:
         if not told:
             self._lost(target, error)
 
-    def _lost(self, target: Target[Connection], error: BaseException | None) -> None:
-        _log.info("rpc server %s: %s", target.address, error or "it is shutting down")
+    def _lost(self, target: Target[Member], error: BaseException | None) -> None:
+        _log.info("rpc server %s: %s", _shown(target.address), error or "it is shutting down")
         self._targets.lost(target, error, self._waker.now())
         self._wake_all()
 
     async def _use(
-        self, target: Target[Connection], client: Connection, patience: anyio.CancelScope
+        self, target: Target[Member], client: Member, patience: anyio.CancelScope
     ) -> BaseException | None:
         if self._health is None:
             patience.deadline = math.inf
@@ -320,7 +339,7 @@ class Pool:
             tasks.cancel_scope.cancel()
         return error
 
-    async def _watch(self, target: Target[Connection], client: Connection, told: anyio.Event) -> None:
+    async def _watch(self, target: Target[Member], client: Member, told: anyio.Event) -> None:
         """Follow the server's health until the connection ends."""
         try:
             async with client.stream(f"{HEALTH_SERVICE}.watch", self._health, returns=Status) as statuses:
@@ -330,8 +349,76 @@ class Pool:
                     self._wake_all()
         except RpcError as exc:
             if exc.code is not Code.UNIMPLEMENTED:
-                _log.warning("rpc server %s: its health cannot be watched: %s", target.address, exc)
+                _log.warning("rpc server %s: its health cannot be watched: %s", _shown(target.address), exc)
         # It says no more: its calls will tell.
         target.serving = True
         told.set()
         self._wake_all()
+
+
+def _shown(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+
+
+def connect_pool(
+    servers: Sequence[tuple[str, int]],
+    *,
+    picking: Picking | str = Picking.PICK_FIRST,
+    health: str | None = None,
+    reconnect: Backoff | None = None,
+    ejection: Ejection | None = None,
+    interceptors: Iterable[ClientInterceptor] = (),
+    connect_timeout_s: float = 10.0,
+    drain_timeout_s: float | None = 60.0,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    ssl: SSLContext | bool | None = None,
+    server_hostname: str | None = None,
+    rdma_outside_tls: bool = False,
+    window: int = 262144,
+) -> Pool:
+    """A client of several servers, or of one that may come back: ``async with rpc.connect_pool([(host, port),
+    ...]) as client: ...``. Lost connections are made again.
+
+    Entering the block waits for the first connection, and raises :class:`RpcError` (``UNAVAILABLE``) when no
+    server can be reached.
+
+    :param servers: (host, port) of each, in the order of preference.
+    :param picking: which one gets a call, see :class:`Picking`.
+    :param health: name of the service whose health is watched on every server ("" for the server as a whole);
+        one that is not SERVING gets no calls. None: not watched. Servers without a health service count as
+        serving.
+    :param reconnect: pauses between attempts to connect.
+    :param ejection: when a server whose calls fail is left out for a while.
+    :param interceptors: around every unary call; with :class:`Retry` each attempt may go to another server.
+    :param connect_timeout_s: longest time for one connection to come up.
+    :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
+    :param config, mode, ssl, server_hostname, rdma_outside_tls, window: for each connection, as of
+        :func:`connect`.
+    :raises ValueError: no servers; an unknown ``picking``.
+    """
+
+    def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Member]:
+        host, port = server
+        return connect(
+            host,
+            port,
+            config=config,
+            mode=mode,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            rdma_outside_tls=rdma_outside_tls,
+            window=window,
+        )
+
+    return Pool(
+        list(servers),
+        open_one,
+        picking=Picking(picking),
+        reconnect=reconnect,
+        ejection=ejection,
+        health=health,
+        interceptors=interceptors,
+        connect_timeout_s=connect_timeout_s,
+        drain_timeout_s=drain_timeout_s,
+    )

@@ -1,0 +1,182 @@
+"""Pools over real connections: servers that drain, come back, break; retries in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Self
+
+import anyio
+import pytest
+
+from aiordma import rpc
+
+pytestmark = pytest.mark.anyio
+
+QUICK = rpc.Backoff(first_s=0.005, most_s=0.02)
+
+
+@pytest.fixture(params=["rdma", "tcp"])
+def mode(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Connections are made and lost by other tasks; the test's timeout is the limit."""
+    while not condition():  # noqa: ASYNC110
+        await anyio.sleep(0.002)
+
+
+class World:
+    """Servers that say their names."""
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self._stack = AsyncExitStack()
+        self._running: dict[str, AsyncExitStack] = {}
+        self.servers: dict[str, rpc.Server] = {}
+        self.ports: dict[str, int] = {}
+        self.health: dict[str, rpc.Health] = {}
+        self.release = anyio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.release.set()
+        for running in self._running.values():
+            await running.aclose()
+        await self._stack.__aexit__(*exc)
+
+    async def start(self, name: str, **options: Any) -> None:
+        service = rpc.Service("t")
+
+        @service.method(idempotent=True)
+        def who() -> str:
+            return name
+
+        @service.method
+        async def hold() -> str:
+            await self.release.wait()
+            return name
+
+        @service.method
+        async def count(n: int) -> AsyncIterator[int]:
+            for i in range(n):
+                yield i
+
+        self.health[name] = health = rpc.Health(["t"])
+        stack = AsyncExitStack()
+        server = await stack.enter_async_context(
+            rpc.serve(
+                [service, health.service], "127.0.0.1", self.ports.get(name, 0), mode=self.mode, **options
+            )
+        )
+        self._running[name] = stack
+        self.servers[name] = server
+        self.ports[name] = server.port
+
+    async def stop(self, name: str) -> None:
+        await self._running.pop(name).aclose()
+
+    def pool(self, picking: str = "round_robin", **options: Any) -> rpc.Pool:
+        servers = [("127.0.0.1", port) for port in self.ports.values()]
+        return rpc.connect_pool(servers, picking=picking, **{"reconnect": QUICK, "mode": self.mode} | options)
+
+
+def ready(pool: rpc.Pool) -> int:
+    return sum(t.state is rpc.State.READY and t.serving for t in pool.statistics())
+
+
+async def test_calls_and_streams_over_two_servers(mode: Any) -> None:
+    async with World(mode) as world:
+        await world.start("a")
+        await world.start("b")
+        async with world.pool() as pool:
+            await until(lambda: ready(pool) == 2)
+            assert Counter([await pool.call("t.who") for _ in range(6)]) == {"a": 3, "b": 3}
+            async with pool.stream("t.count", 5, returns=int) as items:
+                assert [item async for item in items] == list(range(5))
+
+
+async def test_a_server_that_shuts_down_ends_its_calls_and_gets_no_new_ones(mode: Any) -> None:
+    async with World(mode) as world:
+        await world.start("a", drain_timeout=None)
+        await world.start("b")
+        async with world.pool("pick_first") as pool:
+            results: list[str] = []
+
+            async def hold() -> None:
+                results.append(await pool.call("t.hold"))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hold)
+                await until(lambda: world.servers["a"].statistics().in_flight == 1)
+                tasks.start_soon(world.stop, "a")
+                await until(lambda: pool.statistics()[1].state is rpc.State.READY)
+                assert await pool.call("t.who") == "b"
+                assert results == []
+                world.release.set()
+            assert results == ["a"]
+
+
+async def test_a_server_comes_back_and_no_idempotent_call_is_lost(mode: Any) -> None:
+    policy = rpc.RetryPolicy(attempts=50, backoff=QUICK, idempotent={"t.who"})
+    async with World(mode) as world:
+        await world.start("a")
+        async with world.pool(interceptors=[rpc.Retry(policy)]) as pool:
+            assert await pool.call("t.who") == "a"
+            await world.stop("a")
+            answers: list[str] = []
+
+            async def ask() -> None:
+                answers.append(await pool.call("t.who"))
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(ask)
+                await world.start("a")
+            assert answers == ["a"] * 5
+
+
+async def test_a_broken_connection_is_made_again(mode: Any) -> None:
+    async with World(mode) as world:
+        await world.start("a")
+        async with world.pool() as pool:
+            (connection,) = world.servers["a"]._connections
+            connection.channel.abort()
+            await until(lambda: pool.statistics()[0].connects == 2)
+            assert await pool.call("t.who") == "a"
+
+
+async def test_health_is_followed(mode: Any) -> None:
+    async with World(mode) as world:
+        await world.start("a")
+        await world.start("b")
+        async with world.pool(health="t") as pool:
+            await until(lambda: ready(pool) == 2)
+            world.health["a"].set("t", rpc.Status.NOT_SERVING)
+            await until(lambda: ready(pool) == 1)
+            assert Counter([await pool.call("t.who") for _ in range(4)]) == {"b": 4}
+            world.health["a"].set("t", rpc.Status.SERVING)
+            await until(lambda: ready(pool) == 2)
+
+
+async def test_what_is_no_server_of_calls_is_said(mode: Any) -> None:
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+
+    async def hang_up(stream: Any) -> None:
+        await stream.aclose()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, hang_up)
+        with pytest.raises(rpc.RpcError, match=f"127.0.0.1:{port}: ") as caught:
+            async with rpc.connect_pool([("127.0.0.1", port)], mode=mode):
+                pass
+        assert caught.value.code is rpc.Code.UNAVAILABLE
+        assert caught.value.not_started
+        tasks.cancel_scope.cancel()
+    await listener.aclose()
