@@ -83,7 +83,27 @@ def _others() -> list[Peer]:
 
 
 def _callers() -> list[Peer]:
-    return [
+    ours = [
+        ("bare", "calls", "async_handler", {}, "rdma"),
+        ("def", "calls, def handler", "def_handler", {}, "rdma"),
+        ("view", "calls, handler takes a view", "view_handler", {}, "rdma"),
+        ("events", "calls, events only", "async_handler", {"AIORDMA_BUSY_POLL_US": "0"}, "rdma"),
+        ("tcp", "calls, TCP fallback", "async_handler", {"AIORDMA_MODE": "tcp"}, "tcp"),
+    ]
+    found = [
+        Peer(
+            f"rpc-{name}-{loop}",
+            f"aiordma {title} ({loop})",
+            f"rpc:{factory}",
+            loop,
+            environment,
+            path,
+            workloads=CALLS,
+        )
+        for name, title, factory, environment, path in ours
+        for loop in ("asyncio", "uvloop")
+    ]
+    return found + [
         Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=CALLS)
         for name, title, factory, loops in (
             ("grpc", "grpc.aio", "grpcaio:grpc_aio", ("asyncio",)),

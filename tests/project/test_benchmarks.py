@@ -34,7 +34,7 @@ def test_a_peer_is_measured_in_two_processes(name: str) -> None:
     assert PEERS[name].title in markdown(results)
 
 
-@pytest.mark.parametrize("name", ["msgpack-asyncio", "msgpack-uvloop"])
+@pytest.mark.parametrize("name", ["msgpack-asyncio", "msgpack-uvloop", "rpc-bare-asyncio", "rpc-def-uvloop"])
 def test_a_way_to_make_calls_is_measured_in_two_processes(name: str) -> None:
     results = _run(PEERS[name], "setup", "calls", "call_streams", "calls_beside_bulk")
     summary = Summary(results)
