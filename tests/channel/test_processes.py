@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from aiordma import channel, engine
+from aiordma.carry import switch_engine
 from aiordma.channel import ConnectedChannel
 from aiordma.errors import CompletionError, LinkError
 from tests.adversity.health import descriptors, nothing_left, until
@@ -96,6 +97,30 @@ async def test_killed_clients() -> None:
             async with await channel.connect(LOCAL, listener.port, mode="rdma") as connected:
                 await check_echo(connected, 2, 20)
             tasks.cancel_scope.cancel()
+
+
+async def test_channels_stay_when_streams_are_switched_to_tcp() -> None:
+    async with nothing_left() as here, await channel.listen(LOCAL) as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, echo)
+            async with await channel.connect(LOCAL, listener.port, mode="rdma") as connected:
+                assert switch_engine(here) == 0
+                await check_echo(connected, 5, 10)
+            tasks.cancel_scope.cancel()
+
+
+async def test_bytes_on_the_tcp_connection_break_the_channel() -> None:
+    async with nothing_left() as here, await channel.listen(LOCAL) as listener:
+        async with (
+            await channel.connect(LOCAL, listener.port, mode="rdma") as a,
+            await listener.accept() as b,
+        ):
+            ends = [End(a.channel), End(b.channel)]
+            (member,) = next(group.members for group in here.all_groups if group.key[1] == "client")
+            assert member.carrier is not None
+            member.carrier.send(b"hello")
+            errors = [await end.ended() for end in ends]
+            assert "5 unexpected bytes on the TCP connection" in str(errors[1])
 
 
 async def test_connections_leave_nothing_behind() -> None:
