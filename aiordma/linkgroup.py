@@ -446,11 +446,6 @@ class ChannelMember(Member):
 
     whole = False  # a channel breaks with its link: its users know what was answered and what was not
 
-    @property
-    def whole(self) -> bool:
-        """A channel is not carried on over TCP: a call can be made again, bytes of a stream cannot."""
-        return False
-
     def _refuse(self, carrier: Carrier, data: bytes) -> None:
         self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside a message channel")
 
