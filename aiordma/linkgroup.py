@@ -446,9 +446,6 @@ class ChannelMember(Member):
 
     whole = False  # a channel breaks with its link: its users know what was answered and what was not
 
-    def _refuse(self, carrier: Carrier, data: bytes) -> None:
-        self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside a message channel")
-
     def look(self, now: float) -> None:
         """A peer that does not answer an abort gets no memory kept for it."""
         if self.pipe.is_aborting:
