@@ -102,6 +102,13 @@ class Config:
         "the name of an RDMA device, soft, none, or unset",
         "the RDMA device; soft: the software device; none: no RDMA; unset: the first active one, else soft",
     )
+    soft_wire: Literal["off", "auto", "only"] = _setting(
+        "off",
+        lambda v: v in ("off", "auto", "only"),
+        "off, auto or only",
+        "whether the software device may reach other hosts (RoCEv2, UDP port 4791); only: this host too, by "
+        "the network, for tests. Other programs on the device read the variable, where unset means auto",
+    )
     busy_poll_us: int | None = _number(
         None,
         (0, 1_000_000),
@@ -317,7 +324,7 @@ def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
 def _parse(row: Setting, text: str) -> Any:
     field = next(f for f in dataclasses.fields(Config) if f.name == row.name)
     value: Any = text
-    if row.name not in ("mode", "device", "trace_mode", "filter"):
+    if row.name not in ("mode", "device", "soft_wire", "trace_mode", "filter"):
         try:
             value = int(text)
         except ValueError:

@@ -219,12 +219,21 @@ class Engine:
         return offer
 
     def check_reachable(self, peer_host_id: bytes) -> None:
-        """The software device reaches processes of this host only. :raises NegotiationError:"""
+        """Beyond this host the software device goes only where the setting allows it, and to its like.
+
+        :raises NegotiationError:
+        """
         if self.backend.is_soft and peer_host_id != self.host_id:
-            raise NegotiationError(
-                Code.PEER_UNREACHABLE,
-                "this end has the software device; the peer is on another host or has another kind of device",
-            )
+            if peer_host_id[:1] != _KIND_SOFT:
+                raise NegotiationError(
+                    Code.PEER_UNREACHABLE, "this end has the software device, the peer has another kind"
+                )
+            if self.config.soft_wire == "off":
+                raise NegotiationError(
+                    Code.PEER_UNREACHABLE,
+                    "this end has the software device, and the peer is on another host; "
+                    "AIORDMA_SOFT_WIRE=auto on both lets them talk over UDP",
+                )
         if not self.backend.is_soft and peer_host_id[:1] == _KIND_SOFT:
             raise NegotiationError(
                 Code.PEER_UNREACHABLE, "the peer has the software device, this end has not"

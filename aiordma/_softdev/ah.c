@@ -27,8 +27,11 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 		errno = valid ? ENOMEM : EINVAL;
 		return NULL;
 	}
+	soft->ah = (struct ibv_ah){ .context = pd->context, .pd = pd };
+	soft->attr = *attr;
+	soft_gid_get(ctx, attr->grh.sgid_index, &soft->sgid);
 	soft->wire = soft_wire_wanted(ctx, attr);
-	const int error = soft->wire ? soft_wire_open() : 0;
+	const int error = soft->wire ? soft_wire_ah(ctx, soft) : 0;
 	if (error) {
 		free(soft);
 		errno = error;
@@ -36,9 +39,6 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	}
 	if (soft->wire)
 		atomic_fetch_add(&soft_wire_users, 1);
-	soft->ah = (struct ibv_ah){ .context = pd->context, .pd = pd };
-	soft->attr = *attr;
-	soft_gid_get(ctx, attr->grh.sgid_index, &soft->sgid);
 	atomic_fetch_add(&to_pd(pd)->refs, 1);
 	return &soft->ah;
 }

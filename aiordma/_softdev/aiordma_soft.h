@@ -50,9 +50,18 @@ uint64_t aiordma_soft_rnr(void);
  * none, NULL or "" ends all. Kinds: event (completion event lost), spurious (channel readable for nothing), error
  * (work request fails), drop, duplicate, reorder and corrupt (UD datagrams), delay (acknowledgement late). A seed makes
  * the sequence of draws repeatable. A reordered datagram comes behind the next one to its QP (and not at all when there
- * is none); a corrupt one has a bit changed that, on a wire, a checksum would have found. 0, or EINVAL and no change.
+ * is none); a corrupt one has a bit changed that, on a wire, a checksum would have found. wire_drop, wire_duplicate,
+ * wire_reorder, wire_corrupt and wire_delay (a millisecond) are about packets from other hosts, of every kind.
+ * 0, or EINVAL and no change.
  */
 int aiordma_soft_faults(const char *spec);
+
+/*
+ * Writes every RoCEv2 packet that this process sends and receives from now on to a pcapng file, which Wireshark
+ * reads; NULL or "" ends it. The environment variable AIORDMA_SOFT_CAPTURE does so from the beginning; a "%" in it
+ * becomes the process id. 0 or errno.
+ */
+int aiordma_soft_capture(const char *path);
 
 #ifdef __cplusplus
 }

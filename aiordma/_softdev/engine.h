@@ -267,6 +267,11 @@ enum soft_fault {
 	SOFT_FAULT_DELAY,     /* acknowledgement late */
 	SOFT_FAULT_REORDER,   /* UD datagram overtaken by the next one to its QP */
 	SOFT_FAULT_CORRUPT,   /* UD datagram with a bit changed */
+	SOFT_FAULT_WIRE_DROP, /* packets from other hosts: lost, ... */
+	SOFT_FAULT_WIRE_DUPLICATE,
+	SOFT_FAULT_WIRE_REORDER, /* overtaken by the next one */
+	SOFT_FAULT_WIRE_CORRUPT, /* a bit changed */
+	SOFT_FAULT_WIRE_DELAY,   /* a millisecond late */
 	SOFT_FAULT_KINDS,
 };
 extern atomic_bool soft_faults_on;
@@ -370,8 +375,6 @@ enum wire_mode { WIRE_OFF, WIRE_AUTO, WIRE_ONLY };
 enum wire_mode soft_wire_mode(void);
 /* Is this path the wire's? By the mode and whether the destination is on this host. */
 bool soft_wire_wanted(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
-/* Opens the sockets if they are not yet. 0 or errno. */
-int soft_wire_open(void);
 void soft_wire_close(void);
 void soft_wire_after_fork(void);
 
@@ -404,6 +407,8 @@ uint64_t soft_wire_acked(struct soft_qp *qp);
 void soft_wire_idle(struct soft_qp *qp);
 /* qp.wire_due_ns may have come. Takes the lock itself. */
 void soft_wire_timer(struct soft_qp *qp, struct soft_after *after);
+/* An address handle that leads to another host: opens the sockets, fills wire_mtu. 0 or errno. */
+int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah);
 /* A datagram to another host. */
 void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload);
 

@@ -10,9 +10,19 @@
 atomic_bool soft_faults_on;
 
 static const char *const names[SOFT_FAULT_KINDS] = {
-	[SOFT_FAULT_EVENT] = "event",     [SOFT_FAULT_SPURIOUS] = "spurious",   [SOFT_FAULT_ERROR] = "error",
-	[SOFT_FAULT_DROP] = "drop",       [SOFT_FAULT_DUPLICATE] = "duplicate", [SOFT_FAULT_DELAY] = "delay",
-	[SOFT_FAULT_REORDER] = "reorder", [SOFT_FAULT_CORRUPT] = "corrupt",
+	[SOFT_FAULT_EVENT] = "event",
+	[SOFT_FAULT_SPURIOUS] = "spurious",
+	[SOFT_FAULT_ERROR] = "error",
+	[SOFT_FAULT_DROP] = "drop",
+	[SOFT_FAULT_DUPLICATE] = "duplicate",
+	[SOFT_FAULT_DELAY] = "delay",
+	[SOFT_FAULT_REORDER] = "reorder",
+	[SOFT_FAULT_CORRUPT] = "corrupt",
+	[SOFT_FAULT_WIRE_DROP] = "wire_drop",
+	[SOFT_FAULT_WIRE_DUPLICATE] = "wire_duplicate",
+	[SOFT_FAULT_WIRE_REORDER] = "wire_reorder",
+	[SOFT_FAULT_WIRE_CORRUPT] = "wire_corrupt",
+	[SOFT_FAULT_WIRE_DELAY] = "wire_delay",
 };
 enum { SCALE_BITS = 53 };
 static _Atomic(uint64_t) thresholds[SOFT_FAULT_KINDS]; /* of 2^53 */

@@ -129,6 +129,7 @@ struct soft_ah {
 	struct ibv_ah_attr attr;
 	union ibv_gid sgid; /* of attr.grh.sgid_index when it was created */
 	bool wire;          /* leads to another host */
+	uint32_t wire_mtu;  /* bytes that a datagram there may have */
 };
 
 struct soft_chan {

@@ -93,7 +93,7 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	uint8_t grh[SOFT_GRH_BYTES];
 	char payload[SOFT_UD_MTU];
 
-	if (wqe->length > SOFT_UD_MTU) {
+	if (wqe->length > SOFT_UD_MTU || (ah->wire && wqe->length > ah->wire_mtu)) {
 		wqe->status = IBV_WC_LOC_LEN_ERR;
 		return SOFT_RUN_DONE;
 	}

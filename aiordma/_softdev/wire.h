@@ -54,6 +54,8 @@ struct soft_wire {
 
 /* ---- wire_socket.c ---------------------------------------------------------------------------------- */
 
+/* Opens the sockets if they are not yet. 0 or errno. */
+int soft_wire_open(void);
 /* Addresses and ports for an address vector that soft_route_is_valid. */
 void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route);
 /* The largest path MTU whose packets fit what leads there; 0: nothing leads there. */
@@ -102,6 +104,13 @@ unsigned soft_wire_receive(bool all, wire_receiver *receiver, void *context);
 void soft_wire_forward(uint32_t slot, const struct wire_inbound *in);
 /* The progress thread is told of packets, or not (somebody polls). */
 void soft_wire_watch(bool on);
+
+/* ---- wire_faults.c: the thread that receives ---------------------------------------------------------- */
+
+/* Gives a packet on, or not, or twice, ... */
+void soft_wire_disturb(const struct wire_inbound *in, wire_receiver *receiver, void *context);
+/* Packets whose time has come. */
+void soft_wire_release(wire_receiver *receiver, void *context);
 
 /* ---- wire_rx.c -------------------------------------------------------------------------------------- */
 

@@ -188,6 +188,8 @@ static bool receive(void *owner)
 	if (qp->current || soft_rq_take(qp))
 		return true;
 	atomic_store(&qp->starved, false); /* the requester asks again */
+	if (qp->qp.qp_type == IBV_QPT_RC)
+		soft_count_rnr();
 	return false;
 }
 
@@ -462,6 +464,19 @@ void soft_wire_leave(struct soft_qp *qp)
 	atomic_store(&qp->wire_due_ns, 0);
 	atomic_fetch_sub(&soft_wire_users, 1);
 	wire_free(w);
+}
+
+int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah)
+{
+	struct wire_route route;
+	int err = soft_wire_open();
+
+	if (err)
+		return err;
+	soft_wire_route(ctx, &ah->attr, 0, &route);
+	const enum ibv_mtu mtu = soft_wire_mtu(&route);
+	ah->wire_mtu = 128u << mtu;
+	return mtu ? 0 : ENETUNREACH;
 }
 
 void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload)

@@ -80,11 +80,21 @@ static void one_packet(void *context, const struct wire_inbound *in)
 	touch(round, qp);
 }
 
+static void any_packet(void *context, const struct wire_inbound *in)
+{
+	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)))
+		soft_wire_disturb(in, one_packet, context);
+	else
+		one_packet(context, in);
+}
+
 /* receive_lock held. */
 static unsigned look(bool all)
 {
 	struct round round = { .count = 0 };
-	unsigned n = soft_wire_receive(all, one_packet, &round);
+	unsigned n = soft_wire_receive(all, any_packet, &round);
+
+	soft_wire_release(one_packet, &round);
 
 	for (unsigned i = 0; i < round.count; i++)
 		soft_wire_go_on(round.touched[i], &round.after);
@@ -112,13 +122,20 @@ static void set_unwatched(bool on)
 
 void soft_wire_progress(void)
 {
+	unsigned found = 0;
+
 	for (int rounds = 0; rounds < 16; rounds++) {
 		pthread_mutex_lock(&receive_lock);
-		if (!look(true))
+		unsigned n = look(true);
+		found += n;
+		if (!n)
 			break;
 	}
-	/* Somebody polls: no need to be woken for each packet, only to look now and then whether he still does. */
-	if (atomic_exchange(&polled, false)) {
+	/*
+	 * Somebody polled, and was faster: no need to be woken for each packet, only to look now and then whether he
+	 * still is. A program that polls for its completions but waits for data by other means is not faster.
+	 */
+	if (atomic_exchange(&polled, false) && !found) {
 		set_unwatched(true);
 		soft_timer_want(soft_now_ns() + QUIET_NS);
 	}
@@ -140,9 +157,17 @@ void soft_wire_rewatch(void)
 
 void soft_wire_tick(void)
 {
-	if (!atomic_load(&unwatched))
+	if (!atomic_load(&soft_wire_users))
 		return;
-	if (atomic_exchange(&polled, false))
+	if (!atomic_load(&unwatched)) {
+		if (atomic_load(&soft_faults_on)) { /* some may be held back */
+			pthread_mutex_lock(&receive_lock);
+			look(true);
+		}
+		return;
+	}
+	pthread_mutex_lock(&receive_lock);
+	if (!look(true) && atomic_exchange(&polled, false))
 		soft_timer_want(soft_now_ns() + QUIET_NS);
 	else
 		soft_wire_rewatch();

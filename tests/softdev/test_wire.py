@@ -1,0 +1,274 @@
+"""The software device between two hosts: network namespaces with a cable (veth) between them.
+
+Unmodified verbs programs and aiordma streams, IPv4 and IPv6, also over a network that loses packets.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIMIT = 40  # seconds, to end a hang
+V4, V6 = "0", "1"  # GID indices: addresses that other hosts can reach come first
+
+
+class Host(NamedTuple):
+    namespace: str
+    address: str
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace, *arguments]
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[Host, Host]]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces are for root to make")
+    names = [f"aiordma-{os.getpid()}-{n}" for n in "ab"]
+    made = []
+    try:
+        for name in names:
+            probe = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+            if probe.returncode:
+                pytest.skip(f"network namespaces cannot be made here: {probe.stderr.strip()}")
+            made.append(name)
+        ip(
+            "link",
+            "add",
+            "cable",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            names[1],
+        )
+        for n, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.78.0.{n}/24", "dev", "cable")
+            ip("-n", name, "addr", "add", f"fd78::{n}/64", "dev", "cable", "nodad")
+            ip("-n", name, "link", "set", "cable", "mtu", "4500", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield Host(names[0], "10.78.0.1"), Host(names[1], "10.78.0.2")
+    finally:
+        for name in made:
+            ip("netns", "del", name)
+
+
+@pytest.fixture
+def lossy(hosts: tuple[Host, Host]) -> Iterator[None]:
+    """One packet in a hundred is lost in each direction, after a millisecond on the way."""
+    rule = ["qdisc", "add", "dev", "cable", "root", "netem", "delay", "1ms", "loss", "1%"]
+    try:
+        for host in hosts:
+            done = subprocess.run(host.command("tc", *rule), capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"this kernel has no netem: {done.stderr.strip()}")
+        yield
+    finally:
+        for host in hosts:
+            subprocess.run(
+                host.command("tc", "qdisc", "del", "dev", "cable", "root"), capture_output=True, check=False
+            )
+
+
+def listening(pid: int, port: int) -> bool:
+    """Whether a TCP socket listens there, as that process sees the network."""
+    for table in (f"/proc/{pid}/net/tcp", f"/proc/{pid}/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state = line.split()[:4]
+            if local.endswith(f":{port:04X}") and state == "0A":
+                return True
+    return False
+
+
+def pair(
+    library: Path, hosts: tuple[Host, Host], tool: str, *options: str, faults: str = ""
+) -> tuple[str, str]:
+    """Run a tool's server on one host and its client on the other; returns what they printed."""
+    environ = {**os.environ, "AIORDMA_SOFT_FAULTS": faults}
+    port = 18500  # nobody else lives in these namespaces
+    command = ["env", f"LD_PRELOAD={library}", tool, "-p", str(port), "-d", "soft0", *options]
+    with subprocess.Popen(
+        hosts[0].command(*command), env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        try:
+            deadline = time.monotonic() + LIMIT
+            while not listening(server.pid, port):
+                assert server.poll() is None, server.communicate()[0]
+                assert time.monotonic() < deadline, f"{tool} does not listen"
+                time.sleep(0.01)
+            client = subprocess.run(
+                hosts[1].command(*command, hosts[0].address),
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+            from_server = server.communicate(timeout=LIMIT)[0]
+        finally:
+            server.kill()
+    from_client = client.stdout + client.stderr
+    assert client.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
+    assert server.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
+    return from_server, from_client
+
+
+@pytest.mark.parametrize("gid", [V4, V6], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("events", [(), ("-e",)], ids=["polling", "events"])
+@pytest.mark.parametrize("tool", ["rc", "uc", "srq"])
+def test_pingpong(
+    library: Path, hosts: tuple[Host, Host], tool: str, events: tuple[str, ...], gid: str
+) -> None:
+    """-c: the server checks every received byte."""
+    for out in pair(library, hosts, f"ibv_{tool}_pingpong", "-g", gid, "-n", "200", "-c", *events):
+        assert "200 iters in" in out, out
+        assert "nvalid data" not in out, out
+
+
+@pytest.mark.parametrize("gid", [V4, V6], ids=["ipv4", "ipv6"])
+def test_datagrams(library: Path, hosts: tuple[Host, Host], gid: str) -> None:
+    for out in pair(library, hosts, "ibv_ud_pingpong", "-g", gid, "-n", "200", "-s", "1024", "-c"):
+        assert "200 iters in" in out, out
+        assert "nvalid data" not in out, out
+
+
+@pytest.mark.parametrize("mtu", ["256", "512", "1024", "2048", "4096"])
+def test_path_mtu(library: Path, hosts: tuple[Host, Host], mtu: str) -> None:
+    options = ("-g", V4, "-n", "20", "-c", "-s", "100001", "-m", mtu)
+    server, _ = pair(library, hosts, "ibv_rc_pingpong", *options)
+    assert "20 iters in" in server
+    assert "nvalid data" not in server
+
+
+@pytest.mark.parametrize(
+    "tool", ["send_lat", "send_bw", "write_lat", "write_bw", "read_lat", "read_bw", "atomic_lat"]
+)
+def test_perftest(library: Path, hosts: tuple[Host, Host], tool: str) -> None:
+    _, client = pair(library, hosts, f"ib_{tool}", "-x", V4, "-F", "-n", "200")
+    assert "#bytes" in client
+
+
+FAULTS = {
+    "loss": "seed=5,wire_drop=0.01",
+    "duplication": "seed=5,wire_duplicate=0.05",
+    "order": "seed=5,wire_reorder=0.02",
+    "damage": "seed=5,wire_corrupt=0.01",
+    "delay": "seed=5,wire_delay=0.05",
+    "all": "seed=5,wire_drop=0.005,wire_duplicate=0.01,wire_reorder=0.01,wire_corrupt=0.005,wire_delay=0.01",
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_faults(library: Path, hosts: tuple[Host, Host], faults: str) -> None:
+    """Messages of many packets, each of which may come to harm: all arrive, whole."""
+    options = ("-g", V4, "-n", "10", "-s", "200000", "-m", "1024", "-c")
+    for out in pair(library, hosts, "ibv_rc_pingpong", *options, faults=faults):
+        assert "10 iters in" in out, out
+        assert "nvalid data" not in out, out
+    _, client = pair(library, hosts, "ib_read_bw", "-x", V4, "-F", "-n", "10", "-s", "100000", faults=faults)
+    assert "#bytes" in client
+
+
+def test_netem(library: Path, hosts: tuple[Host, Host], lossy: None) -> None:
+    """The same, done by the kernel to packets on the cable."""
+    options = ("-g", V4, "-n", "8", "-s", "200000", "-m", "1024", "-c")
+    for out in pair(library, hosts, "ibv_rc_pingpong", *options):
+        assert "8 iters in" in out, out
+        assert "nvalid data" not in out, out
+
+
+SERVER = """
+    import hashlib, sys, anyio, aiordma
+    async def serve(stream):
+        digest, size = hashlib.sha256(), 0
+        async with stream:
+            async for chunk in stream:
+                digest.update(chunk)
+                size += len(chunk)
+            await stream.send(f"{stream.path} {size} {digest.hexdigest()}".encode())
+    async def main():
+        async with await aiordma.listen("0.0.0.0", 18600) as listener:
+            print("listening", flush=True)
+            await listener.serve(serve)
+    anyio.run(main)
+"""
+CLIENT = """
+    import hashlib, os, sys, anyio, aiordma
+    async def main():
+        data = os.urandom(3_000_000)
+        async with await aiordma.connect(sys.argv[1], 18600) as stream:
+            await stream.send(data)
+            await stream.send_eof()
+            answer = b""
+            async for chunk in stream:
+                answer += chunk
+            path, size, digest = answer.decode().split()
+            assert (int(size), digest) == (len(data), hashlib.sha256(data).hexdigest())
+            print(path, stream.path, getattr(stream, "fallback_reason", None))
+    anyio.run(main)
+"""
+
+
+def stream(hosts: tuple[Host, Host], wire: str, faults: str = "") -> str:
+    """Three megabytes from one host to the other; returns what path they took."""
+    environ = {
+        **os.environ,
+        "AIORDMA_DEVICE": "soft",
+        "AIORDMA_SOFT_WIRE": wire,
+        "AIORDMA_SOFT_FAULTS": faults,
+    }
+    with subprocess.Popen(
+        hosts[0].command(sys.executable, "-c", textwrap.dedent(SERVER)),
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "listening\n"
+            client = subprocess.run(
+                hosts[1].command(sys.executable, "-c", textwrap.dedent(CLIENT), hosts[0].address),
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+            assert client.returncode == 0, client.stderr
+        finally:
+            server.kill()
+    return client.stdout
+
+
+def test_stream(hosts: tuple[Host, Host]) -> None:
+    assert stream(hosts, "auto").startswith("rdma rdma")
+
+
+@pytest.mark.parametrize("faults", [FAULTS["loss"], FAULTS["all"]], ids=["loss", "all"])
+def test_stream_with_faults(hosts: tuple[Host, Host], faults: str) -> None:
+    assert stream(hosts, "auto", faults).startswith("rdma rdma")
+
+
+def test_stream_stays_on_tcp(hosts: tuple[Host, Host]) -> None:
+    """The wire is for those who ask for it."""
+    said = stream(hosts, "off")
+    assert said.startswith("tcp tcp")
+    assert "cannot reach each other" in said
