@@ -1,14 +1,13 @@
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from typing_extensions import Buffer, disjoint_base
 
 from ._cq import Endpoint
 from ._ring import RingPipe
+from .errors import FallbackReason
 
 @disjoint_base
 class RingDatagrams(Endpoint):
-    path: ClassVar[str]
     max_message_bytes: int
     messages_sent: int
     messages_received: int
@@ -37,6 +36,10 @@ class RingDatagrams(Endpoint):
     def on_writable(self, callback: Callable[[], None] | None) -> None: ...
     @property
     def error(self) -> BaseException | None: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def fallback_reason(self) -> FallbackReason | None: ...
     @property
     def writable(self) -> int: ...
     @property

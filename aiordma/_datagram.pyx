@@ -8,6 +8,9 @@ stage is full, whichever is first. So a burst costs a copy per message, and a lo
 Credit is the peer's ring: a message is accepted when the ring has room for all of it. On devices that take no
 large payload inline an accepted message may have to wait for a work request or for room in the mirror; the rest of it is
 kept here and goes before anything else. Closing waits for it.
+
+When the pipe leaves RDMA and goes on over TCP (``carry.py``), so do the records: what was accepted is sent there, and
+what comes is read through a :class:`~aiordma.proto.record.RecordReader`, beginning with the rest of the ring.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -22,12 +25,13 @@ from ._cq cimport Endpoint
 from ._ring cimport RingPipe
 
 from .errors import RemoteProtocolError
-from .proto.record import too_large
+from .proto.record import RecordReader, too_large
 
 cdef enum:
     HEADER = 4
     STAGE_BYTES = 8192
     GATHERED = 2048         # messages up to this size go through the stage
+    READ_BYTES = 65536
     SENDING_DONE = 0x80     # proto/cdc.py, StateFlag
     EOF = 1
     CLOSE = 2
@@ -38,8 +42,6 @@ cdef class RingDatagrams(Endpoint):
 
     :param pipe: connected.
     """
-
-    path = "rdma"
 
     def __cinit__(self, *args):
         self.stage = <unsigned char *>malloc(STAGE_BYTES)
@@ -104,7 +106,10 @@ cdef class RingDatagrams(Endpoint):
             self.push()
             if self.rest is not None:
                 return self.refuse()
-        if n + HEADER > <Py_ssize_t>pipe.tx.free() - self.staged:
+        if pipe.leaving:
+            if pipe.onward is None or self.staged:
+                return self.refuse()
+        elif n + HEADER > <Py_ssize_t>pipe.tx.free() - self.staged:
             return self.refuse()
         if self.staged + HEADER + (n if n <= GATHERED else 0) > STAGE_BYTES:
             self.push()
@@ -117,14 +122,14 @@ cdef class RingDatagrams(Endpoint):
         if n <= GATHERED:
             memcpy(at + HEADER, data, n)
             self.staged += <uint32_t>n
-            if pipe.qp.window.seq == pipe.qp.window.acked and not pipe.queued:
+            if (pipe.qp.window.seq == pipe.qp.window.acked and not pipe.queued) or pipe.leaving:
                 self.push()
             elif not self.dirty:
                 self.dirty = True
                 self.cq.mark_dirty(self)
             return True
         self.push()
-        placed = pipe.place(data, n) if self.staged == 0 else 0
+        placed = self.place(data, n) if self.staged == 0 else 0
         if placed < n:
             if owner is None:
                 self.rest, self.rest_at = PyBytes_FromStringAndSize(<const char *>data + placed, n - placed), 0
@@ -133,28 +138,37 @@ cdef class RingDatagrams(Endpoint):
             self.watch()
         return True
 
+    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
+        """On the ring, or on the path that has taken over."""
+        cdef RingPipe pipe = self.pipe
+        if not pipe.leaving:
+            return pipe.place(data, n)
+        return 0 if pipe.onward is None else pipe.onward.try_send(PyBytes_FromStringAndSize(<const char *>data, n))
+
     cdef int push(self) except -1:
-        """Place what was accepted, as much of it as the device takes now."""
+        """Place what was accepted, as much of it as is taken now."""
         cdef RingPipe pipe = self.pipe
         cdef Py_ssize_t placed, n
-        if self.posting or pipe.error is not None or pipe.shut or pipe.closed:
+        if self.posting or pipe.failure is not None or pipe.shut or pipe.closed:
             return 0
         self.posting = True
         try:
             if self.staged:
-                placed = pipe.place(self.stage, self.staged)
+                placed = self.place(self.stage, self.staged)
                 self.posts += 1
                 self.staged -= <uint32_t>placed
                 if self.staged:
                     memmove(self.stage, self.stage + placed, self.staged)
             if self.staged == 0 and self.rest is not None:
                 n = PyBytes_GET_SIZE(self.rest) - self.rest_at
-                placed = pipe.place(<const unsigned char *>PyBytes_AS_STRING(self.rest) + self.rest_at, n)
+                placed = self.place(<const unsigned char *>PyBytes_AS_STRING(self.rest) + self.rest_at, n)
                 self.rest_at += placed
                 if placed == n:
                     self.rest = None
             if self.staged or self.rest is not None:
                 self.watch()
+        except (BrokenResourceError, ClosedResourceError):
+            pass            # whoever sends or receives next is told
         finally:
             self.posting = False
         return 0
@@ -165,7 +179,7 @@ cdef class RingDatagrams(Endpoint):
         self.blocked = True
         self.times_blocked += 1
         self.watch()
-        if self.pipe.error is None and not self.pipe.shut and self.pipe.tx.mark_blocked():
+        if self.pipe.failure is None and not self.pipe.shut and not self.pipe.leaving and self.pipe.tx.mark_blocked():
             self.pipe.tell_peer(True)
         return False
 
@@ -189,7 +203,7 @@ cdef class RingDatagrams(Endpoint):
         cdef RingPipe pipe = self.pipe
         self.dirty = False
         self.push()
-        if pipe.untold and pipe.error is None and not pipe.shut:
+        if pipe.untold and pipe.failure is None and not pipe.shut:
             pipe.tell_peer(True)
         return 0
 
@@ -200,6 +214,8 @@ cdef class RingDatagrams(Endpoint):
         cdef RingPipe pipe = self.pipe
         cdef uint32_t available = pipe.rx.available(), offset, mask = pipe.rx.mask, n
         cdef const unsigned char *ring = pipe.rx_memory
+        if pipe.onward is not None:
+            return self.carried()
         if available < HEADER or pipe.closed or self.faulty:
             return -1
         offset = pipe.rx.offset()
@@ -210,8 +226,33 @@ cdef class RingDatagrams(Endpoint):
             return -1
         return n if available - HEADER >= n else -1
 
+    cdef Py_ssize_t carried(self) except -2:
+        """The same once the pipe has left RDMA; what is left in the ring comes through it as well."""
+        if self.faulty:
+            return -1
+        if self.reader is None:
+            self.reader = RecordReader(self.max_receive)
+        try:
+            while True:
+                view = self.reader.peek()
+                if view is not None:
+                    return len(view)
+                data = None if self.reader_done else self.pipe.try_receive(READ_BYTES)
+                if data is None:
+                    return -1
+                if data:
+                    self.reader.feed(data)
+                else:
+                    self.reader_done = True
+        except RemoteProtocolError as error:
+            self.fault(error)
+        return -1
+
     cdef object take(self, Py_ssize_t n):
         cdef RingPipe pipe = self.pipe
+        if self.reader is not None:
+            self.messages_received += 1
+            return self.reader.take()
         cdef uint32_t offset = (pipe.rx.offset() + HEADER) & pipe.rx.mask, first = pipe.rx_size - offset
         cdef bytes out
         cdef char *to
@@ -254,7 +295,10 @@ cdef class RingDatagrams(Endpoint):
             out.append(self.take(n))
             if len(out) >= most:
                 break
-            n = self.arrived()
+            try:
+                n = self.arrived()
+            except (BrokenResourceError, ClosedResourceError):
+                break           # the next call says it again
         return out
 
     def peek(self) -> memoryview | None:
@@ -265,6 +309,8 @@ cdef class RingDatagrams(Endpoint):
         cdef uint32_t offset, first
         if n < 0:
             return self.nothing()
+        if self.reader is not None:
+            return self.reader.peek()
         offset = (pipe.rx.offset() + HEADER) & pipe.rx.mask
         first = pipe.rx_size - offset
         if first >= n:
@@ -277,13 +323,23 @@ cdef class RingDatagrams(Endpoint):
         cdef Py_ssize_t n = self.arrived()
         if n < 0:
             raise ValueError("discard(): no message is here")
-        self.pipe.consumed(<uint32_t>n + HEADER)
         self.messages_received += 1
+        if self.reader is not None:
+            self.reader.take()
+        else:
+            self.pipe.consumed(<uint32_t>n + HEADER)
 
     cdef object nothing(self):
         """What there is to say when no whole message is here: None, or raise."""
         cdef RingPipe pipe = self.pipe
         if self.faulty:
+            raise BrokenResourceError from pipe.error
+        if self.reader is not None:
+            if not self.reader_done:
+                return None
+            if not self.reader.pending:
+                raise EndOfStream
+            self.fault("it finished in the middle of a message")
             raise BrokenResourceError from pipe.error
         if pipe._nothing(1) is not None:
             raise EndOfStream
@@ -294,9 +350,14 @@ cdef class RingDatagrams(Endpoint):
 
     cdef int fault(self, object reason) except -1:
         """The peer's bytes are not records: nothing after this can be told apart."""
+        error = RemoteProtocolError(f"the peer broke the protocol of datagrams: {reason}")
         self.faulty = True
-        self.pipe.on_broken(RemoteProtocolError(f"the peer broke the protocol of datagrams: {reason}"))
-        self.pipe.abort_after_fault()
+        if self.pipe.onward is not None:
+            self.pipe.failure = error
+            self.pipe.onward.abort()
+        else:
+            self.pipe.on_broken(error)
+            self.pipe.abort_after_fault()
         return 0
 
     # ---- polling
@@ -331,7 +392,7 @@ cdef class RingDatagrams(Endpoint):
         cdef RingPipe pipe = self.pipe
         self.push()
         if (self.staged or self.rest is not None) and pipe.error is None and not pipe.shut and not pipe.closed:
-            return 0
+            return 0            # _on_room() comes back here
         if self.ending == CLOSE:
             pipe.close()
         else:
@@ -374,11 +435,23 @@ cdef class RingDatagrams(Endpoint):
         return self.pipe.error
 
     @property
+    def path(self) -> str:
+        """ "rdma", or "tcp" when the connection has left RDMA."""
+        return self.pipe.path
+
+    @property
+    def fallback_reason(self):
+        """Why the connection has left RDMA, or None."""
+        return self.pipe.fallback_reason
+
+    @property
     def writable(self) -> int:
         """Largest message, in bytes, that would be accepted now; -1: none."""
         cdef Py_ssize_t room
         if self.ending or self.rest is not None or self.pipe.error is not None or self.pipe.shut:
             return -1
+        if self.pipe.leaving:
+            return -1 if self.pipe.onward is None or self.staged else self.max_message_bytes
         room = <Py_ssize_t>self.pipe.tx.free() - self.staged - HEADER
         return room if room >= 0 else -1
 

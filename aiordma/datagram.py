@@ -284,8 +284,8 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
 
     @property
     def fallback_reason(self) -> FallbackReason | None:
-        """Why this connection runs on TCP; None on the RDMA path."""
-        return self._fallback_reason
+        """Why this connection runs on TCP, from the beginning or since it left RDMA; else None."""
+        return self._fallback_reason or getattr(self._pipe, "fallback_reason", None)
 
     @property
     def max_message_bytes(self) -> int:
@@ -301,7 +301,7 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         attributes = dict(address_attributes(self._local_address, self._remote_address))
         attributes[RdmaAttribute.path] = lambda: self._pipe.path
-        reason = self._fallback_reason
+        reason = self.fallback_reason
         if reason is not None:
             attributes[RdmaAttribute.fallback_reason] = lambda: reason
         tls = self._tls

@@ -84,6 +84,10 @@ class _Connection:
         self.pipe.on_readable = readable
         self.pipe.on_writable = writable
 
+    @property
+    def fallback_reason(self) -> object:
+        return getattr(self.pipe, "fallback_reason", None)
+
 
 class _Endpoint:
     """Many peers, unreliable."""
@@ -148,6 +152,14 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
         if not self._closing:
             self._carrier.listen(self._schedule, self._flush_soon)
             self._pump()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio. The path of a connection may change from "rdma" to "tcp" while it goes on."""
+        if name in ("aiordma.path", "aiordma.fallback_reason"):
+            reason = getattr(self._carrier, "fallback_reason", None)
+            if reason is not None:
+                return "tcp" if name == "aiordma.path" else reason
+        return super().get_extra_info(name, default)
 
     def __repr__(self) -> str:
         state = "closed" if self._lost else "closing" if self._closing else "open"
