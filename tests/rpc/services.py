@@ -15,6 +15,7 @@ class Seen:
     """What happened in the handlers of one test."""
 
     def __init__(self) -> None:
+        self.started = 0
         self.running = 0
         self.most_running = 0
         self.cancelled = 0
@@ -53,6 +54,7 @@ class Handlers:
     async def wait(self) -> str:
         """Until the test says so, or the call is cancelled."""
         seen = self.seen
+        seen.started += 1
         seen.running += 1
         seen.most_running = max(seen.most_running, seen.running)
         try:

@@ -106,7 +106,7 @@ async def test_deadline_and_cancellation(path: Mode) -> None:
             await client.call("t.wait")
         while client.connection.calls:
             await checkpoint()
-        assert seen.cancelled == 2
+        assert seen.cancelled == seen.started <= 2  # (not begun: the deadline was faster)
         assert seen.running == 0
 
 

@@ -120,12 +120,19 @@ async def test_a_stopped_handler_stops_the_client() -> None:
     async with rpc_pair(made, window=10_000) as pair:
         async with pair.client.stream("t.hold", returns=int) as stream:
             sent = 0
-            with anyio.move_on_after(0.02):
+
+            async def send() -> None:
+                nonlocal sent
                 while True:
                     await stream.send(bytes(1000))
                     sent += 1
-            assert 8 <= sent <= 12
-            assert await pair.client.call("t.echo", b"x") == b"x"
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await settle(200)
+                assert 8 <= sent <= 12
+                assert await pair.client.call("t.echo", b"x") == b"x"
+                tasks.cancel_scope.cancel()
             seen.go.set()
             size = await stream.result()
             assert size in (sent * 1000, sent * 1000 + 1000)
@@ -233,9 +240,8 @@ async def test_deadlines_of_streams() -> None:
     made, seen = service()
     async with rpc_pair(made) as pair:
         stream = pair.client.stream("t.hold", timeout=0.02)
-        await stream.send(b"x")
         with pytest.raises(rpc.RpcTimeout):
-            await stream.result()
+            await send_for_ever(stream)
         with pytest.raises(rpc.RpcTimeout):
             async with pair.client.stream("t.hold", timeout=0.0):
                 pass
@@ -320,22 +326,29 @@ async def test_drain_lets_calls_end_and_refuses_new_ones() -> None:
 
 async def test_calls_on_their_way_when_the_server_drains_were_not_started() -> None:
     made, seen = service()
+    steps: list[Any] = []
     async with rpc_pair(made) as pair:
-        errors = []
+        errors: list[rpc.RpcError] = []
 
         async def call() -> None:
             with pytest.raises(rpc.RpcError) as caught:
                 await pair.client.call("t.wait")
             errors.append(caught.value)
 
+        schedule = pair.server_end._schedule
+        pair.server_end._schedule = steps.append  # nothing arrives at the server for now
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
             while not pair.client.connection.calls:
                 await checkpoint()
             pair.server.drain()
-        if seen.running == 0:
-            assert errors[0].not_started
-            assert errors[0].code is rpc.Code.UNAVAILABLE
+        assert errors[0].not_started
+        assert errors[0].code is rpc.Code.UNAVAILABLE
+        pair.server_end._schedule = schedule
+        for step in steps:
+            step()
+        assert seen.started == 0
+        assert pair.server.statistics().in_flight == 0
 
 
 @pytest.mark.parametrize("patience", [0.0, 0.02])
