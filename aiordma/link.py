@@ -36,7 +36,7 @@ logger = logging.getLogger("aiordma.link")
 SEND_QUEUE_DEPTH = 512
 _MESSAGE_SLOT_BYTES = 64
 #: READs under way on a link at most, whatever the devices allow: what is posted goes before what comes later.
-MAX_READS = 16
+MAX_READS = 8
 
 
 class LinkParts:

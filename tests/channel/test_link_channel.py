@@ -293,6 +293,32 @@ async def test_hundred_channels_and_streams_share_a_link(open_engine: Open) -> N
                     ]
 
 
+@pytest.mark.parametrize("window", [1, 2])
+@pytest.mark.parametrize("inline", [1, 1 << 20])
+async def test_the_smallest_windows(
+    open_engine: Open, window: int, inline: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends send all the time, so acknowledgements and credit must find their way past full windows."""
+    rng = random.Random(window)
+    plans = [[rng.randbytes(rng.choice([0, 100, 4600, 6000, 70_000])) for _ in range(300)] for _ in range(4)]
+    async with open_engine(window=window, recv_reserve=4, channel_receive_bytes=32768) as engine:
+        monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", inline)
+        ends = [
+            End(one, keeps_views=False) for pair in [await connect(engine) for _ in range(2)] for one in pair
+        ]
+
+        async def feed(end: End, plan: list[bytes]) -> None:
+            for message in plan:
+                await end.send(message[:8], message[8:])
+
+        async with anyio.create_task_group() as tasks:
+            for end, plan in zip(ends, plans, strict=True):
+                tasks.start_soon(feed, end, plan)
+            for number, end in enumerate(ends):
+                expected = plans[number ^ 1]
+                assert await end.received(len(expected)) == expected
+
+
 @pytest.mark.parametrize("inline", [0, 64, 220])
 async def test_devices_with_little_inline(
     open_engine: Open, inline: int, monkeypatch: pytest.MonkeyPatch
