@@ -28,7 +28,7 @@ Address = tuple[str, int]
 class RdmaAttribute(TypedAttributeSet):
     """Attributes of an :class:`~aiordma.RdmaStream`."""
 
-    #: "rdma" or "tcp"
+    #: "rdma" or "tcp"; of a datagram endpoint "rdma" or "udp"
     path: str = typed_attribute()
     #: why the stream runs on TCP; absent on the RDMA path
     fallback_reason: FallbackReason = typed_attribute()

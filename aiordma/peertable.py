@@ -39,7 +39,7 @@ _KEEPALIVE_S = 10
 class Peer:
     """What is known of an address."""
 
-    __slots__ = ("address", "job", "links", "lost", "reason", "route", "sockaddr", "until", "used", "waiters")
+    __slots__ = ("address", "job", "links", "reason", "route", "sockaddr", "until", "used", "waiters")
 
     def __init__(self, address: Address, sockaddr: Any) -> None:
         self.address, self.sockaddr = address, sockaddr

@@ -96,8 +96,10 @@ class UdParts:
     def route(self, where: QueuePairAddress, address: Address) -> Route:
         """The way to a peer's queue pair.
 
-        :raises NegotiationError: this device cannot reach it.
+        :raises NegotiationError: this device cannot reach it, or the endpoint has closed meanwhile.
         """
+        if self._closed or self.engine.closed:
+            raise NegotiationError(Code.SHUTTING_DOWN)
         self.engine.check_reachable(where.host_id)
         try:
             handle = AddressHandle(self.engine.backend, self.pd, where.gid, where.lid)

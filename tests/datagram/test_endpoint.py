@@ -380,12 +380,15 @@ async def test_nothing_is_left() -> None:
     async with await open_at() as one, await open_at() as other:  # what stays, stays once
         await one.resolve(other.local_address)
     before, memory, limit = descriptors(), engine.pool.statistics().used_bytes, engine.links_limit
-    for _ in range(10):
+    for number in range(12):
         async with await open_at() as one, await open_at() as other:
             await one.send((b"x", other.local_address))
-            if len(before) % 2:
+            # Closed while it asks, at another step each time, or when it has the answer.
+            for _ in range(number):
+                await anyio.lowlevel.checkpoint()
+            if number % 3 == 0:
                 await one.resolve(other.local_address)
-            await other.receive()
+                await one.send((b"y", other.local_address))
     await until(lambda: len(descriptors()) <= len(before), lambda: (before, descriptors()))
     assert engine.pool.statistics().used_bytes == memory
     assert engine.links_limit == limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import socket
 from typing import TYPE_CHECKING
 
@@ -225,3 +226,51 @@ async def test_a_queue_pair_that_fails(caplog: pytest.LogCaptureFixture) -> None
     assert await one.receive() == (b"answer", other.local_address)
     await one.aclose()
     await other.aclose()
+
+
+async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
+    """Raw work requests: without immediate data, and with that of nothing known, as long as the device
+    takes them. They are counted, and the receives are posted again."""
+    from pyverbs import enums  # type: ignore[import-not-found]
+    from pyverbs.wr import SGE, SendWR  # type: ignore[import-not-found]
+
+    one, other = rdma_pair
+    parts, target = one._parts, other._parts
+    assert parts is not None
+    assert target is not None
+    route = parts.route(target.where, other.local_address)
+    assert route.handle is not None
+    slot = parts._slots
+    count = 0
+    for _ in range(200):  # more than half of the receives
+        for opcode, imm, length in (("SEND", 0, 64), ("SEND", 0, 1), ("SEND_WITH_IMM", 0, 4096)):
+            request = SendWR(
+                wr_id=0xFFFF << 48,
+                opcode=getattr(enums, f"IBV_WR_{opcode}"),
+                num_sge=1,
+                sg=[SGE(slot.address, length, slot.lkey)],
+                imm_data=imm,
+                send_flags=enums.IBV_SEND_SIGNALED,
+            )
+            request.set_wr_ud(route.handle.ah, target.qp.number, target.qp.qkey)
+            parts.qp.qp.post_send(request)
+            count += 1
+        await until(lambda count=count: other.statistics().dropped_malformed == count, other.statistics)  # type: ignore[misc]
+    await one.send((b"ours", other.local_address))
+    assert await other.receive() == (b"ours", one.local_address)
+    parts.port.bury(route)
+
+
+async def test_another_queue_key_reaches_nobody(rdma_pair: Pair) -> None:
+    """The device drops it: not even a counter sees it."""
+    one, other = rdma_pair
+    parts, target = one._parts, other._parts
+    assert parts is not None
+    assert target is not None
+    wrong = dataclasses.replace(target.where, qkey=target.where.qkey ^ 1)
+    route = parts.route(wrong, other.local_address)
+    assert parts.port.try_send(route, b"with the wrong key")
+    await one.send((b"with the right one", other.local_address))
+    assert (await other.receive())[0] == b"with the right one"
+    assert sum(other.statistics()[4:9]) == 0
+    parts.port.bury(route)
