@@ -19,6 +19,7 @@ from .config import Config
 from .errors import Code, NegotiationError
 from .listener import ConnectionListener, listening_sockets
 from .message_tcp import TcpChannel
+from .observe.trace import recorder
 from .proto.clc import Kind
 from .proto.message import MAX_HEAD_BYTES, ChannelStatistics
 from .tcp import TcpPipe
@@ -196,6 +197,7 @@ async def connect(
         connection, or RDMA is demanded and not to be had; ``code`` and ``text`` say why.
     """
     config = config or Config.from_env()
+    recorder.install(config)
     tls = None
     if ssl:
         context = create_default_context() if ssl is True else ssl
@@ -239,6 +241,7 @@ async def listen(
             f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
         )
     config = config or Config.from_env()
+    recorder.install(config)
     with contextlib.ExitStack() as stack:
         sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
         for sock in sockets:

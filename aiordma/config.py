@@ -217,7 +217,7 @@ class Config:
         online=True,
     )
     trace_sample: int = _number(
-        16, (1, 1_000_000), "in req-res mode, one call in so many is traced; 1: all of them", online=True
+        64, (1, 1_000_000), "in req-res mode, one call in so many is traced; 1: all of them", online=True
     )
     trace_keep: int = _number(1024, (1, 1_000_000), "traced calls that are kept to be looked at", online=True)
     slow_request_us: int = _number(

@@ -52,7 +52,7 @@ class Settings:
     """What holds now; see the settings of the same names in ``aiordma.Config``. Times in microseconds."""
 
     mode: str = "bare"
-    sample: int = 16
+    sample: int = 64
     keep: int = 1024
     slow_request_us: int = 0
     slow_handler_us: int = 0

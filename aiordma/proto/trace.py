@@ -305,7 +305,7 @@ class Tracer:
         #: servers ask received() for calls without a block, too
         self.handlers = False
         self.on_wire = False
-        self.sample = 16
+        self.sample = 64
         #: nanoseconds, 0: nothing is slow
         self.slow_request = 0
         self.slow_handler = 0
