@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from .peers import PEERS
 from .summary import Summary
 
 P50_64 = ("roundtrip", "64", "p50_us")
@@ -107,18 +108,18 @@ def _memory(summary: Summary) -> Iterator[Verdict]:
 
 
 def _calls(summary: Summary) -> Iterator[Verdict]:
-    """Of calls; the best loop of each side counts, and the tracing is compared on one."""
+    """Of calls: the best loop of each side counts; the tracing is compared on one."""
 
     def best(peers: str, size: str, key: str) -> float | None:
-        found = [summary.value(f"{peers}-{loop}", "calls", size, key) for loop in ("asyncio", "uvloop")]
-        known = [value for value in found if value is not None]
+        names = [name for name in (f"{peers}-asyncio", f"{peers}-uvloop", peers) if name in PEERS]
+        known = [v for name in names if (v := summary.value(name, "calls", size, key)) is not None]
         if not known:
             return None
         return min(known) if key == "p50_us" else max(known)
 
     def verdict(work: str, ours: str, theirs: str, size: str, key: str, least: float) -> Verdict:
         unit, better = ("us", "less") if key == "p50_us" else ("/s", "more")
-        title = {"grpc": "grpc.aio", "msgpack": "msgpack over streams", "rpc-bare": "not traced"}[theirs]
+        title = {"grpc": "grpc.aio", "msgpack": "msgpack over streams"}.get(theirs, "not traced")
         mine, other = best(ours, size, key), best(theirs, size, key)
         return _times(work, mine, title, other, unit, least, better)
 
@@ -127,9 +128,11 @@ def _calls(summary: Summary) -> Iterator[Verdict]:
     yield verdict(f"{in_flight}, async handler", "rpc-bare", "grpc", "64", "per_second", 8)
     yield verdict(f"{in_flight}, async handler", "rpc-bare", "msgpack", "64", "per_second", 2)
     yield verdict(f"{in_flight}, def handler", "rpc-def", "grpc", "64", "per_second", 15)
-    yield verdict("1 MiB echo", "rpc-bare", "grpc", "1048576", "p50_us", 8)
-    yield verdict("64 B call, requests traced", "rpc-traced", "rpc-bare", "64", "p50_us", 0.95)
-    yield verdict(f"{in_flight}, requests traced", "rpc-traced", "rpc-bare", "64", "per_second", 0.95)
+    yield verdict("1 MiB echo, bytes", "rpc-bare", "grpc", "1048576", "p50_us", 8)
+    yield verdict("1 MiB echo, views", "rpc-view", "grpc", "1048576", "p50_us", 8)
+    for traced, what in (("rpc-traced-uvloop", "one in 16"), ("rpc-each-uvloop", "each")):
+        yield verdict(f"64 B call, {what} traced", traced, "rpc-bare-uvloop", "64", "p50_us", 0.95)
+        yield verdict(f"{in_flight}, {what} traced", traced, "rpc-bare-uvloop", "64", "per_second", 0.95)
 
 
 def _datagrams(summary: Summary) -> Iterator[Verdict]:

@@ -83,13 +83,9 @@ def _others() -> list[Peer]:
 
 
 def _callers() -> list[Peer]:
-    ours = [
-        ("bare", "calls", "async_handler", {}, "rdma"),
-        ("def", "calls, def handler", "def_handler", {}, "rdma"),
-        ("view", "calls, handler takes a view", "view_handler", {}, "rdma"),
-        ("events", "calls, events only", "async_handler", {"AIORDMA_BUSY_POLL_US": "0"}, "rdma"),
-        ("tcp", "calls, TCP fallback", "async_handler", {"AIORDMA_MODE": "tcp"}, "tcp"),
-    ]
+    traced = {"AIORDMA_TRACE_MODE": "req-res"}
+    each = traced | {"AIORDMA_TRACE_SAMPLE": "1"}
+    both, one = ("asyncio", "uvloop"), ("uvloop",)
     found = [
         Peer(
             f"rpc-{name}-{loop}",
@@ -100,14 +96,29 @@ def _callers() -> list[Peer]:
             path,
             workloads=CALLS,
         )
-        for name, title, factory, environment, path in ours
-        for loop in ("asyncio", "uvloop")
+        for name, title, factory, environment, path, loops in (
+            ("bare", "calls", "async_handler", {}, "rdma", both),
+            ("def", "calls, def handler", "def_handler", {}, "rdma", both),
+            ("view", "calls, views instead of bytes", "view_handler", {}, "rdma", one),
+            ("events", "calls, events only", "async_handler", {"AIORDMA_BUSY_POLL_US": "0"}, "rdma", one),
+            ("traced", "calls, one in 16 traced", "async_handler", traced, "rdma", one),
+            (
+                "each",
+                "calls, each traced",
+                "async_handler",
+                each,
+                "rdma",
+                one,
+            ),
+            ("tcp", "calls, TCP fallback", "async_handler", {"AIORDMA_MODE": "tcp"}, "tcp", both),
+        )
+        for loop in loops
     ]
     return found + [
         Peer(f"{name}-{loop}", f"{title} ({loop})", factory, loop, workloads=CALLS)
         for name, title, factory, loops in (
             ("grpc", "grpc.aio", "grpcaio:grpc_aio", ("asyncio",)),
-            ("grpclib", "grpclib", "grpclib_peer:grpclib_calls", ("asyncio", "uvloop")),
+            ("grpclib", "grpclib", "grpclib_peer:grpclib_calls", ("uvloop",)),
             ("msgpack", "msgpack over streams", "packed:msgpack_calls", ("asyncio", "uvloop")),
         )
         for loop in loops

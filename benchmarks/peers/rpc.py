@@ -43,7 +43,10 @@ class RpcCaller:
     def __init__(self, client: rpc.Client, opened: AsyncExitStack, method: str) -> None:
         self._client = client
         self._opened = opened
-        self.echo: Callable[[bytes], Awaitable[Any]] = partial(client.call, f"bench.{method}")
+        returns = memoryview if method == "echo_view" else None
+        self.echo: Callable[[bytes], Awaitable[Any]] = partial(
+            client.call, f"bench.{method}", returns=returns
+        )
 
     @property
     def path(self) -> str | None:
