@@ -55,8 +55,8 @@ def markdown(results: dict[str, Any]) -> str:
         "Items a second that a server streams to one caller; in brackets GB/s.\n",
         _call_streams(summary),
         "## Small calls beside bulk\n",
-        "64 B calls, one at a time, while four 1 MiB calls keep the same connection busy: microseconds, and"
-        " the GB/s of the bulk calls meanwhile.\n",
+        "64 B calls, one at a time, while four 1 MiB calls keep a connection busy: p50 / p99 in microseconds,"
+        " on that connection and on one beside it, and the GB/s of the bulk calls meanwhile.\n",
         _beside_bulk(summary),
         "## Datagrams\n",
         "To one peer, sent as fast as it goes: how many arrive a second and, in brackets, how many do not;"
@@ -204,13 +204,16 @@ def _call_streams(summary: Summary) -> str:
 
 
 def _beside_bulk(summary: Summary) -> str:
-    keys = ("p50_us", "p99_us", "max_us")
     rows = []
     for peer in _peers(summary, "calls_beside_bulk"):
-        rate = summary.value(peer, "calls_beside_bulk", "bulk_gigabytes_per_second")
-        times = [_number(summary.value(peer, "calls_beside_bulk", key)) for key in keys]
-        rows.append([summary.title(peer), *times, _number(rate, ".2f")])
-    return _table(["", "p50", "p99", "longest", "bulk"], rows)
+        row = [summary.title(peer)]
+        for which in ("same", "own"):
+            p50 = summary.value(peer, "calls_beside_bulk", which, "p50_us")
+            p99 = summary.value(peer, "calls_beside_bulk", which, "p99_us")
+            rate = summary.value(peer, "calls_beside_bulk", which, "bulk_gigabytes_per_second")
+            row += [f"{_number(p50, '.0f')} / {_number(p99, '.0f')}", _number(rate, ".2f")]
+        rows.append(row)
+    return _table(["", "same connection", "bulk", "connection of its own", "bulk"], rows)
 
 
 def _datagrams(summary: Summary) -> str:

@@ -12,7 +12,12 @@ import grpc.aio
 from .packed import ITEMS
 
 # No limit on messages; no compression, no retries, nothing else that costs.
-_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Otherwise the channels of a process share one connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]
 
 
 async def _echo(request: bytes, context: Any) -> bytes:
