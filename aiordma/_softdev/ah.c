@@ -30,15 +30,14 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	soft->ah = (struct ibv_ah){ .context = pd->context, .pd = pd };
 	soft->attr = *attr;
 	soft_gid_get(ctx, attr->grh.sgid_index, &soft->sgid);
-	soft->wire = soft_wire_wanted(ctx, attr);
-	const int error = soft->wire ? soft_wire_ah(ctx, soft) : 0;
+	soft->here = soft_gid_is_local(ctx, &attr->grh.dgid);
+	soft->max = SOFT_UD_MTU;
+	const int error = soft_wire_wanted(ctx, attr) ? soft_wire_ah(ctx, soft) : 0;
 	if (error) {
 		free(soft);
 		errno = error;
 		return NULL;
 	}
-	if (soft->wire)
-		atomic_fetch_add(&soft_wire_users, 1);
 	atomic_fetch_add(&to_pd(pd)->refs, 1);
 	return &soft->ah;
 }
@@ -46,8 +45,8 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 int soft_destroy_ah(struct ibv_ah *ah)
 {
 	atomic_fetch_sub(&to_pd(ah->pd)->refs, 1);
-	if (to_ah(ah)->wire)
-		atomic_fetch_sub(&soft_wire_users, 1);
+	if (to_ah(ah)->route)
+		soft_wire_ah_free(to_ah(ah));
 	free(to_ah(ah));
 	return 0;
 }

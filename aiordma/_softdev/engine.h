@@ -407,8 +407,9 @@ uint64_t soft_wire_acked(struct soft_qp *qp);
 void soft_wire_idle(struct soft_qp *qp);
 /* qp.wire_due_ns may have come. Takes the lock itself. */
 void soft_wire_timer(struct soft_qp *qp, struct soft_after *after);
-/* An address handle that leads to another host: opens the sockets, fills wire_mtu. 0 or errno. */
+/* An address handle that leads to another host: opens the sockets, fills route and max. 0 or errno. */
 int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah);
+void soft_wire_ah_free(struct soft_ah *ah);
 /* A datagram to another host. */
 void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload);
 

@@ -127,9 +127,10 @@ struct soft_mw {
 struct soft_ah {
 	struct ibv_ah ah;
 	struct ibv_ah_attr attr;
-	union ibv_gid sgid; /* of attr.grh.sgid_index when it was created */
-	bool wire;          /* leads to another host */
-	uint32_t wire_mtu;  /* bytes that a datagram there may have */
+	union ibv_gid sgid;       /* of attr.grh.sgid_index when it was created */
+	bool here;                /* leads to this host */
+	uint32_t max;             /* bytes that a datagram there may have */
+	struct wire_route *route; /* leads to another host, or (wire.h) goes by the network all the same; else NULL */
 };
 
 struct soft_chan {

@@ -93,7 +93,7 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	uint8_t grh[SOFT_GRH_BYTES];
 	char payload[SOFT_UD_MTU];
 
-	if (wqe->length > SOFT_UD_MTU || (ah->wire && wqe->length > ah->wire_mtu)) {
+	if (wqe->length > ah->max) {
 		wqe->status = IBV_WC_LOC_LEN_ERR;
 		return SOFT_RUN_DONE;
 	}
@@ -103,11 +103,11 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	}
 	if (soft_fault(SOFT_FAULT_DROP))
 		return SOFT_RUN_DONE;
-	if (ah->wire) {
+	if (ah->route) {
 		soft_wire_ud_send(qp, wqe, qkey, payload);
 		return SOFT_RUN_DONE;
 	}
-	if (!soft_gid_is_local(to_ctx(qp->qp.context), &ah->attr.grh.dgid))
+	if (!ah->here)
 		return SOFT_RUN_DONE;
 	soft_grh_write(grh, &ah->sgid, &ah->attr.grh, wqe->length);
 	if (wqe->ud.qpn >> SOFT_QPN_INDEX_BITS != soft_proc.slot)

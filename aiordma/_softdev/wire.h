@@ -56,6 +56,11 @@ struct soft_wire {
 
 /* Opens the sockets if they are not yet. 0 or errno. */
 int soft_wire_open(void);
+/* Of the process on this host that has that QP. */
+static inline uint16_t soft_wire_own_port(uint32_t qpn)
+{
+	return (uint16_t)(WIRE_OWN_PORT + (qpn >> SOFT_QPN_INDEX_BITS));
+}
 /* Addresses and ports for an address vector that soft_route_is_valid. */
 void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route);
 /* The largest path MTU whose packets fit what leads there; 0: nothing leads there. */

@@ -468,15 +468,28 @@ void soft_wire_leave(struct soft_qp *qp)
 
 int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah)
 {
-	struct wire_route route;
-	int err = soft_wire_open();
+	struct wire_route *route = malloc(sizeof(*route));
+	int err = route ? soft_wire_open() : ENOMEM;
 
-	if (err)
+	if (!err) {
+		soft_wire_route(ctx, &ah->attr, 0, route);
+		const enum ibv_mtu mtu = soft_wire_mtu(route);
+		ah->max = 128u << mtu;
+		err = mtu ? 0 : ENETUNREACH;
+	}
+	if (err) {
+		free(route);
 		return err;
-	soft_wire_route(ctx, &ah->attr, 0, &route);
-	const enum ibv_mtu mtu = soft_wire_mtu(&route);
-	ah->wire_mtu = 128u << mtu;
-	return mtu ? 0 : ENETUNREACH;
+	}
+	ah->route = route;
+	atomic_fetch_add(&soft_wire_users, 1);
+	return 0;
+}
+
+void soft_wire_ah_free(struct soft_ah *ah)
+{
+	atomic_fetch_sub(&soft_wire_users, 1);
+	free(ah->route);
 }
 
 void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload)
@@ -500,8 +513,9 @@ void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t 
 
 	if (!batch)
 		return;
-	soft_wire_route(to_ctx(qp->qp.context), &ah->attr, wqe->ud.qpn, &route);
-	memcpy(route.path.src, ah->sgid.raw, 16);
+	route = *ah->route;
+	if (ah->here)
+		route.path.dst_port = soft_wire_own_port(wqe->ud.qpn);
 	uint8_t *to = soft_wire_room(batch);
 	const size_t size = wire_pack_headers(&p, to);
 	memcpy(to + size, payload, wqe->length);

@@ -125,9 +125,7 @@ void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_
 	const int family = family_of(route);
 	route->path.src_port = wire.front[family].fd >= 0 ? wire.front[family].number : wire.own[family].number;
 	/* On this host, and of us: no need to be handed on. */
-	route->path.dst_port = soft_gid_is_local(ctx, &ah->grh.dgid) ?
-				       (uint16_t)(WIRE_OWN_PORT + (qpn >> SOFT_QPN_INDEX_BITS)) :
-				       WIRE_PORT;
+	route->path.dst_port = soft_gid_is_local(ctx, &ah->grh.dgid) ? soft_wire_own_port(qpn) : WIRE_PORT;
 }
 
 enum ibv_mtu soft_wire_mtu(const struct wire_route *route)

@@ -195,6 +195,42 @@ def test_netem(library: Path, hosts: tuple[Host, Host], lossy: None) -> None:
         assert "nvalid data" not in out, out
 
 
+ADDRESSES = """
+    import subprocess
+    from pyverbs.device import Context
+    def ip(*arguments):
+        subprocess.run(["ip", "addr", *arguments, "dev", "cable"], check=True)
+    def table():
+        return [str(context.query_gid(1, index)) for index in range(8)]
+    context = Context(name="soft0")
+    before = table()
+    ip("add", "10.79.0.1/24")
+    added = table()
+    ip("add", "10.79.0.2/24")
+    ip("del", "10.79.0.1/24")
+    gone = table()
+    ip("add", "10.79.0.3/24")
+    again = table()
+    place = before.index("0000:0000:0000:0000:0000:0000:0000:0000")
+    name = "0000:0000:0000:0000:0000:ffff:0a4f:00{:02x}".format
+    assert added == [*before[:place], name(1), *before[place + 1:]], added
+    assert gone == [*before[:place + 1], name(2), *before[place + 2:]], gone
+    assert again == [*before[:place], name(3), name(2), *before[place + 2:]], again
+"""
+
+
+def test_addresses_come_and_go(library: Path, hosts: tuple[Host, Host]) -> None:
+    """The table follows the host, and an address keeps its index."""
+    done = subprocess.run(
+        hosts[0].command("env", f"LD_PRELOAD={library}", sys.executable, "-c", textwrap.dedent(ADDRESSES)),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 SERVER = """
     import hashlib, sys, anyio, aiordma
     async def serve(stream):
