@@ -204,12 +204,12 @@ ADDRESSES = """
         return [str(context.query_gid(1, index)) for index in range(8)]
     context = Context(name="soft0")
     before = table()
-    ip("add", "10.79.0.1/24")
+    ip("add", "10.79.0.1/32")
     added = table()
-    ip("add", "10.79.0.2/24")
-    ip("del", "10.79.0.1/24")
+    ip("add", "10.79.0.2/32")
+    ip("del", "10.79.0.1/32")
     gone = table()
-    ip("add", "10.79.0.3/24")
+    ip("add", "10.79.0.3/32")
     again = table()
     place = before.index("0000:0000:0000:0000:0000:0000:0000:0000")
     name = "0000:0000:0000:0000:0000:ffff:0a4f:00{:02x}".format
