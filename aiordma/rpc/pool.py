@@ -21,7 +21,7 @@ from .balance import Ejection, Picking, Target, Targets, TargetStatistics
 from .client import connect
 from .errors import Code, RpcError, RpcTimeout
 from .health import HEALTH_SERVICE, Status
-from .interceptor import ClientCall, ClientInterceptor, chain_unary
+from .interceptor import ClientCall, ClientInterceptor, chain_stream, chain_unary
 from .retry import Backoff
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Pool:
         self._drain_timeout_s = drain_timeout_s
         interceptors = list(interceptors)
         self._chain = chain_unary(interceptors, self._last) if interceptors else None
+        self._streams = chain_stream(interceptors, self._stream) if interceptors else None
         self._waiting: set[Waiter] = set()
         self._scope = anyio.CancelScope()
         self._open = False
@@ -226,10 +227,26 @@ class Pool:
         returns: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Begin a streaming call on one of the servers. Parameters, result and errors as of
-        :meth:`Client.stream`. It stays on its server; the pool's interceptors are not asked."""
+        """Begin a streaming call on one of the servers, on which it stays. Parameters, result and errors as of
+        :meth:`Client.stream`.
+
+        :raises RpcError: besides: ``UNAVAILABLE``, no server is connected and serving.
+        """
+        if self._streams is None:
+            return self.pick().stream(
+                method, *args, timeout=timeout, metadata=metadata, returns=returns, **kwargs
+            )
+        return self._streams(ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns))
+
+    def _stream(self, call: ClientCall) -> Any:
+        """What the interceptors of streams end with."""
         return self.pick().stream(
-            method, *args, timeout=timeout, metadata=metadata, returns=returns, **kwargs
+            call.method,
+            *call.args,
+            timeout=call.timeout,
+            metadata=call.metadata,
+            returns=call.returns,
+            **call.kwargs,
         )
 
     def statistics(self) -> list[TargetStatistics]:
@@ -390,7 +407,7 @@ def connect_pool(
         serving.
     :param reconnect: pauses between attempts to connect.
     :param ejection: when a server whose calls fail is left out for a while.
-    :param interceptors: around every unary call; with :class:`Retry` each attempt may go to another server.
+    :param interceptors: around every call; with :class:`Retry` each attempt may go to another server.
     :param connect_timeout_s: longest time for one connection to come up.
     :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
     :param config, mode, ssl, server_hostname, rdma_outside_tls, window: for each connection, as of

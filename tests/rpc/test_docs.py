@@ -57,6 +57,11 @@ def test_the_tutorials_program(mode: str) -> None:
     assert run(program, mode) == shown.partition("\n")[2]
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs/reference/rpc.md").read_text(encoding="utf-8")
+    assert {name for name in rpc.__all__ if not re.search(rf"rpc\.{name}\b", text)} == set()
+
+
 @dataclass
 class Article:
     name: str

@@ -13,7 +13,7 @@ import pytest
 from aiordma.rpc.balance import Ejection, Picking, State
 from aiordma.rpc.errors import Code, RpcError, RpcTimeout
 from aiordma.rpc.health import Health, Status
-from aiordma.rpc.interceptor import ClientCall, ClientInterceptor, UnaryProceed
+from aiordma.rpc.interceptor import ClientCall, ClientInterceptor, StreamProceed, UnaryProceed
 from aiordma.rpc.pool import Pool
 from aiordma.rpc.retry import Backoff, Retry, RetryPolicy
 
@@ -331,9 +331,17 @@ async def test_interceptors_see_calls_of_the_pool() -> None:
             seen.append((call.method, call.args, call.kwargs, call.metadata))
             return await proceed(call)
 
-    async with World("a").pool(interceptors=[Seeing()]) as pool:
+        def stream(self, call: ClientCall, proceed: StreamProceed[ClientCall]) -> Any:
+            seen.append((call.method, call.args, call.kwargs, call.metadata))
+            return proceed(call)
+
+    world = World("a")
+    world["a"].health = Health()
+    async with world.pool(interceptors=[Seeing()]) as pool:
         assert await pool.call("m", 1, metadata={"k": "v"}, x=2) == "a"
-    assert seen == [("m", (1,), {"x": 2}, {"k": "v"})]
+        async with pool.stream("rpc.health.watch", "") as statuses:
+            assert await anext(statuses) is Status.SERVING
+    assert seen == [("m", (1,), {"x": 2}, {"k": "v"}), ("rpc.health.watch", ("",), {}, {})]
 
 
 async def test_streams_stay_where_they_begin() -> None:
