@@ -227,8 +227,8 @@ class Pool:
         returns: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Begin a streaming call on one of the servers, on which it stays. Parameters, result and errors as of
-        :meth:`Client.stream`.
+        """Begin a streaming call on one of the servers, on which it stays. Parameters, result and errors as
+        of :meth:`Client.stream`.
 
         :raises RpcError: besides: ``UNAVAILABLE``, no server is connected and serving.
         """
