@@ -66,10 +66,10 @@ class Code(enum.IntEnum):
     SHUTTING_DOWN = 0x0A1D000B, "the RDMA engine of this event loop is shutting down"
     PLAIN_UDP_PEER = 0x0A1D0010, "the peer speaks plain UDP"
     WRONG_KIND = 0x0A1D000C, "the two ends mean different kinds of connection (stream, datagrams, calls)"
-    LINK_LOST = 0x0A1D0010, "the RDMA link was lost; the stream went on over its TCP connection"
-    SWITCHED = 0x0A1D0011, "the stream was switched to its TCP connection on request"
-    CARRY_REFUSED = 0x0A1D0013, "the stream was broken already when its peer wanted to go on over TCP"
-    CARRY_OFF = 0x0A1D0012, "carrying on over TCP is switched off (carry_timeout_ms is 0)"
+    LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream went on over its TCP connection"
+    SWITCHED = 0x0A1D0021, "the stream was switched to its TCP connection on request"
+    CARRY_REFUSED = 0x0A1D0023, "the stream was broken already when its peer wanted to go on over TCP"
+    CARRY_OFF = 0x0A1D0022, "carrying on over TCP is switched off (carry_timeout_ms is 0)"
 
 
 def describe(code: int) -> str:

@@ -93,3 +93,9 @@ def test_connection_errors_for_asyncio() -> None:
     assert error.__cause__ is broken
     pipe = BrokenPipeError("x")
     assert errors.as_connection_error(pipe) is pipe
+
+
+def test_no_two_codes_are_the_same_number() -> None:
+    """A second name for a number would silently become another word for the first, with its text."""
+    aliases = {name: code.name for name, code in errors.Code.__members__.items() if name != code.name}
+    assert aliases == {}
