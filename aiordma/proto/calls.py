@@ -365,13 +365,14 @@ class ClientCalls(Calls):
         message = self.message
         kind = message.parse(data)
         if kind == REPLY:
+            # Checked before the call ends: if it ends the connection, the call is among the lost.
+            if message.metadata is not None or message.trailing is not None:
+                self._check_metadata()
             call = self.calls.pop(message.call_id, None)
             if call is None:
                 raise RemoteProtocolError(f"a REPLY to call {message.call_id}, which is not in flight")
             call.closed = True
             self.call = call
-            if message.metadata is not None or message.trailing is not None:
-                self._check_metadata()
             return REPLY
         self.call = None
         if self.peer is None:

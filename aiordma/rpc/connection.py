@@ -14,7 +14,7 @@ import anyio
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ..credit import CreditWindow
-from ..errors import LinkError
+from ..errors import LinkError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto import rpc as wire
 from ..proto.calls import Call, ClientCalls
@@ -49,12 +49,16 @@ class Reply:
 
     @property
     def metadata(self) -> dict[str, str | bytes]:
-        """Initial metadata."""
-        return wire.decode_metadata(self.raw_metadata) if self.raw_metadata else {}
+        """Initial metadata.
+
+        :raises RpcError: ``INTERNAL``, what the server sent is no metadata.
+        """
+        return decoded_metadata(self.raw_metadata)
 
     @property
     def trailing_metadata(self) -> dict[str, str | bytes]:
-        return wire.decode_metadata(self.raw_trailing) if self.raw_trailing else {}
+        """What came with the end of the call. Errors as of :attr:`metadata`."""
+        return decoded_metadata(self.raw_trailing)
 
     def on_reply(self, message: wire.RpcMessage) -> None:
         """The REPLY of this call."""
@@ -80,9 +84,20 @@ class Reply:
                 self.waiter.set()
 
 
+def decoded_metadata(raw: bytes | None) -> dict[str, str | bytes]:
+    """Metadata that a server sent."""
+    try:
+        return wire.decode_metadata(raw) if raw else {}
+    except RemoteProtocolError as exc:
+        raise RpcError(Code.INTERNAL, str(exc)) from exc
+
+
 def error_of(message: wire.RpcMessage) -> RpcError:
     """The error that a REPLY carries."""
-    trailing = wire.decode_metadata(message.trailing) if message.trailing else None
+    try:
+        trailing = decoded_metadata(message.trailing)
+    except RpcError as error:
+        return error
     return RpcError.of(Code.from_wire(message.extra), message.text, message.details, trailing)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ..errors import RemoteProtocolError
 from ..proto import rpc as wire
+from .errors import Code, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +37,14 @@ class Context:
 
     @property
     def metadata(self) -> dict[str, str | bytes]:
-        """What the client sent along."""
-        return wire.decode_metadata(self._raw) if self._raw else {}
+        """What the client sent along.
+
+        :raises RpcError: ``INVALID_ARGUMENT``, it is no metadata.
+        """
+        try:
+            return wire.decode_metadata(self._raw) if self._raw else {}
+        except RemoteProtocolError as exc:
+            raise RpcError(Code.INVALID_ARGUMENT, str(exc)) from exc
 
     @property
     def peer(self) -> str:

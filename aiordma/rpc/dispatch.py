@@ -15,7 +15,7 @@ from contextlib import aclosing
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LinkError, LocalProtocolError
+from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto import rpc as wire
 from ..proto.calls import Call, ServerCalls
@@ -165,6 +165,9 @@ class ServerConnection(Endpoint):
         self._dispatch = dispatch
         self._drained: Waiter | None = None
         self._staying = False
+        # A client that keeps to its limit gets one reply for each call, and for those with streams one item,
+        # one CREDIT and the HEADERS at a time.
+        self._most_queued = 4 * calls + 8
 
     # ---- what arrives
 
@@ -211,6 +214,11 @@ class ServerConnection(Endpoint):
 
     def _on_call(self, call: Call) -> None:
         message = self._message
+        if len(self._queue) > self._most_queued:
+            raise RemoteProtocolError(
+                f"{len(self._queue)} messages wait for a client that does not read: it makes more calls than "
+                f"the {self.machine.own.calls} that are allowed before their replies have come"
+            )
         route = self.machine.target
         if route is None:
             route = self._dispatch.routes.get(message.name or "")

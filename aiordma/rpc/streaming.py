@@ -11,7 +11,7 @@ from anyio import ClosedResourceError, EndOfStream
 from ..errors import LocalProtocolError
 from ..proto import rpc as wire
 from .codec import decode_result, encode_value
-from .connection import error_of
+from .connection import decoded_metadata, error_of
 from .errors import Code, RpcError
 from .items import Inbox, Sending
 
@@ -213,14 +213,12 @@ class ClientStream:
     @property
     def metadata(self) -> dict[str, str | bytes]:
         """The server's initial metadata; complete when the first item, or the end, has come."""
-        raw = self._owner.raw_metadata
-        return wire.decode_metadata(raw) if raw else {}
+        return decoded_metadata(self._owner.raw_metadata)
 
     @property
     def trailing_metadata(self) -> dict[str, str | bytes]:
         """What the server sent with the end of the call."""
-        raw = self._owner.raw_trailing
-        return wire.decode_metadata(raw) if raw else {}
+        return decoded_metadata(self._owner.raw_trailing)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._owner.finished else "open"

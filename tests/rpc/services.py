@@ -77,6 +77,7 @@ class Handlers:
                     await self.seen.go.wait()
             except anyio.get_cancelled_exc_class():
                 pass  # asyncio's own cancellation knows no shields
+        self.seen.running -= 1
         self.seen.finished += 1
         return "done all the same"
 
