@@ -210,7 +210,9 @@ class Connection(Endpoint):
             raise
         # -- it is in flight
         spun = False
-        if not reply.done and not waker.ready:
+        # The polling engine's own next look may be all that is ready, so that does not speak against polling;
+        # but with others in flight the calls that are about to be made shall go out together.
+        if not reply.done and (len(self.machine.calls) == 1 or not waker.ready):
             spin = self._spin
             while spin() and not reply.done:
                 spun = True

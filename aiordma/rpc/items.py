@@ -69,10 +69,9 @@ class Inbox:
         if self._must_wait():
             self._busy = True
             try:
-                if not waker.ready:
-                    spin = self._endpoint.channel.spin
-                    while self._must_wait() and spin():
-                        pass
+                spin = self._endpoint.channel.spin
+                while self._must_wait() and spin():
+                    pass
                 waiter = self._waiter
                 if waiter is None:
                     waiter = self._waiter = waker.new_waiter()
@@ -156,9 +155,8 @@ class Sending:
         endpoint, machine, call = self._endpoint, self._machine, self._call
         self._busy = True
         try:
-            if not endpoint.waker.ready:
-                while not machine.may_send(call) and endpoint.channel.spin():
-                    pass
+            while not machine.may_send(call) and endpoint.channel.spin():
+                pass
             waiter = self._waiter
             if waiter is None:
                 waiter = self._waiter = endpoint.waker.new_waiter()
