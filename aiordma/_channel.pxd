@@ -71,6 +71,7 @@ cdef class MessageChannel(Connection):
     cdef int hand_over(self, object message, uint32_t size, bint large) except -1
     cdef int deliver(self) except -1
     cdef object take_up(self, Pull pull)
+    cdef bint wants_to_pull(self)
     cdef int post_read(self) except -2
     cdef int after_reads(self) except -1
     cdef int drop_inbox(self) except -1

@@ -117,7 +117,7 @@ cdef class Puller(Starving):
                 return 0
             channel = self.turns.popleft()
             channel.in_turns = False
-            if not channel.pulls:
+            if not channel.wants_to_pull():
                 continue
             more = channel.post_read()
             if more > 0:
@@ -206,6 +206,9 @@ cdef class MessageChannel(Connection):
 
     def _deliver_soon(self) -> None:
         self.deliver()
+        if self.pulls and not self.qp.failed:
+            self.puller.add(self)
+            self.puller.pump()
 
     @property
     def on_writable(self):
@@ -294,6 +297,7 @@ cdef class MessageChannel(Connection):
             return self.blocked(WANT_LINK)
         block = self.memory.take_source(body_bytes)
         if block is None:
+            self.memory.check(body_bytes)
             return self.blocked(WANT_MEMORY)
         address = block.address
         to = <unsigned char *><uintptr_t>address
@@ -455,6 +459,11 @@ cdef class MessageChannel(Connection):
             return self.violation(f"a message of {head_bytes + pull.remote_bytes} bytes, more than it may send")
         if self.qp.max_reads == 0:
             return self.violation("a message to be pulled, and the devices agreed on no READs")
+        try:
+            self.memory.check(head_bytes + pull.remote_bytes)
+        except MemoryError as error:
+            self.distrusted = True
+            return self.end(error)
         pull.channel = self
         pull.head = message[ANNOUNCE_BYTES:length]
         self.inbox.append(pull)
@@ -510,6 +519,10 @@ cdef class MessageChannel(Connection):
 
     # ---- pulling
 
+    cdef bint wants_to_pull(self):
+        """Nothing is begun while nobody takes messages: it would keep memory that others need."""
+        return bool(self.pulls) and (self._on_message is not None or (<Pull>self.pulls[0]).block is not None)
+
     cdef int post_read(self) except -2:
         """Post one READ. 1: there are more to post; 0: not now; -1: no memory."""
         cdef Pull pull = self.pulls[0]
@@ -539,7 +552,7 @@ cdef class MessageChannel(Connection):
         if pull.posted == pull.remote_bytes:
             self.pulls.popleft()
         qp.post_fragment(self, &chain, 0)
-        return 1 if self.pulls else 0
+        return 1 if self.wants_to_pull() else 0
 
     cdef void on_fragment_done(self, uint64_t until) noexcept:
         cdef Pull pull

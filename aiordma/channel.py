@@ -84,6 +84,7 @@ class Channel(Protocol):
 
         :param head: at most ``MAX_HEAD_BYTES``.
         :raises ValueError: ``head`` or the whole is too long.
+        :raises MemoryError: the engine's memory could never hold it (``Config.memory_limit_bytes``).
         :raises anyio.ClosedResourceError: this end was closed.
         :raises anyio.BrokenResourceError: the channel broke (the reason is its cause), or the peer has
             closed it.

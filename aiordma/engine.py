@@ -89,7 +89,9 @@ class Engine:
             raise
         self._link_completions = config.window + config.recv_reserve + 32
         self.links_limit = self.cq.depth // self._link_completions
-        self.pool = MemoryPool(slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes)
+        self.pool = MemoryPool(
+            slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
+        )
         self.poller = Poller(
             self.cq.cq_pointer,
             self.cq.channel_pointer,

@@ -9,7 +9,7 @@ is given back.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from .verbs.abi import Access
 from .verbs.memory import MemoryLimitError
@@ -18,16 +18,10 @@ from .verbs.registrar import DeviceRegistrar
 if TYPE_CHECKING:
     from .engine import Engine
     from .link import LinkParts
-    from .verbs.memory import Block
+    from .verbs.memory import Block, Waiting
 
 #: Small enough for peers that send few large messages; further slabs are larger.
 _FIRST_SLAB_BYTES = 1 << 20
-
-
-class Waiting(Protocol):
-    """A channel that found no memory."""
-
-    def on_memory(self) -> None: ...
 
 
 class MessageMemory:
@@ -46,10 +40,20 @@ class MessageMemory:
             DeviceRegistrar(backend, parts.pd, remote=False, access=sink, private=True),
             first_slab_bytes=_FIRST_SLAB_BYTES,
         )
-        self._waiting: list[Waiting] = []
         self._thread = threading.get_ident()
         self._given: list[Block] = []  # by other threads, or in the middle of something of ours
         self._busy = False
+
+    def check(self, length: int) -> None:
+        """:raises MemoryLimitError: a message of ``length`` bytes may never find room: a quarter of the pool
+        is kept for pulls, and blocks are powers of two.
+        """
+        most = 1 << ((self._engine.pool.limit_bytes // 4).bit_length() - 1)
+        if length > most:
+            raise MemoryLimitError(
+                f"a message of {length} bytes, and AIORDMA_MEMORY_LIMIT_BYTES leaves {most} for one: raise "
+                "it, or lower AIORDMA_MAX_MESSAGE_BYTES"
+            )
 
     def take_source(self, length: int) -> Block | None:
         """A block for a message to be announced; None: no memory now.
@@ -70,7 +74,6 @@ class MessageMemory:
         read.)
         """
         block.free(0)
-        self._retry_soon()
 
     def take_sink(self, length: int) -> Block | None:
         """A block to pull a message into; None: no memory now."""
@@ -95,7 +98,6 @@ class MessageMemory:
         self._given.append(block)
         if threading.get_ident() == self._thread and not self._busy:
             self._take_back()
-            self._retry_soon()
 
     def _take_back(self) -> None:
         self._busy, was_busy = True, self._busy
@@ -104,24 +106,15 @@ class MessageMemory:
         self._busy = was_busy
 
     def wait(self, channel: Waiting) -> None:
-        """Have its ``on_memory()`` called when some memory has come back."""
-        if channel not in self._waiting:
-            self._waiting.append(channel)
-
-    def _retry_soon(self) -> None:
-        if self._waiting and not self._engine.closed:
-            self._engine.waker.call_soon(self.look)
+        """Have its ``on_memory()`` called when some memory of the engine has come back."""
+        self._engine.pool.wait(channel)
 
     def look(self) -> None:
-        """Let those who wait try again: memory of others, or in other threads, may have come back unseen."""
+        """Take back what was given in other threads."""
         self._take_back()
-        waiting, self._waiting = self._waiting, []
-        for channel in waiting:
-            channel.on_memory()
 
     def close(self) -> None:
         """The link is gone, and its QP silent. What users still have stays theirs."""
-        self._waiting.clear()
         self._take_back()
         self._sources.close()
         self._sinks.withdraw()

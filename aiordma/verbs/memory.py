@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..errors import AioRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MIN_BLOCK_BYTES = 4096
 """Smallest block: a page, so that no two owners share one."""
@@ -51,6 +54,13 @@ class Registrar(Protocol):
 
     def withdraw(self, region: Region) -> None:
         """Deregister only; ``release`` frees it. The device must be done with the memory."""
+
+
+class Waiting(Protocol):
+    """Somebody who found no memory."""
+
+    def on_memory(self) -> None:
+        """Some has come back."""
 
 
 class PoolStatistics(NamedTuple):
@@ -266,6 +276,7 @@ class Arena:
             )
         slab.give(offset, order)
         self._pool._used_bytes -= size
+        self._pool._freed()
         if self._closed and slab.used_bytes == 0:
             self._release(slab)
 
@@ -312,9 +323,16 @@ class MemoryPool:
 
     :param slab_bytes: largest ordinary slab (power of two); a larger block gets a slab of its own.
     :param limit_bytes: hard limit of registered memory.
+    :param call_soon: the event loop's, for those who wait for memory (:meth:`wait`).
     """
 
-    def __init__(self, *, slab_bytes: int = 4 << 20, limit_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        *,
+        slab_bytes: int = 4 << 20,
+        limit_bytes: int = 1 << 30,
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         if slab_bytes < MIN_BLOCK_BYTES or slab_bytes & (slab_bytes - 1):
             raise ValueError(f"slab_bytes={slab_bytes}: must be a power of two of at least {MIN_BLOCK_BYTES}")
         if limit_bytes < MIN_BLOCK_BYTES:
@@ -324,6 +342,8 @@ class MemoryPool:
         self.slab_bytes = slab_bytes
         self.limit_bytes = limit_bytes
         self._arenas: set[Arena] = set()
+        self._call_soon = call_soon
+        self._waiting: list[Waiting] = []
         self._registered_bytes = self._registered_high_water = 0
         self._used_bytes = self._used_high_water = 0
         self._slab_count = self._slabs_registered = 0
@@ -341,6 +361,21 @@ class MemoryPool:
         self._arenas.add(arena)
         return arena
 
+    def wait(self, who: Waiting) -> None:
+        """Have its ``on_memory()`` called, once, when a block has been given back."""
+        if who not in self._waiting:
+            self._waiting.append(who)
+
+    def _freed(self) -> None:
+        if self._waiting and self._call_soon is not None:
+            self._call_soon(self.retry)
+
+    def retry(self) -> None:
+        """Call those who wait."""
+        waiting, self._waiting = self._waiting, []
+        for who in waiting:
+            who.on_memory()
+
     @property
     def used_bytes(self) -> int:
         """Bytes in blocks now."""
@@ -356,6 +391,8 @@ class MemoryPool:
 
     def close(self) -> None:
         """Close all arenas. Memory that is still in blocks is released with the last of them."""
+        self._call_soon = None
+        self._waiting.clear()
         for arena in list(self._arenas):
             arena.close()
 

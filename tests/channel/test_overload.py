@@ -176,3 +176,60 @@ async def test_everybody_gets_a_turn_at_the_window(open_engine: Open) -> None:
                 positions.append(sent - before)
             tasks.cancel_scope.cancel()
         assert max(positions) < 200
+
+
+async def test_users_may_keep_more_than_the_engine_may_register(open_engine: Open) -> None:
+    """Beyond half of its memory they get copies; so what others send still finds room to be pulled into."""
+    limit = 8 << 20
+    async with open_engine(memory_limit_bytes=limit, ring_bytes=16384) as engine:
+        a, b = await connect(engine)
+        at_a, at_b = End(a), End(b)
+        sent = [bytes([number]) * 500_000 for number in range(40)]
+
+        async def feed() -> None:
+            for message in sent:
+                await at_a.send(b"", message)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(feed)
+            assert await at_b.received(len(sent)) == sent
+        assert engine.pool.statistics().registered_high_water <= limit
+        lent = [message for message in at_b.messages if not isinstance(message.obj, bytes)]  # type: ignore[union-attr]
+        assert 0 < len(lent) < len(sent)
+
+
+async def test_senders_wait_for_memory(open_engine: Open) -> None:
+    """Many channels announce to users that take nothing: the pool is not used up, and all goes on later."""
+    limit = 8 << 20
+    async with open_engine(memory_limit_bytes=limit, ring_bytes=16384) as engine:
+        pairs = [await connect(engine) for _ in range(8)]
+        senders = [End(a) for a, _ in pairs]
+        done = 0
+
+        async def feed(end: End) -> None:
+            nonlocal done
+            for number in range(6):
+                await end.send(b"%d" % number, bytes(400_000))
+                done += 1
+
+        async with anyio.create_task_group() as tasks:
+            for end in senders:
+                tasks.start_soon(feed, end)
+            for _ in range(200):
+                await anyio.lowlevel.checkpoint()
+            assert 0 < done < 48
+            assert engine.pool.used_bytes <= limit
+            takers = [End(b, keeps_views=False) for _, b in pairs]
+            for end in takers:
+                got = [message[:1] for message in await end.received(6)]
+                assert got == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_what_could_never_find_room_is_an_error(open_engine: Open) -> None:
+    async with open_engine(memory_limit_bytes=4 << 20, ring_bytes=16384) as engine:
+        a, b = await connect(engine)
+        end = End(b)
+        with pytest.raises(MemoryError, match="AIORDMA_MEMORY_LIMIT_BYTES leaves 1048576"):
+            a.try_send(b"", bytes(3 << 20))
+        a.try_send(b"fine", bytes(100_000))
+        assert [len(message) for message in await end.received(1)] == [100_004]
