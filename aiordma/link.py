@@ -18,6 +18,7 @@ from .proto import llc
 from .proto.keepalive import Keepalive, Verdict
 from .proto.message import SLOT_EXTRA_BYTES
 from .proto.seqack import SeqAckWindow
+from .verbs.abi import QpState
 from .verbs.qp import QpAddress, QpSize, RcQp
 from .verbs.registrar import DeviceRegistrar
 
@@ -323,7 +324,10 @@ class Link:
 
     def say_goodbye(self) -> None:
         """Tell the peer, if it can still be told, that this end closes: it need not find out by retries."""
-        if self.state is LinkState.ACTIVE:
+        # One that is given up while it is being set up may be up already at the other end.
+        if self.state is LinkState.ACTIVE or (
+            self.state is LinkState.SETTING_UP and self.parts.qp.state == QpState.RTS
+        ):
             reason = llc.DeleteReason.OPERATOR
             self.queue_pair.send_llc(llc.DeleteLink(reason=reason, all_links=True, orderly=True).encode())
 
