@@ -81,8 +81,15 @@ class Endpoint:
         channel = self.channel
         channel.on_writable = self._flush
         channel.on_closed = self._on_closed
-        self.send(self._base.hello())
-        channel.on_message = self._on_message
+        hello = self._base.hello()
+        try:
+            if not self.try_send(hello):
+                self._enqueue(hello, b"", None, None)
+        except (ClosedResourceError, BrokenResourceError) as exc:
+            # It ended before anybody listened, and will not tell again.
+            self.abort(exc.__cause__ or exc)
+        else:
+            channel.on_message = self._on_message
 
     # ---- sending
 

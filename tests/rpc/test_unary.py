@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
 from aiordma.errors import LinkError
+from aiordma.testing.channel import memory_channels
 from aiordma.testing.rpc import rpc_pair
 
 from .services import service
@@ -346,3 +347,13 @@ async def test_one_method_name_one_service() -> None:
         rpc.Server([made, service()[0]])
     with pytest.raises(ValueError, match="calls=0"):
         rpc.Server(made, calls=0)
+
+
+async def test_a_channel_that_ended_before_hello_is_told_at_once() -> None:
+    client_end, server_end = memory_channels()
+    server_end.abort()
+    await settle()
+    with anyio.fail_after(5), pytest.raises(rpc.RpcError) as caught:
+        await rpc.Connection.open(client_end, "server", timeout=60)
+    assert caught.value.code is rpc.Code.UNAVAILABLE
+    assert caught.value.not_started
