@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import secrets
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import faults, wake
@@ -71,6 +72,8 @@ class Engine:
         #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
         self.groups: dict[tuple[bytes, str], LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
+        #: Connections that this end is about to begin.
+        self.asking: weakref.WeakSet[ClientOffer] = weakref.WeakSet()
         #: Listeners that hand out tickets, by number.
         self.services: dict[int, Service] = {}
         #: Servers that have given us some: address -> link group and number of the listener there.
@@ -151,7 +154,9 @@ class Engine:
         :param kind: what the connection will carry (``Proposal.kind``).
         """
         self._check()
-        return ClientOffer(self, kind)
+        offer = ClientOffer(self, kind)
+        self.asking.add(offer)
+        return offer
 
     def open_at_once(self, sock: socket.socket, peer: str) -> RingPipe | None:
         """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
@@ -286,12 +291,15 @@ class Engine:
 
     def retire_idle(self, now: float) -> None:
         """Close links that have had no connection for ``link_idle_ms``. The client's side does it, since it
-        is the one that begins connections: so it cannot close a link that is being joined."""
+        is the one that begins connections: so it cannot close a link that is being joined. Nor does it while
+        a server may be answering that a new connection shall join one."""
+        asking = any(not offer.is_over for offer in list(self.asking))
         for group in list(self.all_groups):
             if group.may_close_at(now):
                 group.close()
             elif group.key[1] == "client" and now - group.idle_since >= self.config.link_idle_ms / 1000:
-                group.retire(now)
+                if not asking:
+                    group.retire(now)
 
     # ---- end
 

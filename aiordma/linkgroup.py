@@ -166,6 +166,11 @@ class LinkGroup:
                 del self.engine.groups[self.key]
             self.link.say_goodbye()
 
+    @property
+    def retired(self) -> bool:
+        """It says goodbye: nothing new may begin on it."""
+        return self._retired_at is not None
+
     def may_close_at(self, now: float) -> bool:
         """It was retired, and the peer did not answer."""
         return self._retired_at is not None and now - self._retired_at >= _GOODBYE_SECONDS

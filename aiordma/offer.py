@@ -86,6 +86,11 @@ class _Offer:
         if self.group is not None:
             self.group.link.queue_pair.break_link(LinkError(reason, self.group.peer))
 
+    @property
+    def is_over(self) -> bool:
+        """The pipe has been handed out, or will not be."""
+        return self._done
+
     def abandon(self) -> None:
         """Give everything back. Idempotent; without effect once the pipe has been handed out."""
         if self._done:
@@ -161,7 +166,8 @@ class ClientOffer(_Offer):
         """The group whose link the Accept names. :raises NegotiationError: there is none."""
         key = (accept.engine_id, "client")
         for group in self.engine.all_groups:
-            if group.key == key and group.link.peer_qpn == accept.qpn:
+            # One that was retired before the server heard of it is on its way out.
+            if group.key == key and group.link.peer_qpn == accept.qpn and not group.retired:
                 return group
         raise NegotiationError(Code.LINK_NOT_FOUND)
 

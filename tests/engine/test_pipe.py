@@ -208,3 +208,19 @@ async def test_idle_links_are_closed_and_made_again(open_engine: Open) -> None:
         a, b = await connect(engine)
         a.try_send(b"again")
         assert await receive(b, 5) == b"again"
+
+
+async def test_a_link_is_not_retired_while_a_new_connection_may_be_told_to_join_it(open_engine: Open) -> None:
+    async with open_engine(link_idle_ms=50_000) as engine:
+        a, b = await connect(engine)
+        a.close()
+        b.close()
+        with anyio.fail_after(5):
+            while any(group.members for group in engine.all_groups):
+                await anyio.lowlevel.checkpoint()
+        offer = await engine.propose()
+        engine.retire_idle(engine.waker.now() + 51)
+        assert not any(group.retired for group in engine.all_groups)
+        offer.abandon()
+        engine.retire_idle(engine.waker.now() + 51)
+        assert [group.key[1] for group in engine.all_groups if group.retired] == ["client"]
