@@ -51,10 +51,20 @@ uint64_t aiordma_soft_rnr(void);
  * (work request fails), drop, duplicate, reorder and corrupt (UD datagrams), delay (acknowledgement late). A seed makes
  * the sequence of draws repeatable. A reordered datagram comes behind the next one to its QP (and not at all when there
  * is none); a corrupt one has a bit changed that, on a wire, a checksum would have found. wire_drop, wire_duplicate,
- * wire_reorder, wire_corrupt and wire_delay (a millisecond) are about packets from other hosts, of every kind.
+ * wire_reorder, wire_corrupt, wire_delay (a millisecond) and wire_mark (congestion, as a router says it) are about packets from other hosts, of every kind.
  * 0, or EINVAL and no change.
  */
 int aiordma_soft_faults(const char *spec);
+
+/*
+ * Counters of this process's packets to and from other hosts: sent, received, send_failed, malformed, bad_icrc, no_qp,
+ * wrong_peer (not from the address that the queue pair is connected to), forwarded (to another process of this host),
+ * marked (by a congested router), cnps_sent, cnps_received (congestion notifications). UINT64_MAX: no such counter.
+ *
+ * Senders that are notified slow down as DCQCN has it; the environment variable AIORDMA_SOFT_CONGESTION names the set
+ * of parameters: sigcomm15 (as in the paper; the default), connectx (an adapter's), or off.
+ */
+uint64_t aiordma_soft_wire_count(const char *name);
 
 /*
  * Writes every RoCEv2 packet that this process sends and receives from now on to a pcapng file, which Wireshark

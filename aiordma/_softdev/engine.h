@@ -272,6 +272,7 @@ enum soft_fault {
 	SOFT_FAULT_WIRE_REORDER, /* overtaken by the next one */
 	SOFT_FAULT_WIRE_CORRUPT, /* a bit changed */
 	SOFT_FAULT_WIRE_DELAY,   /* a millisecond late */
+	SOFT_FAULT_WIRE_MARK,    /* congestion experienced */
 	SOFT_FAULT_KINDS,
 };
 extern atomic_bool soft_faults_on;

@@ -18,16 +18,24 @@
 
 #include "engine.h"
 #include "wire_icrc.h"
+#include "wire_rate.h"
 #include "wire_rc.h"
 
 enum {
+	/* Differentiated services: what has none is sent as the class that RoCE is usually given. */
+	WIRE_DSCP = 46,
+	WIRE_CNP_DSCP = 48,
+	WIRE_ECT = 2,          /* routers may mark it instead of dropping it */
+	WIRE_CE = 3,           /* one has */
+	WIRE_CNP_NS = 50000,   /* between two notifications to one sender */
 	WIRE_OWN_PORT = 24791, /* plus the process's slot */
 	WIRE_BATCH = 64,
 	WIRE_BATCH_BYTES = WIRE_BATCH * WIRE_MAX_PACKET,
 };
 
 struct wire_counters {
-	_Atomic(uint64_t) sent, received, send_failed, malformed, bad_icrc, no_qp, wrong_peer, forwarded, cnps;
+	_Atomic(uint64_t) sent, received, send_failed, malformed, bad_icrc, no_qp, wrong_peer, forwarded;
+	_Atomic(uint64_t) marked, cnps_sent, cnps_received;
 };
 extern struct wire_counters soft_wire_counters;
 
@@ -46,7 +54,9 @@ struct soft_wire {
 	_Atomic(uint16_t) port;    /* of the peer */
 	uint32_t seen;             /* ask.head when last looked at */
 	uint64_t issued, acked;    /* messages */
-	uint64_t blocked_until;    /* the socket was full; 0: not */
+	uint64_t blocked_until;    /* the socket was full, or the rate is; 0: not */
+	struct wire_rate rate;     /* sq_lock */
+	uint64_t cnp_at;           /* when the peer was last told of congestion; rq_lock */
 	struct soft_wqe **wqes;    /* by message index & mask */
 	struct soft_qp *qp;
 	struct soft_after *after; /* of the call that is under way, rq_lock */
@@ -110,6 +120,13 @@ void soft_wire_forward(uint32_t slot, const struct wire_inbound *in);
 /* The progress thread is told of packets, or not (somebody polls). */
 void soft_wire_watch(bool on);
 
+/* ---- wire_observe.c ----------------------------------------------------------------------------------- */
+
+/* Begins the capture that the environment asks for. */
+void soft_wire_capture_read(void);
+/* A packet on its way, for the capture if there is one. */
+void soft_wire_capture(const struct wire_path *path, uint8_t tos, bool inbound, const uint8_t *bytes, size_t size);
+
 /* ---- wire_faults.c: the thread that receives ---------------------------------------------------------- */
 
 /* Gives a packet on, or not, or twice, ... */
@@ -127,6 +144,11 @@ void soft_wire_rx_after_fork(void);
 void soft_wire_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *inbound,
 		    struct soft_after *after);
 /* After the packets of a batch: answers, then requests that may go on. */
+/* A datagram for this QP. */
+void soft_wire_ud_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *in,
+		       struct soft_after *after);
+/* A congestion notification for this QP. */
+void soft_wire_notified(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *inbound);
 void soft_wire_go_on(struct soft_qp *qp, struct soft_after *after);
 
 #endif

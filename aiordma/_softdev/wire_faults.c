@@ -67,6 +67,8 @@ void soft_wire_disturb(const struct wire_inbound *in, wire_receiver *receiver, v
 		damaged[soft_ticks() % in->size] ^= (uint8_t)(1 << soft_ticks() % 8);
 		copy.bytes = damaged;
 	}
+	if (soft_fault(SOFT_FAULT_WIRE_MARK) && (copy.tos & WIRE_CE) != 0)
+		copy.tos |= WIRE_CE;
 	if (!overtakes && soft_fault(SOFT_FAULT_WIRE_REORDER) && hold(&copy, true))
 		return;
 	if (soft_fault(SOFT_FAULT_WIRE_DELAY) && hold(&copy, false))

@@ -1,6 +1,7 @@
 /*
  * Queue pairs on the wire: between the work requests and memory of the device and the two ends of wire_rc.h.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,6 +129,17 @@ static bool add_request(struct soft_wire *w, struct wire_batch *batch, const str
 	return true;
 }
 
+/* The rate allows one more packet; else it says when. */
+static bool may_send(struct soft_wire *w, uint64_t now)
+{
+	uint64_t when;
+
+	if (wire_rate_allows(&w->rate, now, &when))
+		return true;
+	w->blocked_until = when;
+	return false;
+}
+
 void soft_wire_push(struct soft_qp *qp)
 {
 	struct soft_wire *w = qp->wire;
@@ -149,13 +161,14 @@ void soft_wire_push(struct soft_qp *qp)
 			break;
 		}
 		route_of(w, &route);
-		while (n < WIRE_BATCH && (more = wire_ask_next(&w->ask, now, &requests[n]))) {
+		while (n < WIRE_BATCH && (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {
 			if (soft_unlikely(!add_request(w, batch, &route, &requests[n]))) {
 				/* The region was taken away while its bytes were being sent. */
 				w->ask.status = IBV_WC_LOC_PROT_ERR;
 				more = false;
 				break;
 			}
+			wire_rate_sent(&w->rate, now, requests[n].packet.payload_length + WIRE_BTH + WIRE_ICRC);
 			n++;
 		}
 		const unsigned sent = soft_wire_send(batch);
@@ -292,27 +305,43 @@ static bool from_peer(struct soft_wire *w, const struct wire_inbound *in)
 	return true;
 }
 
-static void take_datagram(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in,
-			  struct soft_after *after)
+/* A router has marked a packet of this flow: its sender is told, not too often. rq_lock held. */
+static void notify(struct soft_wire *w)
 {
-	const struct soft_rx what = {
-		.opcode = p->opcode == (WIRE_UD | WIRE_SEND_ONLY_IMM) ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND,
-		.solicited = p->solicited,
-		.imm = p->imm,
-		.src_qp = p->src_qpn,
-		.length = p->payload_length,
+	struct wire_batch *batch = NULL;
+	const struct wire_packet p = {
+		.opcode = WIRE_CNP_OPCODE,
+		.pkey = WIRE_PKEY,
+		.migrated = true,
+		.becn = true,
+		.qpn = w->answer.qpn,
+		.payload_length = WIRE_CNP_BYTES,
 	};
-	struct ibv_global_route route = { .traffic_class = in->tos, .hop_limit = 64 };
-	union ibv_gid from;
-	uint8_t grh[SOFT_GRH_BYTES];
+	const uint64_t now = soft_now_ns();
+	struct wire_route route;
 
-	memcpy(route.dgid.raw, in->path.dst, 16);
-	memcpy(from.raw, in->path.src, 16);
-	soft_grh_write(grh, &from, &route, p->payload_length);
-	soft_lock(&qp->rq_lock);
-	if (atomic_load(&qp->number) == p->qpn)
-		soft_ud_deliver(qp, &what, p->qkey, grh, (const char *)p->payload, after);
-	soft_unlock(&qp->rq_lock);
+	atomic_fetch_add_explicit(&soft_wire_counters.marked, 1, memory_order_relaxed);
+	if (now - w->cnp_at < WIRE_CNP_NS || !(batch = soft_wire_batch()))
+		return;
+	w->cnp_at = now;
+	route_of(w, &route);
+	route.traffic_class = WIRE_CNP_DSCP << 2 | WIRE_ECT;
+	uint8_t *to = soft_wire_room(batch);
+	const size_t size = wire_pack_headers(&p, to);
+	memset(to + size, 0, WIRE_CNP_BYTES);
+	soft_wire_add(batch, &route, size + WIRE_CNP_BYTES);
+	soft_wire_send(batch);
+	atomic_fetch_add_explicit(&soft_wire_counters.cnps_sent, 1, memory_order_relaxed);
+}
+
+void soft_wire_notified(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in)
+{
+	soft_lock(&qp->sq_lock);
+	if (qp->wire && atomic_load(&qp->number) == p->qpn && from_peer(qp->wire, in)) {
+		atomic_fetch_add_explicit(&soft_wire_counters.cnps_received, 1, memory_order_relaxed);
+		wire_rate_notified(&qp->wire->rate, soft_now_ns());
+	}
+	soft_unlock(&qp->sq_lock);
 }
 
 void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in,
@@ -323,13 +352,15 @@ void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struc
 	struct soft_lock *lock = response ? &qp->sq_lock : &qp->rq_lock;
 
 	if (transport == WIRE_UD) {
-		take_datagram(qp, p, in, after);
+		soft_wire_ud_take(qp, p, in, after);
 		return;
 	}
 	soft_lock(lock);
 	struct soft_wire *w = qp->wire;
 	if (w && atomic_load(&qp->number) == p->qpn && soft_receives(soft_state(qp)) &&
 	    transport == (qp->qp.qp_type == IBV_QPT_RC ? WIRE_RC : WIRE_UC) && from_peer(w, in)) {
+		if (soft_unlikely((in->tos & WIRE_CE) == WIRE_CE) && !response)
+			notify(w);
 		if (response) {
 			wire_ask_take(&w->ask, p, soft_now_ns());
 		} else {
@@ -367,6 +398,29 @@ static void wire_free(struct soft_wire *w)
 	free(w->wqes);
 	free(w->answer.fetches);
 	free(w);
+}
+
+static const struct wire_rate_profile *chosen;
+
+static void choose(void)
+{
+	const char *said = getenv("AIORDMA_SOFT_CONGESTION"), *name = said && *said ? said : "sigcomm15";
+
+	chosen = wire_rate_profile(name);
+	if (!chosen && strcmp(name, "off") != 0)
+		fprintf(stderr,
+			"aiordma: AIORDMA_SOFT_CONGESTION=\"%s\" is not understood, so nobody slows down when the "
+			"network is "
+			"congested; wanted: sigcomm15, connectx or off\n",
+			name);
+}
+
+static const struct wire_rate_profile *profile(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, choose);
+	return chosen;
 }
 
 struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err)
@@ -409,6 +463,7 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	w->ask.reliable = w->answer.reliable = reliable;
 	w->ask.mtu = w->answer.mtu = mtu;
 	w->ask.qpn = w->answer.qpn = attr->dest_qp_num;
+	w->rate.profile = profile();
 	w->answer.max_fetches = fetches;
 	w->answer.rnr_timer = attr->min_rnr_timer;
 	wire_answer_start(&w->answer, attr->rq_psn & WIRE_24);
@@ -464,62 +519,4 @@ void soft_wire_leave(struct soft_qp *qp)
 	atomic_store(&qp->wire_due_ns, 0);
 	atomic_fetch_sub(&soft_wire_users, 1);
 	wire_free(w);
-}
-
-int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah)
-{
-	struct wire_route *route = malloc(sizeof(*route));
-	int err = route ? soft_wire_open() : ENOMEM;
-
-	if (!err) {
-		soft_wire_route(ctx, &ah->attr, 0, route);
-		const enum ibv_mtu mtu = soft_wire_mtu(route);
-		ah->max = 128u << mtu;
-		err = mtu ? 0 : ENETUNREACH;
-	}
-	if (err) {
-		free(route);
-		return err;
-	}
-	ah->route = route;
-	atomic_fetch_add(&soft_wire_users, 1);
-	return 0;
-}
-
-void soft_wire_ah_free(struct soft_ah *ah)
-{
-	atomic_fetch_sub(&soft_wire_users, 1);
-	free(ah->route);
-}
-
-void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload)
-{
-	struct wire_batch *batch = soft_wire_batch();
-	const struct soft_ah *ah = wqe->ud.ah;
-	const uint32_t pad = wire_pad(wqe->length);
-	const struct wire_packet p = {
-		.opcode = (uint8_t)(WIRE_UD |
-				    (wqe->opcode == IBV_WR_SEND_WITH_IMM ? WIRE_SEND_ONLY_IMM : WIRE_SEND_ONLY)),
-		.pkey = WIRE_PKEY,
-		.migrated = true,
-		.solicited = wqe->flags & IBV_SEND_SOLICITED,
-		.qpn = wqe->ud.qpn,
-		.src_qpn = qp->qp.qp_num,
-		.qkey = qkey,
-		.imm = wqe->imm,
-		.payload_length = wqe->length,
-	};
-	struct wire_route route;
-
-	if (!batch)
-		return;
-	route = *ah->route;
-	if (ah->here)
-		route.path.dst_port = soft_wire_own_port(wqe->ud.qpn);
-	uint8_t *to = soft_wire_room(batch);
-	const size_t size = wire_pack_headers(&p, to);
-	memcpy(to + size, payload, wqe->length);
-	memset(to + size + wqe->length, 0, pad);
-	soft_wire_add(batch, &route, size + wqe->length + pad);
-	soft_wire_send(batch);
 }

@@ -68,12 +68,12 @@ static void one_packet(void *context, const struct wire_inbound *in)
 		count(&soft_wire_counters.bad_icrc);
 		return;
 	}
-	if (packet.opcode == WIRE_CNP_OPCODE) {
-		count(&soft_wire_counters.cnps);
-		return;
-	}
 	if (!qp) {
 		count(&soft_wire_counters.no_qp);
+		return;
+	}
+	if (packet.opcode == WIRE_CNP_OPCODE) {
+		soft_wire_notified(qp, &packet, in);
 		return;
 	}
 	soft_wire_take(qp, &packet, in, &round->after);

@@ -8,15 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "wire.h"
-#include "wire_capture.h"
 
 enum { RX_BATCH = 64, RX_BYTES = WIRE_MAX_PACKET + 64, BUFFER_BYTES = 16 << 20, IPV4 = 0, IPV6 = 1 };
-
-struct wire_counters soft_wire_counters;
 
 struct port {
 	atomic_int fd;
@@ -121,7 +117,8 @@ void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_
 	memcpy(route->path.src, entry.gid.raw, 16);
 	memcpy(route->path.dst, ah->grh.dgid.raw, 16);
 	route->scope = scope_of(route->path.dst, entry.ndev_ifindex);
-	route->traffic_class = ah->grh.traffic_class;
+	const uint8_t dscp = ah->grh.traffic_class >> 2;
+	route->traffic_class = (uint8_t)((dscp ? dscp : WIRE_DSCP) << 2 | WIRE_ECT);
 	const int family = family_of(route);
 	route->path.src_port = wire.front[family].fd >= 0 ? wire.front[family].number : wire.own[family].number;
 	/* On this host, and of us: no need to be handed on. */
@@ -146,50 +143,6 @@ enum ibv_mtu soft_wire_mtu(const struct wire_route *route)
 			found--;
 	close(fd);
 	return found;
-}
-
-/* ---- captures --------------------------------------------------------------------------------------- */
-
-static struct wire_capture *_Atomic capture;
-
-SOFT_EXPORT int aiordma_soft_capture(const char *path)
-{
-	struct wire_capture *next = path && *path ? wire_capture_open(path) : NULL;
-
-	if (!next && path && *path)
-		return errno;
-	/* The one before may be in use by other threads: it is closed when the process ends. */
-	atomic_store(&capture, next);
-	return 0;
-}
-
-static void read_capture(void)
-{
-	const char *path = getenv("AIORDMA_SOFT_CAPTURE");
-	char name[4096];
-
-	/* Processes that share an environment must not share the file: "%" stands for the process id. */
-	if (!path || !*path)
-		return;
-	const char *mark = strchr(path, '%');
-	if (mark)
-		snprintf(name, sizeof(name), "%.*s%d%s", (int)(mark - path), path, (int)getpid(), mark + 1);
-	else
-		snprintf(name, sizeof(name), "%s", path);
-	if (aiordma_soft_capture(name))
-		fprintf(stderr,
-			"aiordma: packets are not captured: AIORDMA_SOFT_CAPTURE names %s, and opening it failed: %s\n",
-			name, strerror(errno));
-}
-
-static void record(struct wire_capture *to, const struct wire_path *path, uint8_t tos, bool inbound,
-		   const uint8_t *bytes, size_t size)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	wire_capture_packet(to, path, tos, inbound, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, bytes,
-			    size);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------- */
@@ -252,7 +205,7 @@ int soft_wire_open(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int err = 0;
 
-	pthread_once(&once, read_capture);
+	pthread_once(&once, soft_wire_capture_read);
 	pthread_mutex_lock(&wire.lock);
 	for (int family = IPV4; family <= IPV6; family++) {
 		port_open(&wire.own[family], family, (uint16_t)(WIRE_OWN_PORT + soft_proc.slot));
@@ -393,9 +346,7 @@ void soft_wire_add(struct wire_batch *batch, const struct wire_route *route, siz
 		.msg_controllen = sizeof(batch->control[i].bytes),
 	};
 	put_control(header, route);
-	struct wire_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
-	if (soft_unlikely(to != NULL))
-		record(to, &route->path, route->traffic_class, false, bytes, size + WIRE_ICRC);
+	soft_wire_capture(&route->path, route->traffic_class, false, bytes, size + WIRE_ICRC);
 }
 
 /* All of a batch is of one family: batches are of one QP. */
@@ -531,9 +482,7 @@ static unsigned receive(struct port *port, int family, wire_receiver *receiver, 
 		} else {
 			if (port->number != WIRE_PORT)
 				unwrap(&in);
-			struct wire_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
-			if (soft_unlikely(to != NULL))
-				record(to, &in.path, in.tos, true, in.bytes, in.size);
+			soft_wire_capture(&in.path, in.tos, true, in.bytes, in.size);
 			receiver(context, &in);
 		}
 		prepare((unsigned)i);

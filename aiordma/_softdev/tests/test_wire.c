@@ -1,0 +1,114 @@
+/* The wire from the outside: everything through sockets (AIORDMA_SOFT_WIRE=only), counters, congestion, strangers. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../aiordma_soft.h"
+#include "harness.h"
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static struct end a, b;
+static struct address to_b;
+
+static void open_pair(void)
+{
+    pair_open(&a, &b, &(struct end_options){.size = 1 << 20});
+    pair_connect(&a, &b, NULL);
+    to_b = end_address(&b);
+}
+
+/* What was sent comes, and the counters say so. */
+static void counted(void)
+{
+    const uint64_t sent = aiordma_soft_wire_count("sent"), received = aiordma_soft_wire_count("received");
+
+    open_pair();
+    fill(a.buf, 100000, 3);
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100000, &to_b, 200000);
+    CHECK(holds(b.buf + 200000, 100000, 3));
+    CHECK(aiordma_soft_wire_count("sent") > sent + 20);
+    CHECK(aiordma_soft_wire_count("received") > received + 20);
+    CHECK_EQ(aiordma_soft_wire_count("nonsense"), UINT64_MAX);
+    pair_close(&a, &b);
+}
+
+/* Every packet is marked: the receiver complains, but not more often than each 50 us; the sender hears it. */
+static void congestion(void)
+{
+    open_pair();
+    OK(aiordma_soft_faults("wire_mark=1"));
+    const uint64_t begin = now_ns(), before = aiordma_soft_wire_count("cnps_sent"),
+                   heard = aiordma_soft_wire_count("cnps_received"),
+                   marked = aiordma_soft_wire_count("marked");
+    for (int i = 0; i < 20; i++)
+        do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 200000, &to_b, 0);
+    const uint64_t cnps = aiordma_soft_wire_count("cnps_sent") - before;
+    OK(aiordma_soft_faults(NULL));
+    CHECK(aiordma_soft_wire_count("marked") > marked + 100);
+    CHECK(cnps >= 1 && cnps <= (now_ns() - begin) / 50000 + 1);
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 8, &to_b, 0);
+    CHECK(aiordma_soft_wire_count("cnps_received") > heard);
+    pair_close(&a, &b);
+}
+
+/* Anybody can send anything to our ports: queue pairs do not notice. */
+static void strangers(void)
+{
+    static uint8_t bytes[4200];
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    uint32_t state = 5;
+
+    CHECK(fd >= 0);
+    open_pair();
+    const uint64_t bad = aiordma_soft_wire_count("malformed") + aiordma_soft_wire_count("bad_icrc") +
+                         aiordma_soft_wire_count("no_qp") + aiordma_soft_wire_count("wrong_peer");
+    for (int i = 0; i < 4000; i++) {
+        const size_t size = test_random(&state) % (i % 2 ? 80 : sizeof bytes);
+        const uint32_t qpn = test_random(&state) % 4 ? b.qp->qp_num : test_random(&state);
+
+        for (size_t k = 0; k < size; k++)
+            bytes[k] = (uint8_t)test_random(&state);
+        if (test_random(&state) % 4) { /* looks like RoCE, and for b */
+            bytes[0] %= 0x18;
+            bytes[1] &= 0xf0;
+            bytes[2] = bytes[3] = 0xff;
+            bytes[5] = (uint8_t)(qpn >> 16);
+            bytes[6] = (uint8_t)(qpn >> 8);
+            bytes[7] = (uint8_t)qpn;
+        }
+        to.sin_port = htons((uint16_t)(24791 + (b.qp->qp_num >> 14)));
+        sendto(fd, bytes, size & ~3u, 0, (struct sockaddr *)&to, sizeof to);
+        if (i % 100 == 0)
+            do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 5000, &to_b, 300000);
+    }
+    fill(a.buf, 5000, 8);
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 5000, &to_b, 300000);
+    CHECK(holds(b.buf + 300000, 5000, 8));
+    CHECK_EQ(end_state(&a), IBV_QPS_RTS);
+    CHECK_EQ(end_state(&b), IBV_QPS_RTS);
+    CHECK(aiordma_soft_wire_count("malformed") + aiordma_soft_wire_count("bad_icrc") +
+              aiordma_soft_wire_count("no_qp") + aiordma_soft_wire_count("wrong_peer") >
+          bad + 100);
+    close(fd);
+    pair_close(&a, &b);
+}
+
+static const struct test tests[] = {TEST(counted), TEST(congestion), TEST(strangers)};
+
+int main(int argc, char **argv)
+{
+    setenv("AIORDMA_SOFT_WIRE", "only", 1); /* before the device is opened */
+    return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}

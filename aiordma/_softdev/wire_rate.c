@@ -1,0 +1,146 @@
+/*
+ * The reaction point of DCQCN.
+ */
+#include "wire_rate.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum {
+	MEASURE_NS = 50000,
+	EARLY_NS = 50000,       /* timers are not finer: so much may go ahead of its time */
+	STEPS_AT_ONCE = 100000, /* after a long pause */
+};
+
+static const struct wire_rate_profile profiles[] = {
+	{
+		.name = "sigcomm15",
+		.gain = 1.0 / 256,
+		.alpha_ns = 55000,
+		.step_ns = 55000,
+		.step_bytes = 10000000,
+		.fast_steps = 5,
+		.add_bps = 40e6,
+		.hyper_bps = 400e6, /* the paper gives none: ten times the other, as in QCN */
+		.least_bps = 1e6,
+		.line_bps = 100e9,
+	},
+	{
+		.name = "connectx",
+		.gain = 5.0 / 1024,
+		.alpha_ns = 1000,
+		.step_ns = 300000,
+		.step_bytes = 32767,
+		.fast_steps = 1,
+		.add_bps = 5e6,
+		.hyper_bps = 50e6,
+		.least_bps = 1e6,
+		.line_bps = 100e9,
+	},
+};
+
+const struct wire_rate_profile *wire_rate_profile(const char *name)
+{
+	for (size_t i = 0; i < sizeof(profiles) / sizeof(*profiles); i++)
+		if (!strcmp(profiles[i].name, name))
+			return &profiles[i];
+	return NULL;
+}
+
+static double at_most(double value, double most)
+{
+	return value < most ? value : most;
+}
+
+static void step(struct wire_rate *r)
+{
+	const struct wire_rate_profile *p = r->profile;
+	const uint32_t more = r->time_steps > r->byte_steps ? r->time_steps : r->byte_steps;
+	const uint32_t less = r->time_steps > r->byte_steps ? r->byte_steps : r->time_steps;
+
+	if (less > p->fast_steps)
+		r->target += ++r->hyper_steps * p->hyper_bps;
+	else if (more > p->fast_steps)
+		r->target += p->add_bps;
+	r->target = at_most(r->target, p->line_bps);
+	r->current = at_most((r->target + r->current) / 2, p->line_bps);
+	/* It comes near the line's rate for ever: near is there. */
+	if (r->current > p->line_bps * 0.99)
+		r->paced = false;
+}
+
+/* Lets alpha fall and the rate rise for the time that has passed. */
+static void catch_up(struct wire_rate *r, uint64_t now)
+{
+	const struct wire_rate_profile *p = r->profile;
+
+	for (uint32_t n = 0; r->paced && now - r->alpha_at >= p->alpha_ns && n < STEPS_AT_ONCE; n++) {
+		r->alpha_at += p->alpha_ns;
+		r->alpha *= 1 - p->gain;
+	}
+	for (uint32_t n = 0; r->paced && now - r->step_at >= p->step_ns && n < STEPS_AT_ONCE; n++) {
+		r->step_at += p->step_ns;
+		r->time_steps++;
+		step(r);
+	}
+}
+
+void wire_rate_notified(struct wire_rate *r, uint64_t now)
+{
+	const struct wire_rate_profile *p = r->profile;
+
+	if (!p)
+		return;
+	if (r->paced) {
+		catch_up(r, now);
+	} else {
+		const uint64_t passed = now - r->measured_at;
+		const double lately = passed ? (double)r->measured_bytes * 8e9 / (double)passed : 0;
+		r->current = at_most(r->measured > lately ? r->measured : lately, p->line_bps);
+		r->alpha = 1;
+		r->next = now;
+	}
+	r->paced = true;
+	r->target = r->current;
+	r->current *= 1 - r->alpha / 2;
+	if (r->current < p->least_bps)
+		r->current = p->least_bps;
+	r->alpha = (1 - p->gain) * r->alpha + p->gain;
+	r->alpha_at = r->step_at = now;
+	r->bytes = 0;
+	r->time_steps = r->byte_steps = r->hyper_steps = 0;
+}
+
+bool wire_rate_allows(struct wire_rate *r, uint64_t now, uint64_t *when)
+{
+	if (!r->paced)
+		return true;
+	catch_up(r, now);
+	if (!r->paced || r->next <= now + EARLY_NS)
+		return true;
+	*when = r->next;
+	return false;
+}
+
+void wire_rate_sent(struct wire_rate *r, uint64_t now, uint32_t bytes)
+{
+	if (!r->profile)
+		return;
+	if (now - r->measured_at >= MEASURE_NS) {
+		r->measured = (double)r->measured_bytes * 8e9 / (double)(now - r->measured_at);
+		r->measured_at = now;
+		r->measured_bytes = 0;
+	}
+	r->measured_bytes += bytes;
+	if (!r->paced)
+		return;
+	if (r->next < now)
+		r->next = now;
+	r->next += (uint64_t)((double)bytes * 8e9 / r->current);
+	r->bytes += bytes;
+	if (r->bytes >= r->profile->step_bytes) {
+		r->bytes -= r->profile->step_bytes;
+		r->byte_steps++;
+		step(r);
+	}
+}
