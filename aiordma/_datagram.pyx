@@ -50,7 +50,6 @@ cdef class RingDatagrams(Endpoint):
 
     def __init__(self, RingPipe pipe not None):
         self.pipe = pipe
-        pipe.rings_only = True
         self.cq = pipe.qp.cq
         self.max_message_bytes = pipe.tx.size - HEADER
         self.max_receive = pipe.rx.size - HEADER

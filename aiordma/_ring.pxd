@@ -22,7 +22,6 @@ cdef class RingPipe(Connection):
     cdef uint32_t fragment, untold          # bytes placed since the last CDC
     cdef uint32_t closing_position          # send queue position of the last CDC
     cdef bint tell, eof_sent, shut, closed, finished, last_told, alone
-    cdef bint rings_only                    # its user works on the rings themselves: the stream ends with its link
     cdef bint leaving, frozen               # RDMA is being left: nothing is sent any more; nothing heard is believed any more
     cdef bint posting                       # a failure of the link is noted in late_reason
     cdef object failure, late_reason

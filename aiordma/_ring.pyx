@@ -722,8 +722,7 @@ cdef class RingPipe(Connection):
     # ---- leaving RDMA (carry.py)
 
     cdef bint may_leave(self):
-        return (self.failure is None and self.cdc is not None and not self.finished and not self.rings_only
-                and not self.peer_has(ABNORMAL_CLOSE)
+        return (self.failure is None and self.cdc is not None and not self.finished and not self.peer_has(ABNORMAL_CLOSE)
                 and not self.cdc.local_state & ABNORMAL_CLOSE)
 
     @property
