@@ -16,6 +16,7 @@ from tests.integration.roles import LOCAL
 from .test_churn import Count, settled
 
 if TYPE_CHECKING:
+    from aiordma.engine import Engine
     from tests.integration.program import Control
 
 HERE = "tests.leaks.test_rpc"
@@ -49,6 +50,14 @@ async def one_of_each(port: int, number: int) -> None:
                 tasks.cancel_scope.cancel()
 
 
+def count(engine: Engine) -> Count:
+    counted = Count(engine)
+    # asyncio keeps a hundred timers that were cancelled, and more while they are the smaller half.
+    for kind in ("TimerHandle", "Context"):
+        counted.objects.pop(kind, None)
+    return counted
+
+
 async def churn(control: Control, port: int, times: int) -> None:
     async def some(n: int) -> None:
         numbers = iter(range(n))
@@ -64,10 +73,10 @@ async def churn(control: Control, port: int, times: int) -> None:
     async with nothing_left() as engine:
         await some(times // 4)
         await settled(engine)
-        before = Count(engine)
+        before = count(engine)
         await some(times)
         await settled(engine)
-        before.compare(Count(engine), times)
+        before.compare(count(engine), times)
     control.say("done")
 
 
