@@ -214,9 +214,10 @@ class ServerConnection(Endpoint):
 
     def _on_call(self, call: Call) -> None:
         message = self._message
-        if len(self._queue) > self._most_queued:
+        waiting = len(self._queue) + len(self._urgent)
+        if waiting > self._most_queued:
             raise RemoteProtocolError(
-                f"{len(self._queue)} messages wait for a client that does not read: it makes more calls than "
+                f"{waiting} messages wait for a client that does not read: it makes more calls than "
                 f"the {self.machine.own.calls} that are allowed before their replies have come"
             )
         route = self.machine.target
@@ -396,7 +397,10 @@ class ServerConnection(Endpoint):
         else:
             head = self.machine.reply(call, encoding, context.take_headers(), context.trailing, block)
         try:
-            self.send(head, payload)
+            if call.kind:
+                self.send(head, payload)  # behind its items
+            else:
+                self.send_short(head, payload)
         except ValueError as exc:
             self.send(
                 wire.error_message(call.id, Code.RESOURCE_EXHAUSTED, f"the result cannot be sent: {exc}")
@@ -420,7 +424,11 @@ class ServerConnection(Endpoint):
             headers = context.take_headers()
             trailing = trailing or context.trailing
         block = None if call.trace is None else recorder.reply(call.trace, code, self.peer)
-        self.send(self.machine.fail(call, code, text, details, headers, trailing, block))
+        message = self.machine.fail(call, code, text, details, headers, trailing, block)
+        if call.kind:
+            self.send(message)
+        else:
+            self.send_short(message)
         if self._drained is not None:
             self._look_whether_drained()
 
@@ -490,7 +498,9 @@ class ServerConnection(Endpoint):
         await self._drained.wait()
 
     def _look_whether_drained(self) -> None:
-        if self._drained is not None and (self.ended is not None or not (self.machine.calls or self._queue)):
+        if self._drained is not None and (
+            self.ended is not None or not (self.machine.calls or self._queue or self._urgent)
+        ):
             self._drained.set()
 
     def _flush(self) -> None:

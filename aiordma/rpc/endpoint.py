@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from anyio import BrokenResourceError, ClosedResourceError
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["Endpoint", "Parcel"]
 
 _log = logging.getLogger("aiordma.rpc")
+
+#: Longest message that overtakes others.
+SHORT_BYTES = 4096
 
 
 class Parcel:
@@ -72,6 +75,8 @@ class Endpoint:
         self._deadlines = machine.deadlines
         self._base = machine
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        #: short messages that no other one has to come before
+        self._urgent: deque[tuple[bytes, Buffer]] = deque()
         self._mergeable: dict[object, Parcel] = {}
         self._timer: Handle | None = None
         self._timer_at = math.inf
@@ -99,7 +104,7 @@ class Endpoint:
         :raises ValueError: longer than the channel allows.
         :raises ClosedResourceError, BrokenResourceError: the connection has ended.
         """
-        if self._queue:
+        if self._queue or self._urgent:
             return False
         if len(head) > MAX_HEAD_BYTES:
             head, body = _split(head, body)
@@ -116,6 +121,18 @@ class Endpoint:
                 self._enqueue(head, body if type(body) is bytes else bytes(body), None, None)
         except (ClosedResourceError, BrokenResourceError):
             # Whoever waits for this connection learns of its end by on_closed.
+            _log.debug("%s: a message was dropped: the connection has ended", self.peer)
+
+    def send_short(self, head: bytes, body: Buffer = b"") -> None:
+        """As :meth:`send`, for a short message that may overtake others: it goes before the long ones that
+        wait for room. Of the messages of its call it must be the only one of this end."""
+        if len(head) + len(body) > SHORT_BYTES or len(head) > MAX_HEAD_BYTES:
+            self.send(head, body)
+            return
+        try:
+            if self._urgent or not self._channel_try_send(head, body):
+                self._urgent.append((head, body if type(body) is bytes else bytes(body)))
+        except (ClosedResourceError, BrokenResourceError):
             _log.debug("%s: a message was dropped: the connection has ended", self.peer)
 
     def send_merged(self, key: object, message: bytes, merge: Callable[[bytes, bytes], bytes]) -> None:
@@ -168,8 +185,16 @@ class Endpoint:
             raise self.failure(not_started=True)
 
     def _flush(self) -> None:
-        queue = self._queue
-        while queue:
+        queue, urgent = self._queue, self._urgent
+        while queue or urgent:
+            if urgent:
+                try:
+                    if not self._channel_try_send(*urgent[0]):
+                        return
+                except (ClosedResourceError, BrokenResourceError):
+                    return  # on_closed comes, or was here
+                urgent.popleft()
+                continue
             parcel = next(iter(queue))
             head, body = parcel.head, parcel.body
             if len(head) > MAX_HEAD_BYTES:
@@ -245,6 +270,7 @@ class Endpoint:
             self._timer = None
         queue, self._queue = self._queue, OrderedDict()
         self._mergeable.clear()
+        self._urgent.clear()
         for parcel in queue:
             if parcel.waiter is not None:
                 parcel.waiter.set()

@@ -108,6 +108,13 @@ class Handlers:
         return bytes(size)
 
     @rpc.method
+    async def big_late(self, size: int) -> bytes:
+        self.seen.running += 1
+        await self.seen.go.wait()
+        self.seen.running -= 1
+        return bytes(size)
+
+    @rpc.method
     def count(self, n: int) -> Iterator[int]:
         yield from range(n)
 
