@@ -150,6 +150,44 @@ def test_datagrams(library: Path, hosts: tuple[Host, Host], gid: str) -> None:
         assert "nvalid data" not in out, out
 
 
+@pytest.mark.parametrize("kind", ["rc", "ud"])
+def test_two_processes_of_a_host(library: Path, hosts: tuple[Host, Host], kind: str) -> None:
+    """Only one of them has port 4791: it hands on what is for the other."""
+    servers = []
+    try:
+        for port in (18510, 18511):
+            command = [
+                "env", f"LD_PRELOAD={library}", f"ibv_{kind}_pingpong", "-p", str(port), "-d", "soft0",
+                "-g", V4, "-n", "100", "-c", "-e",
+            ]  # fmt: skip
+            server = subprocess.Popen(
+                hosts[0].command(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            servers.append(server)
+            deadline = time.monotonic() + LIMIT
+            while not listening(server.pid, port):
+                assert time.monotonic() < deadline, "the tool does not listen"
+                time.sleep(0.01)
+        # First the one that does not have the port; the other stays until then.
+        for server in reversed(servers[:]):
+            client = subprocess.run(
+                hosts[1].command(*server.args[4:], hosts[0].address),  # type: ignore[index]
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+            assert client.returncode == 0, client.stdout + client.stderr
+            for out in (client.stdout, server.communicate(timeout=LIMIT)[0]):
+                assert "100 iters in" in out, out
+                assert "nvalid data" not in out, out
+            assert server.returncode == 0
+    finally:
+        for process in servers:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.parametrize("mtu", ["256", "512", "1024", "2048", "4096"])
 def test_path_mtu(library: Path, hosts: tuple[Host, Host], mtu: str) -> None:
     options = ("-g", V4, "-n", "20", "-c", "-s", "100001", "-m", mtu)
