@@ -27,6 +27,7 @@ from .tickets import Holder, Issuer, Service
 from .verbs.backend import open_backend
 from .verbs.cq import CompletionQueue
 from .verbs.events import AsyncEvents, DeviceEvent
+from .verbs.lifetime import give_back
 from .verbs.memory import MemoryLimitError, MemoryPool
 
 if TYPE_CHECKING:
@@ -308,21 +309,22 @@ class Engine:
         if self.closed or self.backend.in_forked_child:
             return
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for group in list(self.all_groups):
-            group.close()
-        for parts in self._parked:
-            parts.close()
-        self._parked.clear()
-        self.waker.unwatch_fd(self.cq.fd)
-        self.waker.unwatch_fd(self._async_events.fd)
-        self.poller.close()
-        self.pool.close()
-        self.cq.close()
-        self.backend.close()
         if _engines.get(self.waker) is self:
             del _engines[self.waker]
+        if self._timer is not None:
+            self._timer.cancel()
+        parked, self._parked = self._parked, []
+        give_back(
+            "the RDMA engine",
+            *(group.close for group in self.all_groups),
+            *(parts.close for parts in parked),
+            lambda: self.waker.unwatch_fd(self.cq.fd),
+            lambda: self.waker.unwatch_fd(self._async_events.fd),
+            self.poller.close,
+            self.pool.close,
+            self.cq.close,
+            self.backend.close,
+        )
 
     def statistics(self) -> dict[str, Any]:
         poller = self.poller

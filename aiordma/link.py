@@ -19,6 +19,7 @@ from .proto.keepalive import Keepalive, Verdict
 from .proto.message import SLOT_EXTRA_BYTES
 from .proto.seqack import SeqAckWindow
 from .verbs.abi import QpState
+from .verbs.lifetime import give_back
 from .verbs.qp import QpAddress, QpSize, RcQp
 from .verbs.registrar import DeviceRegistrar
 
@@ -101,12 +102,14 @@ class LinkParts:
 
     def close(self) -> None:
         """Everything in use by others in the protection domain must be gone."""
-        self.qp.close()
-        self.slots.free()
-        if self._long is not None:
-            self._long.free()
-        self._close_arena()
-        self.pd.close()
+        blocks = [self.slots] if self._long is None else [self.slots, self._long]
+        give_back(
+            f"link of QP {self.qp.number}",
+            self.qp.close,
+            *(block.free for block in blocks),
+            self._close_arena,
+            self.pd.close,
+        )
 
 
 class LinkState(enum.Enum):

@@ -23,6 +23,7 @@ from .proto.clc import Kind
 from .proto.message import SLOT_EXTRA_BYTES
 from .road import lost_because
 from .tickets import Holder, Issuer
+from .verbs.lifetime import give_back
 from .verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
@@ -191,19 +192,26 @@ class LinkGroup:
         self.engine.all_groups.discard(self)
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
-        self.link.say_goodbye()
-        self.link.queue_pair.break_link(LinkError("closed by this side"))
-        for member in list(self.members):
-            member.pipe.abort()
-        parts = self.link.close()
-        self.settled()
+        reusable = False
+
+        def silence() -> None:
+            nonlocal reusable
+            reusable = self.link.parts.silence()
+
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
-        reusable = parts.silence()
-        self.free_page()
-        if self._messages is not None:
-            self._messages.close()
-        self.rings.close()
-        self.engine.give_parts(parts, reusable=reusable)
+        give_back(
+            f"link to {self.peer}",
+            self.link.say_goodbye,
+            lambda: self.link.queue_pair.break_link(LinkError("closed by this side")),
+            *(member.pipe.abort for member in self.members),
+            self.link.close,
+            self.settled,
+            silence,
+            self.free_page,
+            *(() if self._messages is None else (self._messages.close,)),
+            self.rings.close,
+            lambda: self.engine.give_parts(self.link.parts, reusable=reusable),
+        )
 
 
 class Member:

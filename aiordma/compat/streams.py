@@ -155,13 +155,19 @@ class RingStreamReader(asyncio.StreamReader):
             if not await self._wait_for_ring(func_name) and (len(self._data) != size or self._eof):
                 return
 
+    def _poll(self, pipe: Pipe) -> bool:
+        """Poll for as long as the policy allows. Polling takes time as well: the share may be over."""
+        if not pipe.spin_readable():
+            return False
+        if self._waker.share_overdue():
+            self._waker.share = 0
+        return True
+
     async def _wait_for_ring(self, func_name: str) -> bool:
         """Poll, then park. False: it was not the ring that ended the waiting, or the ring is not ours now."""
         pipe, ring, waker = self._pipe, self._ring, self._waker
         if pipe is not None and ring is not None and self._waiter is None:
-            if pipe.spin_readable():
-                if waker.share_overdue():
-                    waker.share = 0
+            if self._poll(pipe):
                 return True
             ring.park_reading()
             # What came in by this was announced to nobody, so look again.
@@ -277,9 +283,7 @@ class RingStreamReader(asyncio.StreamReader):
             if not data and (pipe := self._pipe) is not None:
                 try:
                     chunk = pipe.try_receive(_CHUNK_BYTES)
-                    if chunk is None and pipe.spin_readable():
-                        if waker.share_overdue():
-                            waker.share = 0
+                    if chunk is None and self._poll(pipe):
                         chunk = pipe.try_receive(_CHUNK_BYTES)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
                     self._failed(exc)

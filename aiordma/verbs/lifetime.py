@@ -11,9 +11,15 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import weakref
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("aiordma.link")
 
 _T = TypeVar("_T")
 _objects: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -23,6 +29,19 @@ def protect(obj: _T) -> _T:
     """Have a forked child, and the interpreter's end, leave ``obj`` (a pyverbs object) alone. Returns it."""
     _objects.add(obj)
     return obj
+
+
+def give_back(what: str, *steps: Callable[[], object]) -> None:
+    """Take all steps of an end, in order, whatever becomes of each.
+
+    There is nobody to raise to, and what can be given back must not stay because something else cannot.
+    Failures are logged.
+    """
+    for step in steps:
+        try:
+            step()
+        except Exception:
+            _log.exception("%s was not given back whole", what)
 
 
 def _immortalise() -> None:
