@@ -16,6 +16,8 @@ import secrets
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from . import faults, wake
 from ._cq import CompletionQueue as Poller
 from .config import Config
@@ -46,6 +48,9 @@ logger = logging.getLogger("aiordma.link")
 _CQ_DEPTH = 16384
 _TICK_SECONDS = 1.0
 _TRIM_SECONDS = 30.0
+#: Longest time that the end of a loop waits for peers to take leave, and how often it looks.
+_LINGER_SECONDS = 1.0
+_LINGER_LOOK_SECONDS = 0.0005
 _KIND_SOFT, _KIND_DEVICE = b"\x01", b"\x02"
 
 
@@ -113,7 +118,7 @@ class Engine:
         waker.watch_fd(self.cq.fd, self.poller.on_readable)
         waker.watch_fd(self._async_events.fd, self.read_events)
         self.poller.begin()
-        waker.at_loop_end(self.close)
+        waker.at_loop_end(self._end)
         self._tick_soon()
 
     # ---- parts of links, reused (QP cache)
@@ -303,6 +308,24 @@ class Engine:
                     group.retire(now)
 
     # ---- end
+
+    async def _end(self) -> None:
+        """The loop ends. Streams that were closed in order have their time: what was sent on them may be
+        waiting for a server that has not even accepted them."""
+        deadline = self.waker.now() + _LINGER_SECONDS
+        try:
+            while not self.closed and self._is_parting() and self.waker.now() < deadline:
+                await anyio.sleep(_LINGER_LOOK_SECONDS)
+                self.poller.drain()
+        finally:
+            self.close()
+
+    def _is_parting(self) -> bool:
+        return any(
+            group.active and member.pipe.is_closed and member.pipe.error is None
+            for group in self.all_groups
+            for member in group.members
+        )
 
     def close(self) -> None:
         """Break what is left and give everything back. Idempotent; does nothing in a forked child."""

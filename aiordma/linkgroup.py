@@ -112,7 +112,11 @@ class LinkGroup:
         return not self._closed and not self.engine.closed and self.engine.config.carry_timeout_ms > 0
 
     def _in_use(self) -> bool:
-        return any(not (member.pipe.is_closed or member.pipe.peer_gone) for member in self.members)
+        # Before the TCP connection is handed over nobody has the connection yet; its negotiation tells.
+        return any(
+            member.sock is not None and not (member.pipe.is_closed or member.pipe.peer_gone)
+            for member in self.members
+        )
 
     async def wait_ready(self) -> bool:
         """Wait until the set-up has ended; whether the group can be used."""

@@ -14,12 +14,12 @@ from weakref import ref
 
 import anyio.lowlevel
 
-from .base import SHARE_OPERATIONS, SHARE_SECONDS, run_guarded
+from .base import SHARE_OPERATIONS, SHARE_SECONDS, run_at_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from .base import Callback, Handle, Starter
+    from .base import Callback, EndCallback, Handle, Starter
 
 _log = logging.getLogger("aiordma.wake")
 
@@ -131,7 +131,7 @@ class AsyncioWaker:
         self._watched: set[int] = set()
         self._watched_writable: set[int] = set()
         self._jobs: set[asyncio.Task[None]] = set()
-        self._end_callbacks: list[Callback] = []
+        self._end_callbacks: list[EndCallback] = []
         self._end_hook: AsyncGenerator[None, None] | None = None
 
     # -- readiness of file descriptors
@@ -193,7 +193,7 @@ class AsyncioWaker:
         ready = self.ready
         return None if ready is None else bool(ready)
 
-    def at_loop_end(self, callback: Callback) -> None:
+    def at_loop_end(self, callback: EndCallback) -> None:
         if self._end_hook is None:
             # asyncio has no hook for its end but one: async generators that were begun are closed by
             # shutdown_asyncgens(), which asyncio.run(), uvloop.run() and every test runner call.
@@ -209,7 +209,7 @@ class AsyncioWaker:
             yield
         finally:
             while self._end_callbacks:
-                run_guarded(self._end_callbacks.pop())
+                await run_at_end(self._end_callbacks.pop())
             self._end_hook = None
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> AsyncioJob:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .base import run_guarded
+from .base import run_at_end, run_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from contextvars import Context
 
-    from .base import Callback
+    from .base import Callback, EndCallback
 
 _log = logging.getLogger("aiordma.wake")
 
@@ -154,7 +154,7 @@ class TrioWaker:
         self._timers: list[tuple[float, int, TrioTimer]] = []
         self._timer_numbers = itertools.count()
         self._timer_waiter: TrioWaiter | None = None
-        self._end_callbacks: list[Callback] = []
+        self._end_callbacks: list[EndCallback] = []
         self._has_end_hook = False
 
     # -- readiness of file descriptors
@@ -243,7 +243,7 @@ class TrioWaker:
     def busy(self) -> bool | None:
         return trio.lowlevel.current_statistics().tasks_runnable > 0
 
-    def at_loop_end(self, callback: Callback) -> None:
+    def at_loop_end(self, callback: EndCallback) -> None:
         if not self._has_end_hook:
             self._has_end_hook = True
             trio.lowlevel.spawn_system_task(self._run_at_end, name="aiordma end of loop")
@@ -253,8 +253,9 @@ class TrioWaker:
         try:
             await trio.sleep_forever()
         finally:
-            while self._end_callbacks:
-                run_guarded(self._end_callbacks.pop())
+            with trio.CancelScope(shield=True):
+                while self._end_callbacks:
+                    await run_at_end(self._end_callbacks.pop())
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> TrioJob:
         job = TrioJob()

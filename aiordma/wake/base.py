@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 Callback = Callable[[], None]
+EndCallback = Callable[[], Awaitable[None] | None]
 
 #: How many operations (4 KiB of payload count as one more) may complete in a row on asyncio before one of
 #: them gives the loop a turn, and for how many seconds spinning operations may do so.
@@ -36,6 +37,16 @@ def run_guarded(callback: Callback) -> None:
     """Run a callback of ours where an exception would end somebody else's loop: log it and go on."""
     try:
         callback()
+    except Exception:
+        _log.exception("callback %r failed", callback)
+
+
+async def run_at_end(callback: EndCallback) -> None:
+    """The same at the end of a loop, where a callback may take its time."""
+    try:
+        ending = callback()
+        if ending is not None:
+            await ending
     except Exception:
         _log.exception("callback %r failed", callback)
 
@@ -137,8 +148,11 @@ class Waker(Protocol):
     def busy(self) -> bool | None:
         """True when others are ready to run in this loop now; None when this loop does not tell."""
 
-    def at_loop_end(self, callback: Callback) -> None:
-        """Call it once when the loop shuts down; the last one registered is called first."""
+    def at_loop_end(self, callback: EndCallback) -> None:
+        """Call it once when the loop shuts down; the last one registered is called first.
+
+        What it returns is awaited. On trio nothing is watched any more then: whoever waits must look.
+        """
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> Job:
         """Run ``main()`` in the background; an exception that escapes is logged."""
