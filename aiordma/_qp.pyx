@@ -194,7 +194,7 @@ cdef class QueuePair(Endpoint):
             if index > 0xffff:
                 raise MemoryError("aiordma: more than 65536 connections on one link")
             self.connections.append(connection)
-        connection.token = (<uint32_t>random.getrandbits(16) << 16) | index
+        connection.token = (<uint32_t>random.randrange(1, 0x10000) << 16) | index       # never 0: that names nobody
         connection.qp = self
         return 0
 
