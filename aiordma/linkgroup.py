@@ -114,7 +114,8 @@ class LinkGroup:
     def _in_use(self) -> bool:
         # Before the TCP connection is handed over nobody has the connection yet; its negotiation tells.
         return any(
-            member.sock is not None and not (member.pipe.is_closed or member.pipe.peer_gone)
+            (member.carrier is not None or member.carry is not None)
+            and not (member.pipe.is_closed or member.pipe.peer_gone)
             for member in self.members
         )
 
