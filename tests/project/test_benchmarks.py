@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from benchmarks import stations
 from benchmarks.numbers import percentile
 from benchmarks.peers import PEERS, Peer
 from benchmarks.report import markdown
@@ -106,3 +109,11 @@ def test_percentile_is_the_nearest_rank() -> None:
     assert percentile([1.0], 0.99) == 1.0
     assert percentile([float(n) for n in range(100)], 0.5) == 50.0
     assert percentile([float(n) for n in range(100)], 0.99) == 99.0
+
+
+def test_the_stations_of_a_byte_can_be_measured() -> None:
+    """The page that shows them names the command; it must work."""
+    found = asyncio.run(stations.measure(64, 40))
+    assert any(name.startswith("8 ") for name in found)
+    assert any(name.startswith("6 ") for name in found)
+    assert len(asyncio.run(stations.wake_up(3))) == 2
