@@ -27,7 +27,6 @@ cdef class RingPipe(Connection):
     cdef object failure, late_reason
     cdef object kept                        # deque of (send queue position, first byte, bytes): not certain to be placed; or None
     cdef object onward                      # the pipe that has taken over behind the ring's rest, or None
-    cdef public object fallback_reason      # why RDMA was left (FallbackReason), or None
     cdef public object on_finished
     cdef object _on_readable, _on_writable
     cdef object _own, early
@@ -53,5 +52,6 @@ cdef class RingPipe(Connection):
     cdef bint may_leave(self)
     cdef int settle(self) except -1
     cdef int end_on_link(self) except -1
+    cdef int shorten(self) except -1
     cdef void wake_readers(self)
     cdef void wake_writers(self)

@@ -47,7 +47,7 @@ from .proto.cdc cimport (
 )
 from .proto.cursor cimport RxWindow, TxWindow
 
-from .errors import LinkError, RemoteProtocolError
+from .errors import Code, LinkError, NegotiationError, RemoteProtocolError
 
 cdef enum:
     CDC_BYTES = 44
@@ -111,9 +111,9 @@ cdef class RingPipe(Connection):
         self.mirror = <unsigned char *><uintptr_t>addr
         self.mirror_lkey = lkey
 
-    def attach_tcp(self, carrier) -> None:
+    def attach_tcp(self, carrier, bytes heard=b"") -> None:
         """Hand over the TCP connection that the stream began on: it stays open as liveness signal, and is closed at the end."""
-        self._own.attach_tcp(carrier)
+        self._own.attach_tcp(carrier, heard)
 
     def forget(self) -> None:
         """The negotiation failed before the peer could use this pipe: unregister, say nothing."""
@@ -144,7 +144,12 @@ cdef class RingPipe(Connection):
     @property
     def path(self) -> str:
         """ "rdma", or "tcp" when the stream has left RDMA."""
-        return "rdma" if self.onward is None else "tcp"
+        return "rdma" if self.onward is None else self.onward.path
+
+    @property
+    def fallback_reason(self):
+        """Why the stream has left RDMA (FallbackReason), None while it has not."""
+        return None if self.onward is None else self.onward.fallback_reason
 
     @property
     def error(self) -> BaseException | None:
@@ -187,6 +192,10 @@ cdef class RingPipe(Connection):
         return self.peer_has(SENDING_DONE) or (self.onward is not None and self.onward.at_eof)
 
     @property
+    def peer_done(self) -> bool:
+        return self.peer_gone
+
+    @property
     def peer_gone(self) -> bool:
         """The peer has said that it will write no more."""
         return self.peer_has(SENDING_DONE | ABNORMAL_CLOSE) or (self.onward is not None and self.onward.peer_done)
@@ -216,9 +225,8 @@ cdef class RingPipe(Connection):
             self.qp.cq.park()
 
     def statistics(self) -> PipeStatistics:
-        beside = (0, 0) if self.onward is None else self.onward.counters
-        return PipeStatistics(self.sends, self.receives, self.bytes_sent + beside[0], self.bytes_received + beside[1],
-                              self.cdcs_sent, self.cdcs_received, self.times_blocked, self.rx_high_water, self.rx_size,
+        sent, received = self.counters
+        return PipeStatistics(self.sends, self.receives, sent, received, self.cdcs_sent, self.cdcs_received, self.times_blocked, self.rx_high_water, self.rx_size,
                               self.tx_size if self.onward is None else 0)
 
     # ---- sending
@@ -730,13 +738,51 @@ cdef class RingPipe(Connection):
         """The stream is whole, so that another path can take it over."""
         return self.may_leave() and self.onward is None
 
+    def come_back(self):
+        """Have the stream come back to RDMA. :raises NegotiationError: it is not on TCP, or over."""
+        self.shorten()
+        if self.onward is None:
+            raise NegotiationError(Code.OUT_OF_SYNC, "the stream is on RDMA")
+        return self.onward.come_back()
+
+    @property
+    def target(self):
+        """The pipe that does all the work, when this one does nothing any more but call it; else None."""
+        return self.onward if self.finished else None
+
+    @property
+    def own_counters(self) -> tuple[int, int]:
+        """Bytes sent and received by this pipe, without those of its successors."""
+        return self.bytes_sent, self.bytes_received
+
+    @property
+    def counters(self) -> tuple[int, int]:
+        """Bytes sent and received, here and by what has taken over."""
+        beside = (0, 0) if self.onward is None else self.onward.counters
+        return self.bytes_sent + beside[0], self.bytes_received + beside[1]
+
+    cdef int shorten(self) except -1:
+        """A stream may go to and fro often: leave out of the chain what only passes on."""
+        while self.onward is not None and self.onward.target is not None:
+            sent, received = self.onward.own_counters
+            self.bytes_sent += sent
+            self.bytes_received += received
+            self.onward = self.onward.target
+        return 0
+
     def leave(self, code, str text="") -> bool:
         """Have the stream leave RDMA and go on over its TCP connection; whether that has begun."""
+        self.shorten()
+        if self.onward is not None:
+            return self.onward.leave(code, text)
         return self._own is not None and self._own.leave(code, text)
 
     def stop_sending(self) -> None:
         """Send no more by RDMA. When all that was posted has completed, or the link has failed, ``own.settled()`` is called,
         perhaps at once."""
+        if self.frozen:
+            self._own.settled()
+            return
         self.leaving = True
         self.last_told = False
         if not self.qp.failed:

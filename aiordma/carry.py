@@ -71,7 +71,7 @@ class Carry:
         peer: str,
         peer_lost_link: Callable[[], None],
     ) -> None:
-        self._pipe, self._peer = pipe, peer
+        self._pipe, self._engine, self._peer = pipe, engine, peer
         self._peer_lost_link = peer_lost_link
         self._waker = engine.waker
         self._crossing = Crossing(pipe.token, pipe.peer_token, engine.config.carry_timeout_ms / 1000)
@@ -150,10 +150,11 @@ class Carry:
         why = describe(event.code)
         why += " (the peer left first)" if event.by_peer else f": {self._reason}" if self._reason else ""
         peer_code = event.code if event.by_peer else None
-        pipe.fallback_reason = FallbackReason(event.code, why, event.code, peer_code)
+        reason = FallbackReason(event.code, why, event.code, peer_code)
         logger.debug("a stream with %s goes on over TCP: %s", self._peer, why)
         closed = bool(event.peer_flags & StateFlag.CLOSED)
-        framed = FramedPipe(self._road, self._waker, b"" if closed else pipe.unplaced(event.send_from))
+        rest = b"" if closed else pipe.unplaced(event.send_from)
+        framed = FramedPipe(self._road, self._engine, self._peer, rest, reason)
         pipe.go_on(framed, event.read_until, closed)
 
     def _give_up(self, event: Broken) -> None:
@@ -178,6 +179,16 @@ def switch_pipe(pipe: RingPipe, text: str = "") -> bool:
     :return: whether it has begun; False: it is not on RDMA, is over, or has no TCP connection.
     """
     return pipe.leave(Code.SWITCHED, text)
+
+
+async def switch_back(pipe: RingPipe) -> None:
+    """Bring a stream that has gone on over TCP back to RDMA; returns when this end is there, and the other on
+    its last step. Sending and receiving go on meanwhile.
+
+    :raises NegotiationError: not now, with the reason; the stream stays on TCP.
+    """
+    if pipe.path == "tcp":
+        await pipe.come_back().wait()
 
 
 def switch_group(group: LinkGroup, text: str = "") -> int:

@@ -229,6 +229,9 @@ class Member:
         #: The TCP connection while nothing happens on it, then what takes the stream there.
         self.carrier: Carrier | None = None
         self.carry: Carry | None = None
+        #: It is on its way here (a stream that comes back to RDMA); why the link has failed meanwhile.
+        self.awaits_tcp = False
+        self._left_because: BaseException | None = None
         #: It was begun with a ticket.
         self.opening: Opening | None = None
         self._open()
@@ -277,12 +280,22 @@ class Member:
 
     # ---- the TCP connection stays open: liveness, the order of the end, and the way on when RDMA breaks
 
-    def attach_tcp(self, carrier: Carrier) -> None:
+    def attach_tcp(self, carrier: Carrier, heard: bytes = b"") -> None:
+        """:param heard: what the peer has said on it since it became silent."""
         if self.pipe.is_finished:
             carrier.close()
             return
         self.carrier = carrier
         self.group.engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
+        if self.awaits_tcp:
+            self.awaits_tcp = False
+            # With TLS, what the peer says next may have been decrypted with what was before.
+            self.group.engine.waker.call_soon(self._on_tcp)
+        if self._left_because is not None and self.carry_on(self._left_because) and self.carry is not None:
+            if heard:
+                self.carry.heard(heard)
+        elif heard:
+            self._heard(carrier, heard)
 
     def _on_tcp(self) -> None:
         carrier = self.carrier
@@ -299,6 +312,9 @@ class Member:
         if not data:
             self.lose_tcp(PEER_DIED)
             return
+        self._heard(carrier, data)
+
+    def _heard(self, carrier: Carrier, data: bytes) -> None:
         if self.opening is not None and not self.opening.bound and data[:1] != MAGIC[:1]:
             self.lose_tcp(self.opening.explain(data))
             return
@@ -349,17 +365,21 @@ class Member:
 
     def carry_on(self, reason: BaseException) -> bool:
         """The link has failed; whether the stream may outlive it."""
-        if self.carrier is None or not self._peer_takes_part:
+        if (self.carrier is None and not self.awaits_tcp) or not self._peer_takes_part:
             return False
         if not self.group.streams_go_on or not may_carry(reason):
             return False
+        if self.carrier is None:
+            self._left_because = reason
+            self.pipe.stop_sending()
+            return True
         self._begin_carry().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
         return True
 
     def settled(self) -> None:
         """The pipe has stopped sending for good."""
-        assert self.carry is not None
-        self.carry.settled()
+        if self.carry is not None:  # otherwise it is asked again when the TCP connection is there
+            self.carry.settled()
 
     def stop_carrying(self) -> None:
         """The stream is aborted on its way."""

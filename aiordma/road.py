@@ -137,6 +137,13 @@ class Road:
 
     # -- the end
 
+    def release(self) -> Carrier:
+        """Let go of the connection, on which nothing is pending; the caller has it then."""
+        self.watch(False)
+        self.closed = True
+        self.on_input = self.on_flushed = self.on_failed = None
+        return self._carrier
+
     def close(self) -> None:
         """Close the connection. Idempotent."""
         if not self.closed:

@@ -2,6 +2,9 @@
 
 A frame is four bytes, big-endian (kind in the upper 8 bits, length of the body in the lower 24), and the
 body. An end of TCP without an ``END`` frame is a peer that died, and no end of the stream.
+
+The stream may come back to RDMA: both ends negotiate in frames between those of the data, and each says where
+its last byte on TCP was. What follows on TCP is no frame any more, but belongs to the ring's next life.
 """
 
 from __future__ import annotations
@@ -9,10 +12,21 @@ from __future__ import annotations
 import enum
 import struct
 
+from .carry import MESSAGE_BYTES
 from .cdc import StateFlag
+from .clc import MAX_MESSAGE_BYTES
 from .errors import RemoteProtocolError
 
-__all__ = ["HEADER_BYTES", "MAX_BODY_BYTES", "Assembler", "Kind", "data_header", "end_frame"]
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_BODY_BYTES",
+    "Assembler",
+    "Kind",
+    "data_header",
+    "end_frame",
+    "negotiation_frame",
+    "on_ring_frame",
+]
 
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
@@ -26,6 +40,10 @@ class Kind(enum.IntEnum):
     """Bytes of the stream, at least one."""
     END = 2
     """Nothing follows. One byte: ``SENDING_DONE``, with ``CLOSED`` when the sender takes nothing either."""
+    NEGOTIATION = 3
+    """A CLC message: the stream may come back to RDMA."""
+    ON_RING = 4
+    """What the sender sends from here on comes by the ring. One byte, 0."""
 
 
 def data_header(length: int) -> bytes:
@@ -39,16 +57,31 @@ def end_frame(*, closed: bool) -> bytes:
     return _HEADER.pack(Kind.END << 24 | 1) + bytes([flags])
 
 
+def negotiation_frame(message: bytes) -> bytes:
+    """A CLC message."""
+    return _HEADER.pack(Kind.NEGOTIATION << 24 | len(message)) + message
+
+
+def on_ring_frame() -> bytes:
+    """The last frame of an end that comes back to RDMA."""
+    return _HEADER.pack(Kind.ON_RING << 24 | 1) + b"\0"
+
+
 class Assembler:
     """Takes frames apart, wherever the pieces are cut.
 
-    :attr:`flags` is what the peer's ``END`` frames have said.
+    :attr:`flags` is what the peer's ``END`` frames have said, :attr:`messages` what it negotiates; with
+    :attr:`on_ring`, its last byte on TCP has come, and :attr:`rest` is what it says of the ring's next end.
     """
 
-    __slots__ = ("_head", "_kind", "_missing", "flags")
+    __slots__ = ("_body", "_head", "_kind", "_missing", "flags", "messages", "on_ring", "rest")
 
     def __init__(self) -> None:
         self.flags = 0
+        self.messages: list[bytes] = []
+        self.on_ring = False
+        self.rest = b""
+        self._body = b""
         self._head = b""
         self._kind = 0
         self._missing = 0
@@ -67,6 +100,11 @@ class Assembler:
         found: list[memoryview] = []
         view = memoryview(data)
         while len(view):
+            if self.on_ring:
+                self.rest += bytes(view)
+                if len(self.rest) > MESSAGE_BYTES:
+                    raise RemoteProtocolError(f"frames: {len(self.rest)} bytes behind the last frame")
+                break
             if not self._missing:
                 take = HEADER_BYTES - len(self._head)
                 self._head += bytes(view[:take])
@@ -80,18 +118,30 @@ class Assembler:
             self._missing -= len(part)
             if self._kind == Kind.DATA:
                 found.append(part)
-            else:
+            elif self._kind == Kind.END:
                 self._end(part[0])
+            elif self._kind == Kind.ON_RING:
+                if part[0]:
+                    raise RemoteProtocolError("frames: the way to the ring has a value that is not known")
+                self.on_ring = True
+            else:
+                self._body += bytes(part)
+                if not self._missing:
+                    self.messages.append(self._body)
+                    self._body = b""
         return found
 
     def _begin(self, header: int) -> None:
         self._kind, self._missing = header >> 24, header & 0xFFFFFF
+        if self.done and self._kind not in (Kind.END, Kind.NEGOTIATION):  # an answer may cross the end
+            raise RemoteProtocolError("frames: more behind the end of the stream")
         if self._kind == Kind.DATA:
-            if self.done:
-                raise RemoteProtocolError("frames: data behind the end of the stream")
             if not 1 <= self._missing <= MAX_BODY_BYTES:
                 raise RemoteProtocolError(f"frames: {self._missing} bytes in one frame")
-        elif self._kind != Kind.END or self._missing != 1:
+        elif self._kind == Kind.NEGOTIATION:
+            if not 1 <= self._missing <= MAX_MESSAGE_BYTES:
+                raise RemoteProtocolError(f"frames: a message of {self._missing} bytes")
+        elif self._kind not in (Kind.END, Kind.ON_RING) or self._missing != 1:
             raise RemoteProtocolError(f"frames: kind {self._kind} with {self._missing} bytes is not known")
 
     def _end(self, flags: int) -> None:

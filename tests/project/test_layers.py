@@ -52,6 +52,7 @@ LAYERS: list[set[str]] = [
         "wire",
         "negotiate",
         "carry",
+        "comeback",
         "framed",
         "road",
     },
