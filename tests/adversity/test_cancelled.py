@@ -42,6 +42,12 @@ async def settled(listener: aiordma.RdmaListener) -> None:
     await until(lambda: not listener.statistics().undecided + listener.statistics().negotiating, state)
 
 
+def beside_slabs() -> list[str]:
+    """Slabs stay for a while, and how many there are depends on how many rings were in use at a time: a client
+    that holds tickets waits for nobody."""
+    return [name for name in descriptors() if "slab" not in name]
+
+
 def part_with_all(engine: Any) -> None:
     """So that the next connection is a first contact."""
     for group in list(engine.all_groups):
@@ -56,7 +62,7 @@ async def test_connect(cancel: Cancel, first: bool) -> None:
         async with nothing_left() as engine:
             async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:
                 await check_end(stream)
-            before = descriptors()
+            before = beside_slabs()
             completed = 0
             for n in TURNS:
                 if first:
@@ -72,7 +78,7 @@ async def test_connect(cancel: Cancel, first: bool) -> None:
             async with await aiordma.connect(LOCAL, port, mode="rdma") as friend:
                 await check_echo(friend)
                 await check_end(friend)
-            await until(lambda: len(descriptors()) <= len(before), lambda: (before, descriptors()))
+            await until(lambda: len(beside_slabs()) <= len(before), lambda: (before, beside_slabs()))
         async with await aiordma.connect(LOCAL, port, mode="rdma") as friend:
             server.say("statistics?")
             links = (await server.heard())["links"]
