@@ -248,10 +248,13 @@ static void shrink(struct wire_ask *a)
 	a->grown = 0;
 }
 
-/* Something was lost at una. Once for what was sent until now: more signs of the same loss will come. */
+/*
+ * Something was lost at una. Once: more signs of the same loss will come, and each would cost a retry. If what is sent
+ * again gets lost too, the timer finds it.
+ */
 static void lost(struct wire_ask *a, uint64_t now)
 {
-	if (a->rewound && a->rewound_una == a->una && a->rewound_high == a->high)
+	if (a->rewound && a->rewound_una == a->una)
 		return;
 	if (!a->retries) {
 		fail(a, IBV_WC_RETRY_EXC_ERR);
@@ -260,7 +263,6 @@ static void lost(struct wire_ask *a, uint64_t now)
 	a->retries--;
 	a->rewound = true;
 	a->rewound_una = a->una;
-	a->rewound_high = a->high;
 	shrink(a);
 	go_to(a, a->una);
 	a->deadline = a->timeout_ns ? now + a->timeout_ns : 0;

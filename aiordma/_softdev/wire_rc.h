@@ -59,8 +59,8 @@ struct wire_ask {
 	uint32_t window, grown;
 	uint32_t since_request; /* packets since one asked for an acknowledgement */
 	uint8_t retries, rnr_retries;
-	uint64_t deadline, rnr_until;       /* 0: none */
-	uint64_t rewound_una, rewound_high; /* of the last going back */
+	uint64_t deadline, rnr_until; /* 0: none */
+	uint64_t rewound_una;         /* of the last going back */
 	bool rewound;
 	uint8_t status; /* enum ibv_wc_status of message `head`; nothing is sent any more */
 	uint64_t resent, timeouts, naks, rnr_naks;
