@@ -43,8 +43,8 @@ async def settled(listener: aiordma.RdmaListener) -> None:
 
 
 def beside_slabs() -> list[str]:
-    """How many slabs there are depends on how many rings were in use at a time, and a client that holds tickets
-    waits for nobody."""
+    """How many slabs there are depends on how many rings were in use at a time: a client with tickets waits
+    for nobody."""
     return [name for name in descriptors() if "slab" not in name]
 
 
