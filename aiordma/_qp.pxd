@@ -52,6 +52,7 @@ cdef class QueuePair(Endpoint):
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
     cdef readonly bint failed
+    cdef bint hears_late                    # it failed, and not because the peer broke the protocol
     cdef bint flushing
     cdef list connections, free_tokens
     cdef ControlLine control
@@ -106,6 +107,7 @@ cdef class QueuePair(Endpoint):
     cdef int register(self, Connection connection) except -1
     cdef void unregister(self, Connection connection)
     cdef int on_receive(self, ibv_wc *wc) except -1
+    cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1
     cdef int finish(self, bint announced, uint32_t seq) except -1
     cdef int after_receive(self) except -1
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1

@@ -469,7 +469,7 @@ cdef class QueuePair(Endpoint):
         cdef int verdict
         cdef bint announced
         if self.failed:
-            return 0
+            return self.hear_late(wc, slot)
         self.last_heard += 1
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes)
         if slot >= self.recv_count or length > self.recv_bytes:
@@ -519,6 +519,16 @@ cdef class QueuePair(Endpoint):
         if self.line and self.can_message():
             self.flush()
         return self.ack_if_due()
+
+    cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1:
+        """A message that had arrived when the link failed, and is polled afterwards. Its sender knows that it was delivered, and
+        may have gone on that: a stream's last word counts."""
+        cdef uint32_t lead = 0 if self.with_imm else 4
+        cdef const unsigned char *message
+        if not self.hears_late or slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
+            return 0
+        message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes) + lead
+        return self.dispatch(message, CDC_BYTES) if message[0] == CDC_TYPE else 0
 
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1:
         """It takes a copy, and calls dispatch() and finish() when it thinks fit."""
@@ -570,6 +580,7 @@ cdef class QueuePair(Endpoint):
         self.control.qp = None      # they know each other
         self.retire_fragments()
         reason = self.owner.explain(reason)
+        self.hears_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
         for found in list(self.connections):
             if found is not None:
                 connection = found

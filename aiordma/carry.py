@@ -115,6 +115,8 @@ class Carry:
             if data is None:
                 return
             if not data:
+                # Perhaps it had come to its end on RDMA, and its last word has not been polled yet.
+                self._engine.poller.drain()
                 self._run(self._crossing.eof(PEER_DIED))
                 return
             self.heard(data)
