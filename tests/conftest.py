@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,12 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "asyncio+uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
+
+
+# A shell gives what it starts in the background an ignored SIGINT, and every process started from there has
+# it, too: the tests of Ctrl-C then waited for programs that could not hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=list(LOOPS))
