@@ -100,7 +100,10 @@ class SharedLanes:
 
     def pick(self) -> Lane | None:
         """The lane with the fewest users."""
-        return min(self.lanes, key=lambda lane: lane.users, default=None)
+        # A lane that is lost stays in the list until its keeper runs; a command given to it then was never
+        # answered.
+        up = (lane for lane in self.lanes if not lane.closed.done())
+        return min(up, key=lambda lane: lane.users, default=None)
 
     def wait(self, who: Waiting) -> None:
         self._waiting.add(who)
