@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from tests.carry.breaking import WAYS, take_off
 from .pairs import negotiated_pair
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiordma.datagram import DatagramConnection
 
 pytestmark = pytest.mark.anyio
@@ -24,30 +27,48 @@ pytestmark = pytest.mark.anyio
 TINY = Config(device="soft", ring_bytes=16384)
 
 
+#: Messages of an exchange each way. What is missing behind the 250th is several times what the ring takes.
+COUNT = 300
+
+
 async def exchange(
-    connection: DatagramConnection, seed: int, peer_seed: int, count: int, got: list[int]
+    connection: DatagramConnection,
+    seed: int,
+    peer_seed: int,
+    goal: int = COUNT,
+    harm: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send numbered messages of all sizes, and check the peer's."""
+    """Send numbered messages of all sizes, and check the peer's.
+
+    :param harm: called when ``goal`` messages have come. Here, between two of them, and not by a task that
+        looks now and then: to such a one the whole exchange may be over before it looks again.
+    """
+    got = 0
 
     def message(seed: int, number: int) -> bytes:
         random = Random(seed * 100_000 + number)
         return number.to_bytes(4) + random.randbytes(random.choice((0, 5, 60, 1000, 2044, 2045, 9000, 16376)))
 
     async def send() -> None:
-        for number in range(count):
+        for number in range(COUNT):
             await connection.send(message(seed, number))
         await connection.send_eof()
 
     async def receive() -> None:
+        nonlocal got
+        harmed = False
         while True:
+            if got >= goal and not harmed:
+                harmed = True
+                harm()
             try:
                 messages = await connection.receive_many(5)
             except anyio.EndOfStream:
                 break
             for data in messages:
-                assert data == message(peer_seed, len(got))
-                got.append(len(data))
-        assert len(got) == count
+                assert data == message(peer_seed, got)
+                got += 1
+        assert got == COUNT
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(send)
@@ -70,14 +91,10 @@ async def test_in_the_middle_of_traffic(
     for turn in range(3):
         async with nothing_left():
             one, other = await negotiated_pair(config=TINY, mode="rdma")
-            there: list[int] = []
-            back: list[int] = []
+            harm = partial(take_off, engine, way)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(exchange, one, seed, seed + 1, 300, back)
-                tasks.start_soon(exchange, other, seed + 1, seed, 300, there)
-                goal = random.randrange(250)
-                await until(lambda goal=goal, there=there: len(there) >= goal)  # type: ignore[misc]
-                take_off(engine, way)
+                tasks.start_soon(exchange, one, seed, seed + 1)
+                tasks.start_soon(exchange, other, seed + 1, seed, random.randrange(250), harm)
             assert one.path == other.path == "tcp"
             assert one.fallback_reason is not None
             assert other.fallback_reason is not None
