@@ -154,7 +154,17 @@ class Comeback:
                 offer.abandon()
                 return await self._as_server(message)
             message = await self._hear()
-        confirm = await offer.accepted(self._expect(message, clc.Accept), self._peer)
+        accept = self._expect(message, clc.Accept)
+        try:
+            confirm = await offer.accepted(accept, self._peer)
+        except NegotiationError as error:
+            if error.code != Code.LINK_NOT_FOUND:
+                raise
+            # It has failed at this end only: once more, with a new one.
+            offer.abandon()
+            self._offer = offer = await self._engine.propose(unknown_qpn=accept.qpn)
+            self._say(offer.proposal)
+            confirm = await offer.accepted(self._expect(await self._hear(), clc.Accept), self._peer)
         self._awaits_tcp(offer)
         self._say(confirm)
         return await offer.established()
@@ -163,7 +173,14 @@ class Comeback:
         self._offer = offer = await self._engine.answer(proposal, self._peer)
         self._awaits_tcp(offer)
         self._say(offer.accept)
-        confirm = self._expect(await self._hear(), clc.Confirm)
+        message = await self._hear()
+        if isinstance(message, clc.Proposal) and message.unknown_qpn == offer.accept.qpn != 0:
+            offer.abandon()
+            self._offer = offer = await self._engine.answer(message, self._peer)
+            self._awaits_tcp(offer)
+            self._say(offer.accept)
+            message = await self._hear()
+        confirm = self._expect(message, clc.Confirm)
         pipe = await offer.confirmed(confirm)
         self._framed.first = True
         return pipe

@@ -154,13 +154,14 @@ class Engine:
 
     # ---- negotiation
 
-    async def propose(self, kind: int = 0) -> ClientOffer:
+    async def propose(self, kind: int = 0, *, unknown_qpn: int = 0) -> ClientOffer:
         """Client: begin a negotiation.
 
         :param kind: what the connection will carry (``Proposal.kind``).
+        :param unknown_qpn: it begins a second time, as the server named a link that is not known here.
         """
         self._check()
-        offer = ClientOffer(self, kind)
+        offer = ClientOffer(self, kind, unknown_qpn)
         self.asking.add(offer)
         return offer
 
@@ -303,8 +304,10 @@ class Engine:
         for group in list(self.all_groups):
             if group.may_close_at(now):
                 group.close()
-            elif group.key[1] == "client" and now - group.idle_since >= self.config.link_idle_ms / 1000:
-                if not asking:
+            elif now - group.idle_since >= self.config.link_idle_ms / 1000:
+                # One that was given up is joined by nobody any more.
+                listed = self.groups.get(group.key) is group
+                if not listed or (group.key[1] == "client" and not asking):
                     group.retire(now)
 
     # ---- end

@@ -172,6 +172,13 @@ class LinkGroup:
                 del self.engine.groups[self.key]
             self.link.say_goodbye()
 
+    def give_up(self) -> None:
+        """Begin nothing more on it: the peer says that it does not know the link. Connections that are on it
+        stay, and the link itself finds out whether that is true: anybody may have said so."""
+        if self.engine.groups.get(self.key) is self:
+            del self.engine.groups[self.key]
+        self.link.suspect()
+
     @property
     def retired(self) -> bool:
         """It says goodbye: nothing new may begin on it."""

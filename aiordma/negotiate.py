@@ -80,7 +80,7 @@ class ServerOffer(Protocol):
 class Engine(Protocol):
     """What the negotiation needs of ``engine.Engine``."""
 
-    async def propose(self, kind: int = 0) -> ClientOffer: ...
+    async def propose(self, kind: int = 0, *, unknown_qpn: int = 0) -> ClientOffer: ...
     async def answer(
         self,
         proposal: clc.Proposal,
@@ -321,8 +321,13 @@ async def _propose(
                     try:
                         confirm = await offer.accepted(event.accept, wire.peer)
                     except NegotiationError as error:
-                        refusal = error
-                        events = handshake.refuse(error.code, wire.now())
+                        if error.code == Code.LINK_NOT_FOUND and handshake.may_ask_again:
+                            offer.abandon()
+                            offer = await engine.propose(kind, unknown_qpn=event.accept.qpn)
+                            events = handshake.again(offer.proposal, wire.now())
+                        else:
+                            refusal = error
+                            events = handshake.refuse(error.code, wire.now())
                     else:
                         events = handshake.ready(confirm, wire.now())
                 elif isinstance(event, UseTcp):
@@ -437,6 +442,9 @@ async def server(
                 if isinstance(event, Send):
                     await wire.send(event.data)
                 elif isinstance(event, Proposed):
+                    if offer is not None:
+                        offer.abandon()  # the client does not know its link, and asks again
+                        offer = None
                     try:
                         if event.proposal.is_aiordma and event.proposal.kind != kind:
                             raise NegotiationError(

@@ -108,10 +108,11 @@ class _Offer:
 
 
 class ClientOffer(_Offer):
-    def __init__(self, engine: Engine, kind: int = 0) -> None:
+    def __init__(self, engine: Engine, kind: int = 0, unknown_qpn: int = 0) -> None:
         super().__init__(engine, kind)
         self.proposal = Proposal(
             kind=kind,
+            unknown_qpn=unknown_qpn,
             tickets=engine.config.tickets if not kind else 0,
             engine_id=engine.engine_id,
             nonce=secrets.token_bytes(16),
@@ -208,6 +209,10 @@ class ServerOffer(_Offer):
         # What the client said on its link before it asked (goodbye, perhaps) comes first.
         engine.poller.drain()
         group = engine.groups.get(key)
+        if group is not None and group.link.queue_pair.qp_num == self._proposal.unknown_qpn:
+            # It has failed at the client's end, and here nobody has noticed.
+            group.give_up()
+            group = None
         # One first contact at a time: whoever comes meanwhile waits for its end and joins, or is first
         # himself.
         while group is not None and not await group.wait_ready():

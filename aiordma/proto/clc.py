@@ -68,7 +68,7 @@ _FIRST_CONTACT = 0x08
 
 _MAGIC = b"aiordma\x01"
 _BLOCK_HEADER = struct.Struct(">8sHH")
-_PROPOSAL_BLOCK = struct.Struct(">16s16s16sHBB")  # engine_id nonce host_id lid kind tickets
+_PROPOSAL_BLOCK = struct.Struct(">16s16s16sHBBI")  # engine_id nonce host_id lid kind tickets unknown_qpn
 # engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes),
 # service, its address and port
 _ANSWER_BLOCK = struct.Struct(">16s16s16sHHBBBxH16sH")
@@ -168,6 +168,9 @@ class Proposal:
     """What the connection will carry (:class:`Kind`)."""
     tickets: int = 0
     """Tickets that the client will hold at most (``llc.Ticket``); 0: it wants none."""
+    unknown_qpn: int = 0
+    """QP number of the link that an Accept has just named and the client does not know: it has failed there,
+    and the server shall make a new one. 0: none."""
     system_id: bytes = bytes(8)
     """SMC sender id: 2 bytes instance, 6 bytes MAC."""
     mac: bytes = bytes(6)
@@ -206,6 +209,7 @@ class Proposal:
             _ranged(self.lid, 0, 0xFFFF, "lid"),
             _ranged(self.kind, 0, 255, "kind"),
             _ranged(self.tickets, 0, 255, "tickets"),
+            _ranged(self.unknown_qpn, 0, 0xFFFFFF, "unknown_qpn"),
         )
         body = (
             _PROPOSAL.pack(_sized(self.system_id, 8, "system_id"), self.gid, _sized(self.mac, 6, "mac"), 0)
@@ -234,7 +238,7 @@ class Proposal:
             raise _violation(f"Proposal of {len(data)} bytes is too short for its {eid_count} enterprise ids")
         eids = tuple(data[i : i + 32] for i in range(at, end, 32))
         own = _block(_PROPOSAL_BLOCK, data, end)
-        engine_id, nonce, host_id, lid, kind, tickets = own if own else (b"", b"", b"", 0, 0, 0)
+        engine_id, nonce, host_id, lid, kind, tickets, unknown = own or (b"", b"", b"", 0, 0, 0, 0)
         return cls(
             engine_id=engine_id,
             nonce=nonce,
@@ -243,6 +247,7 @@ class Proposal:
             lid=lid,
             kind=kind,
             tickets=tickets,
+            unknown_qpn=unknown,
             system_id=system_id,
             mac=mac,
             eids=eids,

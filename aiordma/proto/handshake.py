@@ -8,6 +8,9 @@ Time is an argument, in seconds of any clock; there is no I/O here.
 What must hold: both ends end with the same transport, or at least one of them closes the connection. So a
 decline is possible until the decliner has agreed and no longer; silence before an Accept means a peer that
 knows nothing of this (the client starts anew, in plain TCP), silence after it is an error.
+
+An Accept may name a link that has failed at the client's end only. The client then asks a second time, once
+(:meth:`ClientHandshake.again`), and the server answers with a new link.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class State(enum.Enum):
     CLAIMED = "looking for the ticket"
     PROPOSED = "waiting for the Accept"
     ACCEPTING = "preparing the Confirm"
+    ASKED_AGAIN = "waiting for the second Accept"
     CONFIRMED = "waiting for the link"
     # ends
     RDMA = "using RDMA"
@@ -66,13 +70,14 @@ class Input(enum.Enum):
     TIMEOUT = "nothing came in time"
 
     READY = "ready()"
+    AGAIN = "again()"
     REFUSE = "refuse()"
     ESTABLISHED = "established()"
     BROKEN = "broken()"
 
 
 _ENDS = {State.RDMA, State.TCP, State.PLAIN, State.FAILED}
-_LOCAL = {Input.READY, Input.REFUSE, Input.ESTABLISHED, Input.BROKEN}
+_LOCAL = {Input.READY, Input.AGAIN, Input.REFUSE, Input.ESTABLISHED, Input.BROKEN}
 
 Table = dict[tuple[State, Input], State]
 
@@ -88,6 +93,9 @@ CLIENT_TABLE: Table = {
     (State.ACCEPTING, Input.READY): State.CONFIRMED,
     (State.ACCEPTING, Input.REFUSE): State.TCP,
     (State.ACCEPTING, Input.BROKEN): State.FAILED,
+    (State.ACCEPTING, Input.AGAIN): State.ASKED_AGAIN,
+    (State.ASKED_AGAIN, Input.ACCEPT): State.ACCEPTING,
+    (State.ASKED_AGAIN, Input.DECLINE): State.TCP,
     (State.CONFIRMED, Input.ESTABLISHED): State.RDMA,
     (State.CONFIRMED, Input.DECLINE): State.TCP,  # the server could not bring up its end
     (State.CONFIRMED, Input.BROKEN): State.FAILED,
@@ -99,6 +107,7 @@ SERVER_TABLE: Table = {
     (State.ANSWERING, Input.BROKEN): State.FAILED,
     (State.ACCEPTED, Input.CONFIRM): State.CONFIRMING,
     (State.ACCEPTED, Input.DECLINE): State.TCP,
+    (State.ACCEPTED, Input.PROPOSAL): State.ANSWERING,  # once, and only if it says that the link is unknown
     (State.CONFIRMING, Input.ESTABLISHED): State.RDMA,
     (State.CONFIRMING, Input.REFUSE): State.TCP,
     (State.CONFIRMING, Input.BROKEN): State.FAILED,
@@ -208,6 +217,8 @@ class _Handshake:
     def _on_message(self, message: Message, now: float) -> list[Event]:
         what = Input[type(message).__name__.upper()]
         before = self._step(what, now)
+        if before is State.ACCEPTED and isinstance(message, Proposal) and not self._may_ask_again(message):
+            self.state, self._deadline = State.FAILED, None
         if self.state is State.FAILED:
             return [Failed(Code.PROTOCOL_VIOLATION, f"{what.value} while {before.value}")]
         if isinstance(message, Decline):
@@ -221,6 +232,9 @@ class _Handshake:
         if isinstance(message, Claim):
             return [Claimed(message)]
         return [PlainPeer("it echoes what it receives")]
+
+    def _may_ask_again(self, proposal: Proposal) -> bool:
+        return False
 
     def _on_trouble(self, what: Input, detail: str, now: float) -> list[Event]:
         before = self._step(what, now)
@@ -237,15 +251,33 @@ class ClientHandshake(_Handshake):
     """The connecting end. Its first events come from :meth:`start`."""
 
     _table = CLIENT_TABLE
-    _waits = {State.PROPOSED: "negotiate", State.CONFIRMED: "link"}  # noqa: RUF012
+    _waits = {  # noqa: RUF012
+        State.PROPOSED: "negotiate",
+        State.ASKED_AGAIN: "negotiate",
+        State.CONFIRMED: "link",
+    }
 
     def __init__(self, proposal: Proposal, timeouts: Timeouts, now: float) -> None:
         super().__init__(State.PROPOSED, timeouts, now)
         self._proposal = proposal
+        #: Whether :meth:`again` is possible when an Accept names an unknown link.
+        self.may_ask_again = True
 
     def start(self) -> list[Event]:
         """Send the Proposal."""
         return [Send(self._proposal.encode())]
+
+    def again(self, proposal: Proposal, now: float) -> list[Event]:
+        """The Accept names a link that is not known here: ask for another one (``Proposal.unknown_qpn``).
+
+        :raises LocalProtocolError: that has been done already, or no Accept is there.
+        """
+        if not self.may_ask_again:
+            raise LocalProtocolError("a connection asks a second time, not a third")
+        data = proposal.encode()
+        self._step(Input.AGAIN, now)
+        self.may_ask_again = False
+        return [Send(data)]
 
     def ready(self, confirm: Confirm, now: float) -> list[Event]:
         """This end is up and agrees; the link is awaited next (:meth:`established`)."""
@@ -274,6 +306,8 @@ class ServerHandshake(_Handshake):
     def __init__(self, timeouts: Timeouts, now: float, *, speaks_first: bool = True) -> None:
         super().__init__(State.PEEKING, timeouts, now)
         self._head = bytearray()
+        self._offered_qpn = 0  # of the first Accept
+        self._asked_again = False
         if not speaks_first:
             self._deadline = None
 
@@ -307,4 +341,9 @@ class ServerHandshake(_Handshake):
         """This end can use RDMA, and how; the client's Confirm is awaited next."""
         data = accept.encode()
         self._step(Input.READY, now)
+        self._offered_qpn = 0 if accept.first_contact else accept.qpn
         return [Send(data)]
+
+    def _may_ask_again(self, proposal: Proposal) -> bool:
+        first, self._asked_again = not self._asked_again, True
+        return first and self._offered_qpn != 0 and proposal.unknown_qpn == self._offered_qpn

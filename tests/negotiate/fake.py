@@ -47,10 +47,10 @@ class Engine:
         self.offers: list[Offer] = []
         self.proposals = 0
 
-    async def propose(self, kind: int = 0) -> ClientOffer:
+    async def propose(self, kind: int = 0, *, unknown_qpn: int = 0) -> ClientOffer:
         await self.trouble.at("propose")
         self.proposals += 1
-        return self._made(ClientOffer(self, kind))
+        return self._made(ClientOffer(self, kind, unknown_qpn))
 
     #: No tickets: they need a link.
     open_to: tuple[str, ...] = ()
@@ -110,9 +110,10 @@ class Offer:
 
 
 class ClientOffer(Offer):
-    def __init__(self, engine: Engine, kind: int) -> None:
+    def __init__(self, engine: Engine, kind: int, unknown_qpn: int = 0) -> None:
         super().__init__(engine)
         self.proposal = Proposal(
+            unknown_qpn=unknown_qpn,
             engine_id=engine.engine_id,
             nonce=secrets.token_bytes(16),
             host_id=bytes(16),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections import deque
@@ -84,6 +85,61 @@ def test_a_claim_out_of_turn_is_a_violation(end: str) -> None:
         s.receive(PROPOSAL.encode(), 0.1)
         s.ready(ACCEPT, 0.2)
         assert isinstance(s.receive(CLAIM.encode(), 0.3)[0], Failed)
+
+
+AGAIN = clc.Proposal(engine_id=b"C" * 16, nonce=b"M" * 16, host_id=b"H" * 16, unknown_qpn=5)
+OLD = clc.Accept(**{**FIELDS, "first_contact": False, "engine_id": b"S" * 16, "proof": bytes(16)})
+
+
+def test_an_unknown_link_is_asked_about_once() -> None:
+    c, s = client(), server()
+    s.receive(PROPOSAL.encode(), 0.1)
+    (accept,) = s.ready(OLD, 0.2)
+    assert isinstance(accept, Send)
+    assert c.receive(accept.data, 0.3) == [Accepted(OLD)]
+    assert c.may_ask_again
+    (asked,) = c.again(AGAIN, 0.4)
+    assert isinstance(asked, Send)
+    assert not c.may_ask_again
+    assert c.next_deadline() == 0.4 + 6
+    assert s.receive(asked.data, 0.5) == [Proposed(AGAIN)]
+    (second,) = s.ready(ACCEPT, 0.6)
+    assert isinstance(second, Send)
+    assert c.receive(second.data, 0.7) == [Accepted(ACCEPT)]
+    with pytest.raises(LocalProtocolError, match="not a third"):
+        c.again(AGAIN, 0.8)
+    (confirm,) = c.ready(CONFIRM, 0.9)
+    assert isinstance(confirm, Send)
+    assert s.receive(confirm.data, 1.0) == [Confirmed(CONFIRM)]
+
+
+@pytest.mark.parametrize("what", ["twice", "another link", "no link", "of a new link"])
+def test_a_second_proposal_out_of_turn_is_a_violation(what: str) -> None:
+    s = server()
+    s.receive(PROPOSAL.encode(), 0.1)
+    s.ready(ACCEPT if what == "of a new link" else OLD, 0.2)
+    if what == "twice":
+        assert s.receive(AGAIN.encode(), 0.3) == [Proposed(AGAIN)]
+        s.ready(OLD, 0.4)
+    wrong = {"another link": 6, "no link": 0}.get(what, 5)
+    (failed,) = s.receive(dataclasses.replace(AGAIN, unknown_qpn=wrong).encode(), 0.5)
+    assert isinstance(failed, Failed)
+    assert failed.code == Code.PROTOCOL_VIOLATION
+    assert s.done
+
+
+def test_a_peer_that_has_answered_once_is_no_plain_one() -> None:
+    """What follows the second Proposal is no stream of a plain server, whatever it is."""
+    for trouble in ("garbage", "eof", "time"):
+        c = client()
+        c.start()
+        c.receive(OLD.encode(), 0.1)
+        c.again(AGAIN, 0.2)
+        if trouble == "garbage":
+            events = c.receive(b"HTTP/1.1 400 Bad Request", 0.3)
+        else:
+            events = c.eof(0.3) if trouble == "eof" else c.on_timer(6.3)
+        assert isinstance(events[0], Failed)
 
 
 def test_good_way() -> None:
