@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,24 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 # it, too: the tests of Ctrl-C then waited for programs that could not hear it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("aiordma")
+    group.addoption("--device", default="soft", help="the RDMA device of the tests [soft]")
+    group.addoption(
+        "--slower", type=float, default=1.0, help="how many times longer the tests' deadlines are [1]"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module, and with it :mod:`tests.world`, is imported."""
+    slower = config.getoption("slower")
+    os.environ["AIORDMA_TEST_DEVICE"] = config.getoption("device")
+    os.environ["AIORDMA_TEST_SLOWER"] = str(slower)
+    if config.option.timeout is None:
+        config.option.timeout = float(config.getini("timeout")) * slower
 
 
 @pytest.fixture(params=list(LOOPS))

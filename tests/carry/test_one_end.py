@@ -17,6 +17,7 @@ from aiordma.proto.frames import data_header, end_frame
 from tests.adversity.health import until
 from tests.engine.conftest import connect
 from tests.stream.pairs import tcp_sockets
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,7 +78,7 @@ class Scene:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    async for each in made(Config(device="soft", ring_bytes=RING)):
+    async for each in made(Config(device=DEVICE, ring_bytes=RING)):
         yield each
 
 
@@ -330,7 +331,7 @@ async def test_abort_afterwards(scene: Scene) -> None:
 
 
 async def test_silence() -> None:
-    async for scene in made(Config(device="soft", ring_bytes=RING, carry_timeout_ms=20)):
+    async for scene in made(Config(device=DEVICE, ring_bytes=RING, carry_timeout_ms=20)):
         scene.break_link()
         await scene.left()
         error = await scene.broken()
@@ -339,7 +340,7 @@ async def test_silence() -> None:
 
 
 async def test_switched_off_here() -> None:
-    async for scene in made(Config(device="soft", ring_bytes=RING, carry_timeout_ms=0)):
+    async for scene in made(Config(device=DEVICE, ring_bytes=RING, carry_timeout_ms=0)):
         scene.answer()
         message = decode(await scene.said())
         assert message == Refuse(scene.peer.token, Code.CARRY_OFF)
@@ -347,7 +348,7 @@ async def test_switched_off_here() -> None:
 
 
 async def test_switched_off_at_this_end_when_its_link_breaks() -> None:
-    async for scene in made(Config(device="soft", ring_bytes=RING, carry_timeout_ms=0)):
+    async for scene in made(Config(device=DEVICE, ring_bytes=RING, carry_timeout_ms=0)):
         scene.break_link()
         assert str(await scene.broken()).endswith("broken by the test")
         assert not scene.pipe.leave(Code.SWITCHED)

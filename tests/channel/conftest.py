@@ -13,6 +13,7 @@ import pytest
 from aiordma import engine as engines
 from aiordma.config import Config
 from aiordma.proto import clc
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def _open(**settings: object) -> AsyncIterator[Engine]:
-    engine = await engines.current(Config(device="soft", **settings))  # type: ignore[arg-type]
+    engine = await engines.current(Config(device=DEVICE, **settings))  # type: ignore[arg-type]
     try:
         yield engine
     finally:

@@ -15,6 +15,7 @@ from aiordma.config import Config
 from aiordma.connect import connect as connect_stream
 from aiordma.errors import Code, NegotiationError
 from aiordma.listener import listen as listen_stream
+from tests.world import DEVICE
 
 from .conftest import End
 
@@ -79,7 +80,7 @@ async def check_echo(a: channel.ConnectedChannel, b: channel.ConnectedChannel) -
 
 @pytest.mark.parametrize("tls", [False, True])
 async def test_rdma(tls: bool) -> None:
-    config = Config(device="soft")
+    config = Config(device=DEVICE)
     a, b = await pair(config, config, contexts() if tls else None, rdma_outside_tls=tls)
     assert (a.path, b.path, a.fallback_reason) == ("rdma", "rdma", None)
     await check_echo(a, b)
@@ -87,7 +88,7 @@ async def test_rdma(tls: bool) -> None:
 
 @pytest.mark.parametrize(
     ("server_device", "client_device", "code"),
-    [("none", "soft", Code.DISABLED), ("soft", "none", Code.DISABLED)],
+    [("none", DEVICE, Code.DISABLED), (DEVICE, "none", Code.DISABLED)],
 )
 async def test_fallback(server_device: str, client_device: str, code: Code) -> None:
     a, b = await pair(Config(device=server_device), Config(device=client_device))
@@ -98,23 +99,23 @@ async def test_fallback(server_device: str, client_device: str, code: Code) -> N
 
 
 async def test_payload_goes_through_tls() -> None:
-    config = Config(device="soft")
+    config = Config(device=DEVICE)
     a, b = await pair(config, config, contexts())
     assert (a.path, b.path) == ("tcp", "tcp")
     assert a.tls is not None
     await check_echo(a, b)
 
 
-@pytest.mark.parametrize("device", ["soft", "none"])
+@pytest.mark.parametrize("device", [DEVICE, "none"])
 async def test_a_stream_listener_is_no_peer(device: str) -> None:
     config = Config(device=device, negotiate_timeout_ms=200)
     async with await listen_stream(LOCAL, config=config) as listener:
         with pytest.raises(NegotiationError) as caught:
             await channel.connect(LOCAL, listener.port, config=config)
-        assert caught.value.code == (Code.WRONG_KIND if device == "soft" else Code.PLAIN_TCP_PEER)
+        assert caught.value.code == (Code.WRONG_KIND if device == DEVICE else Code.PLAIN_TCP_PEER)
 
 
-@pytest.mark.parametrize("device", ["soft", "none"])
+@pytest.mark.parametrize("device", [DEVICE, "none"])
 async def test_strangers_are_turned_away_by_a_channel_listener(device: str) -> None:
     config = Config(device=device)
     async with await channel.listen(LOCAL, config=config) as listener:
@@ -124,7 +125,7 @@ async def test_strangers_are_turned_away_by_a_channel_listener(device: str) -> N
                 while (await stranger.receive())[:7] == b"aiordma":
                     pass
                 pytest.fail("the stranger was served")
-        if device == "soft":
+        if device == DEVICE:
             with pytest.raises(NegotiationError) as caught:
                 await connect_stream(LOCAL, listener.port, config=config)
             assert caught.value.code == Code.WRONG_KIND
@@ -132,4 +133,4 @@ async def test_strangers_are_turned_away_by_a_channel_listener(device: str) -> N
                 await negotiate.client(LOCAL, listener.port, config=config, kind=1)
         a = await channel.connect(LOCAL, listener.port, config=config)
         await check_echo(a, await listener.accept())
-        assert listener.statistics().failed == (3 if device == "soft" else 1)
+        assert listener.statistics().failed == (3 if device == DEVICE else 1)

@@ -16,6 +16,7 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from tests.world import DEVICE
 
 from .recorder import Recorder, settle
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=[0, None, 50], ids=["events", "adaptive", "spin"])
 def config(request: pytest.FixtureRequest) -> Config:
-    return Config(device="soft", mode="rdma", ring_bytes=32768, busy_poll_us=request.param)
+    return Config(device=DEVICE, mode="rdma", ring_bytes=32768, busy_poll_us=request.param)
 
 
 def address(server: Any) -> tuple[str, int]:
@@ -167,9 +168,10 @@ _CHILD = """
 import asyncio, os, sys
 import aiordma
 from aiordma.config import Config
+from tests.world import DEVICE
 
 async def main():
-    config = Config(device="soft", mode="rdma")
+    config = Config(device=DEVICE, mode="rdma")
     reader, writer = await aiordma.open_connection("127.0.0.1", int(sys.argv[1]), config=config)
     writer.write(b"hello")
     while True:

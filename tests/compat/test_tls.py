@@ -14,11 +14,12 @@ from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from tests.integration.roles import LOCAL
 from tests.stream.pairs import tls_contexts
+from tests.world import DEVICE
 
 from .recorder import Recorder
 
 pytestmark = pytest.mark.anyio
-SOFT = Config(device="soft", server_first_wait_ms=2000)
+SOFT = Config(device=DEVICE, server_first_wait_ms=2000)
 BIG = bytes(range(256)) * 8000
 
 # What client and server allow -> the path, and the reason at each end (None: RDMA).

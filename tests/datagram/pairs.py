@@ -12,6 +12,7 @@ from aiordma.datagram import DatagramConnection, connect_datagram, listen_datagr
 from aiordma.records import StreamDatagrams
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 from tests.stream.pairs import ONE, OTHER, tls_contexts
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -82,7 +83,7 @@ async def tcp_pair() -> Pair:
 
 async def rdma_pair() -> Pair:
     """On the software device, with the smallest rings, so that records wrap all the time."""
-    return await negotiated_pair(config=Config(device="soft", ring_bytes=16384), mode="rdma")
+    return await negotiated_pair(config=Config(device=DEVICE, ring_bytes=16384), mode="rdma")
 
 
 async def tls_pair() -> Pair:

@@ -14,6 +14,7 @@ from aiordma import engine as engines
 from aiordma.config import Config
 from tests.adversity.health import nothing_left, until
 from tests.carry.breaking import WAYS, take_off
+from tests.world import DEVICE
 
 from .pairs import negotiated_pair
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-TINY = Config(device="soft", ring_bytes=16384)
+TINY = Config(device=DEVICE, ring_bytes=16384)
 
 
 #: Messages of an exchange each way. What is missing behind the 250th is several times what the ring takes.

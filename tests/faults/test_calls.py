@@ -14,11 +14,12 @@ from aiordma import faults, rpc
 from aiordma.config import Config
 from aiordma.errors import AioRdmaError
 from tests.conftest import LOOPS
+from tests.world import DEVICE
 
 from .kit import PATIENCE
 
 CONFIG = Config(
-    device="soft",
+    device=DEVICE,
     ring_bytes=16384,
     keepalive_ms=50,
     keepalive_timeout_ms=100,

@@ -19,6 +19,7 @@ from aiordma.errors import AioRdmaError
 from aiordma.listener import listen
 from tests.conftest import LOOPS
 from tests.integration.processes import process
+from tests.world import DEVICE
 
 from .kit import PATIENCE, Outcome, exchange, read, write_quietly
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tests.integration.program import Control
 
 SETTINGS = {
-    "device": "soft",
+    "device": DEVICE,
     "ring_bytes": 16384,
     "keepalive_ms": 50,
     "keepalive_timeout_ms": 100,

@@ -17,6 +17,7 @@ from aiordma.errors import AioRdmaError, CompletionError, LinkError, RemoteProto
 from aiordma.listener import listen
 from tests.adversity.health import nothing_left
 from tests.stream.pairs import negotiated_pair
+from tests.world import DEVICE
 
 from .kit import PATIENCE, Outcome, exchange
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 # What breaks a link shall break its streams here, to see what they are told (tests/carry has the other).
 CONFIG = Config(
-    device="soft",
+    device=DEVICE,
     ring_bytes=16384,
     keepalive_ms=100,
     keepalive_timeout_ms=200,

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from tests.world import SLOWER
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path(__file__).parents[2]
 #: Longer than anything takes that works, also on a machine with much else to do.
-PATIENCE = float(os.environ.get("AIORDMA_TEST_PATIENCE", "30"))
+PATIENCE = float(os.environ.get("AIORDMA_TEST_PATIENCE", "30")) * SLOWER
 
 
 class Process:

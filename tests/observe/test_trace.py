@@ -16,6 +16,7 @@ from aiordma.config import Config
 from aiordma.observe import trace
 from aiordma.testing.rpc import rpc_pair
 from tests.stream.pairs import negotiated_pair
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +178,7 @@ async def test_slow_handlers_are_logged_a_few_at_a_time(caplog: pytest.LogCaptur
 
 
 async def test_what_holds_up_an_engine_is_logged_as_a_slow_poll(caplog: pytest.LogCaptureFixture) -> None:
-    config = Config(device="soft", ring_bytes=16384, slow_poll_us=2000)
+    config = Config(device=DEVICE, ring_bytes=16384, slow_poll_us=2000)
     engine = await engines.current(config)
     one, other = await negotiated_pair(config=config, mode="rdma")
     try:

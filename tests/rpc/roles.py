@@ -8,6 +8,7 @@ import anyio
 
 from aiordma import rpc
 from aiordma.config import Config
+from tests.world import DEVICE
 
 from .services import service
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from aiordma.config import Mode
     from tests.integration.program import Control
 
-CONFIG = Config(device="soft")
+CONFIG = Config(device=DEVICE)
 LOCAL = "127.0.0.1"
 
 

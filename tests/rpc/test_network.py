@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
 from aiordma.config import Config
+from tests.world import DEVICE
 
 from .services import Seen, service
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("path", ["rdma", "tcp"])]
 
-CONFIG = Config(device="soft")
+CONFIG = Config(device=DEVICE)
 
 
 @asynccontextmanager

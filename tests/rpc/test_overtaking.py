@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
 from aiordma.config import Config
+from tests.world import DEVICE
 
 from .services import service
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-CONFIG = Config(device="soft")
+CONFIG = Config(device=DEVICE)
 LARGE = 1000
 SIZE = 128 * 1024
 

@@ -18,6 +18,7 @@ from aiordma.listener import listen
 from aiordma.stream import RdmaStream
 from aiordma.tcp import TcpPipe
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,7 +93,7 @@ async def negotiated_pair(**options: Any) -> Pair:
 
 async def rdma_pair() -> Pair:
     """The real thing, on the software device, with the smallest rings."""
-    return await negotiated_pair(config=Config(device="soft", ring_bytes=16384), mode="rdma")
+    return await negotiated_pair(config=Config(device=DEVICE, ring_bytes=16384), mode="rdma")
 
 
 async def carried_pair() -> Pair:

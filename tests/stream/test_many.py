@@ -9,12 +9,13 @@ from aiordma.config import Config
 from aiordma.connect import connect
 from aiordma.listener import listen
 from aiordma.stream import RdmaStream
+from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_thousand_rdma_streams_at_once() -> None:
-    config = Config(device="soft", ring_bytes=16384)
+    config = Config(device=DEVICE, ring_bytes=16384)
     message = bytes(range(256)) * 100  # more than a ring
     paths: set[str] = set()
     everyone = anyio.Event()

@@ -11,6 +11,7 @@ from aiordma.config import Config
 from aiordma.tickets import Holder, Issuer
 from tests.adversity.health import nothing_left, until
 from tests.integration.roles import LOCAL
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,7 +49,7 @@ class Known:
 
 async def get_known(port: int) -> Known:
     """Connect as often as it takes to get tickets."""
-    engine = await engines.current(Config(device="soft"))
+    engine = await engines.current(Config(device=DEVICE))
     known = Known(engine, port)
     for _ in range(2):
         async with await known.connect() as stream:
@@ -61,7 +62,7 @@ async def get_known(port: int) -> Known:
 @asynccontextmanager
 async def known_peer(port: int) -> AsyncIterator[Known]:
     """Around connections that all end inside."""
-    await engines.current(Config(device="soft"))
+    await engines.current(Config(device=DEVICE))
     async with nothing_left():
         known = await get_known(port)
         await known.has_ticket()

@@ -16,6 +16,7 @@ from tests.conftest import LOOPS
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL
 from tests.negotiate.serving import serving
+from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from tests.integration.program import Control
@@ -43,7 +44,7 @@ async def test_nothing_is_lost(loop: str, count: int, caplog: pytest.LogCaptureF
         async with stream:
             got.append(b"".join([part async for part in stream]))
 
-    config = Config(device="soft")
+    config = Config(device=DEVICE)
     async with serving(collect, config=config) as listener:
         with process(
             "tests.tickets.test_leaving:send_and_leave", loop=loop, port=listener.port, count=count

@@ -16,6 +16,7 @@ from tests.adversity.health import check_echo, check_end, descriptors, nothing_l
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL, echo
 from tests.negotiate.serving import serving
+from tests.world import DEVICE
 
 from .known import forbid_asking, get_known, known_peer
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import asyncio
 
 pytestmark = pytest.mark.anyio
-SOFT = Config(device="soft")
+SOFT = Config(device=DEVICE)
 ECHO = "tests.integration.roles:echo_server"
 
 
@@ -97,7 +98,7 @@ async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_with_a_window_of_one_message() -> None:
     """Tickets wait in turn when there is no credit for them, and break nothing."""
-    engine = await engines.current(Config(device="soft", window=1))
+    engine = await engines.current(Config(device=DEVICE, window=1))
     async with nothing_left(), serving(echo, config=engine.config) as listener:
         known = await get_known(listener.port)
 
@@ -239,7 +240,7 @@ async def test_asyncio_servers_that_share_their_port_give_no_tickets(monkeypatch
 @pytest.mark.parametrize("which", ["client", "server"])
 async def test_switched_off(which: str) -> None:
     """A setting of either end is enough."""
-    engine = await engines.current(Config(device="soft", tickets=0 if which == "client" else 8))
+    engine = await engines.current(Config(device=DEVICE, tickets=0 if which == "client" else 8))
     settings = {"tickets": 0} if which == "server" else {}
     async with nothing_left():
         with process(ECHO, **settings) as server:

@@ -21,6 +21,7 @@ from tests.adversity.health import check_echo, check_end, nothing_left, until
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL, echo
 from tests.negotiate.serving import serving
+from tests.world import DEVICE
 
 from .known import Known, forbid_asking, known_peer
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 pytestmark = pytest.mark.anyio
-SOFT = Config(device="soft")
+SOFT = Config(device=DEVICE)
 ECHO = "tests.integration.roles:echo_server"
 
 
@@ -268,7 +269,7 @@ async def test_an_idle_link_is_closed_with_its_tickets() -> None:
 
 async def test_no_tickets_when_memory_is_short() -> None:
     """Half of the limit stays for connections."""
-    config = Config(device="soft", memory_limit_bytes=4 << 20, slab_bytes=1 << 20)
+    config = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20)
     engine = await engines.current(config)
     async with nothing_left(), serving(echo, config=config) as listener:
         known = Known(engine, listener.port)

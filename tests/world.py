@@ -1,0 +1,36 @@
+"""Where the tests run: on which device, and how much slower than a machine of its own the place is.
+
+pytest's options ``--device`` and ``--slower`` say it, and processes that tests start learn it, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+import anyio
+
+#: The device of every test that needs RDMA and does not care whose.
+DEVICE = os.environ.get("AIORDMA_TEST_DEVICE", "soft")
+#: The deadlines of the tests, which end what hangs, are this many times longer. The library's are not.
+SLOWER = float(os.environ.get("AIORDMA_TEST_SLOWER", "1"))
+
+
+def _stretch() -> None:
+    """Let ``anyio.fail_after`` give tests, and nobody else, more time."""
+    original = anyio.fail_after
+
+    @functools.wraps(original)
+    def fail_after(delay: float | None, *args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1).f_globals["__name__"]
+        if delay is not None and caller.partition(".")[0] == "tests":
+            delay *= SLOWER
+        return original(delay, *args, **kwargs)
+
+    anyio.fail_after = fail_after
+
+
+if SLOWER != 1:
+    _stretch()
