@@ -8,6 +8,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build pkg-config libibverbs-dev \
        librdmacm-dev ibverbs-providers ibverbs-utils perftest redis-server redis-tools iproute2 procps
 APT_LINT := clang-format clang-tidy
+APT_FUZZ := clang libclang-rt-14-dev
 
 # What the compiled parts are made of. Other Python files are used in place and need no rebuild.
 COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
@@ -18,7 +19,7 @@ TIDY_FILES := $(wildcard aiordma/_softdev/*.c)
 STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test softdev-test lint lint-python lint-types lint-stubs lint-c format docs bench demo clean
+.PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -40,6 +41,10 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 
 .venv/.apt-lint: .venv/.apt
 	@.ci/apt $(APT_LINT)
+	@touch $@
+
+.venv/.apt-fuzz: .venv/.apt
+	@.ci/apt $(APT_FUZZ)
 	@touch $@
 
 .venv/.deps: .venv/.apt requirements-dev.txt
@@ -75,6 +80,17 @@ softdev-test: .venv/.apt ## the software device's C tests, plain and with the sa
 	  cmake -S aiordma/_softdev -B $$dir -G Ninja --log-level=WARNING -DAIORDMA_SANITIZE=$${kind#plain} >/dev/null; \
 	  cmake --build $$dir -- --quiet; \
 	  ctest --test-dir $$dir --output-on-failure --no-tests=error -j 2; done
+
+# From the committed corpus, which `make softdev-test` replays, too. What is found lies in build/fuzz.
+FUZZ_SECONDS ?= 30
+fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
+	@cmake -S aiordma/_softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
+	  -DAIORDMA_FUZZ=ON -DAIORDMA_SANITIZE=address,undefined >/dev/null
+	@cmake --build build/fuzz --target fuzzers -- --quiet
+	@set -e; cd build/fuzz; for what in packet receiver; do echo "== fuzz_wire_$$what: $(FUZZ_SECONDS) s"; \
+	  mkdir -p corpus/$$what; \
+	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=20 -print_final_stats=1 -verbosity=0 \
+	    corpus/$$what ../../aiordma/_softdev/tests/corpus/$$what; done
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"
