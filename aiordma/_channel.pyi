@@ -1,40 +1,24 @@
 import socket
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from typing_extensions import Buffer, disjoint_base
 
-from ._cq import Starving
-from ._qp import Connection, QueuePair
-from .channel import Message
+from ._inbox import ReceivingConnection
+from ._qp import QueuePair
 from .messagememory import MessageMemory
 from .proto.message import ChannelStatistics
 
 @disjoint_base
-class ReceivedBlock: ...
-
-@disjoint_base
-class Pull: ...
-
-@disjoint_base
-class Puller(Starving):
-    def __new__(cls, qp: QueuePair) -> Self: ...
-
-@disjoint_base
-class MessageChannel(Connection):
+class MessageChannel(ReceivingConnection):
     path: ClassVar[str]
-    max_message_bytes: int
     error: BaseException | None
     on_finished: Callable[[MessageChannel], None] | None
-    on_message: Callable[[Message], None] | None
     on_writable: Callable[[], None] | None
     on_closed: Callable[[BaseException | None], None] | None
     messages_sent: int
-    messages_received: int
     bytes_sent: int
-    bytes_received: int
     large_sent: int
-    large_received: int
     times_blocked: int
     credits_sent: int
     def __init__(

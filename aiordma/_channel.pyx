@@ -1,10 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Whole messages on a link (X-RDMA): the contract of ``channel.Channel`` over RDMA.
 
-Short messages are one SEND each on the link's window. A longer one stays in registered memory of the sender, which
-announces it with its head; the receiver pulls it with RDMA READs of one fragment each, when it has room, and what it
-then says about it frees the sender's memory. Messages are handed over in the order in which they were sent, so a short
-one waits for a longer one before it on the same channel; other channels of the link do not wait.
+Short messages are one SEND each on the link's window. A longer one stays with its sender, which announces it with its
+head; the receiver pulls it when it has room (``_large.pyx``). Messages are handed over in the order in which they were
+sent, so a short one waits for a longer one before it on the same channel; other channels of the link do not wait.
 
 Credit. The link's window is given back when a message has been dispatched. What the user of a channel has not been given
 yet is bounded by the channel's own credit (``proto/message.py``): each end tells the running total of what it has handed
@@ -14,25 +13,25 @@ message, after a quarter of the budget, or when the sender has said that it wait
 The end. CLOSE says: I send no more messages, and I READ no more; so what was announced to that end can be freed. An end
 that gets it answers with its own when it has handed over everything before it. Both have been said and delivered, or the
 link has failed: then the channel is finished, and its TCP connection may go.
-
-Header of all messages (12 bytes, big-endian): type, flags, 2 bytes of zero, token of the receiver, running total of the
-sender's messages handed over. ANNOUNCE: address (8), rkey (4), length (4), then the head.
 """
 import logging
-from collections import deque
 
-cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from anyio import BrokenResourceError, ClosedResourceError
 
-from ._cq cimport CompletionQueue, Starving, clock_ns
-from ._qp cimport SQ_RESERVE, Connection, QueuePair
-from ._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
-from .proto.message cimport ReceiveBudget, SendBudget
+from ._channel_format cimport (
+    ANNOUNCE, ANNOUNCE_BYTES, CLOSE, CREDIT, FLAG_ABORT, FLAG_WAITING, HEADER_BYTES, HEAD_MOST, MESSAGE, get32, put32,
+)
+from ._cq cimport CompletionQueue, clock_ns
+from ._inbox cimport ReceivingConnection
+from ._large cimport Announced
+from ._qp cimport QueuePair
+from ._verbs cimport aio_chain
+from .proto.message cimport SendBudget
 
 from .errors import LinkError, RemoteProtocolError
 from .proto import message as rules
@@ -41,18 +40,7 @@ from .proto.message import ChannelStatistics, check_size
 logger = logging.getLogger("aiordma.channel")
 
 cdef enum:
-    MESSAGE = 0xC1
-    ANNOUNCE = 0xC2
-    CREDIT = 0xC3
-    CLOSE = 0xC4
-    FLAG_WAITING = 1        # of CREDIT: the sender waits for credit itself
-    FLAG_ABORT = 1          # of CLOSE
-    HEADER_BYTES = 12
-    ANNOUNCE_BYTES = 28
-    HEAD_MOST = 512
     TURN = 16               # messages that one channel sends before others in line have their turn
-    LONG_COPY_BYTES = 16384 # copied without the GIL
-    ALIGN = 64
     WANT_NOTHING = 0
     WANT_LINK = 1
     WANT_CREDIT = 2
@@ -61,77 +49,7 @@ cdef enum:
 assert HEAD_MOST == rules.MAX_HEAD_BYTES
 
 
-cdef inline void put32(unsigned char *to, uint32_t value) noexcept:
-    to[0], to[1], to[2], to[3] = value >> 24, (value >> 16) & 0xff, (value >> 8) & 0xff, value & 0xff
-
-
-cdef inline uint32_t get32(const unsigned char *at) noexcept:
-    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
-
-
-@cython.no_gc
-cdef class ReceivedBlock:
-    """A large message in the block it was pulled into, lent to whoever has a view of it."""
-    cdef object block, memory
-    cdef unsigned char *start
-    cdef Py_ssize_t length
-
-    def __getbuffer__(self, Py_buffer *buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.start, self.length, 1, flags)
-
-    def __dealloc__(self):
-        self.memory.give_sink(self.block)
-
-
-cdef class Puller(Starving):
-    def __cinit__(self, QueuePair qp):
-        self.qp = qp
-        self.turns = deque()
-        self.ready = []
-
-    cdef int add(self, MessageChannel channel) except -1:
-        if not channel.in_turns:
-            channel.in_turns = True
-            self.turns.append(channel)
-        return 0
-
-    cdef int on_room(self) except -1:
-        """READs or sends have completed, here or elsewhere."""
-        cdef list ready
-        cdef MessageChannel channel
-        if self.ready:
-            ready, self.ready = self.ready, []
-            for channel in ready:
-                channel.noted = False
-                channel.after_reads()
-        return self.pump()
-
-    cdef int pump(self) except -1:
-        """Post what the limits allow: READs of the QP, its send queue, and what the engine has under way."""
-        cdef MessageChannel channel
-        cdef int more
-        cdef QueuePair qp = self.qp
-        while self.turns and self.reads < qp.max_reads and not qp.failed:
-            if not qp.cq.may_post_fragment() or qp.sq_free() <= SQ_RESERVE + 1:
-                qp.cq.starve(self)
-                return 0
-            channel = self.turns.popleft()
-            channel.in_turns = False
-            if not channel.wants_to_pull():
-                continue
-            more = channel.post_read()
-            if more > 0:
-                self.add(channel)
-            elif more < 0:
-                channel.memory.wait(channel)
-            if self.turns and qp.cq.starved:
-                # Others of this engine wait for the same limit: one each.
-                qp.cq.starve(self)
-                return 0
-        return 0
-
-
-cdef class MessageChannel(Connection):
+cdef class MessageChannel(ReceivingConnection):
     """One channel on a link. Non-blocking; single-threaded, in the thread of the engine's loop.
 
     :param qp: the link it runs on, prepared for long messages.
@@ -145,15 +63,10 @@ cdef class MessageChannel(Connection):
 
     def __init__(self, QueuePair qp, *, object memory, uint32_t max_message_bytes, uint32_t receive_bytes,
                  uint32_t fragment=65536, object own=None):
-        self.memory = memory
-        self.max_message_bytes = max_message_bytes
-        self.inc = ReceiveBudget(receive_bytes)
-        self.fragment = fragment
+        self.prepare(qp, memory, fragment)
+        self.begin(max_message_bytes, receive_bytes)
         self._own = own
-        self.announced, self.inbox, self.pulls, self.pulling = deque(), deque(), deque(), deque()
-        if qp.puller is None:
-            qp.puller = Puller(qp)
-        self.puller = <Puller>qp.puller
+        self.announced = Announced(memory)
         qp.register(self)
 
     def connect(self, *, uint32_t peer_token, uint32_t budget, uint32_t message_bytes) -> None:
@@ -193,22 +106,6 @@ cdef class MessageChannel(Connection):
     def peer_gone(self) -> bool:
         """The peer has said that it sends no more."""
         return self.peer_ended
-
-    @property
-    def on_message(self):
-        return self._on_message
-
-    @on_message.setter
-    def on_message(self, callback) -> None:
-        self._on_message = callback
-        if callback is not None and self.inbox:
-            self.qp.cq.call_soon(self._deliver_soon)
-
-    def _deliver_soon(self) -> None:
-        self.deliver()
-        if self.pulls and not self.qp.failed:
-            self.puller.add(self)
-            self.puller.pump()
 
     @property
     def on_writable(self):
@@ -291,28 +188,20 @@ cdef class MessageChannel(Connection):
                        uint32_t body_bytes) except -1:
         cdef QueuePair qp = self.qp
         cdef unsigned char *room = qp.long_room()
-        cdef unsigned char *to
         cdef uint64_t address
         if room == NULL:
             return self.blocked(WANT_LINK)
-        block = self.memory.take_source(body_bytes)
+        block = self.announced.place(body, body_bytes)
         if block is None:
-            self.memory.check(body_bytes)
             return self.blocked(WANT_MEMORY)
         address = block.address
-        to = <unsigned char *><uintptr_t>address
-        if body_bytes < LONG_COPY_BYTES:
-            memcpy(to, body, body_bytes)
-        else:
-            with nogil:
-                memcpy(to, body, body_bytes)
         self.write_header(room, ANNOUNCE, 0)
         put32(room + HEADER_BYTES, <uint32_t>(address >> 32))
         put32(room + HEADER_BYTES + 4, <uint32_t>address)
         put32(room + HEADER_BYTES + 8, block.rkey)
         put32(room + HEADER_BYTES + 12, body_bytes)
         memcpy(room + ANNOUNCE_BYTES, head, head_bytes)
-        self.announced.append((self.out.send(head_bytes + body_bytes), block))
+        self.announced.add(block, self.out.send(head_bytes + body_bytes))
         self.large_sent += 1
         qp.send_long(room, ANNOUNCE_BYTES + head_bytes)
         return 1
@@ -354,7 +243,7 @@ cdef class MessageChannel(Connection):
             try:
                 self._on_writable()
             except Exception as error:
-                self._fail_by_user(error)
+                self.fail_by_user(error)
         return 0
 
     cdef int flush(self) except -1:
@@ -404,8 +293,8 @@ cdef class MessageChannel(Connection):
                 return self.violation("credit for messages that were never sent")
             if self.out.told != told:
                 self.asked = False
-                if self.announced:
-                    self.release_announced()
+                if self.announced.blocks:
+                    self.announced.release(self.out.told)
         if message[0] == MESSAGE:
             self.receive_small(message, length)
         elif message[0] == ANNOUNCE:
@@ -424,192 +313,30 @@ cdef class MessageChannel(Connection):
             self.writable()
         return 0
 
-    cdef int receive_small(self, const unsigned char *message, uint32_t length) except -1:
-        cdef uint32_t size = length - HEADER_BYTES
-        cdef bytes data
-        if self.closed or self.distrusted:
-            return 0
-        if self.peer_ended:
-            return self.violation("a message after its close")
-        if size > self.max_message_bytes or not self.inc.receive(size):
-            return self.violation(f"a message of {size} bytes, more than it may send")
-        data = PyBytes_FromStringAndSize(<char *>message + HEADER_BYTES, size)
-        if self._on_message is None or self.inbox:
-            self.inbox.append(data)
-            return 0
-        return self.hand_over(data, size, False)
-
-    cdef int receive_announcement(self, const unsigned char *message, uint32_t length) except -1:
-        cdef Pull pull
-        cdef uint32_t head_bytes = length - ANNOUNCE_BYTES
-        if self.closed or self.distrusted:
-            return 0
-        if self.peer_ended:
-            return self.violation("an announcement after its close")
-        if length < ANNOUNCE_BYTES or head_bytes > HEAD_MOST:
-            return self.violation(f"an announcement of {length} bytes")
-        pull = Pull.__new__(Pull)
-        pull.remote_addr = (<uint64_t>get32(message + HEADER_BYTES) << 32) | get32(message + HEADER_BYTES + 4)
-        pull.rkey = get32(message + HEADER_BYTES + 8)
-        pull.remote_bytes = get32(message + HEADER_BYTES + 12)
-        if pull.remote_bytes == 0 or pull.remote_addr + pull.remote_bytes < pull.remote_addr:
-            return self.violation(f"{pull.remote_bytes} bytes announced at 0x{pull.remote_addr:x}")
-        if (<uint64_t>head_bytes + pull.remote_bytes > self.max_message_bytes
-                or not self.inc.receive(head_bytes + pull.remote_bytes)):
-            return self.violation(f"a message of {head_bytes + pull.remote_bytes} bytes, more than it may send")
-        if self.qp.max_reads == 0:
-            return self.violation("a message to be pulled, and the devices agreed on no READs")
-        try:
-            self.memory.check(head_bytes + pull.remote_bytes)
-        except MemoryError as error:
-            self.distrusted = True
-            return self.end(error)
-        pull.channel = self
-        pull.head = message[ANNOUNCE_BYTES:length]
-        self.inbox.append(pull)
-        self.pulls.append(pull)
-        self.puller.add(self)
-        return self.puller.pump()
-
-    cdef int hand_over(self, object message, uint32_t size, bint large) except -1:
-        cdef bint due = self.inc.take(size)
-        if due or large or self.peer_wants:
-            self.tell = True
-            self.qp.enqueue(self)
-        self.messages_received += 1
-        self.bytes_received += size
-        self.large_received += large
-        self.qp.cq.wakes += 1
-        try:
-            self._on_message(message)
-        except Exception as error:
-            self._fail_by_user(error)
-        return 0
-
-    def _fail_by_user(self, error) -> None:
-        logger.exception("a callback of a channel failed: the channel is broken")
+    cdef int fail_by_user(self, object error) except -1:
+        """A callback raised this."""
+        logger.error("a callback of a channel failed: the channel is broken", exc_info=error)
         if not self.closed:
             self.break_with(error)
-
-    cdef int deliver(self) except -1:
-        """Hand over what can be, from the front."""
-        cdef Pull pull
-        cdef object message
-        if self.delivering:
-            return 0
-        self.delivering = True
-        try:
-            while self.inbox and self._on_message is not None:
-                message = self.inbox[0]
-                if isinstance(message, Pull):
-                    pull = <Pull>message
-                    if not pull.complete():
-                        break
-                    self.inbox.popleft()
-                    size = PyBytes_GET_SIZE(pull.head) + pull.remote_bytes
-                    self.hand_over(self.take_up(pull), size, True)
-                else:
-                    self.inbox.popleft()
-                    self.hand_over(message, <uint32_t>PyBytes_GET_SIZE(message), False)
-        finally:
-            self.delivering = False
-        if self.peer_ended and not self.inbox:
-            self.end(None)
         return 0
 
-    # ---- pulling
-
-    cdef bint wants_to_pull(self):
-        """Nothing is begun while nobody takes messages: it would keep memory that others need."""
-        return bool(self.pulls) and (self._on_message is not None or (<Pull>self.pulls[0]).block is not None)
-
-    cdef int post_read(self) except -2:
-        """Post one READ. 1: there are more to post; 0: not now; -1: no memory."""
-        cdef Pull pull = self.pulls[0]
-        cdef QueuePair qp = self.qp
-        cdef aio_chain chain
-        cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head), n, pad
-        if pull.block is None:
-            # The body, which is long, begins at a multiple of 64.
-            pad = -head_bytes & (ALIGN - 1)
-            block = self.memory.take_sink(pad + head_bytes + pull.remote_bytes)
-            if block is None:
-                return -1
-            pull.block = block
-            pull.start = <unsigned char *><uintptr_t><uint64_t>block.address + pad
-            memcpy(pull.start, PyBytes_AS_STRING(pull.head), head_bytes)
-            self.pulling.append(pull)
-        n = pull.remote_bytes - pull.posted
-        if n > self.fragment:
-            n = self.fragment
-        chain.length = 0
-        aio_chain_read(&chain, qp._send_id(&chain), <uint64_t><uintptr_t>pull.start + head_bytes + pull.posted, n,
-                       pull.block.lkey, IBV_SEND_SIGNALED, pull.remote_addr + pull.posted, pull.rkey)
-        pull.posted += n
-        pull.under_way += 1
-        self.reads += 1
-        self.puller.reads += 1
-        if pull.posted == pull.remote_bytes:
-            self.pulls.popleft()
-        qp.post_fragment(self, &chain, 0)
-        return 1 if self.wants_to_pull() else 0
-
-    cdef void on_fragment_done(self, uint64_t until) noexcept:
-        cdef Pull pull
-        if self.qp.failed or not self.pulling:
-            return
-        # READs of a queue pair complete in the order in which they were posted, and so do the pulls of a channel.
-        pull = self.pulling[0]
-        pull.under_way -= 1
-        self.reads -= 1
-        self.puller.reads -= 1
-        if pull.under_way == 0 and (pull.cancelled or pull.posted == pull.remote_bytes):
-            self.pulling.popleft()
-            if pull.cancelled:
-                self.memory.give_sink(pull.block)
-            if not self.noted:
-                self.noted = True
-                self.puller.ready.append(self)
-
     cdef int after_reads(self) except -1:
-        """A pull has ended."""
         if self.ending and self.reads == 0:
             self.qp.enqueue(self)
         if self.inbox:
             self.deliver()
         return 0
 
-    cdef object take_up(self, Pull pull):
-        """The message, as its user gets it."""
-        cdef ReceivedBlock lent
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(pull.head) + pull.remote_bytes
-        block, pull.block = pull.block, None
-        if not self.memory.may_lend():
-            # Its users hold so much already that others could find none: their further messages are memory of their own.
-            message = PyBytes_FromStringAndSize(<char *>pull.start, size)
-            self.memory.give_sink(block)
-            return memoryview(message)
-        lent = ReceivedBlock.__new__(ReceivedBlock)
-        lent.block, lent.memory, lent.start, lent.length = block, self.memory, pull.start, size
-        return memoryview(lent)
-
     def on_memory(self) -> None:
         """Some of the memory that this channel waited for may have come back."""
-        if self.pulls and not self.qp.failed:
-            self.puller.add(self)
-            self.puller.pump()
+        self.pull_on()
         if self.want == WANT_MEMORY:
             self.writable()
 
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
-        cdef object pulls
         if remote_addr == 0:
             return self.out is not None and self.peer_token == token
-        for pulls in (self.pulling, self.pulls):
-            for pull in pulls:
-                if (<Pull>pull).remote_addr <= remote_addr < (<Pull>pull).remote_addr + (<Pull>pull).remote_bytes:
-                    return True
-        return False
+        return self.pulls_from(remote_addr)
 
     # ---- hybrid polling
 
@@ -678,7 +405,7 @@ cdef class MessageChannel(Connection):
         return 0
 
     cdef int receive_close(self, bint abort) except -1:
-        self.drop_announced()
+        self.announced.drop()
         if self.peer_ended and not abort:
             return 0
         self.peer_ended = True
@@ -717,15 +444,8 @@ cdef class MessageChannel(Connection):
     cdef int on_broken(self, object reason) except -1:
         self.distrusted = True
         if self.qp.failed:
-            # The device touches this memory no more, or only until the QP is in ERROR: it stays this link's.
-            for pull in self.pulling:
-                if (<Pull>pull).cancelled:
-                    self.memory.give_sink((<Pull>pull).block)
-                (<Pull>pull).under_way = 0
-            self.pulling.clear()
-            self.reads = 0
-            self.puller.turns.clear()
-            self.drop_announced()
+            self.forget_reads()
+            self.announced.drop()
         self.drop_inbox()
         self.end(reason)
         return self.finish_if_done()
@@ -734,41 +454,6 @@ cdef class MessageChannel(Connection):
         """Fail this channel alone (its TCP connection was lost)."""
         if not self.finished:
             self.on_broken(reason)
-
-    cdef int drop_inbox(self) except -1:
-        """What was not handed over goes; memory that the device may still write, when its READs are done."""
-        cdef Pull pull
-        cdef object message
-        self.pulls.clear()
-        for message in self.inbox:
-            if isinstance(message, Pull):
-                pull = <Pull>message
-                if pull.under_way:
-                    pull.cancelled = True
-                elif pull.block is not None:
-                    if pull in self.pulling:
-                        self.pulling.remove(pull)       # begun, and at this moment nothing of it is under way
-                    self.memory.give_sink(pull.block)
-                    pull.block = None
-        self.inbox.clear()
-        return 0
-
-    cdef int release_announced(self) except -1:
-        """Free what the peer has handed over."""
-        cdef uint32_t until
-        while self.announced:
-            until, block = self.announced[0]
-            if <int>(self.out.told - until) < 0:
-                break
-            self.announced.popleft()
-            self.memory.give_source(block)
-        return 0
-
-    cdef int drop_announced(self) except -1:
-        """Free everything: the peer has said, or cannot but, that it READs no more."""
-        while self.announced:
-            self.memory.give_source(self.announced.popleft()[1])
-        return 0
 
     @property
     def is_aborting(self) -> bool:
@@ -801,7 +486,7 @@ cdef class MessageChannel(Connection):
                 self.qp.wait_for_room(self)     # its completion brings us back through on_room()
                 return 0
         self.finished = True
-        self.drop_announced()
+        self.announced.drop()
         self.qp.unregister(self)
         if self.on_finished is not None:
             self.on_finished(self)

@@ -28,6 +28,8 @@ LAYERS: list[set[str]] = [
         "_spare",
         "_ring",
         "_channel",
+        "_inbox",
+        "_large",
         "_qp",
         "_cq",
         "_datagram",
