@@ -7,6 +7,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build pkg-config libibverbs-dev \
        librdmacm-dev ibverbs-providers ibverbs-utils perftest redis-server redis-tools iproute2 procps
+APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_LINT := clang-format clang-tidy
 APT_FUZZ := clang libclang-rt-14-dev
 
@@ -19,13 +20,14 @@ TIDY_FILES := $(wildcard aiordma/_softdev/*.c)
 STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean
+.PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
+        test-wire-rxe
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
 help: ## this list
 	@echo "Targets (each sets itself up; only make itself must be there):"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- set-up ------------------------------------------------------------------------------------------------
 
@@ -72,6 +74,15 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 
 test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
 	$(PY) -m pytest -q $(ARGS)
+
+# In a virtual machine with the kernel's rxe (tests/vm/run), which needs neither KVM nor a module of this machine's.
+.venv/.apt-vm: .venv/.apt
+	@.ci/apt $(APT_VM)
+	@touch $@
+
+test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in a virtual machine
+	tests/vm/run --net none --env AIORDMA_VM=wire --timeout 590 -- \
+	  $(PY) -m pytest -q -p no:cacheprovider --timeout 120 $(or $(ARGS),tests/vm/wire)
 
 # The C device's own tests: as they are, with ASan and UBSan, with TSan; each build in a directory of its own.
 softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers

@@ -1,0 +1,150 @@
+"""The two ends of a test: the kernel's rxe here, the software device in another network namespace."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAMESPACE = "soft"
+RXE, SOFT = "rxe0", "soft0"
+ADDRESSES = {"ipv4": ("10.78.0.1", "10.78.0.2"), "ipv6": ("fd78::1", "fd78::2")}
+MTU = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
+
+
+def gid(address: str) -> str:
+    """As pyverbs writes it: all its digits."""
+    if ":" in address:
+        return ipaddress.IPv6Address(address).exploded
+    low = int(ipaddress.IPv4Address(address))
+    return f"{'0000:' * 5}ffff:{low >> 16:04x}:{low & 0xFFFF:04x}"
+
+
+def inside(*command: str) -> list[str]:
+    """That command in the software device's namespace."""
+    return ["ip", "netns", "exec", NAMESPACE, *command]
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
+    return done.stdout
+
+
+class End:
+    """A process of peer.py. Its methods are those of Peer there."""
+
+    def __init__(self, device: str, environ: dict[str, str], library: Path) -> None:
+        self.device = device
+        command = [sys.executable, str(Path(__file__).with_name("peer.py")), device]
+        if device == SOFT:
+            command = inside("env", f"LD_PRELOAD={library}", *command)
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        hello = self._answer()
+        self.addr: int = hello["addr"]
+        self.rkey: int = hello["rkey"]
+        self.mtu: int = hello["mtu"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the end on {self.device} is gone: {self._process.wait()}"
+        answer: dict[str, Any] = json.loads(line)
+        assert "error" not in answer, f"{self.device}: {answer['error']}"
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps({"do": name, "args": args, **kwargs}) + "\n")
+            self._process.stdin.flush()
+            return self._answer()["result"]
+
+        return call
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
+
+
+class Side(NamedTuple):
+    """One end with its queue pair of a connection."""
+
+    end: End
+    qpn: int
+    gid: str
+    peer_addr: int
+    peer_rkey: int
+
+    def post(self, what: str, **kwargs: Any) -> None:
+        self.end.post(self.qpn, what, **kwargs)
+
+    def receive(self, wr_id: int, **kwargs: Any) -> None:
+        self.end.receive(self.qpn, wr_id, **kwargs)
+
+    def completions(self, count: int, seconds: float = 30) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.end.poll(count, seconds)
+        assert len(found) == count, f"{self.end.device}: {len(found)} of {count} completions: {found[-8:]}"
+        return found
+
+    def completion(self) -> dict[str, Any]:
+        return self.completions(1)[0]
+
+    def remote(self, offset: int = 0) -> dict[str, int]:
+        """Arguments of a one-sided operation on the peer's memory."""
+        return {"raddr": self.peer_addr + offset, "rkey": self.peer_rkey}
+
+    def close(self) -> None:
+        self.end.close(self.qpn)
+
+
+def connect(
+    first: End,
+    second: End,
+    family: str,
+    mtu: int = 1024,
+    *,
+    kind: str = "rc",
+    psn: int = 0xFFFFF8,
+    **settings: int,
+) -> tuple[Side, Side]:
+    """A connection between them. ``psn``: of the first one's first packet; the other's is as far on again."""
+    gids = {device: gid(address) for device, address in zip((RXE, SOFT), ADDRESSES[family], strict=True)}
+    qpns = [first.make(kind), second.make(kind)]
+    ends: Iterable[tuple[End, End, int, int, int, int]] = (
+        (first, second, qpns[0], qpns[1], psn, (psn + 3) & 0xFFFFFF),
+        (second, first, qpns[1], qpns[0], (psn + 3) & 0xFFFFFF, psn),
+    )
+    sides = []
+    for end, other, qpn, to_qpn, sq_psn, rq_psn in ends:
+        here, there = gids[end.device], gids[other.device]
+        if kind != "ud":
+            number = end.connect(
+                qpn, gid=here, to=there, to_qpn=to_qpn, mtu=MTU[mtu], sq_psn=sq_psn, rq_psn=rq_psn, **settings
+            )
+            assert number == MTU[mtu], f"{end.device} has path MTU {number}"
+        sides.append(Side(end, qpn, here, other.addr, other.rkey))
+    return sides[0], sides[1]
