@@ -17,6 +17,7 @@ from aiordma.errors import VerbsError
 from aiordma.verbs.abi import Access, EventType, Mtu, QpState
 from aiordma.verbs.backend import open_backend
 from aiordma.verbs.cq import CompletionQueue
+from aiordma.verbs.device import inspect
 from aiordma.verbs.events import AsyncEvents, DeviceEvent
 from aiordma.verbs.memory import MemoryPool
 from aiordma.verbs.qp import QpPath, QpSize, RcQp
@@ -267,6 +268,7 @@ def test_an_interpreter_that_ends_with_everything_open_is_quiet() -> None:
     program = """
 from aiordma.verbs.backend import open_backend
 from aiordma.verbs.cq import CompletionQueue
+from aiordma.verbs.device import inspect
 from aiordma.verbs.memory import MemoryPool
 from aiordma.verbs.qp import QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
@@ -332,3 +334,21 @@ def test_a_forked_child_opens_its_own(backend: Backend) -> None:
         return own.name
 
     assert in_child(use) == backend.name
+
+
+def test_the_gid_table_is_read_at_once(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
+    """Slot by slot costs a call each, and a kernel device has up to 1024 of them, nearly all empty."""
+    inquiries: list[int] = []
+
+    class Context:
+        def query_gid_table(self, slots: int) -> Any:
+            inquiries.append(slots)
+            return backend.context.query_gid_table(slots)
+
+        def __getattr__(self, name: str) -> Any:
+            assert name in ("query_device", "query_port"), name
+            return getattr(backend.context, name)
+
+    found = inspect(backend.name, Context(), backend.pyverbs, backend.soft, backend.is_iwarp)
+    assert len(inquiries) == 1
+    assert (found.port, found.gid) == (backend.port, backend.gid)
