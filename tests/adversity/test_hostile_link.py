@@ -29,6 +29,8 @@ def reasons(error: BaseException | None) -> str:
     return "; ".join(texts)
 
 
+# A process for each attack, one after another: on a machine with much else to do, that takes its time.
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_attacks(caplog: pytest.LogCaptureFixture) -> None:
     """All of them on one server, one after another, while an honest client's bytes flow."""

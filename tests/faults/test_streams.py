@@ -174,7 +174,7 @@ async def test_first_contact_waits_for_slow_confirmations(rule: str) -> None:
     """The Confirm Link messages are LLC messages on the new link."""
     with faults.injected(rule) as injected:
         one, other = await pair()
-    # The engine's timer may come by meanwhile: then an end acknowledges the other's message by one of its own.
+    # If the engine's timer comes by meanwhile, an end acknowledges the other's message by one of its own.
     assert injected.fired >= 2
     await one.send(b"works")
     assert await other.receive() == b"works"

@@ -147,7 +147,10 @@ def test_perftest(library: Path, tool: str, kind: str, old: tuple[str, ...]) -> 
     assert all(float(value) > 0 for _, value in rows)
 
 
-@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_read_lat", "ib_atomic_lat"])
+# Not ib_send_lat: with one channel for both of its queues it takes any event for that of its send queue, and
+# reads an entry which is not there when the peer's answer comes first. Verbs promise no order between two
+# queues; sleeping for each message is what ibv_rc_pingpong does above.
+@pytest.mark.parametrize("tool", ["ib_send_bw", "ib_read_lat", "ib_atomic_lat"])
 def test_perftest_events(library: Path, tool: str) -> None:
     _, client = pair(library, tool, "-n", "200", "-F", "-e")
     assert re.search(r"^ *\d+ +200 ", client, re.MULTILINE), client
