@@ -12,21 +12,36 @@
 #include <immintrin.h>
 #endif
 
+#define POLYNOMIAL 0xedb88320u
+enum { BACKWARDS = 16 }; /* powers of two: more than a packet has bytes */
+
 static uint32_t tables[8][256];
+static uint32_t backwards[BACKWARDS]; /* x^-8, squared again and again */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool multiplies;
+
+static uint32_t multiply(uint32_t a, uint32_t b);
 
 static void prepare(void)
 {
 	for (uint32_t n = 0; n < 256; n++) {
 		uint32_t crc = n;
 		for (int bit = 0; bit < 8; bit++)
-			crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+			crc = crc >> 1 ^ (crc & 1 ? POLYNOMIAL : 0);
 		tables[0][n] = crc;
 	}
 	for (uint32_t n = 0; n < 256; n++)
 		for (int t = 1; t < 8; t++)
 			tables[t][n] = tables[t - 1][n] >> 8 ^ tables[0][tables[t - 1][n] & 0xff];
+	/* x^(2^32 - 1) is 1, as the polynomial is primitive: x^-8 is x^(2^32 - 9), by squaring. */
+	backwards[0] = UINT32_C(1) << 31;
+	for (uint32_t exponent = UINT32_MAX - 8, power = UINT32_C(1) << 30; exponent; exponent >>= 1) {
+		if (exponent & 1)
+			backwards[0] = multiply(backwards[0], power);
+		power = multiply(power, power);
+	}
+	for (unsigned i = 1; i < BACKWARDS; i++)
+		backwards[i] = multiply(backwards[i - 1], backwards[i - 1]);
 #if defined(__x86_64__)
 	multiplies = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 #endif
@@ -101,6 +116,32 @@ uint32_t wire_crc(uint32_t crc, const void *bytes, size_t size)
 	return by_tables(crc, bytes, size);
 }
 
+/* ---- backwards --------------------------------------------------------------------------------------- */
+
+/*
+ * Registers are polynomials modulo that of the CRC, the highest power in the lowest bit; a zero byte behind multiplies
+ * by x^8. So bytes can be taken back by multiplying with the inverse, and a product of its powers takes back any number.
+ */
+static uint32_t multiply(uint32_t a, uint32_t b)
+{
+	uint32_t product = 0;
+
+	for (; a; a <<= 1) {
+		product ^= b & -(a >> 31);
+		b = b >> 1 ^ (POLYNOMIAL & -(b & 1));
+	}
+	return product;
+}
+
+/* What the register was before so many zero bytes made it this. */
+static uint32_t before(uint32_t crc, size_t zeros)
+{
+	for (unsigned i = 0; zeros; i++, zeros >>= 1)
+		if (zeros & 1)
+			crc = multiply(crc, backwards[i]);
+	return crc;
+}
+
 /* ---- RoCEv2 ----------------------------------------------------------------------------------------- */
 
 static uint8_t *put16(uint8_t *to, uint32_t value)
@@ -151,4 +192,20 @@ uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const
 uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t size)
 {
 	return wire_icrc_ipv4(path, (struct wire_ipv4){ 0 }, bytes, size);
+}
+
+bool wire_icrc_find(const struct wire_path *path, const uint8_t *bytes, size_t size, uint32_t stored,
+		    struct wire_ipv4 *found)
+{
+	/* Identification, flags and fragment offset are the four bytes that the rest of both headers follows. */
+	const size_t behind = 20 - 8 + 8 + size;
+	/* How they differ from what was assumed: four bytes into an empty register are the register four bytes before. */
+	const uint32_t difference = before(wire_icrc(path, bytes, size) ^ stored, behind + 4);
+	const uint32_t flags = difference >> 16 ^ 0x40;
+
+	if (flags & ~UINT32_C(0x40))
+		return false;
+	*found = (struct wire_ipv4){ .id = (uint16_t)(difference << 8 | (difference >> 8 & 0xff)),
+				     .may_fragment = !flags };
+	return true;
 }

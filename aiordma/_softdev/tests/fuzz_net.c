@@ -14,6 +14,18 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#endif
+#endif
+#ifndef ASAN_POISON_MEMORY_REGION
+#define ASAN_POISON_MEMORY_REGION(at, size)   ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
 /* What the device calls instead of the functions without the prefix: see CMakeLists.txt. */
 int net_bind(int fd, const struct sockaddr *address, socklen_t length);
 int net_connect(int fd, const struct sockaddr *address, socklen_t length);
@@ -154,7 +166,10 @@ static void give(const struct net_packet *packet, struct mmsghdr *message)
     for (size_t i = 0; i < to->msg_iovlen && at < packet->size; i++) {
         const size_t left = packet->size - at,
                      n = left < to->msg_iov[i].iov_len ? left : to->msg_iov[i].iov_len;
+        ASAN_UNPOISON_MEMORY_REGION(to->msg_iov[i].iov_base, to->msg_iov[i].iov_len);
         memcpy(to->msg_iov[i].iov_base, packet->bytes + at, n);
+        /* What lies behind it is of an older packet: nobody is to look at it. */
+        ASAN_POISON_MEMORY_REGION((uint8_t *)to->msg_iov[i].iov_base + n, to->msg_iov[i].iov_len - n);
         at += n;
     }
     message->msg_len = (unsigned int)at;

@@ -1,12 +1,11 @@
 /* RoCEv2 packets byte by byte: other people's packets, our own, and nonsense. */
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../wire_icrc.h"
 #include "../wire_packet.h"
 #include "harness.h"
+#include "rxe_packets.h"
 
 static void from_hex(const char *hex, uint8_t *to)
 {
@@ -19,21 +18,41 @@ static uint32_t stored(const uint8_t *icrc)
     return icrc[0] | (uint32_t)icrc[1] << 8 | (uint32_t)icrc[2] << 16 | (uint32_t)icrc[3] << 24;
 }
 
-/* An IPv4 packet with its header: parses its RoCE part and checks the ICRC. */
-static void check_ipv4(const uint8_t *ip, size_t size, struct wire_packet *packet)
+static struct wire_path path_of(const uint8_t *ip)
 {
     struct wire_path path = {.src = {[10] = 0xff, [11] = 0xff}, .dst = {[10] = 0xff, [11] = 0xff}};
-    struct wire_ipv4 header = {(uint16_t)(ip[4] << 8 | ip[5]), !(ip[6] & 0x40)};
-    const uint8_t *roce = ip + 28;
 
-    CHECK(size > 28 + WIRE_BTH);
     memcpy(path.src + 12, ip + 12, 4);
     memcpy(path.dst + 12, ip + 16, 4);
     path.src_port = (uint16_t)(ip[20] << 8 | ip[21]);
     path.dst_port = (uint16_t)(ip[22] << 8 | ip[23]);
+    return path;
+}
+
+/* An IPv4 packet with its header: parses its RoCE part and checks the ICRC. */
+static void check_ipv4(const uint8_t *ip, size_t size, struct wire_packet *packet)
+{
+    const struct wire_path path = path_of(ip);
+    const struct wire_ipv4 header = {(uint16_t)(ip[4] << 8 | ip[5]), !(ip[6] & 0x40)};
+    struct wire_ipv4 found = {0};
+
+    CHECK(size > 28 + WIRE_BTH);
     CHECK_EQ(path.dst_port, WIRE_PORT);
-    CHECK_EQ(wire_parse(roce, size - 28, packet), WIRE_OK);
-    CHECK_EQ(wire_icrc_ipv4(&path, header, roce, size - 32), stored(ip + size - 4));
+    CHECK_EQ(wire_parse(ip + 28, size - 28, packet), WIRE_OK);
+    CHECK_EQ(wire_icrc_ipv4(&path, header, ip + 28, size - 32), stored(ip + size - 4));
+    CHECK(wire_icrc_find(&path, ip + 28, size - 32, stored(ip + size - 4), &found));
+    CHECK_EQ(found.id, header.id);
+}
+
+static size_t rxe_packet(size_t i, uint8_t *ip)
+{
+    const size_t head = strlen(rxe_packets[i].head) / 2, counted = rxe_packets[i].counted;
+
+    from_hex(rxe_packets[i].head, ip);
+    for (size_t k = 0; k < counted; k++)
+        ip[head + k] = (uint8_t)k;
+    from_hex(rxe_packets[i].tail, ip + head + counted);
+    return head + counted + strlen(rxe_packets[i].tail) / 2;
 }
 
 /* The two public packets of ConnectX adapters (in the tests of scapy's RoCE layer). */
@@ -69,33 +88,73 @@ static void adapters(void)
 /* What the kernel's rxe sent: every opcode it has, every ICRC, and our own packing of the same headers. */
 static void rxe(void)
 {
-    static uint8_t file[32768];
-    int fd = open(WIRE_TEST_DATA "/rxe-rc-pingpong.pcap", O_RDONLY);
-    ssize_t size = fd < 0 ? -1 : read(fd, file, sizeof file);
-    unsigned int count = 0, opcodes = 0;
+    static uint8_t ip[1200];
+    unsigned int opcodes = 0;
     uint32_t seen = 0;
 
-    CHECK(size > 24);
-    close(fd);
-    for (size_t at = 24; at < (size_t)size; count++) {
-        uint32_t captured;
+    for (size_t i = 0; i < sizeof rxe_packets / sizeof *rxe_packets; i++) {
+        const size_t size = rxe_packet(i, ip);
         struct wire_packet packet;
         uint8_t head[WIRE_MAX_HEADERS];
 
-        memcpy(&captured, file + at + 8, sizeof captured);
-        const uint8_t *frame = file + at + 16, *roce = frame + 14 + 28;
-        CHECK(at + 16 + captured <= (size_t)size && captured > 60);
-        check_ipv4(frame + 14, captured - 14, &packet);
-        size_t n = wire_pack_headers(&packet, head);
-        CHECK(!memcmp(head, roce, n));
-        CHECK(packet.payload == roce + n);
-        CHECK_EQ(n + packet.payload_length + wire_pad(packet.payload_length) + WIRE_ICRC, captured - 42);
+        check_ipv4(ip, size, &packet);
+        const size_t n = wire_pack_headers(&packet, head);
+        CHECK(!memcmp(head, ip + 28, n));
+        CHECK(packet.payload == ip + 28 + n);
+        CHECK_EQ(28 + n + packet.payload_length + wire_pad(packet.payload_length) + WIRE_ICRC, size);
         opcodes += !(seen & 1u << (packet.opcode & 31));
         seen |= 1u << (packet.opcode & 31);
-        at += 16 + captured;
     }
-    CHECK_EQ(count, 81);
     CHECK_EQ(opcodes, 20);
+}
+
+/* Without the IPv4 header: what it said is found, and nothing is found for a packet with a bit changed. */
+static void identification(void)
+{
+    static uint8_t ip[1200];
+    unsigned int passed = 0, tried = 0;
+
+    for (size_t i = 0; i < sizeof rxe_packets / sizeof *rxe_packets; i++) {
+        const size_t size = rxe_packet(i, ip), n = size - 28 - WIRE_ICRC;
+        const struct wire_path path = path_of(ip);
+        struct wire_ipv4 found = {0};
+
+        CHECK(wire_icrc_find(&path, ip + 28, n, stored(ip + size - 4), &found));
+        CHECK_EQ(found.id, ip[4] << 8 | ip[5]);
+        CHECK_EQ(found.may_fragment, !(ip[6] & 0x40));
+        for (size_t bit = 0; bit < n * 8; bit++) {
+            if (bit / 8 == 4)
+                continue; /* congestion marks are not covered */
+            ip[28 + bit / 8] ^= (uint8_t)(1 << bit % 8);
+            passed += wire_icrc_find(&path, ip + 28, n, stored(ip + size - 4), &found);
+            ip[28 + bit / 8] ^= (uint8_t)(1 << bit % 8);
+            tried++;
+        }
+    }
+    CHECK(tried > 50000);
+    CHECK(passed <= tried / 2000); /* one in 2^15, by design, and one that does so in each long packet */
+}
+
+/* Any header at all, and any length of packet. */
+static void any_identification(void)
+{
+    static uint8_t bytes[WIRE_MAX_PACKET];
+    struct wire_path path = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
+                             .dst = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 2},
+                             .src_port = 50000,
+                             .dst_port = WIRE_PORT};
+    uint32_t state = 3;
+
+    fill(bytes, sizeof bytes, 4);
+    for (size_t size = WIRE_BTH; size <= sizeof bytes - WIRE_ICRC; size += 4) {
+        const struct wire_ipv4 ip = {(uint16_t)test_random(&state), test_random(&state) % 2};
+        struct wire_ipv4 found = {0};
+        const uint32_t icrc = wire_icrc_ipv4(&path, ip, bytes, size);
+
+        CHECK(wire_icrc_find(&path, bytes, size, icrc, &found));
+        CHECK_EQ(found.id, ip.id);
+        CHECK_EQ(found.may_fragment, ip.may_fragment);
+    }
 }
 
 static void fast_crc_agrees(void)
@@ -220,5 +279,5 @@ static void sequence_numbers(void)
     CHECK_EQ(wire_packets(UINT32_MAX, 256), 1u << 24);
 }
 
-TEST_MAIN(TEST(adapters), TEST(rxe), TEST(fast_crc_agrees), TEST(what_is_covered), TEST(every_opcode),
-          TEST(too_long), TEST(sequence_numbers))
+TEST_MAIN(TEST(adapters), TEST(rxe), TEST(identification), TEST(any_identification), TEST(fast_crc_agrees),
+          TEST(what_is_covered), TEST(every_opcode), TEST(too_long), TEST(sequence_numbers))
