@@ -8,8 +8,6 @@ and memory, for tests (``testing/channel.py``).
 
 from __future__ import annotations
 
-import contextlib
-from ssl import create_default_context
 from typing import TYPE_CHECKING, Protocol
 
 import anyio.abc
@@ -17,13 +15,11 @@ import anyio.abc
 from . import negotiate, peers, wake
 from .config import Config
 from .errors import Code, NegotiationError
-from .listener import ConnectionListener, listening_sockets
+from .listener import ConnectionListener, open_listener
 from .message_tcp import TcpChannel
 from .observe.trace import recorder
 from .proto.clc import Kind
 from .proto.message import MAX_HEAD_BYTES, ChannelStatistics
-from .tcp import TcpPipe
-from .tls import TlsPipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
     from .attributes import Address
     from .config import Mode
     from .errors import FallbackReason
+    from .tcp import TcpPipe
 
 __all__ = [
     "MAX_HEAD_BYTES",
@@ -144,17 +141,13 @@ async def channel_of(outcome: negotiate.Outcome, kind: int, config: Config) -> C
     """
     channel: Channel = outcome.pipe
     if outcome.pipe is None:
-        if outcome.tls is None:
-            pipe = TcpPipe(outcome.sock, late_proposal=outcome.silent)
-        else:
-            pipe = TlsPipe(outcome.tls, late_proposal=outcome.silent)
-        channel = await _greeted(pipe, kind, config)
+        channel = await _greeted(outcome.tcp_pipe(), kind, config)
     return ConnectedChannel(
         channel,
         local_address=outcome.local_address,
         remote_address=outcome.remote_address,
         fallback_reason=outcome.fallback,
-        tls=outcome.tls.session if outcome.tls is not None else None,
+        tls=outcome.session,
     )
 
 
@@ -199,17 +192,12 @@ async def connect(
     """
     config = config or Config.from_env()
     recorder.install(config)
-    tls = None
-    if ssl:
-        context = create_default_context() if ssl is True else ssl
-        tls = negotiate.Tls(
-            context, server_hostname=server_hostname or host, rdma_outside_tls=rdma_outside_tls
-        )
+    tls = negotiate.Tls.of_client(ssl, server_hostname or host, rdma_outside_tls)
     outcome = await negotiate.client(
         host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=kind
     )
     connected = await channel_of(outcome, kind, config)
-    peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
+    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
     return connected
 
 
@@ -237,24 +225,19 @@ async def listen(
     rdma_outside_tls: bool = False,
 ) -> ChannelListener:
     """Listen for channels of calls. Parameters and errors as in :func:`aiordma.listen`."""
-    if max_negotiations < 0 or max_pending < 1:
-        raise ValueError(
-            f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
-        )
     config = config or Config.from_env()
-    recorder.install(config)
-    with contextlib.ExitStack() as stack:
-        sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
-        for sock in sockets:
-            stack.enter_context(sock)
-        await negotiate.warm_up(config, mode)
-        stack.pop_all()
-    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
-    return ChannelListener(
-        sockets,
+    recorder.install(config)  # there may be no engine that does it
+    return await open_listener(
+        ChannelListener,
+        host,
+        port,
         config=config,
         mode=mode,
+        backlog=backlog,
+        reuse_address=reuse_address,
+        reuse_port=reuse_port,
         max_negotiations=max_negotiations,
         max_pending=max_pending,
-        tls=tls,
+        ssl=ssl,
+        rdma_outside_tls=rdma_outside_tls,
     )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from ssl import create_default_context
 from typing import TYPE_CHECKING
 
 from . import negotiate, peers
 from .config import Config
 from .stream import RdmaStream
-from .tcp import TcpPipe
-from .tls import TlsPipe
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -49,31 +46,20 @@ async def connect(
     :raises aiordma.NegotiationError: (an ``OSError``, too) RDMA is demanded and not to be had, or the
         negotiation broke off half-way; ``code`` and ``text`` say why.
     """
-    tls = None
-    if ssl:
-        context = create_default_context() if ssl is True else ssl
-        tls = negotiate.Tls(
-            context, server_hostname=server_hostname or host, rdma_outside_tls=rdma_outside_tls
-        )
+    tls = negotiate.Tls.of_client(ssl, server_hostname or host, rdma_outside_tls)
     outcome = await negotiate.client(
         host, port, config=config or Config.from_env(), mode=mode, local_host=local_host, tls=tls
     )
-    peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
+    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
     return stream_of(outcome)
 
 
 def stream_of(outcome: negotiate.Outcome) -> RdmaStream:
     """The stream of a connection whose path is agreed on."""
-    pipe = outcome.pipe
-    if pipe is None:
-        if outcome.tls is None:
-            pipe = TcpPipe(outcome.sock, late_proposal=outcome.silent)
-        else:
-            pipe = TlsPipe(outcome.tls, late_proposal=outcome.silent)
     return RdmaStream(
-        pipe,
+        outcome.pipe if outcome.pipe is not None else outcome.tcp_pipe(),
         local_address=outcome.local_address,
         remote_address=outcome.remote_address,
         fallback_reason=outcome.fallback,
-        tls=outcome.tls.session if outcome.tls is not None else None,
+        tls=outcome.session,
     )

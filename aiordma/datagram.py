@@ -10,7 +10,6 @@ the engine's policy allows it; let the pipe call back; look once more; sleep.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import anyio.abc
@@ -20,10 +19,9 @@ from . import negotiate, peers, wake
 from .attributes import RdmaAttribute, address_attributes, tls_attributes
 from .config import Config
 from .errors import AioRdmaError, Code, NegotiationError
-from .listener import ConnectionListener, listening_sockets
+from .listener import ConnectionListener, open_listener
+from .proto.clc import Kind
 from .records import StreamDatagrams
-from .tcp import TcpPipe
-from .tls import TlsPipe
 from .waiting import BUSY, CLOSED, EOF_SENT, Waiting
 
 if TYPE_CHECKING:
@@ -46,9 +44,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-#: ``clc.Proposal.kind`` of these connections.
-DATAGRAMS = 1
 
 
 class MessagePipe(Protocol):
@@ -374,11 +369,7 @@ async def message_pipe_of(outcome: negotiate.Outcome, config: Config) -> Message
         from ._datagram import RingDatagrams
 
         return RingDatagrams(outcome.pipe)
-    pipe: TcpPipe | TlsPipe
-    if outcome.tls is None:
-        pipe = TcpPipe(outcome.sock, late_proposal=outcome.silent)
-    else:
-        pipe = TlsPipe(outcome.tls, late_proposal=outcome.silent)
+    pipe = outcome.tcp_pipe()
     try:
         framed = StreamDatagrams(pipe, config.ring_bytes - 4)
         waiter = wake.current().new_waiter()
@@ -408,7 +399,7 @@ def _connection(pipe: MessagePipe, outcome: negotiate.Outcome) -> DatagramConnec
         local_address=outcome.local_address,
         remote_address=outcome.remote_address,
         fallback_reason=outcome.fallback,
-        tls=outcome.tls.session if outcome.tls is not None else None,
+        tls=outcome.session,
     )
 
 
@@ -450,20 +441,12 @@ async def open_message_pipe(
     rdma_outside_tls: bool = False,
 ) -> tuple[MessagePipe, negotiate.Outcome]:
     """What :func:`connect_datagram` puts its object on; for other surfaces."""
-    tls = None
-    if ssl:
-        from ssl import create_default_context
-
-        tls = negotiate.Tls(
-            create_default_context() if ssl is True else ssl,
-            server_hostname=server_hostname or host,
-            rdma_outside_tls=rdma_outside_tls,
-        )
+    tls = negotiate.Tls.of_client(ssl, server_hostname or host, rdma_outside_tls)
     outcome = await negotiate.client(
-        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=DATAGRAMS
+        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=Kind.DATAGRAMS
     )
     pipe = await message_pipe_of(outcome, config)
-    peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
+    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
     return pipe, outcome
 
 
@@ -473,7 +456,7 @@ class DatagramListener(ConnectionListener[DatagramConnection]):
     A client that does not speak datagrams is turned away; nobody else waits for it.
     """
 
-    kind = DATAGRAMS
+    kind = Kind.DATAGRAMS
 
     async def _make(self, outcome: negotiate.Outcome) -> DatagramConnection:
         return _connection(await message_pipe_of(outcome, self._config), outcome)
@@ -494,23 +477,17 @@ async def listen_datagram(
     rdma_outside_tls: bool = False,
 ) -> DatagramListener:
     """Listen for datagram connections. Parameters and errors as in :func:`aiordma.listen`."""
-    if max_negotiations < 0 or max_pending < 1:
-        raise ValueError(
-            f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
-        )
-    config = config or Config.from_env()
-    with contextlib.ExitStack() as stack:
-        sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
-        for sock in sockets:
-            stack.enter_context(sock)
-        await negotiate.warm_up(config, mode)
-        stack.pop_all()
-    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
-    return DatagramListener(
-        sockets,
+    return await open_listener(
+        DatagramListener,
+        host,
+        port,
         config=config,
         mode=mode,
+        backlog=backlog,
+        reuse_address=reuse_address,
+        reuse_port=reuse_port,
         max_negotiations=max_negotiations,
         max_pending=max_pending,
-        tls=tls,
+        ssl=ssl,
+        rdma_outside_tls=rdma_outside_tls,
     )

@@ -35,9 +35,17 @@ if TYPE_CHECKING:
     from .stream import RdmaStream
     from .wake.base import Job
 
-__all__ = ["ConnectionListener", "ListenerStatistics", "RdmaListener", "listen", "listening_sockets"]
+__all__ = [
+    "ConnectionListener",
+    "ListenerStatistics",
+    "RdmaListener",
+    "listen",
+    "listening_sockets",
+    "open_listener",
+]
 
 T = TypeVar("T", bound="anyio.abc.AsyncResource")
+L = TypeVar("L", bound="ConnectionListener[Any]")
 
 _log = logging.getLogger("aiordma.clc")
 
@@ -255,12 +263,11 @@ class ConnectionListener(anyio.abc.Listener[T]):
             )
             made = await self._make(outcome)
             host = outcome.remote_address[0]
+            peers.announce("client", host, outcome.path, outcome.fallback)
             if outcome.pipe is None:
                 self._tcp += 1
-                peers.announce("client", host, "TCP", outcome.fallback)
             else:
                 self._rdma += 1
-                peers.announce("client", host, "RDMA", None)
             if self._closed:
                 await anyio.aclose_forcefully(made)
             else:
@@ -277,6 +284,53 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 self._negotiating -= 1
             del self._jobs[sock]
             self._accept_again()
+
+
+async def open_listener(
+    make: Callable[..., L],
+    host: str | Sequence[str] | None,
+    port: int,
+    *,
+    config: Config | None,
+    mode: Mode | None,
+    backlog: int,
+    reuse_address: bool,
+    reuse_port: bool,
+    max_negotiations: int,
+    max_pending: int,
+    ssl: SSLContext | None,
+    rdma_outside_tls: bool,
+    tickets: bool = False,
+) -> L:
+    """What every ``listen()`` does; the parameters are those of :func:`listen`.
+
+    :param make: the class of the listener.
+    :param tickets: whether its clients can begin with rings that they were given in advance.
+    :raises OSError: the address cannot be listened on, naming it.
+    """
+    if max_negotiations < 0 or max_pending < 1:
+        raise ValueError(
+            f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
+        )
+    config = config or Config.from_env()
+    tls = negotiate.Tls.of_server(ssl, rdma_outside_tls)
+    with contextlib.ExitStack() as stack:
+        sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
+        for sock in sockets:
+            stack.enter_context(sock)
+        engine = await negotiate.warm_up(config, mode)
+        stack.pop_all()
+    # Of processes that share a port, a connection may meet another than the one that gave the ticket.
+    may_issue = tickets and not reuse_port and tls is None
+    return make(
+        sockets,
+        config=config,
+        mode=mode,
+        max_negotiations=max_negotiations,
+        max_pending=max_pending,
+        tls=tls,
+        engine=engine if may_issue else None,
+    )
 
 
 class RdmaListener(ConnectionListener["RdmaStream"]):
@@ -314,27 +368,20 @@ async def listen(
     :param rdma_outside_tls: as in :func:`aiordma.connect`.
     :raises OSError: the address cannot be listened on, naming it.
     """
-    if max_negotiations < 0 or max_pending < 1:
-        raise ValueError(
-            f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
-        )
-    config = config or Config.from_env()
-    with contextlib.ExitStack() as stack:
-        sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
-        for sock in sockets:
-            stack.enter_context(sock)
-        engine = await negotiate.warm_up(config, mode)
-        stack.pop_all()
-    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
-    return RdmaListener(
-        sockets,
+    return await open_listener(
+        RdmaListener,
+        host,
+        port,
         config=config,
         mode=mode,
+        backlog=backlog,
+        reuse_address=reuse_address,
+        reuse_port=reuse_port,
         max_negotiations=max_negotiations,
         max_pending=max_pending,
-        tls=tls,
-        # Of processes that share a port, a connection may meet another than the one that gave the ticket.
-        engine=None if reuse_port or tls is not None else engine,
+        ssl=ssl,
+        rdma_outside_tls=rdma_outside_tls,
+        tickets=True,
     )
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -27,15 +25,15 @@ from .errors import (
     RemoteProtocolError,
     VerbsError,
 )
+from .outcome import Outcome, Tls
 from .proto import clc
 from .proto.events import Accepted, Claimed, Confirmed, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
 from .proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
 from .proto.proof import accept_proof
-from .tls import TlsLayer
 from .wire import Carrier, Wire
 
 if TYPE_CHECKING:
-    import ssl
+    import socket
     from collections.abc import Awaitable, Callable, Container
 
     from .attributes import Address
@@ -97,54 +95,6 @@ class Engine(Protocol):
 
 #: What opening a connection at once takes of an asyncio task's share of operations that do not wait.
 _OPEN_SHARE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """How a connection uses TLS."""
-
-    context: ssl.SSLContext
-    server_side: bool = False
-    server_hostname: str | None = None
-    rdma_outside_tls: bool = False
-    """The user agrees that payload goes by RDMA, which TLS does not cover; the negotiation always goes
-    through TLS. Without that the stream stays on TCP, inside TLS."""
-    handshake_seconds: float | None = None
-    """Time for the TLS handshake; default: that for one message of the negotiation."""
-
-    async def begin(self, sock: socket.socket, config: Config) -> TlsLayer:
-        """TLS on ``sock``, which is closed if that fails.
-
-        :raises OSError: the handshake failed (``ssl.SSLError``), or took too long (``TimeoutError``).
-        """
-        try:
-            layer = TlsLayer(
-                sock, self.context, server_side=self.server_side, server_hostname=self.server_hostname
-            )
-            await layer.handshake(self.handshake_seconds or config.negotiate_timeout_ms / 1000)
-        except BaseException:
-            sock.close()
-            raise
-        return layer
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a connection goes on."""
-
-    pipe: Any
-    """The ring pipe, which owns the TCP connection now; None: use ``sock``."""
-    sock: socket.socket
-    """The TCP connection, non-blocking. Without a pipe the caller owns it."""
-    fallback: FallbackReason | None
-    """Why there is no pipe."""
-    local_address: Address
-    remote_address: Address
-    tls: TlsLayer | None = None
-    """The TLS session on ``sock``; without a pipe, the stream goes through it (``tls.TlsPipe``)."""
-    silent: bool = False
-    """The client had not said anything when the server gave up waiting for its first bytes. Should they be
-    a Proposal after all, they are not the stream's (``tcp.TcpPipe`` sees to that)."""
 
 
 async def find_engine(config: Config) -> Engine:

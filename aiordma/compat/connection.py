@@ -217,7 +217,7 @@ async def _negotiate(
     local_host = options["local_addr"][0] if options.get("local_addr") else None
     tls = take_tls(options, name, server_side=False)
     outcome = await negotiate.client(host, port, config=config, mode=mode, local_host=local_host, tls=tls)
-    peers.announce("server", f"{host}:{port}", "RDMA" if outcome.pipe else "TCP", outcome.fallback)
+    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
     return outcome, _info(outcome)
 
 
@@ -329,8 +329,7 @@ async def _serve(
         outcome = await negotiate.server(
             connection, config=config, mode=mode, service=server.service, tls=tls
         )
-        path = "TCP" if outcome.pipe is None else "RDMA"
-        peers.announce("client", outcome.remote_address[0], path, outcome.fallback)
+        peers.announce("client", outcome.remote_address[0], outcome.path, outcome.fallback)
         info = _info(outcome)
         if outcome.pipe is not None or outcome.tls is not None:
             try:

@@ -20,9 +20,10 @@ import anyio
 
 from .. import negotiate, peers
 from ..config import Config
-from ..datagram import DATAGRAMS, message_pipe_of, open_message_pipe
+from ..datagram import message_pipe_of, open_message_pipe
 from ..endpoint import open_datagram_endpoint
 from ..errors import as_connection_error
+from ..proto.clc import Kind
 from .server import RdmaServer, bind_sockets
 
 if TYPE_CHECKING:
@@ -437,15 +438,14 @@ async def create_datagram_server(
 ) -> RdmaServer:
     """A server whose connections are datagram protocols: :func:`aiordma.listen_datagram` for asyncio."""
     config = config or Config.from_env()
-    tls = negotiate.Tls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls) if ssl is not None else None
+    tls = negotiate.Tls.of_server(ssl, rdma_outside_tls)
     sockets = await bind_sockets(host, port, reuse_address=reuse_address, reuse_port=reuse_port)
     await negotiate.warm_up(config, mode)
 
     async def begin(server: RdmaServer, sock: socket.socket) -> None:
-        outcome = await negotiate.server(sock, config=config, mode=mode, tls=tls, kind=DATAGRAMS)
+        outcome = await negotiate.server(sock, config=config, mode=mode, tls=tls, kind=Kind.DATAGRAMS)
         pipe = await message_pipe_of(outcome, config)
-        path = "TCP" if outcome.pipe is None else "RDMA"
-        peers.announce("client", outcome.remote_address[0], path, outcome.fallback)
+        peers.announce("client", outcome.remote_address[0], outcome.path, outcome.fallback)
         _connection_transport(protocol_factory(), pipe, outcome, server)
 
     server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog)

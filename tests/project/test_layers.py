@@ -53,6 +53,7 @@ LAYERS: list[set[str]] = [
         "dial",
         "wire",
         "negotiate",
+        "outcome",
         "carry",
         "comeback",
         "framed",
