@@ -371,10 +371,28 @@ async def create_datagram_endpoint(
         "aiordma.fallback_reason": reason,
         "aiordma.endpoint": endpoint,
     }
-    protocol = protocol_factory()
-    transport = MessageTransport(loop, _Endpoint(endpoint), protocol, extra)
-    await asyncio.sleep(0)
-    return transport, protocol
+    carrier = _Endpoint(endpoint)
+    protocol = _made(protocol_factory, carrier.close)
+    return await _begun(MessageTransport(loop, carrier, protocol, extra)), protocol
+
+
+def _made(protocol_factory: Callable[[], P], give_up: Callable[[], None]) -> P:
+    """A new protocol. Should the user's factory fail, what it was for has no owner: `give_up` it."""
+    try:
+        return protocol_factory()
+    except BaseException:
+        give_up()
+        raise
+
+
+async def _begun(transport: MessageTransport) -> MessageTransport:
+    """`connection_made()` has been called."""
+    try:
+        await asyncio.sleep(0)
+    except BaseException:
+        transport.abort()  # the caller never gets it
+        raise
+    return transport
 
 
 def _connection_transport(
@@ -416,10 +434,8 @@ async def create_datagram_connection(
         server_hostname=server_hostname,
         rdma_outside_tls=rdma_outside_tls,
     )
-    protocol = protocol_factory()
-    transport = _connection_transport(protocol, pipe, outcome)
-    await asyncio.sleep(0)
-    return transport, protocol
+    protocol = _made(protocol_factory, pipe.abort)
+    return await _begun(_connection_transport(protocol, pipe, outcome)), protocol
 
 
 async def create_datagram_server(
@@ -439,14 +455,14 @@ async def create_datagram_server(
     """A server whose connections are datagram protocols: :func:`aiordma.listen_datagram` for asyncio."""
     config = config or Config.from_env()
     tls = negotiate.Tls.of_server(ssl, rdma_outside_tls)
-    sockets = await bind_sockets(host, port, reuse_address=reuse_address, reuse_port=reuse_port)
     await negotiate.warm_up(config, mode)
+    sockets = await bind_sockets(host, port, reuse_address=reuse_address, reuse_port=reuse_port)
 
     async def begin(server: RdmaServer, sock: socket.socket) -> None:
         outcome = await negotiate.server(sock, config=config, mode=mode, tls=tls, kind=Kind.DATAGRAMS)
         pipe = await message_pipe_of(outcome, config)
         peers.announce("client", outcome.remote_address[0], outcome.path, outcome.fallback)
-        _connection_transport(protocol_factory(), pipe, outcome, server)
+        _connection_transport(_made(protocol_factory, pipe.abort), pipe, outcome, server)
 
     server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog)
     if start_serving:

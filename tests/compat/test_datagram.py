@@ -6,10 +6,14 @@ import asyncio
 import errno
 from typing import Any
 
+import anyio
 import pytest
 
 import aiordma
+import aiordma.compat.datagram
+from aiordma import engine as engines
 from aiordma.compat.datagram import MessageTransport
+from tests.adversity.health import until
 
 pytestmark = pytest.mark.anyio
 
@@ -113,6 +117,57 @@ async def test_a_connection(mode: str) -> None:
     assert client.events[0] == "made"
     assert client.events[-1] == other.events[-1] == "lost"
     client.transport.sendto(b"too late")
+
+
+def broken_factory() -> Recorder:
+    raise LookupError("no protocol today")
+
+
+@pytest.mark.parametrize("mode", PATHS)
+async def test_a_factory_that_fails_leaves_no_connection(mode: Any) -> None:
+    """Neither end's connection outlives the protocol that was never made; the other end is told."""
+    engine = await engines.current()
+    made: list[Recorder] = []
+
+    def factory() -> Recorder:
+        made.append(Recorder())
+        return made[-1]
+
+    async with await aiordma.create_datagram_server(factory, LOCAL, mode=mode) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(LookupError, match="today"):
+            await aiordma.create_datagram_connection(broken_factory, LOCAL, port, mode=mode)
+        await until(lambda: bool(made))
+        assert isinstance(await made[0].lost, ConnectionError)
+    await until(lambda: not any(group.members for group in engine.all_groups))
+
+
+@pytest.mark.parametrize("mode", PATHS)
+async def test_a_servers_factory_that_fails_ends_its_connection(
+    mode: Any, reported: list[dict[str, Any]]
+) -> None:
+    engine = await engines.current()
+    async with await aiordma.create_datagram_server(broken_factory, LOCAL, mode=mode) as server:
+        port = server.sockets[0].getsockname()[1]
+        _, client = await aiordma.create_datagram_connection(Recorder, LOCAL, port, mode=mode)
+        assert isinstance(await client.lost, ConnectionError)
+    assert [type(entry["exception"]) for entry in reported] == [LookupError]
+    await until(lambda: not any(group.members for group in engine.all_groups))
+
+
+async def test_an_endpoint_whose_factory_fails_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    original = aiordma.compat.datagram.open_datagram_endpoint
+
+    async def remembered(*args: Any, **options: Any) -> Any:
+        opened.append(await original(*args, **options))
+        return opened[0]
+
+    monkeypatch.setattr(aiordma.compat.datagram, "open_datagram_endpoint", remembered)
+    with pytest.raises(LookupError, match="today"):
+        await aiordma.create_datagram_endpoint(broken_factory, (LOCAL, 0), mode="tcp")
+    with pytest.raises(anyio.ClosedResourceError):
+        opened[0].receive_nowait()
 
 
 @pytest.mark.parametrize("mode", PATHS)
