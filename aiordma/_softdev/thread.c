@@ -137,7 +137,7 @@ static void *thread_main(void *unused)
 			} else if (what == &soft_proc.listen_fd) {
 				soft_link_accept();
 			} else if (soft_wire_is_socket(what)) {
-				soft_wire_progress();
+				soft_wire_progress(what);
 			} else if (link_alive(what)) {
 				run_link(what, events[i].events, &after);
 			}

@@ -1,8 +1,8 @@
 /*
  * The wire: queue pairs whose destination is on another host, over UDP sockets.
  *
- *   post_send -> requester.c -> wire_qp.c -> wire_ask.c -> wire_socket.c => network
- *   network => wire_rx.c (a poll, or the progress thread) -> wire_qp.c -> wire_ask.c / wire_answer.c -> rx.c
+ *   post_send -> requester.c -> wire_qp.c -> wire_ask.c -> wire_send.c => network
+ *   network => wire_receive.c -> wire_rx.c (a poll, or the progress thread) -> wire_qp.c -> wire_ask.c / wire_answer.c -> rx.c
  *
  * Ports. Every process of an address has a port of its own, found from the process number in its QP numbers; the
  * first one has 4791 too, sends from there, and hands on what came for others. Whoever hears from one of those ports
@@ -30,7 +30,7 @@ enum {
 	WIRE_CNP_NS = 50000,   /* between two notifications to one sender */
 	WIRE_OWN_PORT = 24791, /* plus the process's slot */
 	WIRE_BATCH = 64,
-	WIRE_BATCH_BYTES = WIRE_BATCH * WIRE_MAX_PACKET,
+	WIRE_BATCH_BYTES = 65507, /* what UDP over IPv4 carries: a batch may leave as one */
 };
 
 struct wire_counters {
@@ -44,6 +44,8 @@ struct wire_route {
 	struct wire_path path;
 	uint32_t scope; /* interface, for link-local addresses */
 	uint8_t traffic_class;
+	bool here; /* on this host */
+	bool runs; /* several packets may be sent as one (wire_send.c) */
 };
 
 /* One connected QP's end. */
@@ -75,17 +77,29 @@ static inline uint16_t soft_wire_own_port(uint32_t qpn)
 void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route);
 /* The largest path MTU whose packets fit what leads there; 0: nothing leads there. */
 enum ibv_mtu soft_wire_mtu(const struct wire_route *route);
+/* Packets with so much payload that a receive buffer like ours holds. */
+uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu);
+/* The progress thread is told of packets, or not (somebody polls). */
+void soft_wire_watch(bool on);
 
-/* Packets on their way to the kernel, of one thread. */
+/* ---- wire_send.c ------------------------------------------------------------------------------------ */
+
+/* Packets on their way to the kernel, of one thread, all by one route. */
 struct wire_batch {
-	unsigned count;
+	unsigned count; /* packets */
+	unsigned runs;  /* messages to the kernel: packets of one size, but for the last, which may be shorter */
 	size_t used;
 	bool front; /* from 4791 */
 	struct mmsghdr messages[WIRE_BATCH];
+	struct {
+		uint16_t packets, size; /* size of the first */
+		bool ended;
+	} run[WIRE_BATCH];
 	struct iovec iov[WIRE_BATCH];
 	struct sockaddr_in6 to[WIRE_BATCH];
 	union {
-		char bytes[CMSG_SPACE(sizeof(struct in6_pktinfo)) + CMSG_SPACE(sizeof(int))];
+		char bytes[CMSG_SPACE(sizeof(struct in6_pktinfo)) + CMSG_SPACE(sizeof(int)) +
+			   CMSG_SPACE(sizeof(uint16_t))];
 		struct cmsghdr align;
 	} control[WIRE_BATCH];
 	uint8_t bytes[WIRE_BATCH_BYTES];
@@ -99,12 +113,14 @@ static inline uint8_t *soft_wire_room(struct wire_batch *batch)
 }
 static inline bool soft_wire_full(const struct wire_batch *batch)
 {
-	return batch->count == WIRE_BATCH;
+	return batch->count == WIRE_BATCH || batch->used > WIRE_BATCH_BYTES - WIRE_MAX_PACKET;
 }
 /* The packet in the room, without its ICRC, which is added. */
 void soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size);
-/* Returns how many left; the rest is for later, or lost. The batch is empty then. */
+/* Returns how many packets left; the rest is for later, or lost. The batch is empty then. */
 unsigned soft_wire_send(struct wire_batch *batch);
+
+/* ---- wire_receive.c --------------------------------------------------------------------------------- */
 
 struct wire_inbound {
 	struct wire_path path;
@@ -113,12 +129,13 @@ struct wire_inbound {
 	size_t size;
 };
 typedef void wire_receiver(void *context, const struct wire_inbound *packet);
-/* Reads what is there, once. Returns how many packets. One thread at a time. */
-unsigned soft_wire_receive(bool all, wire_receiver *receiver, void *context);
+/*
+ * Reads what is there, once, in that port, or (NULL) in all in which packets have come before. Returns how many
+ * packets. One thread at a time.
+ */
+unsigned soft_wire_receive(void *port, wire_receiver *receiver, void *context);
 /* To the process of that slot on this host. */
 void soft_wire_forward(uint32_t slot, const struct wire_inbound *in);
-/* The progress thread is told of packets, or not (somebody polls). */
-void soft_wire_watch(bool on);
 
 /* ---- wire_observe.c ----------------------------------------------------------------------------------- */
 

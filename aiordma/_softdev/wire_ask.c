@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { ACK_EVERY = 16 };
+enum { ACK_EVERY = 32 };
 
 static bool is_fetch(const struct wire_message *m)
 {
@@ -36,7 +36,8 @@ uint64_t wire_rnr_ns(uint8_t code)
 void wire_ask_start(struct wire_ask *a, uint32_t psn)
 {
 	a->first_psn = psn;
-	a->window = WIRE_WINDOW;
+	a->most = a->most ? a->most : WIRE_WINDOW_FIRST;
+	a->window = a->window ? a->window : a->most < WIRE_WINDOW_FIRST ? a->most : WIRE_WINDOW_FIRST;
 	a->retries = a->retry_cnt;
 	a->rnr_retries = a->rnr_retry;
 }
@@ -202,11 +203,11 @@ static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
 	a->rnr_retries = a->rnr_retry;
 	a->deadline = a->una < a->next && a->timeout_ns ? now + a->timeout_ns : 0;
 	a->grown += (uint32_t)(a->una - before);
-	while (a->window < WIRE_WINDOW && a->grown >= a->window) {
+	while (a->window < a->most && a->grown >= a->window) {
 		a->grown -= a->window;
 		a->window++;
 	}
-	if (a->window == WIRE_WINDOW)
+	if (a->window == a->most)
 		a->grown = 0;
 }
 

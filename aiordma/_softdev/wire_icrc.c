@@ -1,5 +1,5 @@
 /*
- * CRC-32 (polynomial 0x04c11db7, reflected) eight bytes at a time by tables, or 64 by carry-less multiplication.
+ * CRC-32 (polynomial 0x04c11db7, reflected) eight bytes at a time by tables, or 64 or 256 by carry-less multiplication.
  */
 #include "wire_icrc.h"
 
@@ -18,7 +18,7 @@ enum { BACKWARDS = 16 }; /* powers of two: more than a packet has bytes */
 static uint32_t tables[8][256];
 static uint32_t backwards[BACKWARDS]; /* x^-8, squared again and again */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool multiplies;
+static bool multiplies, multiplies_wide;
 
 static uint32_t multiply(uint32_t a, uint32_t b);
 
@@ -44,6 +44,7 @@ static void prepare(void)
 		backwards[i] = multiply(backwards[i - 1], backwards[i - 1]);
 #if defined(__x86_64__)
 	multiplies = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+	multiplies_wide = multiplies && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f");
 #endif
 }
 
@@ -81,28 +82,63 @@ enum { FOLD = 64, LANE = 16 };
 
 #define FOLDED(x, by, next)                                                                                            \
 	_mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
+#define LOADED(at) _mm_loadu_si128((const __m128i *)(const void *)(at))
 
-__attribute__((target("pclmul,sse4.1"))) static uint32_t by_multiplying(uint32_t crc, const uint8_t *at, size_t size)
+/* The lanes hold all that was before `at`. */
+__attribute__((target("pclmul,sse4.1"))) static uint32_t fold(__m128i lane[FOLD / LANE], const uint8_t *at, size_t size)
 {
 	const __m128i by512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
 	const __m128i by128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-	__m128i lane[FOLD / LANE];
 	uint8_t rest[LANE];
 
-	for (int i = 0; i < FOLD / LANE; i++)
-		lane[i] = _mm_loadu_si128((const __m128i *)(const void *)(at + i * LANE));
-	lane[0] = _mm_xor_si128(lane[0], _mm_cvtsi32_si128((int)crc));
-	for (at += FOLD, size -= FOLD; size >= FOLD; at += FOLD, size -= FOLD)
+	for (; size >= FOLD; at += FOLD, size -= FOLD)
 		for (int i = 0; i < FOLD / LANE; i++)
-			lane[i] =
-				FOLDED(lane[i], by512, _mm_loadu_si128((const __m128i *)(const void *)(at + i * LANE)));
+			lane[i] = FOLDED(lane[i], by512, LOADED(at + i * LANE));
 	for (int i = 1; i < FOLD / LANE; i++)
 		lane[i] = FOLDED(lane[i - 1], by128, lane[i]);
 	for (; size >= LANE; at += LANE, size -= LANE)
-		lane[3] = FOLDED(lane[3], by128, _mm_loadu_si128((const __m128i *)(const void *)at));
+		lane[3] = FOLDED(lane[3], by128, LOADED(at));
 	/* What is left is a message of sixteen bytes with the same CRC. */
 	_mm_storeu_si128((__m128i *)(void *)rest, lane[3]);
 	return by_tables(by_tables(0, rest, sizeof(rest)), at, size);
+}
+
+__attribute__((target("pclmul,sse4.1"))) static uint32_t by_multiplying(uint32_t crc, const uint8_t *at, size_t size)
+{
+	__m128i lane[FOLD / LANE];
+
+	for (int i = 0; i < FOLD / LANE; i++)
+		lane[i] = LOADED(at + i * LANE);
+	lane[0] = _mm_xor_si128(lane[0], _mm_cvtsi32_si128((int)crc));
+	return fold(lane, at + FOLD, size - FOLD);
+}
+
+/* The same with registers of four lanes, four of them; d = 2048. */
+enum { WIDE = 4 * FOLD };
+
+#define WIDE_FOLDED(x, by, next)                                                                                       \
+	_mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, by, 0x00), _mm512_clmulepi64_epi128(x, by, 0x11), next,  \
+				  0x96)
+#define WIDE_LOADED(at) _mm512_loadu_si512((const void *)(at))
+
+__attribute__((target("vpclmulqdq,avx512f,pclmul,sse4.1"))) static uint32_t
+by_multiplying_wide(uint32_t crc, const uint8_t *at, size_t size)
+{
+	const __m512i by2048 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1322d1430, 0x11542778a));
+	const __m512i by512 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1c6e41596, 0x154442bd4));
+	__m512i four[4];
+	__m128i lane[FOLD / LANE];
+
+	for (int i = 0; i < 4; i++)
+		four[i] = WIDE_LOADED(at + i * FOLD);
+	four[0] = _mm512_xor_si512(four[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+	for (at += WIDE, size -= WIDE; size >= WIDE; at += WIDE, size -= WIDE)
+		for (int i = 0; i < 4; i++)
+			four[i] = WIDE_FOLDED(four[i], by2048, WIDE_LOADED(at + i * FOLD));
+	for (int i = 1; i < 4; i++)
+		four[i] = WIDE_FOLDED(four[i - 1], by512, four[i]);
+	_mm512_storeu_si512(lane, four[3]);
+	return fold(lane, at, size);
 }
 #endif
 
@@ -110,6 +146,8 @@ uint32_t wire_crc(uint32_t crc, const void *bytes, size_t size)
 {
 	pthread_once(&once, prepare);
 #if defined(__x86_64__)
+	if (size >= 2 * WIDE && multiplies_wide)
+		return by_multiplying_wide(crc, bytes, size);
 	if (size >= 2 * FOLD && multiplies)
 		return by_multiplying(crc, bytes, size);
 #endif

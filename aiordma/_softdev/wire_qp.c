@@ -161,7 +161,8 @@ void soft_wire_push(struct soft_qp *qp)
 			break;
 		}
 		route_of(w, &route);
-		while (n < WIRE_BATCH && (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {
+		while (!soft_wire_full(batch) &&
+		       (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {
 			if (soft_unlikely(!add_request(w, batch, &route, &requests[n]))) {
 				/* The region was taken away while its bytes were being sent. */
 				w->ask.status = IBV_WC_LOC_PROT_ERR;
@@ -463,6 +464,10 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	w->ask.reliable = w->answer.reliable = reliable;
 	w->ask.mtu = w->answer.mtu = mtu;
 	w->ask.qpn = w->answer.qpn = attr->dest_qp_num;
+	w->ask.most = soft_wire_buffered(&w->route, mtu);
+	if (w->ask.most > WIRE_WINDOW)
+		w->ask.most = WIRE_WINDOW;
+	w->ask.window = w->route.here ? w->ask.most : 0;
 	w->rate.profile = profile();
 	w->answer.max_fetches = fetches;
 	w->answer.rnr_timer = attr->min_rnr_timer;

@@ -27,10 +27,11 @@ struct wire_message {
 };
 
 enum {
-	WIRE_WINDOW = 128,      /* packets on their way at most */
-	WIRE_WINDOW_LEAST = 8,  /* ... after losses */
-	WIRE_READ_SEGMENT = 32, /* packets of response that one request asks for: so READs keep to the window too */
-	WIRE_FETCHES = 128,     /* READ requests and atomics on their way at most */
+	WIRE_WINDOW = 1024,      /* packets on their way at most */
+	WIRE_WINDOW_FIRST = 128, /* ... before a network has shown that it bears more */
+	WIRE_WINDOW_LEAST = 8,   /* ... after losses */
+	WIRE_READ_SEGMENT = 32,  /* packets of response that one request asks for: so READs keep to the window too */
+	WIRE_FETCHES = 128,      /* READ requests and atomics on their way at most */
 };
 
 struct wire_ask_owner {
@@ -56,7 +57,7 @@ struct wire_ask {
 	uint64_t una, next, high; /* oldest not acknowledged, next to send, first never sent */
 	uint64_t fetch_ends[WIRE_FETCHES];
 	uint32_t fetch_head, fetch_tail;
-	uint32_t window, grown;
+	uint32_t window, most, grown;
 	uint32_t since_request; /* packets since one asked for an acknowledgement */
 	uint8_t retries, rnr_retries;
 	uint64_t deadline, rnr_until; /* 0: none */
@@ -66,7 +67,7 @@ struct wire_ask {
 	uint64_t resent, timeouts, naks, rnr_naks;
 };
 
-/* Zeroed but for calls, owner, ring, mask and the settings. psn: of the first packet. */
+/* Zeroed but for calls, owner, ring, mask, most (window) and the settings. psn: of the first packet. */
 void wire_ask_start(struct wire_ask *ask, uint32_t psn);
 /* Takes a message, whose owner makes room for it (tail - head <= mask). Returns its index. */
 uint32_t wire_ask_post(struct wire_ask *ask, const struct wire_message *message);

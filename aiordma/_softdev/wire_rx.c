@@ -6,11 +6,15 @@
 
 #include "wire.h"
 
-enum { TOUCHED = 64, QUIET_NS = 1000000 };
+enum {
+	TOUCHED = 64,
+	QUIET_NS = 1000000,
+	OFTEN = 16, /* polls, from one look of the progress thread to the next: somebody does nothing else */
+};
 
 atomic_uint soft_wire_users;
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool polled; /* since the progress thread last asked */
+static atomic_uint polls; /* since the progress thread last asked, up to OFTEN */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool unwatched; /* the progress thread is not told of packets; watch_lock to change */
 
@@ -90,11 +94,11 @@ static void any_packet(void *context, const struct wire_inbound *in)
 		one_packet(context, in);
 }
 
-/* receive_lock held. */
-static unsigned look(bool all)
+/* receive_lock held; it is released. port: NULL for all with packets of late. */
+static unsigned look(void *port)
 {
 	struct round round = { .count = 0 };
-	unsigned n = soft_wire_receive(all, any_packet, &round);
+	unsigned n = soft_wire_receive(port, any_packet, &round);
 
 	soft_wire_release(one_packet, &round);
 
@@ -108,10 +112,12 @@ static unsigned look(bool all)
 
 void soft_wire_poll(void)
 {
-	if (!atomic_load_explicit(&polled, memory_order_relaxed))
-		atomic_store_explicit(&polled, true, memory_order_relaxed);
+	const unsigned n = atomic_load_explicit(&polls, memory_order_relaxed);
+
+	if (n < OFTEN)
+		atomic_store_explicit(&polls, n + 1, memory_order_relaxed);
 	if (!pthread_mutex_trylock(&receive_lock))
-		look(false);
+		look(NULL);
 }
 
 static void set_unwatched(bool on)
@@ -122,22 +128,18 @@ static void set_unwatched(bool on)
 	pthread_mutex_unlock(&watch_lock);
 }
 
-void soft_wire_progress(void)
+void soft_wire_progress(void *port)
 {
-	unsigned found = 0;
-
 	for (int rounds = 0; rounds < 16; rounds++) {
 		pthread_mutex_lock(&receive_lock);
-		unsigned n = look(true);
-		found += n;
-		if (!n)
+		if (!look(port))
 			break;
 	}
 	/*
-	 * Somebody polled, and was faster: no need to be woken for each packet, only to look now and then whether he
-	 * still is. A program that polls for its completions but waits for data by other means is not faster.
+	 * Somebody polls all the time: no need to be woken for each packet, only to look now and then whether he still
+	 * does. On a CPU that both share, being woken is also being first.
 	 */
-	if (atomic_exchange(&polled, false) && !found) {
+	if (atomic_exchange(&polls, 0) == OFTEN) {
 		set_unwatched(true);
 		soft_timer_want(soft_now_ns() + QUIET_NS);
 	}
@@ -164,12 +166,11 @@ void soft_wire_tick(void)
 	if (!atomic_load(&unwatched)) {
 		if (atomic_load(&soft_faults_on)) { /* some may be held back */
 			pthread_mutex_lock(&receive_lock);
-			look(true);
+			look(NULL);
 		}
 		return;
 	}
-	pthread_mutex_lock(&receive_lock);
-	if (!look(true) && atomic_exchange(&polled, false))
+	if (atomic_exchange(&polls, 0) == OFTEN)
 		soft_timer_want(soft_now_ns() + QUIET_NS);
 	else
 		soft_wire_rewatch();

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../wire.h"
+#include "../wire_port.h"
 #include "fuzz_net.h"
 #include "fuzz_steps.h"
 
@@ -357,7 +357,10 @@ void net_out(const struct net_packet *out)
 static void settle(void)
 {
     while (net_waiting())
-        soft_wire_progress();
+        for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
+            soft_wire_progress(&soft_wire_ports.front[family]);
+            soft_wire_progress(&soft_wire_ports.own[family]);
+        }
 }
 
 static void run_timers(void)

@@ -1,0 +1,28 @@
+/*
+ * The UDP sockets of the wire, for the files that open them, send and receive.
+ */
+#ifndef AIORDMA_WIRE_PORT_H
+#define AIORDMA_WIRE_PORT_H
+
+#include "wire.h"
+
+enum { WIRE_IPV4, WIRE_IPV6, WIRE_FAMILIES };
+
+struct wire_port {
+	atomic_int fd;
+	uint16_t number;
+	atomic_bool hot;   /* packets have come here: polls look at it */
+	atomic_bool apart; /* a network device behind it does not split what is sent as one: UDP_SEGMENT has failed */
+	bool watched;
+};
+
+struct wire_ports {
+	pthread_mutex_t lock; /* to open and close */
+	struct wire_port own[WIRE_FAMILIES], front[WIRE_FAMILIES];
+};
+extern struct wire_ports soft_wire_ports;
+
+socklen_t soft_wire_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to);
+void soft_wire_gid(const void *address, bool ipv4, uint8_t gid[16]);
+
+#endif

@@ -1,0 +1,205 @@
+/*
+ * Packets on their way out. Those that follow each other to the same place leave as one where the kernel can be told to
+ * split them (UDP_SEGMENT): a network device does it, the receiver's socket, or nobody.
+ *
+ * Split IPv4 packets count their identification up from 0, and the ICRC covers it. Which number a packet had is known
+ * to no receiver that is a socket; so over IPv4 it is done only to this host's own addresses, where packets are never
+ * split. IPv6 has no identification.
+ */
+#include <errno.h>
+#include <linux/udp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire_port.h"
+
+static pthread_key_t batch_key;
+static bool has_key;
+
+static void make_key(void)
+{
+	has_key = !pthread_key_create(&batch_key, free);
+}
+
+struct wire_batch *soft_wire_batch(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, make_key);
+	if (!has_key)
+		return NULL;
+	struct wire_batch *batch = pthread_getspecific(batch_key);
+	if (!batch) {
+		batch = malloc(sizeof(*batch));
+		if (!batch || pthread_setspecific(batch_key, batch)) {
+			free(batch);
+			return NULL;
+		}
+	}
+	batch->count = batch->runs = 0;
+	batch->used = 0;
+	batch->front = false;
+	return batch;
+}
+
+static void put_control(struct msghdr *header, const struct wire_route *route)
+{
+	struct cmsghdr *c = CMSG_FIRSTHDR(header);
+	const int tos = route->traffic_class;
+
+	if (wire_gid_is_ipv4(route->path.src)) {
+		struct in_pktinfo from = { 0 };
+		memcpy(&from.ipi_spec_dst, route->path.src + 12, 4);
+		c->cmsg_level = IPPROTO_IP;
+		c->cmsg_type = IP_PKTINFO;
+		c->cmsg_len = CMSG_LEN(sizeof(from));
+		memcpy(CMSG_DATA(c), &from, sizeof(from));
+		header->msg_controllen = CMSG_SPACE(sizeof(from)) + CMSG_SPACE(sizeof(tos));
+		c = CMSG_NXTHDR(header, c);
+		c->cmsg_level = IPPROTO_IP;
+		c->cmsg_type = IP_TOS;
+	} else {
+		struct in6_pktinfo from = { .ipi6_ifindex = route->scope };
+		memcpy(&from.ipi6_addr, route->path.src, 16);
+		c->cmsg_level = IPPROTO_IPV6;
+		c->cmsg_type = IPV6_PKTINFO;
+		c->cmsg_len = CMSG_LEN(sizeof(from));
+		memcpy(CMSG_DATA(c), &from, sizeof(from));
+		header->msg_controllen = CMSG_SPACE(sizeof(from)) + CMSG_SPACE(sizeof(tos));
+		c = CMSG_NXTHDR(header, c);
+		c->cmsg_level = IPPROTO_IPV6;
+		c->cmsg_type = IPV6_TCLASS;
+	}
+	c->cmsg_len = CMSG_LEN(sizeof(tos));
+	memcpy(CMSG_DATA(c), &tos, sizeof(tos));
+}
+
+static struct wire_port *port_of(const struct wire_batch *batch, int family)
+{
+	return batch->front ? &soft_wire_ports.front[family] : &soft_wire_ports.own[family];
+}
+
+/* Begins a message to the kernel. */
+static void begin(struct wire_batch *batch, const struct wire_route *route, uint8_t *bytes, size_t size)
+{
+	const unsigned i = batch->runs++;
+	struct msghdr *header = &batch->messages[i].msg_hdr;
+	const struct wire_port *port;
+
+	batch->front = route->path.src_port == WIRE_PORT;
+	port = port_of(batch, wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6);
+	batch->run[i].packets = 1;
+	batch->run[i].size = (uint16_t)size;
+	batch->run[i].ended = !route->runs || atomic_load_explicit(&port->apart, memory_order_relaxed);
+	batch->iov[i] = (struct iovec){ bytes, size };
+	memset(&batch->control[i], 0, sizeof(batch->control[i]));
+	*header = (struct msghdr){
+		.msg_name = &batch->to[i],
+		.msg_namelen = soft_wire_address(route->path.dst, route->path.dst_port, route->scope, &batch->to[i]),
+		.msg_iov = &batch->iov[i],
+		.msg_iovlen = 1,
+		.msg_control = batch->control[i].bytes,
+		.msg_controllen = sizeof(batch->control[i].bytes),
+	};
+	put_control(header, route);
+}
+
+void soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size)
+{
+	uint8_t *bytes = soft_wire_room(batch);
+	const uint32_t icrc = wire_icrc(&route->path, bytes, size);
+	const size_t whole = size + WIRE_ICRC;
+	const unsigned last = batch->runs - 1;
+
+	for (int k = 0; k < WIRE_ICRC; k++)
+		bytes[size + (size_t)k] = (uint8_t)(icrc >> 8 * k);
+	batch->used += whole;
+	batch->count++;
+	if (batch->runs && !batch->run[last].ended && whole <= batch->run[last].size) {
+		batch->iov[last].iov_len += whole;
+		batch->run[last].packets++;
+		batch->run[last].ended = whole < batch->run[last].size;
+	} else {
+		begin(batch, route, bytes, whole);
+	}
+	soft_wire_capture(&route->path, route->traffic_class, false, bytes, whole);
+}
+
+/* Tells the kernel where to split each message that is more than a packet. */
+static void put_sizes(struct wire_batch *batch)
+{
+	for (unsigned i = 0; i < batch->runs; i++) {
+		struct msghdr *header = &batch->messages[i].msg_hdr;
+		if (batch->run[i].packets == 1)
+			continue;
+		struct cmsghdr *c = (struct cmsghdr *)(void *)(batch->control[i].bytes + header->msg_controllen);
+		c->cmsg_level = IPPROTO_UDP;
+		c->cmsg_type = UDP_SEGMENT;
+		c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+		memcpy(CMSG_DATA(c), &batch->run[i].size, sizeof(uint16_t));
+		header->msg_controllen += CMSG_SPACE(sizeof(uint16_t));
+	}
+}
+
+struct outcome {
+	unsigned done, lost; /* packets */
+	bool full;
+};
+
+/* The kernel does not take the run as one: each packet for itself. */
+static void send_apart(int fd, struct wire_batch *batch, unsigned i, struct outcome *outcome)
+{
+	struct iovec iov = { .iov_base = batch->iov[i].iov_base };
+	struct msghdr header = batch->messages[i].msg_hdr;
+	size_t left = batch->iov[i].iov_len;
+
+	header.msg_iov = &iov;
+	header.msg_controllen -= CMSG_SPACE(sizeof(uint16_t));
+	while (left) {
+		iov.iov_len = left < batch->run[i].size ? left : batch->run[i].size;
+		const ssize_t n = sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n < 0 && errno == EINTR)
+			continue;
+		outcome->full = n < 0 && (errno == EAGAIN || errno == ENOBUFS);
+		if (outcome->full)
+			return;
+		outcome->done++;
+		outcome->lost += n < 0;
+		iov.iov_base = (uint8_t *)iov.iov_base + iov.iov_len;
+		left -= iov.iov_len;
+	}
+}
+
+/* All of a batch is of one family: batches are of one QP. */
+unsigned soft_wire_send(struct wire_batch *batch)
+{
+	const int family = batch->count && batch->to[0].sin6_family == AF_INET6 ? WIRE_IPV6 : WIRE_IPV4;
+	struct wire_port *port = port_of(batch, family);
+	struct outcome outcome = { 0 };
+
+	put_sizes(batch);
+	for (unsigned i = 0; i < batch->runs && !outcome.full;) {
+		int n = sendmmsg(port->fd, batch->messages + i, batch->runs - i, MSG_DONTWAIT | MSG_NOSIGNAL);
+		for (; n > 0; n--)
+			outcome.done += batch->run[i++].packets;
+		if (!n || errno == EINTR)
+			continue;
+		if (errno == EAGAIN || errno == ENOBUFS)
+			break;
+		if (batch->run[i].packets > 1) {
+			if (errno == EIO) /* no checksums by the device that it leaves by */
+				atomic_store_explicit(&port->apart, true, memory_order_relaxed);
+			send_apart(port->fd, batch, i, &outcome);
+		} else { /* this one can never be sent (too long for the network, no route): lost, as in a network */
+			outcome.done++;
+			outcome.lost++;
+		}
+		i++;
+	}
+	atomic_fetch_add_explicit(&soft_wire_counters.sent, outcome.done - outcome.lost, memory_order_relaxed);
+	if (outcome.lost)
+		atomic_fetch_add_explicit(&soft_wire_counters.send_failed, outcome.lost, memory_order_relaxed);
+	batch->count = batch->runs = 0;
+	batch->used = 0;
+	return outcome.done;
+}
