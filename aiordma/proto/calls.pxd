@@ -1,5 +1,6 @@
 # C types of calls.py.
 cimport cython
+from .deadlines cimport Deadlines
 from .rpc cimport RpcMessage
 
 @cython.final
@@ -25,12 +26,6 @@ cdef class MethodNumber:
     cdef public unsigned int number
     cdef public object name
     cdef public bint told
-
-@cython.final
-cdef class Deadlines:
-    cdef public list _heap
-    cdef public long long _count
-    cdef public Py_ssize_t _compact_at
 
 cdef class Calls:
     cdef public object own
