@@ -35,6 +35,18 @@ struct device_list {
 	struct ibv_device *devices[];
 };
 
+/* In this process, for all time: other processes' devices may be otherwise, as on two hosts. */
+bool soft_iwarp(void)
+{
+	static atomic_int known = -1;
+
+	if (soft_unlikely(atomic_load_explicit(&known, memory_order_relaxed) < 0)) {
+		const char *said = getenv("AIORDMA_SOFT_IWARP");
+		atomic_store(&known, said && !strcmp(said, "1"));
+	}
+	return atomic_load_explicit(&known, memory_order_relaxed) > 0;
+}
+
 static bool hidden(void)
 {
 	const char *wanted = getenv("AIORDMA_DEVICE");
@@ -59,6 +71,10 @@ struct ibv_device **soft_get_device_list(int *num_devices)
 		return NULL;
 	}
 	list->real = real;
+	if (soft_iwarp()) {
+		soft_device.node_type = IBV_NODE_RNIC;
+		soft_device.transport_type = IBV_TRANSPORT_IWARP;
+	}
 	for (int i = 0; i < count; i++)
 		list->devices[i] = real[i];
 	if (!hidden())
@@ -133,7 +149,7 @@ int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 		.max_qp_rd_atom = SOFT_MAX_RD_ATOMIC,
 		.max_res_rd_atom = SOFT_MAX_RD_ATOMIC * SOFT_MAX_QP,
 		.max_qp_init_rd_atom = SOFT_MAX_RD_ATOMIC,
-		.atomic_cap = IBV_ATOMIC_GLOB,
+		.atomic_cap = soft_iwarp() ? IBV_ATOMIC_NONE : IBV_ATOMIC_GLOB,
 		.max_mw = SOFT_MAX_MW,
 		.max_ah = SOFT_MAX_AH,
 		.max_srq = SOFT_MAX_SRQ,

@@ -150,7 +150,8 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	struct soft_qp *qp;
 	int slot;
 
-	if (attr->qp_type != IBV_QPT_RC && attr->qp_type != IBV_QPT_UC && attr->qp_type != IBV_QPT_UD) {
+	if (attr->qp_type != IBV_QPT_RC &&
+	    (soft_iwarp() || (attr->qp_type != IBV_QPT_UC && attr->qp_type != IBV_QPT_UD))) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}

@@ -16,6 +16,7 @@ enum {
 	UD_OPS = BIT(IBV_WR_SEND) | BIT(IBV_WR_SEND_WITH_IMM),
 	ATOMIC_OPS = BIT(IBV_WR_ATOMIC_CMP_AND_SWP) | BIT(IBV_WR_ATOMIC_FETCH_AND_ADD),
 	FETCH_OPS = ATOMIC_OPS | BIT(IBV_WR_RDMA_READ),
+	IMM_OPS = BIT(IBV_WR_SEND_WITH_IMM) | BIT(IBV_WR_RDMA_WRITE_WITH_IMM),
 	REMOTE_OPS = FETCH_OPS | BIT(IBV_WR_RDMA_WRITE) | BIT(IBV_WR_RDMA_WRITE_WITH_IMM),
 	INLINE_OPS = BIT(IBV_WR_SEND) | BIT(IBV_WR_SEND_WITH_IMM) | BIT(IBV_WR_SEND_WITH_INV) | BIT(IBV_WR_RDMA_WRITE) |
 		     BIT(IBV_WR_RDMA_WRITE_WITH_IMM)
@@ -383,7 +384,7 @@ static uint32_t allowed_ops(const struct soft_qp *qp)
 {
 	switch (qp->qp.qp_type) {
 	case IBV_QPT_RC:
-		return RC_OPS;
+		return soft_iwarp() ? RC_OPS & ~(IMM_OPS | ATOMIC_OPS) : RC_OPS;
 	case IBV_QPT_UC:
 		return UC_OPS;
 	default:
@@ -404,6 +405,17 @@ static int check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint64_
 	if (soft_unlikely(has_op(ATOMIC_OPS, (uint8_t)wr->opcode) && length != 8))
 		return EINVAL;
 	return 0;
+}
+
+/* iWARP: the answer to a READ is a write by the peer. */
+static bool may_land(const struct ibv_send_wr *wr)
+{
+	for (int i = 0; i < wr->num_sge; i++) {
+		const struct soft_region *r = soft_key_find(wr->sg_list[i].lkey);
+		if (r && !(r->access & IBV_ACCESS_REMOTE_WRITE))
+			return false;
+	}
+	return true;
 }
 
 static void fill(struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send_wr *wr, uint32_t length)
@@ -467,6 +479,8 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 	fill(qp, wqe, wr, (uint32_t)length);
 	if (bare)
 		wqe->num_sge = 0;
+	if (soft_unlikely(wqe->opcode == IBV_WR_RDMA_READ && soft_iwarp() && !may_land(wr)))
+		wqe->status = IBV_WC_LOC_PROT_ERR;
 	qp->sq_tail++;
 	bool write = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {

@@ -261,6 +261,11 @@ struct soft_qp {
 /* ---- device.c ------------------------------------------------------------------------------------- */
 
 extern struct ibv_device soft_device; /* device.c */
+/*
+ * AIORDMA_SOFT_IWARP=1: the device is what iWARP adapters are to their users (RFC 5040, RFC 7306 left out): RC queue
+ * pairs only, no immediate data, no atomics, and READs land only in memory that allows remote writes.
+ */
+bool soft_iwarp(void);
 static inline bool soft_is(const struct ibv_context *context)
 {
 	return context && context->device == &soft_device;
