@@ -21,7 +21,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-wire-rxe
+        test-rxe test-wire-rxe
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -102,6 +102,15 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
 	  mkdir -p corpus/$$what; \
 	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=20 -print_final_stats=1 -verbosity=0 \
 	    corpus/$$what ../../aiordma/_softdev/tests/corpus/$$what; done
+
+# The tests in a virtual machine, on a device of the kernel. Collecting them here first leaves their compiled
+# files behind: the emulated processor would need minutes for what takes this one seconds.
+RXE_LIMIT := 900
+test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds)
+	@echo "== collecting"; $(PY) -m pytest -q --collect-only $(or $(ARGS),@tests/vm/suite.txt) >build/vm-collected || \
+	  { cat build/vm-collected; exit 1; }
+	tests/vm/run --timeout $(RXE_LIMIT) -- \
+	  $(PY) -m pytest -p no:cacheprovider --device rxe0 --slower 6 $(or $(ARGS),@tests/vm/suite.txt)
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"

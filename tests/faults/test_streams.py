@@ -17,7 +17,7 @@ from aiordma.errors import AioRdmaError, CompletionError, LinkError, RemoteProto
 from aiordma.listener import listen
 from tests.adversity.health import nothing_left
 from tests.stream.pairs import negotiated_pair
-from tests.world import DEVICE
+from tests.world import DEVICE, SLOWER
 
 from .kit import PATIENCE, Outcome, exchange
 
@@ -33,7 +33,7 @@ CONFIG = Config(
     device=DEVICE,
     ring_bytes=16384,
     keepalive_ms=100,
-    keepalive_timeout_ms=200,
+    keepalive_timeout_ms=round(200 * SLOWER),
     link_idle_ms=0,
     carry_timeout_ms=0,
 )
