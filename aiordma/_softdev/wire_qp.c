@@ -402,6 +402,7 @@ static void wire_free(struct soft_wire *w)
 }
 
 static const struct wire_rate_profile *chosen;
+static struct wire_line line;
 
 static void choose(void)
 {
@@ -469,6 +470,7 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 		w->ask.most = WIRE_WINDOW;
 	w->ask.window = w->route.here ? w->ask.most : 0;
 	w->rate.profile = profile();
+	w->rate.line = &line;
 	w->answer.max_fetches = fetches;
 	w->answer.rnr_timer = attr->min_rnr_timer;
 	wire_answer_start(&w->answer, attr->rq_psn & WIRE_24);

@@ -10,7 +10,12 @@ enum {
 	MEASURE_NS = 50000,
 	EARLY_NS = 50000,       /* timers are not finer: so much may go ahead of its time */
 	STEPS_AT_ONCE = 100000, /* after a long pause */
+	LASTING_NS = 10000000,
+	CUT_NS = 50000, /* between two notifications of the paper's receivers */
 };
+
+/* What the profiles' steps were chosen for, and how much slower a network may be before they stop following it. */
+static const double profile_bps = 40e9, slowest = 100;
 
 static const struct wire_rate_profile profiles[] = {
 	{
@@ -52,6 +57,11 @@ static double at_most(double value, double most)
 	return value < most ? value : most;
 }
 
+static uint64_t stretch(const struct wire_rate *r, uint64_t ns)
+{
+	return (uint64_t)((double)ns * r->slower);
+}
+
 static void step(struct wire_rate *r)
 {
 	const struct wire_rate_profile *p = r->profile;
@@ -59,9 +69,9 @@ static void step(struct wire_rate *r)
 	const uint32_t less = r->time_steps > r->byte_steps ? r->byte_steps : r->time_steps;
 
 	if (less > p->fast_steps)
-		r->target += ++r->hyper_steps * p->hyper_bps;
+		r->target += ++r->hyper_steps * p->hyper_bps / r->slower;
 	else if (more > p->fast_steps)
-		r->target += p->add_bps;
+		r->target += p->add_bps / r->slower;
 	r->target = at_most(r->target, p->line_bps);
 	r->current = at_most((r->target + r->current) / 2, p->line_bps);
 	/* It comes near the line's rate for ever: near is there. */
@@ -73,16 +83,36 @@ static void step(struct wire_rate *r)
 static void catch_up(struct wire_rate *r, uint64_t now)
 {
 	const struct wire_rate_profile *p = r->profile;
+	const uint64_t alpha_ns = stretch(r, p->alpha_ns), step_ns = stretch(r, p->step_ns);
 
-	for (uint32_t n = 0; r->paced && now - r->alpha_at >= p->alpha_ns && n < STEPS_AT_ONCE; n++) {
-		r->alpha_at += p->alpha_ns;
+	for (uint32_t n = 0; r->paced && now - r->alpha_at >= alpha_ns && n < STEPS_AT_ONCE; n++) {
+		r->alpha_at += alpha_ns;
 		r->alpha *= 1 - p->gain;
 	}
-	for (uint32_t n = 0; r->paced && now - r->step_at >= p->step_ns && n < STEPS_AT_ONCE; n++) {
-		r->step_at += p->step_ns;
+	for (uint32_t n = 0; r->paced && now - r->step_at >= step_ns && n < STEPS_AT_ONCE; n++) {
+		r->step_at += step_ns;
 		r->time_steps++;
 		step(r);
 	}
+}
+
+static void faster(const struct wire_rate *r, double bps)
+{
+	if (bps > r->line->fastest)
+		r->line->fastest = bps;
+}
+
+/*
+ * Each time by which the profile's times are too short here, and its steps too large. What flows share must be what
+ * they take for it, or the one with the larger steps takes all: so it is not each flow's own rate.
+ */
+static double slowness(const struct wire_rate *r)
+{
+	const double fastest = r->line->fastest;
+
+	if (fastest >= profile_bps)
+		return 1;
+	return fastest > 0 ? at_most(profile_bps / fastest, slowest) : slowest;
 }
 
 void wire_rate_notified(struct wire_rate *r, uint64_t now)
@@ -92,15 +122,21 @@ void wire_rate_notified(struct wire_rate *r, uint64_t now)
 	if (!p)
 		return;
 	if (r->paced) {
+		if (now - r->cut_at < stretch(r, CUT_NS))
+			return;
 		catch_up(r, now);
-	} else {
+	}
+	if (!r->paced) {
 		const uint64_t passed = now - r->measured_at;
 		const double lately = passed ? (double)r->measured_bytes * 8e9 / (double)passed : 0;
 		r->current = at_most(r->measured > lately ? r->measured : lately, p->line_bps);
 		r->alpha = 1;
 		r->next = now;
+		faster(r, r->current);
 	}
 	r->paced = true;
+	r->cut_at = now;
+	r->slower = slowness(r);
 	r->target = r->current;
 	r->current *= 1 - r->alpha / 2;
 	if (r->current < p->least_bps)
@@ -132,6 +168,13 @@ void wire_rate_sent(struct wire_rate *r, uint64_t now, uint32_t bytes)
 		r->measured_bytes = 0;
 	}
 	r->measured_bytes += bytes;
+	if (now - r->lasting_at >= LASTING_NS) {
+		const double lasting = (double)r->lasting_bytes * 8e9 / (double)(now - r->lasting_at);
+		faster(r, lasting);
+		r->lasting_at = now;
+		r->lasting_bytes = 0;
+	}
+	r->lasting_bytes += bytes;
 	if (!r->paced)
 		return;
 	if (r->next < now)

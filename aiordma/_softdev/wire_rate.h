@@ -24,16 +24,25 @@ struct wire_rate_profile {
 /* "sigcomm15" (the paper's) or "connectx" (a ConnectX adapter's defaults). NULL: no such profile. */
 const struct wire_rate_profile *wire_rate_profile(const char *name);
 
+/* What the flows of a process have in common. */
+struct wire_line {
+	_Atomic double fastest; /* bits per second that one has sent for a while */
+};
+
 struct wire_rate {
 	const struct wire_rate_profile *profile; /* NULL: never paced */
+	struct wire_line *line;
 	bool paced;
 	double current, target, alpha; /* RC, RT */
-	uint64_t alpha_at, step_at;    /* when that last happened */
-	uint64_t bytes;                /* since the last step by bytes */
+	double slower;                 /* than the network that the profile is for: its times are so much longer */
+	uint64_t cut_at;
+	uint64_t alpha_at, step_at; /* when that last happened */
+	uint64_t bytes;             /* since the last step by bytes */
 	uint32_t time_steps, byte_steps, hyper_steps;
 	uint64_t next; /* the next packet may go then */
 	uint64_t measured_at, measured_bytes;
 	double measured;
+	uint64_t lasting_at, lasting_bytes;
 };
 
 /* A congestion notification has come. */
