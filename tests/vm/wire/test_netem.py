@@ -1,0 +1,81 @@
+"""The software device and the kernel's rxe over a cable that loses, repeats, reorders and delays."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .ends import NAMESPACE, End, connect, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+ROUNDS = 24
+# Loss of one packet in a hundred, as asked; the others often enough that each run has dozens.
+HARM = {
+    "loss": ["loss", "1%"],
+    "duplicates": ["duplicate", "5%"],
+    "order": ["delay", "1ms", "reorder", "95%"],
+    "delay": ["delay", "2ms", "1ms"],
+    "all": ["delay", "1ms", "reorder", "97%", "loss", "1%", "duplicate", "2%"],
+}
+
+
+@pytest.fixture(params=HARM)
+def harm(cable: None, request: pytest.FixtureRequest) -> Iterator[str]:
+    """What happens to packets in both directions."""
+    commands = ["tc"], ["tc", "-n", NAMESPACE]
+    for command in commands:
+        run(*command, "qdisc", "add", "dev", "cable", "root", "netem", "limit", "10000", *HARM[request.param])
+    yield str(request.param)
+    for command in commands:
+        run(*command, "qdisc", "del", "dev", "cable", "root")
+
+
+def dropped() -> int:
+    return sum(
+        int(qdisc["drops"])
+        for command in (["tc"], ["tc", "-n", NAMESPACE])
+        for qdisc in json.loads(run(*command, "-s", "-j", "qdisc", "show", "dev", "cable"))
+    )
+
+
+def test_everything_arrives_once(ends: dict[str, End], harm: str, asker: str, family: str) -> None:
+    """Messages whole and in order, atomics counted, data of READs right."""
+    a, b = connect(ends[asker], ends["soft" if asker == "rxe" else "rxe"], family)
+    before, packets = ends["rxe"].counters(), ends["soft"].counters()
+    a.end.fill(0, 40_000, 1)
+    b.end.fill(3 * MIB, 40_000, 2)
+    b.end.number(MIB, 0)
+    b.end.clear(4 * MIB, 2 * MIB)
+    b.receive(0, offset=4 * MIB, length=40_000, count=ROUNDS)
+    expected = []
+    for n in range(ROUNDS):
+        size = (n * 7919) % 40_000
+        a.post("send", wr_id=n, pieces=[(0, size)])
+        a.post("add", wr_id=n, pieces=[(MIB + 8 * n, 8)], compare_add=1, **a.remote(MIB))
+        a.post("read", wr_id=n, pieces=[(2 * MIB + 40_000 * n, size)], **a.remote(3 * MIB))
+        a.post("write", wr_id=n, pieces=[(0, size)], **a.remote(5 * MIB + 40_000 * n))
+        expected += [(n, 0, what) for what in ("send", "add", "read", "write")]
+    assert [(wc["wr_id"], wc["status"], wc["opcode"]) for wc in a.completions(len(expected), 90)] == expected
+    got = b.completions(ROUNDS)
+    assert [(wc["wr_id"], wc["length"]) for wc in got] == [(n, (n * 7919) % 40_000) for n in range(ROUNDS)]
+    assert b.end.number(MIB) == ROUNDS
+    for n in range(ROUNDS):
+        size = (n * 7919) % 40_000
+        assert a.end.number(MIB + 8 * n) == n
+        assert b.end.digest(4 * MIB + 40_000 * n, size) == a.end.digest(0, size)
+        assert a.end.digest(2 * MIB + 40_000 * n, size) == b.end.digest(3 * MIB, size)
+        assert b.end.digest(5 * MIB + 40_000 * n, size) == a.end.digest(0, size)
+    # And the cable did what it was asked to: some 1,500 packets went each way.
+    after, now = ends["rxe"].counters(), ends["soft"].counters()
+    assert now["sent"] - packets["sent"] + now["received"] - packets["received"] > 1000
+    if harm in ("loss", "all"):
+        assert dropped() > 0
+    if harm == "duplicates" and asker == "soft":
+        assert after["duplicate_request"] > before["duplicate_request"]
+    for side in (a, b):
+        side.close()
