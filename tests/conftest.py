@@ -33,12 +33,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _wait_longer(slower: float) -> None:
+    """Stretch the library's waits for its peer, where a test does not set them: the peer is slow, too."""
+    from aiordma.config import Config
+
+    for field in ("negotiate_timeout_ms", "link_timeout_ms", "head_start_ms"):
+        milliseconds = round(getattr(Config(), field) * slower)
+        os.environ.setdefault(f"AIORDMA_{field.upper()}", str(milliseconds))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module, and with it :mod:`tests.world`, is imported."""
     slower = config.getoption("slower")
     os.environ["AIORDMA_TEST_DEVICE"] = config.getoption("device")
     os.environ["AIORDMA_TEST_SLOWER"] = str(slower)
+    if slower != 1:
+        _wait_longer(slower)
     if config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * slower
 
