@@ -351,7 +351,7 @@ cdef class MessageChannel(ReceivingConnection):
         if not cq.may_spin():
             cq.will_park()
             cq.park()
-            return self.messages_received != before
+            return self.messages_received != before or self.over
         cq.spins += 1
         # One look first that needs neither the clock nor to give up the GIL: a busy peer has often answered already.
         if cq.poll():

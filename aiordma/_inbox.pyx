@@ -89,12 +89,12 @@ cdef class ReceivingConnection(PullingConnection):
             return self.violation(f"a message of {head_bytes + pull.remote_bytes} bytes, more than it may send")
         if self.qp.max_reads == 0:
             return self.violation("a message to be pulled, and the devices agreed on no READs")
+        pull.head = message[ANNOUNCE_BYTES:length]
         try:
-            self.memory.check(head_bytes + pull.remote_bytes)
+            self.memory.check(pull.room())
         except MemoryError as error:
             self.distrusted = True
             return self.end(error)
-        pull.head = message[ANNOUNCE_BYTES:length]
         self.inbox.append(pull)
         return self.pull(pull)
 

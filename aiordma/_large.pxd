@@ -1,4 +1,5 @@
 # Table of contents of _large.pyx: the large messages of channels.
+from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
 from ._cq cimport Starving
@@ -23,6 +24,13 @@ cdef class Pull:
     cdef uint32_t rkey, remote_bytes, posted
     cdef uint32_t under_way         # READs posted and not completed
     cdef bint cancelled
+
+    cdef inline uint32_t pad(self) noexcept:
+        """Bytes before the head: so that the body, which is long, begins at a multiple of 64."""
+        return -<uint32_t>PyBytes_GET_SIZE(self.head) & 63
+
+    cdef inline uint64_t room(self) noexcept:
+        return <uint64_t>self.pad() + PyBytes_GET_SIZE(self.head) + self.remote_bytes
 
     cdef inline bint complete(self) noexcept:
         return self.posted == self.remote_bytes and self.under_way == 0

@@ -20,7 +20,6 @@ from ._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 
 cdef enum:
     LONG_COPY_BYTES = 16384 # copied without the GIL
-    ALIGN = 64
 
 
 cdef class Announced:
@@ -234,15 +233,13 @@ cdef class PullingConnection(Connection):
         cdef Pull pull = self.pulls[0]
         cdef QueuePair qp = self.qp
         cdef aio_chain chain
-        cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head), n, pad
+        cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head), n
         if pull.block is None:
-            # The body, which is long, begins at a multiple of 64.
-            pad = -head_bytes & (ALIGN - 1)
-            block = self.memory.take_sink(pad + head_bytes + pull.remote_bytes)
+            block = self.memory.take_sink(pull.room())
             if block is None:
                 return -1
             pull.block = block
-            pull.start = <unsigned char *><uintptr_t><uint64_t>block.address + pad
+            pull.start = <unsigned char *><uintptr_t><uint64_t>block.address + pull.pad()
             memcpy(pull.start, PyBytes_AS_STRING(pull.head), head_bytes)
             self.pulling.append(pull)
         n = pull.remote_bytes - pull.posted

@@ -225,6 +225,18 @@ async def test_senders_wait_for_memory(open_engine: Open) -> None:
                 assert got == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+async def test_the_gap_before_a_body_counts(open_engine: Open) -> None:
+    """Head and body fit into the largest block that pulls can count on, with the gap that aligns the body they
+    do not: it is refused, and does not wait for memory for ever.
+    """
+    async with open_engine(memory_limit_bytes=4 << 20, ring_bytes=16384) as engine:
+        a, b = await connect(engine)
+        end = End(b)
+        a.try_send(b"head", bytes((1 << 20) - 10))
+        assert "AIORDMA_MEMORY_LIMIT_BYTES leaves 1048576" in str(await end.ended())
+        assert not end.messages
+
+
 async def test_what_could_never_find_room_is_an_error(open_engine: Open) -> None:
     async with open_engine(memory_limit_bytes=4 << 20, ring_bytes=16384) as engine:
         a, b = await connect(engine)
