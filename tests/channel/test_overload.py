@@ -226,8 +226,8 @@ async def test_senders_wait_for_memory(open_engine: Open) -> None:
 
 
 async def test_the_gap_before_a_body_counts(open_engine: Open) -> None:
-    """Head and body fit into the largest block that pulls can count on, with the gap that aligns the body they
-    do not: it is refused, and does not wait for memory for ever.
+    """Head and body fit into the largest block that pulls can count on; with the gap that aligns the body
+    they do not: it is refused, and does not wait for memory for ever.
     """
     async with open_engine(memory_limit_bytes=4 << 20, ring_bytes=16384) as engine:
         a, b = await connect(engine)
