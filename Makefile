@@ -81,8 +81,8 @@ test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k clo
 	@touch $@
 
 test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in a virtual machine
-	tests/vm/run --net none --env AIORDMA_VM=wire --timeout 590 -- \
-	  $(PY) -m pytest -q -p no:cacheprovider --timeout 120 $(or $(ARGS),tests/vm/wire)
+	tests/vm/run --net none --env AIORDMA_VM=wire --env AIORDMA_VM_RECORD --timeout $(RXE_LIMIT) -- \
+	  $(PY) -m pytest -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
 
 # The C device's own tests: as they are, with ASan and UBSan, with TSan; each build in a directory of its own.
 softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers
