@@ -105,6 +105,10 @@ cdef class RingPipe(Connection):
         if self.early is not None:
             early, self.early = self.early, None
             self.on_cdc(<const unsigned char *>PyBytes_AS_STRING(early), CDC_BYTES)
+        if self.failure is not None and self.qp.failed and not self.closed:
+            # The link failed before there was anything to save; now the stream may go on elsewhere.
+            reason, self.failure = self.failure, None
+            self.on_broken(reason)
 
     def use_mirror(self, uint64_t addr, uint32_t lkey) -> None:
         """Registered memory as large as the peer's ring: the device does not take whole fragments inline."""

@@ -61,6 +61,7 @@ class Carry:
 
     :param peer: the other end, for people.
     :param peer_lost_link: called when the peer says that it leaves because its end of the link has failed.
+    :param has_another: should the link have failed, this end looks for another one.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class Carry:
         engine: Engine,
         peer: str,
         peer_lost_link: Callable[[], None],
+        *,
+        has_another: bool = False,
     ) -> None:
         self._pipe, self._engine, self._peer = pipe, engine, peer
-        self._peer_lost_link = peer_lost_link
+        self._peer_lost_link, self._has_another = peer_lost_link, has_another
         self._waker = engine.waker
         self._crossing = Crossing(pipe.token, pipe.peer_token, engine.config.carry_timeout_ms / 1000)
         self._reason = ""
@@ -158,6 +161,8 @@ class Carry:
         rest = b"" if closed else pipe.unplaced(event.send_from)
         framed = FramedPipe(self._road, self._engine, self._peer, rest, reason)
         pipe.go_on(framed, event.read_until, closed)
+        if self._has_another and event.code == Code.LINK_LOST:
+            self._engine.devices.find_another(framed, why)
 
     def _give_up(self, event: Broken) -> None:
         self._end()

@@ -12,8 +12,11 @@ from .proto import clc
 from .proto.frames import negotiation_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .engine import Engine
     from .framed import FramedPipe
+    from .linkgroup import LinkGroup
     from .wake.base import Job
 
 __all__ = ["Comeback"]
@@ -40,6 +43,8 @@ class Comeback:
         self.ready = False
         self.over = False
         self.error: Exception | None = None
+        #: Called when it is over.
+        self.on_over: Callable[[], None] | None = None
 
     # ---- from outside
 
@@ -73,8 +78,18 @@ class Comeback:
 
     def succeed(self) -> None:
         """Both ends are on their rings."""
+        self._end()
+
+    @property
+    def group(self) -> LinkGroup | None:
+        """Where it leads, or led."""
+        return None if self._offer is None else self._offer.group
+
+    def _end(self) -> None:
         self.over = True
         self._ended.set()
+        if self.on_over is not None:
+            self.on_over()
 
     def fail(self, error: Exception) -> None:
         """It stays on TCP."""
@@ -84,7 +99,7 @@ class Comeback:
             if self._offer is not None:
                 self._offer.abandon()
             self._framed.stay()
-            self._ended.set()
+            self._end()
 
     def cancel(self) -> None:
         """The stream has ended meanwhile."""
@@ -137,13 +152,9 @@ class Comeback:
             self.ready = True
             self._framed.ready(pipe)
 
-    @staticmethod
-    def _awaits_tcp(offer: Any) -> None:
-        """Should the link fail from here on, that waits until both ends have left TCP and can return."""
-        offer.member.awaits_tcp = True
-
     async def _as_client(self) -> Any:
-        self._offer = offer = await self._engine.propose()
+        self._offer = offer = await self._engine.propose(peer=self._peer)
+        offer.awaits_tcp = True
         self._asking = offer.proposal
         self._say(offer.proposal)
         message = await self._hear()
@@ -162,25 +173,24 @@ class Comeback:
                 raise
             # It has failed at this end only: once more, with a new one.
             offer.abandon()
-            self._offer = offer = await self._engine.propose(unknown_qpn=accept.qpn)
+            self._offer = offer = await self._engine.propose(peer=self._peer, unknown_qpn=accept.qpn)
+            offer.awaits_tcp = True
             self._say(offer.proposal)
             confirm = await offer.accepted(self._expect(await self._hear(), clc.Accept), self._peer)
-        self._awaits_tcp(offer)
         self._say(confirm)
         return await offer.established()
 
     async def _as_server(self, proposal: clc.Proposal) -> Any:
         self._offer = offer = await self._engine.answer(proposal, self._peer)
-        self._awaits_tcp(offer)
         self._say(offer.accept)
         message = await self._hear()
         if isinstance(message, clc.Proposal) and message.unknown_qpn == offer.accept.qpn != 0:
             offer.abandon()
             self._offer = offer = await self._engine.answer(message, self._peer)
-            self._awaits_tcp(offer)
             self._say(offer.accept)
             message = await self._hear()
         confirm = self._expect(message, clc.Confirm)
+        offer.awaits_tcp = True
         pipe = await offer.confirmed(confirm)
         self._framed.first = True
         return pipe

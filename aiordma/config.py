@@ -66,6 +66,14 @@ def _power(default: int, bounds: tuple[int, int], text: str) -> Any:
     return _setting(default, check, f"a power of two from {bounds[0]} to {bounds[1]}", text)
 
 
+def _is_device_list(value: str) -> bool:
+    names = value.split(",")
+    alone = {"auto", "soft", "none"}
+    return all(0 < len(name.strip()) < 64 for name in names) and (
+        len(names) == 1 or not alone & {name.strip() for name in names}
+    )
+
+
 def _is_filter(value: Any) -> bool:
     """:raises ValueError: naming the word of the rules that is wrong."""
     if isinstance(value, str):
@@ -98,9 +106,23 @@ class Config:
     )
     device: str | None = _setting(
         None,
-        lambda v: v is None or (isinstance(v, str) and v.isprintable() and 0 < len(v) < 64),
-        "the name of an RDMA device, soft, none, or unset",
-        "the RDMA device; soft: the software device; none: no RDMA; unset: the first active one, else soft",
+        lambda v: v is None or (isinstance(v, str) and v.isprintable() and _is_device_list(v)),
+        "names of RDMA devices (`name` or `name:port`, with commas between them), auto, soft, none, or unset",
+        "the RDMA device; with several, connections move to another one when a link fails; auto: all that "
+        "can be used; soft: the software device; none: no RDMA; unset: the first active one, else soft",
+    )
+    soft_devices: int = _number(
+        1,
+        (1, 4),
+        "devices that the software device shows (soft0, soft1 ...), all of which `soft` uses",
+        online=False,
+    )
+    device_retry_ms: int = _number(
+        30_000,
+        (1, 86_400_000),
+        "with several devices: time after which one that failed is tried again; doubled each time that it "
+        "fails again, up to 32 times as long",
+        online=True,
     )
     soft_wire: Literal["off", "auto", "only"] = _setting(
         "off",

@@ -1,4 +1,4 @@
-"""The engine: everything RDMA of one event loop.
+"""The engine: everything RDMA of one event loop on one device (``devices.py`` has those of several).
 
 It owns the device context, the completion queue, the memory pool, the links and one timer, and none of it
 is shared
@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +20,13 @@ import anyio
 from . import faults, wake
 from ._cq import CompletionQueue as Poller
 from .config import Config
+from .devices import Devices
 from .errors import Code, NegotiationError, VerbsError
 from .link import LinkParts
 from .observe.trace import recorder
 from .offer import ClientOffer, ServerOffer
 from .tickets import Holder, Issuer, Service
+from .verbs.abi import EventType
 from .verbs.backend import open_backend
 from .verbs.cq import CompletionQueue
 from .verbs.events import AsyncEvents, DeviceEvent
@@ -70,26 +71,25 @@ def host_id(is_soft: bool) -> bytes:
 class Engine:
     """Use :func:`current`. :raises NegotiationError: no device, with the reason in words."""
 
-    def __init__(self, waker: Waker, config: Config) -> None:
-        self.waker, self.config = waker, config
+    def __init__(self, devices: Devices, index: int) -> None:
+        self.devices = devices
+        self.waker, self.config = waker, config = devices.waker, devices.config
         if config.filter is not None:
             faults.install(config.filter)
-        self.engine_id = secrets.token_bytes(16)
+        self.engine_id = devices.new_engine_id()
         #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
         self.groups: dict[tuple[bytes, str], LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
         #: Connections that this end is about to begin.
         self.asking: weakref.WeakSet[ClientOffer] = weakref.WeakSet()
-        #: Listeners that hand out tickets, by number.
-        self.services: dict[int, Service] = {}
-        #: Servers that have given us some: address -> link group and number of the listener there.
-        self.open_to: dict[str, tuple[LinkGroup, int]] = {}
-        self._service_number = 0
+        #: Listeners that hand out tickets, by number; servers that have given us some: address -> link group
+        #: and number of the listener there. Of all engines of the loop.
+        self.services, self.open_to = devices.services, devices.open_to
         self.closed = False
         self._parked: list[LinkParts] = []
         self._timer: Handle | None = None
         self._trim_at = waker.now() + _TRIM_SECONDS
-        self.backend = open_backend(config.device)
+        self.backend = open_backend(devices.names[index])
         try:
             self.host_id = host_id(self.backend.is_soft)
             self.cq = CompletionQueue(self.backend, _CQ_DEPTH)
@@ -154,16 +154,43 @@ class Engine:
 
     # ---- negotiation
 
-    async def propose(self, kind: int = 0, *, unknown_qpn: int = 0) -> ClientOffer:
-        """Client: begin a negotiation.
+    async def propose(self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0) -> ClientOffer:
+        """Client: begin a negotiation, on this device or on another that is better for this peer.
 
         :param kind: what the connection will carry (``Proposal.kind``).
         :param unknown_qpn: it begins a second time, as the server named a link that is not known here.
+        :raises NegotiationError:
         """
-        self._check()
-        offer = ClientOffer(self, kind, unknown_qpn)
-        self.asking.add(offer)
+        engine = self._other(lambda: self.devices.best(peer))
+        offer = ClientOffer(engine, kind, unknown_qpn)
+        engine.asking.add(offer)
         return offer
+
+    @property
+    def max_links(self) -> int:
+        """Links that this end can have with a peer, as the negotiation says it: 2 is more than one."""
+        return 2 if self.devices.several else 1
+
+    def best(self) -> Engine:
+        """Of several devices, the one for something new.
+
+        :raises NegotiationError: none can be used now.
+        """
+        return self._other(self.devices.best)
+
+    def _other(self, choose: Callable[[], Engine]) -> Engine:
+        """The engine to begin with: this one, if there is only one device."""
+        self.backend.check_process()
+        engine = self
+        if self.devices.several:
+            if self.devices.ended:
+                raise NegotiationError(Code.SHUTTING_DOWN)
+            try:
+                engine = choose()
+            except (VerbsError, OSError) as error:
+                raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
+        engine._check()
+        return engine
 
     def open_at_once(self, sock: socket.socket, peer: str) -> RingPipe | None:
         """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
@@ -182,11 +209,8 @@ class Engine:
         """
         if not self.config.tickets or self.closed:
             return None
-        while True:
-            self._service_number = self._service_number % 0xFFFF + 1
-            if self._service_number not in self.services:
-                break
-        service = self.services[self._service_number] = Service(self, self._service_number, has_room)
+        number = self.devices.new_service_number()
+        service = self.services[number] = Service(self.devices, number, has_room)
         return service
 
     def claim(self, claim: Claim, service: Service | None) -> RingPipe:
@@ -195,12 +219,21 @@ class Engine:
         :raises NegotiationError: decline with its ``code``.
         """
         self._check()
+        key = (claim.engine_id, "server")
         # What the client said on the link before it claimed comes first.
-        self.poller.drain()
-        group = self.groups.get((claim.engine_id, "server"))
-        if group is None or not isinstance(group.tickets, Issuer):
-            raise NegotiationError(Code.TICKET_UNKNOWN)
-        return group.tickets.claim(claim, service)
+        engines = self.devices.engines
+        for engine in engines:
+            engine.poller.drain()
+        listed = [engine.groups[key] for engine in engines if key in engine.groups]
+        # One that is given up is not listed, and may be so wrongly.
+        for groups in (listed, [group for engine in engines for group in engine.all_groups]):
+            for group in groups:
+                if group.key == key and isinstance(group.tickets, Issuer) and group.tickets.gave(claim):
+                    return group.tickets.claim(claim, service)
+        for group in listed:
+            if isinstance(group.tickets, Issuer):
+                return group.tickets.claim(claim, service)  # which says what is wrong
+        raise NegotiationError(Code.TICKET_UNKNOWN)
 
     async def answer(
         self,
@@ -214,11 +247,12 @@ class Engine:
         :param service: the listener it came to, if that hands out tickets; ``local`` is then the server's
             address of the connection.
         """
-        self._check()
         if not proposal.is_aiordma:
             raise NegotiationError(Code.MODE_MISMATCH, "the proposal does not come from aiordma")
-        self.check_reachable(proposal.host_id)
-        offer = ServerOffer(self, proposal, peer, service, local)
+        self.devices.hear_unknown(proposal, peer)
+        engine = self._other(lambda: self.devices.answering(proposal, peer))
+        engine.check_reachable(proposal.host_id)
+        offer = ServerOffer(engine, proposal, peer, service, local)
         try:
             await offer.prepare()
         except MemoryLimitError as error:
@@ -266,14 +300,25 @@ class Engine:
             logger.log(
                 logging.WARNING if event.is_fatal else logging.DEBUG, "%s: %s", self.backend.name, event
             )
+            if event.type == EventType.PORT_ACTIVE and event.number == self.backend.port:
+                self.devices.recovered(self)
+            elif event.is_fatal and self._is_of_device(event):
+                self.devices.failed(self, str(event), for_good=event.source != "port")
             if event.is_fatal:
                 for group in list(self.all_groups):
                     if self._concerns(event, group):
                         group.link.device_event(event)
 
-    @staticmethod
-    def _concerns(event: DeviceEvent, group: LinkGroup) -> bool:
-        return event.source != "qp" or event.number == group.link.queue_pair.qp_num
+    def _is_of_device(self, event: DeviceEvent) -> bool:
+        """Nothing on this engine works any more."""
+        return event.source in ("device", "cq") or (
+            event.source == "port" and event.number == self.backend.port
+        )
+
+    def _concerns(self, event: DeviceEvent, group: LinkGroup) -> bool:
+        if event.source == "qp":
+            return event.number == group.link.queue_pair.qp_num
+        return self._is_of_device(event)
 
     # ---- the one timer: keepalive, late acknowledgements, idle memory
 
@@ -295,6 +340,7 @@ class Engine:
             self.pool.trim()
             self.poller.spare.age()
         self._tick_soon()
+        self.devices.look(now)  # which may close this engine
 
     def retire_idle(self, now: float) -> None:
         """Close links that have had no connection for ``link_idle_ms``. The client's side does it, since it
@@ -317,26 +363,36 @@ class Engine:
         waiting for a server that has not even accepted them."""
         deadline = self.waker.now() + _LINGER_SECONDS
         try:
-            while not self.closed and self._is_parting() and self.waker.now() < deadline:
+            while not self.devices.ended and self._is_parting() and self.waker.now() < deadline:
                 await anyio.sleep(_LINGER_LOOK_SECONDS)
-                self.poller.drain()
+                for engine in self.devices.engines:
+                    engine.poller.drain()
         finally:
             self.close()
 
     def _is_parting(self) -> bool:
         return any(
             group.active and member.pipe.is_closed and member.pipe.error is None
-            for group in self.all_groups
+            for engine in self.devices.engines
+            for group in engine.all_groups
             for member in group.members
         )
 
     def close(self) -> None:
-        """Break what is left and give everything back. Idempotent; does nothing in a forked child."""
+        """Break what is left and give everything back, also of the loop's other devices. Idempotent; does
+        nothing in a forked child."""
+        if self.backend.in_forked_child:
+            return
+        front = _engines.get(self.waker)
+        if front is not None and front.devices is self.devices:
+            del _engines[self.waker]
+        self.devices.close()
+
+    def close_alone(self) -> None:
+        """As :meth:`close`, this one only: its device is gone."""
         if self.closed or self.backend.in_forked_child:
             return
         self.closed = True
-        if _engines.get(self.waker) is self:
-            del _engines[self.waker]
         if self._timer is not None:
             self._timer.cancel()
         parked, self._parked = self._parked, []
@@ -356,6 +412,7 @@ class Engine:
         poller = self.poller
         return {
             "device": self.backend.name,
+            **self.devices.statistics(),
             "links": [group.statistics() for group in self.all_groups],
             "memory": self.pool.statistics()._asdict(),
             "parked_qps": len(self._parked),
@@ -373,6 +430,7 @@ class Engine:
         }
 
 
+#: The engine that a loop began with, or that took its place.
 _engines: dict[Waker, Engine] = {}
 _refusals: dict[str | None, NegotiationError] = {}
 
@@ -386,13 +444,13 @@ async def current(config: Config | None = None) -> Engine:
     waker = wake.current()
     engine = _engines.get(waker)
     if engine is not None:
-        return engine
+        return engine if not engine.devices.several else engine.best()
     config = config or Config.from_env()
     refusal = _refusals.get(config.device)
     if refusal is not None:
         raise NegotiationError(refusal.code, refusal.detail)
     try:
-        engine = Engine(waker, config)
+        engine = Devices(waker, config, Engine).best()
     except NegotiationError as error:
         _refusals[config.device] = error
         raise

@@ -73,20 +73,20 @@ class FramedPipe:
         "_on_readable",
         "_on_writable",
         "_out_on_ring",
-        "_peer",
         "_reason",
         "_received",
         "_road",
         "_sent",
         "_waker",
         "first",
+        "peer",
     )
 
     def __init__(
         self, road: Road, engine: Engine, peer: str, unplaced: bytes, reason: FallbackReason
     ) -> None:
         waker = engine.waker
-        self._road, self._waker, self._engine, self._peer = road, waker, engine, peer
+        self._road, self._waker, self._engine, self.peer = road, waker, engine, peer
         self._reason = reason
         self._comeback: Comeback | None = None
         self._next: RingPipe | None = None  # the ring pipe that takes over
@@ -295,11 +295,17 @@ class FramedPipe:
             return self._next.come_back()
         if self._coming_back and self._comeback is not None:
             return self._comeback
-        if self._next is not None or self._closed or self._eof_sent or self._ended or self._road.failure:
+        if not self.may_come_back:
             raise NegotiationError(Code.OUT_OF_SYNC, "the stream is closed, half-closed or on RDMA")
-        self._comeback = Comeback(self, self._engine, self._peer)
+        self._comeback = Comeback(self, self._engine, self.peer)
         self._comeback.ask()
         return self._comeback
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether the stream is on TCP and whole."""
+        shut = self._closed or self._eof_sent or self._ended
+        return not (shut or self._next is not None or self._road.failure)
 
     @property
     def _coming_back(self) -> bool:
@@ -316,7 +322,7 @@ class FramedPipe:
         elif isinstance(message, clc.Decline):
             pass  # of an attempt that has ended here already
         elif isinstance(message, clc.Proposal) and not (self._closed or self._eof_sent or self._next):
-            self._comeback = Comeback(self, self._engine, self._peer)
+            self._comeback = Comeback(self, self._engine, self.peer)
             self._comeback.answer(message)
         else:
             self.say(negotiation_frame(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode()))
@@ -336,7 +342,7 @@ class FramedPipe:
         if pipe is not None:
             pipe.abort()
         if self._out_on_ring:
-            lost = LinkError("the stream was lost on its way back to RDMA", self._peer)
+            lost = LinkError("the stream was lost on its way back to RDMA", self.peer)
             self._failure = self._failure or lost
             self._road.reset()
         elif self._closed:

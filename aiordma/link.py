@@ -142,6 +142,8 @@ class Link:
         self.engine, self.parts, self.peer, self.side = engine, parts, peer, side
         self.state = LinkState.SETTING_UP
         self.failure: BaseException | None = None
+        #: The peer has said goodbye.
+        self.orderly = False
         self.peer_qpn = 0
         self.probe_target = (0, 0)
         config = engine.config
@@ -244,6 +246,7 @@ class Link:
                             reason=message.reason, all_links=True, orderly=True, response=True
                         ).encode()
                     )
+                self.orderly = True
                 text = f"the peer closed the link (reason 0x{message.reason:08x})"
                 self.queue_pair.break_link(LinkError(text, self.peer))
             case llc.Ticket() | llc.TicketBack():

@@ -23,6 +23,7 @@ from .proto.clc import Kind
 from .proto.message import SLOT_EXTRA_BYTES
 from .road import lost_because
 from .tickets import Holder, Issuer
+from .tls import TlsLayer
 from .verbs.lifetime import give_back
 from .verbs.registrar import DeviceRegistrar
 
@@ -50,6 +51,9 @@ class LinkGroup:
         self.secret = b""
         #: Rings handed out in advance, at either end.
         self.tickets = Holder(self) if key[1] == "client" else Issuer(self)
+        #: Links that the peer can have with us, as far as is known (2: several); streams that have come here
+        #: from one that failed.
+        self.peer_links, self.moved_here = 1, 0
         self._closed = False
         self._retired_at: float | None = None
         parts = engine.take_parts()
@@ -154,7 +158,15 @@ class LinkGroup:
             if not self.active and not self.setting_up:
                 self.close()
 
+    @property
+    def has_another(self) -> bool:
+        """Whether its streams may find another link to this peer; of the two ends, the client looks for
+        it."""
+        return self.key[1] == "client" and (self.engine.devices.several or self.peer_links > 1)
+
     def _on_link_failed(self, reason: BaseException) -> None:
+        if may_carry(reason) and not self._closed and not self.link.orderly:
+            self.engine.devices.way_failed(self.engine, self.peer, str(reason))
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
         self.tickets.drop()
@@ -192,6 +204,7 @@ class LinkGroup:
         return {
             **self.link.statistics(),
             "connections": len(self.members),
+            "moved_here": self.moved_here,
             "tickets": len(self.tickets),
             "ticket_ring_bytes": self.tickets.ring_bytes,
         }
@@ -236,7 +249,7 @@ class Member:
         #: The TCP connection while nothing happens on it, then what takes the stream there.
         self.carrier: Carrier | None = None
         self.carry: Carry | None = None
-        #: It is on its way here (a stream that comes back to RDMA); why the link has failed meanwhile.
+        #: It is on its way here; why the link has failed meanwhile.
         self.awaits_tcp = False
         self._left_because: BaseException | None = None
         #: It was begun with a ticket.
@@ -294,9 +307,9 @@ class Member:
             return
         self.carrier = carrier
         self.group.engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
-        if self.awaits_tcp:
-            self.awaits_tcp = False
-            # With TLS, what the peer says next may have been decrypted with what was before.
+        self.awaits_tcp = False
+        if isinstance(carrier, TlsLayer):
+            # What the peer says next may have been decrypted with what was before.
             self.group.engine.waker.call_soon(self._on_tcp)
         if self._left_because is not None and self.carry_on(self._left_because) and self.carry is not None:
             if heard:
@@ -358,7 +371,10 @@ class Member:
         assert carrier is not None
         engine = self.group.engine
         engine.waker.unwatch_fd(carrier.fileno())
-        self.carry = Carry(self.pipe, carrier, engine, self.group.peer, self.group.link.lost_by_peer)
+        group = self.group
+        self.carry = Carry(
+            self.pipe, carrier, engine, group.peer, group.link.lost_by_peer, has_another=group.has_another
+        )
         return self.carry
 
     def leave(self, code: Code, text: str) -> bool:

@@ -58,6 +58,7 @@ class ClientOffer(Protocol):
     """One negotiation of the engine, client end."""
 
     proposal: clc.Proposal
+    awaits_tcp: bool
 
     async def accepted(self, accept: clc.Accept, peer: str = "") -> clc.Confirm: ...
     async def established(self) -> Any: ...
@@ -69,6 +70,7 @@ class ServerOffer(Protocol):
 
     accept: clc.Accept
     first_contact: bool
+    awaits_tcp: bool
 
     async def confirmed(self, confirm: clc.Confirm) -> Any: ...
     def break_link(self, reason: str) -> None: ...
@@ -78,7 +80,7 @@ class ServerOffer(Protocol):
 class Engine(Protocol):
     """What the negotiation needs of ``engine.Engine``."""
 
-    async def propose(self, kind: int = 0, *, unknown_qpn: int = 0) -> ClientOffer: ...
+    async def propose(self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0) -> ClientOffer: ...
     async def answer(
         self,
         proposal: clc.Proposal,
@@ -255,7 +257,7 @@ async def _propose(
     pipe: Any = None
     try:
         with Wire(carrier) as wire:
-            offer = await engine.propose(kind)
+            offer = await engine.propose(kind, peer=wire.peer)
             handshake = ClientHandshake(offer.proposal, _timeouts(config), wire.now())
             events = handshake.start()
             refusal: NegotiationError | None = None
@@ -268,12 +270,14 @@ async def _propose(
                     if not _proves(event.accept, offer.proposal):
                         raise _PlainPeer("its Accept does not prove that it read the Proposal")
                     first_contact = event.accept.first_contact
+                    offer.awaits_tcp = True
                     try:
                         confirm = await offer.accepted(event.accept, wire.peer)
                     except NegotiationError as error:
                         if error.code == Code.LINK_NOT_FOUND and handshake.may_ask_again:
                             offer.abandon()
-                            offer = await engine.propose(kind, unknown_qpn=event.accept.qpn)
+                            unknown = event.accept.qpn
+                            offer = await engine.propose(kind, peer=wire.peer, unknown_qpn=unknown)
                             events = handshake.again(offer.proposal, wire.now())
                         else:
                             refusal = error
@@ -424,6 +428,7 @@ async def server(
                         events = handshake.established(wire.now())
                 elif isinstance(event, Confirmed):
                     assert offer is not None
+                    offer.awaits_tcp = True
                     work = functools.partial(offer.confirmed, event.confirm)
                     try:
                         pipe, events = await _finish(work, handshake, wire, watch=event.confirm.first_contact)

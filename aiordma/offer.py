@@ -38,6 +38,9 @@ class _Offer:
         self.group: LinkGroup | None = None
         self.member: Member | None = None
         self.first_contact = False
+        #: The caller will hand the connection its TCP connection. Should the link fail before that, it waits
+        #: for it, to go on there.
+        self.awaits_tcp = False
         self._done = False
 
     def _answer_fields(self) -> dict[str, object]:
@@ -59,6 +62,7 @@ class _Offer:
             "dest_rd_atomic": own.rd_atomic,
             "recv_bytes": self.engine.config.small_message_bytes,
             "hostname": socket.gethostname() if self.first_contact else "",
+            "max_links": self.engine.max_links,
         }
 
     def _check_answer(self, answer: Accept | Confirm) -> None:
@@ -73,6 +77,7 @@ class _Offer:
 
     def _connect(self, answer: Accept | Confirm) -> Any:
         assert self.member is not None
+        self.member.awaits_tcp = self.awaits_tcp
         return self.member.connect(
             peer_token=answer.token,
             ring_addr=answer.ring_addr,
@@ -113,6 +118,7 @@ class ClientOffer(_Offer):
         self.proposal = Proposal(
             kind=kind,
             unknown_qpn=unknown_qpn,
+            max_links=engine.max_links,
             tickets=engine.config.tickets if not kind else 0,
             engine_id=engine.engine_id,
             nonce=secrets.token_bytes(16),
@@ -142,6 +148,7 @@ class ClientOffer(_Offer):
                     # proves nothing, and nobody may take somebody else's link down with it.
                     old.close()
                 self.group = LinkGroup(engine, key, peer)
+                self.group.peer_links = accept.max_links
                 self.member = self.group.join(self.kind)
                 self.group.link.bring_up(_qp_address(accept))
             else:
@@ -154,6 +161,7 @@ class ClientOffer(_Offer):
         except MemoryLimitError as error:
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         except VerbsError as error:
+            engine.devices.way_failed(engine, peer, str(error))
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
         if self.proposal.tickets and isinstance(self.group.tickets, Holder):
             self.group.tickets.learn(accept, peer)
@@ -183,8 +191,11 @@ class ClientOffer(_Offer):
                 with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
                     await self.group.link.wait_for_confirm()
             except TimeoutError:
-                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self.group.peer) from None
+                engine, peer = self.group.engine, self.group.peer
+                engine.devices.way_failed(engine, peer, Code.TIMEOUT_CONFIRM_LINK.text)
+                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, peer) from None
             self.group.settled()
+            self.engine.devices.works(self.engine, self.group.peer)
         self._done = True
         return self.member.pipe
 
@@ -209,10 +220,6 @@ class ServerOffer(_Offer):
         # What the client said on its link before it asked (goodbye, perhaps) comes first.
         engine.poller.drain()
         group = engine.groups.get(key)
-        if group is not None and group.link.queue_pair.qp_num == self._proposal.unknown_qpn:
-            # It has failed at the client's end, and here nobody has noticed.
-            group.give_up()
-            group = None
         # One first contact at a time: whoever comes meanwhile waits for its end and joins, or is first
         # himself.
         while group is not None and not await group.wait_ready():
@@ -243,6 +250,7 @@ class ServerOffer(_Offer):
             try:
                 self.group.link.bring_up(_qp_address(confirm))
             except VerbsError as error:
+                self.engine.devices.way_failed(self.engine, self._peer, str(error))
                 raise LinkError(str(error), self._peer) from error
             self.group.secret = link_secret(self.accept, confirm)
         elif confirm.qpn != self.group.link.peer_qpn:
@@ -257,8 +265,10 @@ class ServerOffer(_Offer):
                 with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
                     await self.group.link.ask_to_confirm()
             except TimeoutError:
+                self.engine.devices.way_failed(self.engine, self._peer, Code.TIMEOUT_CONFIRM_LINK.text)
                 raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
             self.group.settled()
+            self.engine.devices.works(self.engine, self._peer)
         if self._service is not None and isinstance(self.group.tickets, Issuer):
             self.group.tickets.limit = self._proposal.tickets
             self.group.tickets.asked(self._service, first=self.first_contact)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ._ring import RingPipe
     from .attributes import Address
-    from .engine import Engine
+    from .devices import Devices
     from .linkgroup import LinkGroup, Member
 
 __all__ = ["Holder", "Issuer", "Opening", "Service"]
@@ -64,8 +64,8 @@ class Service:
     :param has_room: whether it would take one more connection now.
     """
 
-    def __init__(self, engine: Engine, number: int, has_room: Callable[[], bool]) -> None:
-        self.engine, self.number, self.has_room = engine, number, has_room
+    def __init__(self, devices: Devices, number: int, has_room: Callable[[], bool]) -> None:
+        self.devices, self.number, self.has_room = devices, number, has_room
 
     def fields(self, local: Address) -> dict[str, object]:
         """What an Accept says of it.
@@ -77,8 +77,8 @@ class Service:
 
     def close(self) -> None:
         """The listener is gone: ask for the tickets that are out. Idempotent."""
-        if self.engine.services.pop(self.number, None) is not None:
-            for group in list(self.engine.all_groups):
+        if self.devices.services.pop(self.number, None) is not None:
+            for group in [group for engine in self.devices.engines for group in engine.all_groups]:
                 if isinstance(group.tickets, Issuer):
                     group.tickets.recall(self)
 
@@ -140,6 +140,11 @@ class Issuer:
                 ring_bytes=member.ring.length,
             )
             queue_pair.say(ticket.encode())
+
+    def gave(self, claim: clc.Claim) -> bool:
+        """Whether the claim is of a ticket that is out, by the client of this link."""
+        proof = claim_proof(claim.fields, claim.engine_id, self.group.secret)
+        return claim.ticket in self._out and claim.proof == proof
 
     def claim(self, claim: clc.Claim, service: Service | None) -> RingPipe:
         """The connection of a Claim.

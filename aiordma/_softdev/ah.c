@@ -14,7 +14,8 @@ bool soft_route_is_valid(struct soft_ctx *ctx, const struct ibv_ah_attr *attr)
 {
 	union ibv_gid sgid;
 
-	return attr->port_num == 1 && attr->is_global && soft_gid_get(ctx, attr->grh.sgid_index, &sgid);
+	return attr->port_num == 1 && soft_port_is_up(&ctx->v.context) && attr->is_global &&
+	       soft_gid_get(ctx, attr->grh.sgid_index, &sgid);
 }
 
 struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)

@@ -19,6 +19,22 @@ extern "C" {
 int aiordma_soft_is(struct ibv_context *context);
 
 /*
+ * How many devices the list shows, soft0 and so on, 1 to 4; otherwise that is what the environment variable
+ * AIORDMA_SOFT_DEVICES says, or 1. All of a process reach all of the others. 0 or EINVAL.
+ */
+int aiordma_soft_devices(unsigned n);
+
+/*
+ * For tests of programs with several devices. Takes the port of a device (by name) down, or up again, in this process:
+ * its contexts get IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE, the port says so when it is asked, and while it is down
+ * no queue pair is connected and no address handle made. Connected queue pairs are left to their owner. 0 or ENODEV.
+ */
+int aiordma_soft_port(const char *device, int up);
+
+/* The contexts of a device get IBV_EVENT_DEVICE_FATAL; one that is opened anew works. 0 or ENODEV. */
+int aiordma_soft_kill(const char *device);
+
+/*
  * Page-aligned memory that processes holding an rkey may map: register it with ibv_reg_mr as usual, and
  * WRITE, READ and atomics of a QP peer on the same host become plain memory accesses of that peer.
  * length is rounded up to whole pages. NULL with errno set on failure.

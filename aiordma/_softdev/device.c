@@ -1,4 +1,4 @@
-/* The device list, contexts, and what the device and its one port say of themselves. */
+/* The device list, contexts, and what a device and its one port say of themselves. */
 #include "softdev.h"
 
 #include <errno.h>
@@ -11,14 +11,21 @@
 #include <time.h>
 #include <unistd.h>
 
-struct ibv_device soft_device = {
-	.node_type = IBV_NODE_CA,
-	.transport_type = IBV_TRANSPORT_IB,
-	.name = "soft0",
-	.dev_name = "aiordma_soft0",
-	.dev_path = "/dev/aiordma/soft0",
-	.ibdev_path = "/sys/class/infiniband/soft0",
-};
+#define DEVICE(n)                                                                                                      \
+	{                                                                                                              \
+		.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "soft" n,                        \
+		.dev_name = "aiordma_soft" n, .dev_path = "/dev/aiordma/soft" n,                                       \
+		.ibdev_path = "/sys/class/infiniband/soft" n,                                                          \
+	}
+
+/*
+ * All of them share the process's tables and its way to others: a second one is there so that programs which use
+ * several devices can be tried, and one of them can fail.
+ */
+struct ibv_device soft_devices[SOFT_MAX_DEVICES] = { DEVICE("0"), DEVICE("1"), DEVICE("2"), DEVICE("3") };
+
+static atomic_uint shown;      /* devices in the list; 0: as the environment has it */
+static atomic_uint ports_down; /* bit n: of device n */
 
 #define FIRMWARE "1.0"
 /* A vendor id that no IEEE OUI can have; the kernel's software devices use the same. */
@@ -54,6 +61,41 @@ static bool hidden(void)
 	return wanted && !strcmp(wanted, "none");
 }
 
+static unsigned shown_by_environment(void)
+{
+	const char *said = getenv("AIORDMA_SOFT_DEVICES");
+	char *end;
+	const long n = said && *said ? strtol(said, &end, 10) : 1;
+
+	if (n >= 1 && n <= SOFT_MAX_DEVICES && !(said && *said && *end))
+		return (unsigned)n;
+	fprintf(stderr, "aiordma: AIORDMA_SOFT_DEVICES=\"%s\" is not understood, so it is 1; wanted: 1 to %d\n", said,
+		SOFT_MAX_DEVICES);
+	return 1;
+}
+
+static int how_many(void)
+{
+	unsigned n = atomic_load(&shown);
+
+	if (!n) {
+		unsigned none = 0;
+
+		n = shown_by_environment();
+		if (!atomic_compare_exchange_strong(&shown, &none, n))
+			n = none;
+	}
+	return (int)n;
+}
+
+SOFT_EXPORT int aiordma_soft_devices(unsigned n)
+{
+	if (n < 1 || n > SOFT_MAX_DEVICES)
+		return EINVAL;
+	atomic_store(&shown, n);
+	return 0;
+}
+
 struct ibv_device **soft_get_device_list(int *num_devices)
 {
 	__typeof__(&ibv_get_device_list) real_get = REAL(ibv_get_device_list, "IBVERBS_1.1");
@@ -63,7 +105,8 @@ struct ibv_device **soft_get_device_list(int *num_devices)
 
 	if (!real)
 		count = 0;
-	struct device_list *list = calloc(1, sizeof *list + ((size_t)count + 2) * sizeof *list->devices);
+	const int own = hidden() ? 0 : how_many();
+	struct device_list *list = calloc(1, sizeof *list + ((size_t)count + (size_t)own + 1) * sizeof *list->devices);
 	if (!list) {
 		if (real)
 			REAL(ibv_free_device_list, "IBVERBS_1.1")(real);
@@ -72,13 +115,15 @@ struct ibv_device **soft_get_device_list(int *num_devices)
 	}
 	list->real = real;
 	if (soft_iwarp()) {
-		soft_device.node_type = IBV_NODE_RNIC;
-		soft_device.transport_type = IBV_TRANSPORT_IWARP;
+		for (int i = 0; i < SOFT_MAX_DEVICES; i++) {
+			soft_devices[i].node_type = IBV_NODE_RNIC;
+			soft_devices[i].transport_type = IBV_TRANSPORT_IWARP;
+		}
 	}
 	for (int i = 0; i < count; i++)
 		list->devices[i] = real[i];
-	if (!hidden())
-		list->devices[count++] = &soft_device;
+	for (int i = 0; i < own; i++)
+		list->devices[count++] = &soft_devices[i];
 	if (num_devices)
 		*num_devices = count;
 	errno = 0;
@@ -95,7 +140,7 @@ void soft_free_device_list(struct ibv_device **devices)
 }
 
 /* An EUI-64 with the local bit set, made from the boot id: the same for all processes of this host. */
-__be64 soft_get_device_guid(void)
+__be64 soft_get_device_guid(const struct ibv_device *device)
 {
 	char boot[64] = "aiordma";
 	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -109,6 +154,7 @@ __be64 soft_get_device_guid(void)
 	}
 	for (const char *c = boot; *c; c++)
 		hash = (hash ^ (uint8_t)*c) * 0x100000001b3ULL;
+	hash += (uint64_t)(device - soft_devices);
 	return htobe64((hash & ~(1ULL << 56)) | (1ULL << 57));
 }
 
@@ -127,9 +173,8 @@ int soft_read_sysfs_file(const char *file, char *buf, size_t size)
 
 int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
-	__be64 guid = soft_get_device_guid();
+	__be64 guid = soft_get_device_guid(context->device);
 
-	(void)context;
 	*attr = (struct ibv_device_attr){
 		.fw_ver = FIRMWARE,
 		.node_guid = guid,
@@ -180,10 +225,43 @@ static int query_device_ex(struct ibv_context *context, const struct ibv_query_d
 	return 0;
 }
 
+bool soft_port_is_up(const struct ibv_context *context)
+{
+	return !(atomic_load_explicit(&ports_down, memory_order_relaxed) >> (context->device - soft_devices) & 1);
+}
+
+/* QPs that are connected already are left to their owner, who hears of it. */
+SOFT_EXPORT int aiordma_soft_port(const char *device, int up)
+{
+	unsigned n = 0;
+
+	while (n < SOFT_MAX_DEVICES && strcmp(soft_devices[n].name, device) != 0)
+		n++;
+	if (n == SOFT_MAX_DEVICES)
+		return ENODEV;
+	if (up)
+		atomic_fetch_and(&ports_down, ~(1U << n));
+	else
+		atomic_fetch_or(&ports_down, 1U << n);
+	soft_ctx_tell(&soft_devices[n], up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+	return 0;
+}
+
+SOFT_EXPORT int aiordma_soft_kill(const char *device)
+{
+	for (unsigned n = 0; n < SOFT_MAX_DEVICES; n++) {
+		if (!strcmp(soft_devices[n].name, device)) {
+			soft_ctx_tell(&soft_devices[n], IBV_EVENT_DEVICE_FATAL);
+			return 0;
+		}
+	}
+	return ENODEV;
+}
+
 int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size)
 {
 	struct ibv_port_attr all = {
-		.state = IBV_PORT_ACTIVE,
+		.state = soft_port_is_up(context) ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 		.max_mtu = IBV_MTU_4096,
 		.active_mtu = IBV_MTU_4096,
 		.gid_tbl_len = SOFT_GID_TABLE,
@@ -191,13 +269,12 @@ int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_po
 		.max_msg_sz = SOFT_MAX_MSG,
 		.pkey_tbl_len = 1,
 		.max_vl_num = 1,
-		.active_width = 2,  /* 4X */
-		.active_speed = 32, /* EDR */
-		.phys_state = 5,    /* LinkUp */
+		.active_width = 2,                              /* 4X */
+		.active_speed = 32,                             /* EDR */
+		.phys_state = soft_port_is_up(context) ? 5 : 3, /* LinkUp, Disabled */
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 	};
 
-	(void)context;
 	if (port_num != 1)
 		return EINVAL;
 	memset(attr, 0, size);
@@ -249,7 +326,7 @@ static int get_srq_num(struct ibv_srq *srq, uint32_t *number)
 	return 0;
 }
 
-struct ibv_context *soft_open_device(void)
+struct ibv_context *soft_open_device(struct ibv_device *device)
 {
 	struct soft_ctx *ctx = calloc(1, sizeof *ctx);
 	int error = ENOMEM;
@@ -270,7 +347,7 @@ struct ibv_context *soft_open_device(void)
 	verbs->dealloc_td = soft_dealloc_td;
 	verbs->alloc_parent_domain = soft_alloc_parent_domain;
 	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
-	context->device = &soft_device;
+	context->device = device;
 	context->cmd_fd = -1;
 	context->num_comp_vectors = SOFT_COMP_VECTORS;
 	pthread_mutex_init(&context->mutex, NULL);

@@ -98,28 +98,31 @@ SOFT_EXPORT int ibv_get_device_index(struct ibv_device *device)
 {
 	count_call();
 	/* The kernel numbers its devices from 0; ours is none of them. */
-	return device == &soft_device ? -1 : CALL_REAL(NEGATIVE, ibv_get_device_index, "IBVERBS_1.9", device);
+	return soft_is_device(device) ? -1 : CALL_REAL(NEGATIVE, ibv_get_device_index, "IBVERBS_1.9", device);
 }
 
 SOFT_EXPORT __be64 ibv_get_device_guid(struct ibv_device *device)
 {
 	count_call();
-	return device == &soft_device ? soft_get_device_guid() :
+	return soft_is_device(device) ? soft_get_device_guid(device) :
 					CALL_REAL(ZERO, ibv_get_device_guid, "IBVERBS_1.1", device);
 }
 
 SOFT_EXPORT int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
 {
 	count_call();
-	if (!strcmp(dir, soft_device.ibdev_path))
-		return soft_read_sysfs_file(file, buf, size);
+	for (int i = 0; i < SOFT_MAX_DEVICES; i++) {
+		if (!strcmp(dir, soft_devices[i].ibdev_path))
+			return soft_read_sysfs_file(file, buf, size);
+	}
 	return CALL_REAL(NEGATIVE, ibv_read_sysfs_file, "IBVERBS_1.0", dir, file, buf, size);
 }
 
 SOFT_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
 	count_call();
-	return device == &soft_device ? soft_open_device() : CALL_REAL(POINTER, ibv_open_device, "IBVERBS_1.1", device);
+	return soft_is_device(device) ? soft_open_device(device) :
+					CALL_REAL(POINTER, ibv_open_device, "IBVERBS_1.1", device);
 }
 
 /* Also of a context inherited over fork(): its memory is the child's to give back. */

@@ -39,9 +39,9 @@ void *soft_real_symbol(const char *name, const char *version);
 /* device.c */
 struct ibv_device **soft_get_device_list(int *num_devices);
 void soft_free_device_list(struct ibv_device **devices);
-__be64 soft_get_device_guid(void);
+__be64 soft_get_device_guid(const struct ibv_device *device);
 int soft_read_sysfs_file(const char *file, char *buf, size_t size);
-struct ibv_context *soft_open_device(void);
+struct ibv_context *soft_open_device(struct ibv_device *device);
 int soft_close_device(struct ibv_context *context);
 int soft_query_device(struct ibv_context *context, struct ibv_device_attr *attr);
 int soft_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t size);

@@ -280,6 +280,16 @@ int soft_ctx_fini(struct soft_ctx *ctx)
 	return 0;
 }
 
+void soft_ctx_tell(const struct ibv_device *device, enum ibv_event_type type)
+{
+	pthread_mutex_lock(&soft_proc.lock);
+	for (struct soft_ctx *ctx = soft_proc.contexts; ctx; ctx = ctx->next) {
+		if (ctx->v.context.device == device)
+			soft_async_push(ctx, type, (void *)(uintptr_t)(type == IBV_EVENT_DEVICE_FATAL ? 0 : 1));
+	}
+	pthread_mutex_unlock(&soft_proc.lock);
+}
+
 SOFT_EXPORT int aiordma_soft_is(struct ibv_context *context)
 {
 	return soft_is(context);

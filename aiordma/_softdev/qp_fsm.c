@@ -106,6 +106,8 @@ static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 
 	if (ah->port_num != 1)
 		return EINVAL;
+	if (!soft_port_is_up(&ctx->v.context))
+		return ENETDOWN;
 	if (!ah->is_global)
 		return 0; /* no GID at all: this host */
 	if (!soft_gid_get(ctx, ah->grh.sgid_index, &gid))

@@ -30,6 +30,7 @@
 #define soft_unlikely(x) __builtin_expect(!!(x), 0)
 
 enum {
+	SOFT_MAX_DEVICES = 4,
 	SOFT_MAX_SGE = 32,
 	SOFT_MAX_WR = 16384,
 	SOFT_MAX_CQE = 1 << 20,
@@ -260,7 +261,11 @@ struct soft_qp {
 
 /* ---- device.c ------------------------------------------------------------------------------------- */
 
-extern struct ibv_device soft_device; /* device.c */
+extern struct ibv_device soft_devices[SOFT_MAX_DEVICES]; /* device.c */
+static inline bool soft_is_device(const struct ibv_device *device)
+{
+	return (uintptr_t)device - (uintptr_t)soft_devices < sizeof soft_devices;
+}
 /*
  * AIORDMA_SOFT_IWARP=1: the device is what iWARP adapters are to their users (RFC 5040, RFC 7306 left out): RC queue
  * pairs only, no immediate data, no atomics, and READs land only in memory that allows remote writes.
@@ -268,8 +273,10 @@ extern struct ibv_device soft_device; /* device.c */
 bool soft_iwarp(void);
 static inline bool soft_is(const struct ibv_context *context)
 {
-	return context && context->device == &soft_device;
+	return context && soft_is_device(context->device);
 }
+/* Each device has one port, which aiordma_soft_port() takes down. */
+bool soft_port_is_up(const struct ibv_context *context);
 static inline struct soft_ctx *to_ctx(struct ibv_context *c)
 {
 	return soft_container_of(c, struct soft_ctx, v.context);
@@ -312,6 +319,8 @@ static inline struct soft_chan *to_chan(struct ibv_comp_channel *c)
  * data path operations, joins the process to the fabric (its slot). 0 or errno.
  */
 int soft_ctx_init(struct soft_ctx *ctx);
+/* Tells all contexts of a device: an event of its port, or of the device. */
+void soft_ctx_tell(const struct ibv_device *device, enum ibv_event_type type);
 /* ibv_close_device: objects that are left are abandoned; takes the context off the lists. The caller frees. */
 int soft_ctx_fini(struct soft_ctx *ctx);
 /* False with errno = EIO for a context inherited over fork(). First line of every control verb. */

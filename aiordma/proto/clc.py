@@ -299,6 +299,9 @@ class _Answer:
     """READs and atomics the sender answers at a time (``max_dest_rd_atomic``)."""
     recv_bytes: int = 64
     """Size of the sender's receives: longest message it takes by SEND, a power of two of at least 64."""
+    max_links: int = 1
+    """First contact only: links that the sender can have with this peer (RFC 7609's group has two at most);
+    2 stands for "more than one"."""
     service: int = 0
     """Accept: the server's number for its listener, which its tickets name; 0: there will be none."""
     service_address: bytes = bytes(16)
@@ -348,7 +351,7 @@ class _Answer:
         if self.first_contact:
             name = self.hostname.encode("ascii", "replace")[:32].ljust(32)
             parts.append(_FIRST_CONTACT_EXT.pack(0, _OS_LINUX << 4 | _RELEASE, name))
-            parts.append(_FIRST_CONTACT_EXT_1.pack(255, 2, 1))
+            parts.append(_FIRST_CONTACT_EXT_1.pack(255, _ranged(self.max_links, 1, 255, "max_links"), 1))
             if self.kind_code == 3:
                 parts.append(_GID_LIST.pack(_ranged(len(self.gids), 0, 8, "number of GIDs")))
                 parts.extend(_sized(gid, 16, "GID") for gid in self.gids)
@@ -398,11 +401,12 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
     first_contact = bool(data[7] & _FIRST_CONTACT)
     eid, hostname = bytes(32), ""
     gids: tuple[bytes, ...] = ()
+    max_links = 1
     own: tuple[Any, ...] | None = None
     if data[7] >> 4 >= 2:
         (eid,), at = _take(_ANSWER_V2, data, at, "enterprise id")
         if first_contact:
-            hostname, gids, at = _parse_first_contact(data, at)
+            hostname, max_links, gids, at = _parse_first_contact(data, at)
         own = _block(_ANSWER_BLOCK, data, at)
     if own is None:
         own = (b"", b"", bytes(16), 0, 0, 1, 1, 6, 0, bytes(16), 0)
@@ -428,6 +432,7 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         dest_rd_atomic=own[6],
         # An older sender leaves this byte 0: what every receive can hold is all that is known then.
         recv_bytes=1 << min(max(own[7], 6), 31),
+        max_links=max_links,
         service=own[8],
         service_address=own[9],
         service_port=own[10],
@@ -439,10 +444,11 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
     )
 
 
-def _parse_first_contact(data: bytes, at: int) -> tuple[str, tuple[bytes, ...], int]:
+def _parse_first_contact(data: bytes, at: int) -> tuple[str, int, tuple[bytes, ...], int]:
     (_, os_release, host), at = _take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
+    max_links = 1
     if os_release & 15:
-        _, at = _take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1")
+        (_, max_links, _), at = _take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1")
     gids: tuple[bytes, ...] = ()
     if data[4] == 3:
         (count,), at = _take(_GID_LIST, data, at, "list of GIDs")
@@ -451,7 +457,7 @@ def _parse_first_contact(data: bytes, at: int) -> tuple[str, tuple[bytes, ...], 
             raise _violation(f"Confirm of {len(data)} bytes cannot carry {count} GIDs (at most 8)")
         gids = tuple(data[i : i + 16] for i in range(at, end, 16))
         at = end
-    return host.rstrip(b" \0").decode("ascii", "replace"), gids, at
+    return host.rstrip(b" \0").decode("ascii", "replace"), max_links, gids, at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,9 +38,38 @@ _pyverbs: Pyverbs | None = None
 _proved: dict[str, DeviceLimits] = {}
 
 
+def device_list(device: str | None, soft_devices: int = 1) -> list[str | None]:
+    """What :func:`open_backend` is to be called with, for each device that ``Config.device`` means: several
+    for a list of names, ``"auto"``, and ``"soft"`` where there is more than one software device.
+
+    Raises NegotiationError when a part of the list is not possible at all.
+    """
+    soft = choose(device)
+    if soft is not None:
+        soft.show(soft_devices)
+    if device is not None and "," in device:
+        return [*_split(device)]
+    if device not in ("auto", "soft") or (device == "soft" and soft_devices == 1):
+        return [device]
+    api = _import_pyverbs()
+    if soft is not None:
+        _prove_interposed(api, soft)
+    names: list[str | None] = []
+    found = _candidates(device, api, soft is not None)
+    for name in found if soft is None else found[:soft_devices]:
+        ports = hardware.active_ports(name)
+        names += [f"{name}:{port}" for port in ports] if len(ports) > 1 else [name]
+    return names or [device]
+
+
+def _split(device: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in device.split(",") if name.strip()))
+
+
 def open_backend(device: str | None = None) -> Backend:
-    """Open the device that ``Config.device`` means: a name, ``"soft"``, ``"none"``, or None for the first
-    usable one of the kernel's, else the software device. The caller closes it.
+    """Open the device that is meant: its name, or name and port (``mlx5_0:2``), ``"soft"`` or ``"auto"`` for
+    the first one of those, ``"none"``, or None for the first usable one of the kernel's, else the software
+    device. The caller closes it.
 
     Raises NegotiationError with the reason in words when there is none.
     """
@@ -49,9 +78,10 @@ def open_backend(device: str | None = None) -> Backend:
     if soft is not None:
         _prove_interposed(api, soft)
     problems: list[VerbsError | NegotiationError] = []
+    device, port = _with_port(device)
     for name in _candidates(device, api, soft is not None):
         try:
-            backend = _open(name, api, soft)
+            backend = _open(name, api, soft, port)
         except (VerbsError, NegotiationError) as error:
             problems.append(error)
             continue
@@ -68,14 +98,20 @@ def open_backend(device: str | None = None) -> Backend:
     raise NegotiationError(Code.NO_SMCR_DEVICE, "; ".join(map(str, problems))) from problems[0]
 
 
-def _open(name: str, api: Pyverbs, soft: SoftLibrary | None) -> Backend:
+def _with_port(device: str | None) -> tuple[str | None, int]:
+    """Name and port; 0: any."""
+    name, _, port = (device or "").partition(":")
+    return (name, int(port)) if port.isdecimal() else (device, 0)
+
+
+def _open(name: str, api: Pyverbs, soft: SoftLibrary | None, port: int) -> Backend:
     from .. import _accessors
 
     with translated(api, "ibv_open_device", name):
         context = protect(api.Context(name=name))
     try:
         is_soft = soft is not None and soft.owns(_accessors.context_pointer(context))
-        backend = inspect(name, context, api, soft if is_soft else None, _accessors.is_iwarp(context))
+        backend = inspect(name, context, api, soft if is_soft else None, _accessors.is_iwarp(context), port)
         _prove_layout(backend)
     except BaseException:
         context.close()
@@ -91,22 +127,23 @@ def choose(device: str | None) -> SoftLibrary | None:
     if device == "none":
         raise NegotiationError(Code.DISABLED, "AIORDMA_DEVICE=none or Config(device='none')")
     kernel = hardware.scan()
-    if device is None:
+    if device in (None, "auto"):
         for found in kernel:
             if found.problem:
                 logger.debug("RDMA device %s is not used: %s", found.name, found.problem)
         use_kernel = any(not found.problem for found in kernel)
     else:
-        use_kernel = device in {found.name for found in kernel}
+        names = {found.name for found in kernel}
+        use_kernel = {_with_port(name)[0] for name in _split(device or "")} <= names
     if use_kernel:
         return None
     try:
         return softlib.load()
     except (OSError, AttributeError) as error:
         text = str(error)
-        if device not in (None, "soft"):
-            names = ", ".join(found.name for found in kernel) or "none"
-            text = f"the kernel has no device {device!r} (it has: {names}), and {text}"
+        if device not in (None, "soft", "auto"):
+            listed = ", ".join(found.name for found in kernel) or "none"
+            text = f"the kernel has no device {device!r} (it has: {listed}), and {text}"
         raise NegotiationError(Code.NO_SOFT_DEVICE, text) from error
 
 
@@ -125,7 +162,7 @@ def preload(device: str | None) -> None:
 
 def _candidates(device: str | None, api: Pyverbs, soft: bool) -> list[str]:
     names = _device_names(api)
-    if device not in (None, "soft"):
+    if device not in (None, "soft", "auto"):
         return [name for name in names if name == device]
     kernel = {found.name: found.problem for found in hardware.scan()}
     if soft:
@@ -145,7 +182,7 @@ def _there_are(device: str | None, api: Pyverbs) -> str:
     problems = {found.name: found.problem for found in hardware.scan()}
     names = sorted({*problems, *_device_names(api)})
     listed = ", ".join(f"{name} ({problems[name]})" if problems.get(name) else name for name in names)
-    wanted = "" if device in (None, "soft") else f"none is called {device!r}; "
+    wanted = "" if device in (None, "soft", "auto") else f"none is called {device!r}; "
     return f"{wanted}there are: {listed or 'none'}"
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .softlib import SoftLibrary
 
 
+_ACTIVE = (PortState.ACTIVE, PortState.ACTIVE_DEFER)
+
+
 class Pyverbs(NamedTuple):
     """The classes of pyverbs that are used. They have no type information, and must not be searched with
     ``getattr``: reading some of their properties ends the process."""
@@ -121,6 +124,13 @@ class Backend:
                 Code.NO_SMCR_DEVICE, f"no function {name} in libibverbs: {error}"
             ) from error
 
+    def check_port(self) -> None:
+        """:raises NegotiationError: the port is not active. :raises VerbsError: the device does not say."""
+        with translated(self.pyverbs, "ibv_query_port", f"{self.name} port {self.port}"):
+            state = self.context.query_port(self.port).state
+        if state not in _ACTIVE:
+            raise NegotiationError(Code.NO_SMCR_DEVICE, f"{self.name}: port {self.port} is not active")
+
     def close(self) -> None:
         """Close the device and what is still open on it. Idempotent; does nothing in a forked child."""
         if not self.in_forked_child:
@@ -143,18 +153,25 @@ def _errno_of(error: Exception) -> int:
     return 0 if not isinstance(code, int) or code == -1 else abs(code)
 
 
-def inspect(name: str, context: Any, pyverbs: Pyverbs, soft: SoftLibrary | None, is_iwarp: bool) -> Backend:
+def inspect(
+    name: str, context: Any, pyverbs: Pyverbs, soft: SoftLibrary | None, is_iwarp: bool, only_port: int = 0
+) -> Backend:
     """A :class:`Backend` for an open pyverbs context: finds an active port, its best GID and the limits.
 
+    :param only_port: the port to be used; 0: any.
     Raises NegotiationError when no port is usable.
     """
     with translated(pyverbs, "ibv_query_device", name):
         device = context.query_device()
     seen = []
+    if only_port > device.phys_port_cnt:
+        seen.append(f"it has {device.phys_port_cnt} port(s), not a port {only_port}")
     for port in range(1, device.phys_port_cnt + 1):
+        if only_port not in (0, port):
+            continue
         with translated(pyverbs, "ibv_query_port", f"{name} port {port}"):
             attr = context.query_port(port)
-        if attr.state not in (PortState.ACTIVE, PortState.ACTIVE_DEFER):
+        if attr.state not in _ACTIVE:
             seen.append(f"port {port} is not active")
             continue
         ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET

@@ -38,6 +38,16 @@ class SoftLibrary:
         self._free = lib.aiordma_soft_free
         self._free.restype = ctypes.c_int
         self._free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+        self._shown = 1
+        self._devices = lib.aiordma_soft_devices
+        self._devices.restype = ctypes.c_int
+        self._devices.argtypes = [ctypes.c_uint]
+        self._port = lib.aiordma_soft_port
+        self._port.restype = ctypes.c_int
+        self._port.argtypes = [ctypes.c_char_p, ctypes.c_int]
+        self._kill = lib.aiordma_soft_kill
+        self._kill.restype = ctypes.c_int
+        self._kill.argtypes = [ctypes.c_char_p]
         self._astray = lib.aiordma_soft_astray
         self._astray.restype = ctypes.c_void_p
         self._astray.argtypes = [ctypes.c_void_p]
@@ -53,6 +63,27 @@ class SoftLibrary:
     def owns(self, context_pointer: int) -> bool:
         """Whether this ``struct ibv_context *`` is the software device's."""
         return bool(self._is(context_pointer))
+
+    def show(self, devices: int) -> None:
+        """Have the list of devices show at least so many of them. Raises OSError."""
+        if devices <= self._shown:
+            return
+        self._shown = devices
+        error = self._devices(devices)
+        if error:
+            raise OSError(error, f"the software device cannot be there {devices} times")
+
+    def port(self, device: str, *, up: bool) -> None:
+        """Take the port of a device down, or up again: for tests. Raises OSError."""
+        error = self._port(device.encode(), up)
+        if error:
+            raise OSError(error, f"there is no software device {device}")
+
+    def kill(self, device: str) -> None:
+        """Let a device fail for good; one that is opened anew works. For tests. Raises OSError."""
+        error = self._kill(device.encode())
+        if error:
+            raise OSError(error, f"there is no software device {device}")
 
     def alloc(self, pd_pointer: int, length: int) -> int:
         """Address of ``length`` bytes that QP peers of this PD can map once registered. Raises OSError."""

@@ -47,7 +47,7 @@ class Engine:
         self.offers: list[Offer] = []
         self.proposals = 0
 
-    async def propose(self, kind: int = 0, *, unknown_qpn: int = 0) -> ClientOffer:
+    async def propose(self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0) -> ClientOffer:
         await self.trouble.at("propose")
         self.proposals += 1
         return self._made(ClientOffer(self, kind, unknown_qpn))

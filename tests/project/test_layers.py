@@ -56,6 +56,7 @@ LAYERS: list[set[str]] = [
         "outcome",
         "carry",
         "comeback",
+        "devices",
         "framed",
         "road",
     },
