@@ -100,7 +100,7 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
 	@cmake --build build/fuzz --target fuzzers -- --quiet
 	@set -e; cd build/fuzz; for what in packet receiver; do echo "== fuzz_wire_$$what: $(FUZZ_SECONDS) s"; \
 	  mkdir -p corpus/$$what; \
-	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=20 -print_final_stats=1 -verbosity=0 \
+	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
 	    corpus/$$what ../../aiordma/_softdev/tests/corpus/$$what; done
 
 # The tests in a virtual machine, on a device of the kernel. Collecting them here first leaves their compiled
