@@ -6,7 +6,8 @@ PY := .venv/bin/python
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build pkg-config libibverbs-dev \
-       librdmacm-dev ibverbs-providers ibverbs-utils perftest redis-server redis-tools iproute2 procps tshark
+       librdmacm-dev ibverbs-providers ibverbs-utils rdmacm-utils perftest redis-server redis-tools iproute2 \
+       procps tshark
 APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_LINT := clang-format clang-tidy
 APT_FUZZ := clang libclang-rt-14-dev

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "wire.h"
+#include "cm_bus.h"
 
 enum {
 	TOUCHED = 64,
@@ -63,6 +63,13 @@ static void one_packet(void *context, const struct wire_inbound *in)
 	count(&soft_wire_counters.received);
 	if (wire_parse(in->bytes, in->size, &packet) != WIRE_OK) {
 		count(&soft_wire_counters.malformed);
+		return;
+	}
+	if (soft_unlikely(packet.qpn == CM_QPN)) {
+		if (icrc_ok(in))
+			cm_bus_packet(&packet, in);
+		else
+			count(&soft_wire_counters.bad_icrc);
 		return;
 	}
 	struct soft_qp *qp = soft_qp_find(packet.qpn);

@@ -33,8 +33,11 @@ WITHOUT_OBJECTS = {
 }
 # Functions that take an object of a kind the device refuses to make (device memory, buffers, DMA handles).
 WITH_OBJECTS_WE_NEVER_MAKE = {"ibv_dealloc_dmah", "ibv_dm_export_dmabuf_fd", "ibv_free_buf"}
+PREFIXES = ("ibv_", "_ibv_", "rdma_")
 PRIVATE = {"ibv_query_gid_type"}  # imported by pyverbs and ibv_devinfo all the same
 
+# librdmacm's other functions, sockets on top of RDMA, get an error where they would need an id of ours.
+CM_TOOLS = ["rping", "ucmatose", "udaddy", "cmtime", "mckey", "rdma_client", "rdma_server", "ib_send_lat"]
 TOOLS = [
     *("ibv_devices", "ibv_devinfo", "ibv_asyncwatch"),
     *("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ibv_xsrq_pingpong"),
@@ -59,7 +62,7 @@ def symbols(path: Path, *, defined: bool) -> set[str]:
         name, _, version = fields[7].partition("@")
         if "PRIVATE" in version and name not in PRIVATE:
             continue
-        if name.startswith(("ibv_", "_ibv_")):
+        if name.startswith(PREFIXES):
             found.add(name)
     return found
 
@@ -108,6 +111,21 @@ def test_librdmacm(exports: set[str]) -> None:
     assert missing(imports, exports) == set()
 
 
+@pytest.mark.parametrize("tool", CM_TOOLS)
+def test_rdma_cm_tools(tool: str, exports: set[str]) -> None:
+    imports = symbols(Path("/usr/bin") / tool, defined=False)
+    assert any(name.startswith("rdma_") for name in imports)
+    assert missing(imports, exports) == set()
+
+
+def test_every_function_of_rdma_cm(exports: set[str]) -> None:
+    public = {
+        name for name in symbols(shared_library("librdmacm.so.1"), defined=True) if name.startswith("rdma_")
+    }
+    assert len(public) > 35
+    assert missing(public, exports) == set()
+
+
 def test_every_public_function_that_takes_an_object(exports: set[str]) -> None:
     public = symbols(shared_library("libibverbs.so.1"), defined=True)
     assert len(public) > 50
@@ -119,7 +137,7 @@ def test_nothing_else_is_exported(library: Path) -> None:
     for line in readelf("--dyn-syms", library).splitlines():
         fields = line.split()
         if len(fields) >= 8 and fields[4] == "GLOBAL" and fields[6] not in ("UND", "Ndx"):
-            assert fields[7].startswith(("ibv_", "_ibv_", "aiordma_soft_")), fields[7]
+            assert fields[7].startswith((*PREFIXES, "aiordma_soft_")), fields[7]
 
 
 def test_shape(library: Path) -> None:

@@ -11,9 +11,11 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.softdev.namespaces import Host, cabled_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,53 +24,10 @@ LIMIT = 40  # seconds, to end a hang
 V4, V6 = "0", "1"  # GID indices: addresses that other hosts can reach come first
 
 
-class Host(NamedTuple):
-    namespace: str
-    address: str
-
-    def command(self, *arguments: str) -> list[str]:
-        return ["ip", "netns", "exec", self.namespace, *arguments]
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[tuple[Host, Host]]:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces are for root to make")
-    names = [f"aiordma-{os.getpid()}-{n}" for n in "ab"]
-    made = []
-    try:
-        for name in names:
-            probe = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-            if probe.returncode:
-                pytest.skip(f"network namespaces cannot be made here: {probe.stderr.strip()}")
-            made.append(name)
-        ip(
-            "link",
-            "add",
-            "cable",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable",
-            "netns",
-            names[1],
-        )
-        for n, name in enumerate(names, 1):
-            ip("-n", name, "addr", "add", f"10.78.0.{n}/24", "dev", "cable")
-            ip("-n", name, "addr", "add", f"fd78::{n}/64", "dev", "cable", "nodad")
-            ip("-n", name, "link", "set", "cable", "mtu", "4500", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield Host(names[0], "10.78.0.1"), Host(names[1], "10.78.0.2")
-    finally:
-        for name in made:
-            ip("netns", "del", name)
+    with cabled_hosts() as made:
+        yield made
 
 
 @pytest.fixture
