@@ -27,9 +27,9 @@ def gid(address: str) -> str:
     return f"{'0000:' * 5}ffff:{low >> 16:04x}:{low & 0xFFFF:04x}"
 
 
-def inside(*command: str) -> list[str]:
-    """That command in the software device's namespace."""
-    return ["ip", "netns", "exec", NAMESPACE, *command]
+def inside(*command: str, namespace: str = NAMESPACE) -> list[str]:
+    """That command in the software device's namespace, or in another one."""
+    return ["ip", "netns", "exec", namespace, *command]
 
 
 def run(*command: str) -> str:
@@ -41,11 +41,13 @@ def run(*command: str) -> str:
 class End:
     """A process of peer.py. Its methods are those of Peer there."""
 
-    def __init__(self, device: str, environ: dict[str, str], library: Path) -> None:
+    def __init__(
+        self, device: str, environ: dict[str, str], library: Path, namespace: str = NAMESPACE
+    ) -> None:
         self.device = device
         command = [sys.executable, str(Path(__file__).with_name("peer.py")), device]
         if device == SOFT:
-            command = inside("env", f"LD_PRELOAD={library}", *command)
+            command = inside("env", f"LD_PRELOAD={library}", *command, namespace=namespace)
         self._process = subprocess.Popen(
             command,
             env={**os.environ, **environ},

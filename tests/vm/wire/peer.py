@@ -207,6 +207,18 @@ class Peer:
             wr.set_wr_ud(handle, to[2], QKEY)
         self.qps[qpn].post_send(wr)
 
+    def write_many(self, qpn: int, count: int, length: int, raddr: int, rkey: int, depth: int = 8) -> int:
+        """That many WRITEs of the same memory, some under way at a time. Returns how many were right."""
+        posted = right = done = 0
+        while done < count:
+            while posted < count and posted - done < depth:
+                self.post(qpn, "write", pieces=[(0, length)], raddr=raddr, rkey=rkey)
+                posted += 1
+            found = self.poll(1)
+            done += max(len(found), 1)
+            right += sum(wc["status"] == 0 for wc in found)
+        return right
+
     def window(self, qpn: int, offset: int, length: int) -> int:
         """A memory window of type 2 over part of the memory. Returns its rkey, when it is bound."""
         window = MW(self.pd, e.IBV_MW_TYPE_2)
