@@ -1,51 +1,275 @@
-"""What client and server say to each other on every connection, whatever carries it.
+"""The wire of the software device beside plain UDP and TCP: ``python -m benchmarks.wire``.
 
-The client opens a connection and sends one request of `REQUEST.size` bytes:
-
-* `ECHO size`: the server sends back every `size` bytes it gets, until the client closes;
-* `SINK total`: the server reads `total` bytes, then answers with a `REPLY`: (its CPU time for that in ns, 0);
-* `MEMORY`: the server answers with a `REPLY`: (anonymous, shared) resident bytes of its process; repeatable.
-* `KEEP`: the server calls `keep_freed_memory()`, then answers with a `REPLY`.
+Over loopback, two processes, each on a CPU of its own: perftest's ``ib_write_bw`` and ``ib_send_lat`` with
+everything through sockets (`AIORDMA_SOFT_WIRE=only`), one UDP stream in runs of 4 KiB packets (UDP_SEGMENT,
+UDP_GRO, as iperf3 does it), one asyncio TCP stream, and a uvloop echo of 64 bytes over UDP. All take turns,
+several times: on a busy machine only the ratios say something.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import socket
 import struct
+import subprocess
+import time
 from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, cast
 
-ECHO, SINK, MEMORY, KEEP = 1, 2, 3, 4
-REQUEST = struct.Struct("<QQ")
-REPLY = struct.Struct("<QQ")
+import uvloop
 
-# What a bulk receiver asks for at a time; also what asyncio's own TCP transport reads at most.
-BULK_BYTES = 256 * 1024
+from aiordma.verbs import softlib
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def keep_freed_memory() -> None:
-    """Have glibc keep freed memory instead of giving it back to the kernel.
-
-    A receiver that takes `bytes` of some 100 KiB after another otherwise pays page faults for them, or not,
-    depending on how its heap happens to lie: up to five times the whole cost of receiving.
-    """
-    mallopt = ctypes.CDLL(None).mallopt
-    m_trim_threshold, m_top_pad, m_mmap_threshold = -1, -2, -3
-    mallopt(m_mmap_threshold, 32 << 20)
-    mallopt(m_trim_threshold, 512 << 20)
-    mallopt(m_top_pad, 16 << 20)
+LOCAL = "127.0.0.1"
+UDP_SEGMENT, UDP_GRO = 103, 104  # linux/udp.h
+SO_RCVBUFFORCE = 33
+PACKET = 4096
+RUN = 15 * PACKET
+PORT = struct.Struct("H")
+CPUS = sorted(os.sched_getaffinity(0))
 
 
-def resident_bytes() -> tuple[int, int]:
-    """(anonymous, shared) resident memory of this process, after garbage has been given back.
+def in_child(serve: Callable[[int], None]) -> int:
+    """Run the other end in a child, on the first CPU. It writes its port to the descriptor that it gets."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.sched_setaffinity(0, {CPUS[0]})
+        with contextlib.suppress(BaseException):
+            serve(write)
+        os._exit(0)
+    os.close(write)
+    port: int = PORT.unpack(os.read(read, PORT.size))[0]
+    os.close(read)
+    os.sched_setaffinity(0, {CPUS[-1]})
+    return port
 
-    Rings on the software device are shared memory; everything else a stream needs is anonymous.
-    """
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    fields = {}
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        key, _, value = line.partition(":")
-        if key in {"RssAnon", "RssShmem"}:
-            fields[key] = int(value.split()[0]) * 1024
-    return fields["RssAnon"], fields["RssShmem"]
+
+# ---- one UDP stream -----------------------------------------------------------------------------------
+
+
+def udp_stream(seconds: float) -> float:
+    """Bytes a second that arrive of one stream in runs of packets; what finds no room is lost."""
+    results, told = os.pipe()
+
+    def serve(tell: int) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+            with contextlib.suppress(PermissionError):
+                sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+            sock.bind((LOCAL, 0))
+            os.write(tell, PORT.pack(sock.getsockname()[1]))
+            buffer = bytearray(65536)
+            total, begin = sock.recv_into(buffer), time.perf_counter()
+            while (n := sock.recv_into(buffer)) >= PACKET:
+                total += n
+            os.write(told, struct.pack("d", total / (time.perf_counter() - begin)))
+
+    port = in_child(serve)
+    data, how = bytes(RUN), [(socket.IPPROTO_UDP, UDP_SEGMENT, PORT.pack(PACKET))]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((LOCAL, port))
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            sock.sendmsg([data], how)
+        time.sleep(0.1)
+        for _ in range(16):  # the end may find no room either
+            sock.send(b"end")
+            time.sleep(0.01)
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                break
+        else:
+            message = "the receiver of the UDP stream does not end"
+            raise RuntimeError(message)
+    os.close(told)
+    with os.fdopen(results, "rb") as pipe:
+        rate: float = struct.unpack("d", pipe.read(8))[0]
+    return rate
+
+
+# ---- one TCP stream -----------------------------------------------------------------------------------
+
+
+def tcp_stream(seconds: float) -> float:
+    """Bytes a second of one asyncio stream, 1 MiB writes."""
+
+    async def sink(tell: int) -> None:
+        ended = asyncio.Event()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while await reader.read(1 << 18):
+                pass
+            writer.write(b"end")
+            await writer.drain()
+            ended.set()
+
+        async with await asyncio.start_server(take, LOCAL, 0) as server:
+            os.write(tell, PORT.pack(server.sockets[0].getsockname()[1]))
+            await ended.wait()
+
+    async def pour(port: int) -> float:
+        reader, writer = await asyncio.open_connection(LOCAL, port)
+        data, total, begin = bytes(1 << 20), 0, time.perf_counter()
+        while time.perf_counter() < begin + seconds:
+            writer.write(data)
+            await writer.drain()
+            total += len(data)
+        writer.write_eof()
+        await reader.read()
+        taken = time.perf_counter() - begin
+        writer.close()
+        return total / taken
+
+    rate = asyncio.run(pour(in_child(lambda tell: asyncio.run(sink(tell)))))
+    os.wait()
+    return rate
+
+
+# ---- a UDP echo ---------------------------------------------------------------------------------------
+
+
+class Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.DatagramTransport", transport)  # uvloop's is no subclass
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        if len(data) == 1:
+            asyncio.get_running_loop().stop()
+        self.transport.sendto(data, addr)
+
+
+class Caller(Echo):
+    """Sends again what comes back, and notes when."""
+
+    def __init__(self, until: float, done: asyncio.Future[None]) -> None:
+        self.until, self.done = until, done
+        self.at: list[float] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.sendto(bytes(64))
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self.at.append(time.perf_counter())
+        if self.at[-1] < self.until:
+            self.transport.sendto(data)
+        elif not self.done.done():
+            self.done.set_result(None)
+
+
+def udp_echo(seconds: float) -> float:
+    """Median round trip of 64 bytes between two uvloop programs, in seconds."""
+
+    def serve(tell: int) -> None:
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        _, echo = loop.run_until_complete(loop.create_datagram_endpoint(Echo, (LOCAL, 0)))
+        os.write(tell, PORT.pack(echo.transport.get_extra_info("sockname")[1]))
+        loop.run_forever()
+
+    async def call(port: int) -> float:
+        loop = asyncio.get_running_loop()
+        caller = Caller(time.perf_counter() + seconds, loop.create_future())
+        transport, _ = await loop.create_datagram_endpoint(lambda: caller, remote_addr=(LOCAL, port))
+        await caller.done
+        transport.sendto(b"e")
+        await asyncio.sleep(0.05)
+        transport.close()
+        return median(b - a for a, b in zip(caller.at, caller.at[1:], strict=False))
+
+    port = in_child(serve)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        trip = runner.run(call(port))
+    os.wait()
+    return trip
+
+
+# ---- perftest on the wire -----------------------------------------------------------------------------
+
+
+def listening(port: int) -> bool:
+    lines = [
+        line
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()
+    ]
+    return any(f":{port:04X} " in line and " 0A " in line for line in lines)
+
+
+def perftest(tool: str, *options: str) -> list[str]:
+    """The fields of the line of results that the client prints."""
+    with socket.socket() as probe:
+        probe.bind((LOCAL, 0))
+        port = probe.getsockname()[1]
+    environ = {**os.environ, "LD_PRELOAD": str(softlib.locate()), "AIORDMA_SOFT_WIRE": "only"}
+    command = [tool, "-p", str(port), "-d", "soft0", "-F", *options]
+    pinned = ["taskset", "-c", str(CPUS[0]), *command]
+    with subprocess.Popen(
+        pinned, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        while not listening(port) and server.poll() is None:
+            time.sleep(0.01)
+        pinned = ["taskset", "-c", str(CPUS[-1]), *command, LOCAL]
+        client = subprocess.run(pinned, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    found = re.search(r"#bytes.*\n\s*(.*)", client.stdout)
+    if client.returncode or not found:
+        message = f"{' '.join(command)} has failed:\n{client.stdout}{client.stderr}"
+        raise RuntimeError(message)
+    return found[1].split()
+
+
+def write_bandwidth(seconds: float) -> float:
+    """Bytes a second of 64 KiB WRITEs, 128 on their way."""
+    count = str(max(1000, int(seconds * 10000)))
+    return float(perftest("ib_write_bw", "-m", "4096", "-s", "65536", "-n", count)[3]) * (1 << 20)
+
+
+def read_bandwidth(seconds: float) -> float:
+    count = str(max(1000, int(seconds * 5000)))
+    return float(perftest("ib_read_bw", "-m", "4096", "-s", "65536", "-n", count)[3]) * (1 << 20)
+
+
+def send_round_trip(seconds: float) -> float:
+    """Median round trip of 64 byte SENDs, both ends polling, in seconds."""
+    return float(perftest("ib_send_lat", "-s", "64", "-n", str(max(1000, int(seconds * 20000))))[4]) * 2e-6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement, roughly")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    kinds = [write_bandwidth, read_bandwidth, udp_stream, tcp_stream, send_round_trip, udp_echo]
+    taken: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
+    for _ in range(arguments.rounds):
+        for kind in kinds:
+            os.sched_setaffinity(0, set(CPUS))
+            taken[kind.__name__].append(kind(arguments.seconds))
+    middle = {name: median(values) for name, values in taken.items()}
+    for name, title in (
+        ("write_bandwidth", "WRITE, 64 KiB, MTU 4096"),
+        ("read_bandwidth", "READ, 64 KiB, MTU 4096"),
+        ("udp_stream", "UDP stream, UDP_SEGMENT and UDP_GRO"),
+        ("tcp_stream", "asyncio TCP stream"),
+    ):
+        print(f"{title:40} {middle[name] / 1e9:8.2f} GB/s")
+    for name, title in (("send_round_trip", "SEND, 64 B, polling"), ("udp_echo", "uvloop UDP echo, 64 B")):
+        print(f"{title:40} {middle[name] * 1e6:8.1f} us there and back")
+    print(
+        f"WRITE is {middle['write_bandwidth'] / middle['udp_stream']:.2f} of UDP and "
+        f"{middle['write_bandwidth'] / middle['tcp_stream']:.2f} of TCP, "
+        f"SEND {middle['udp_echo'] / middle['send_round_trip']:.1f} times as fast as the echo "
+        f"(medians of {arguments.rounds}; load of the machine {os.getloadavg()[0]:.1f} on {len(CPUS)} CPUs)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -35,7 +35,7 @@ enum {
 
 struct wire_counters {
 	_Atomic(uint64_t) sent, received, send_failed, malformed, bad_icrc, no_qp, wrong_peer, forwarded;
-	_Atomic(uint64_t) marked, cnps_sent, cnps_received;
+	_Atomic(uint64_t) marked, cnps_sent, cnps_received, paced;
 };
 extern struct wire_counters soft_wire_counters;
 
@@ -50,16 +50,18 @@ struct wire_route {
 
 /* One connected QP's end. */
 struct soft_wire {
-	struct wire_ask ask;       /* sq_lock */
-	struct wire_answer answer; /* rq_lock */
-	struct wire_route route;   /* both to change, either to read; dst_port: atomic */
-	_Atomic(uint16_t) port;    /* of the peer */
-	uint32_t seen;             /* ask.head when last looked at */
-	uint64_t issued, acked;    /* messages */
-	uint64_t blocked_until;    /* the socket was full, or the rate is; 0: not */
-	struct wire_rate rate;     /* sq_lock */
-	uint64_t cnp_at;           /* when the peer was last told of congestion; rq_lock */
-	struct soft_wqe **wqes;    /* by message index & mask */
+	struct wire_ask ask;             /* sq_lock */
+	struct wire_answer answer;       /* rq_lock */
+	struct wire_route route;         /* both to change, either to read; dst_port: atomic */
+	_Atomic(uint16_t) port;          /* of the peer */
+	uint32_t seen;                   /* ask.head when last looked at */
+	uint64_t issued, acked;          /* messages */
+	uint64_t blocked_until;          /* the socket was full, or the rate is; 0: not */
+	_Atomic(uint64_t) answers_until; /* the same for answers; rq_lock to change */
+	struct soft_lock rate_lock;      /* innermost */
+	struct wire_rate rate;           /* of requests and of answers to READs */
+	_Atomic(uint64_t) cnp_at;        /* when the peer was last told of congestion */
+	struct soft_wqe **wqes;          /* by message index & mask */
 	struct soft_qp *qp;
 	struct soft_after *after; /* of the call that is under way, rq_lock */
 };

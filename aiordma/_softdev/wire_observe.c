@@ -31,6 +31,7 @@ SOFT_EXPORT uint64_t aiordma_soft_wire_count(const char *name)
 		{ "marked", &soft_wire_counters.marked },
 		{ "cnps_sent", &soft_wire_counters.cnps_sent },
 		{ "cnps_received", &soft_wire_counters.cnps_received },
+		{ "paced", &soft_wire_counters.paced },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)

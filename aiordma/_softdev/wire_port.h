@@ -25,4 +25,17 @@ extern struct wire_ports soft_wire_ports;
 socklen_t soft_wire_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to);
 void soft_wire_gid(const void *address, bool ipv4, uint8_t gid[16]);
 
+/* Opens port 4791 of that family, if it is free and not open yet. The lock is held. */
+void soft_wire_front_open(int family);
+
+/* ---- wire_front.c ----------------------------------------------------------------------------------- */
+
+/* Takes port 4791, or waits until whoever has it ends. The lock is held, also for the next one. */
+void soft_wire_front(void);
+void soft_wire_front_close(void);
+/* The progress thread: an epoll event of this file; it came; the timer went off. */
+bool soft_wire_front_is(const void *what);
+void soft_wire_front_ended(const void *what);
+void soft_wire_front_tick(void);
+
 #endif

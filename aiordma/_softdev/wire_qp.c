@@ -98,8 +98,12 @@ static void set_due(struct soft_qp *qp)
 	struct soft_wire *w = qp->wire;
 	uint64_t due = wire_ask_due(&w->ask);
 
+	const uint64_t answers = atomic_load(&w->answers_until);
+
 	if (w->blocked_until && (!due || w->blocked_until < due))
 		due = w->blocked_until;
+	if (answers && (!due || answers < due))
+		due = answers;
 	if (due == atomic_load_explicit(&qp->wire_due_ns, memory_order_relaxed))
 		return;
 	atomic_store(&qp->wire_due_ns, due);
@@ -129,15 +133,31 @@ static bool add_request(struct soft_wire *w, struct wire_batch *batch, const str
 	return true;
 }
 
-/* The rate allows one more packet; else it says when. */
+/* 0: the rate allows one more packet; else when it does. */
+static uint64_t held_until(struct soft_wire *w, uint64_t now)
+{
+	uint64_t when = 0;
+
+	soft_lock(&w->rate_lock);
+	const bool now_allowed = wire_rate_allows(&w->rate, now, &when);
+	soft_unlock(&w->rate_lock);
+	if (now_allowed)
+		return 0;
+	atomic_fetch_add_explicit(&soft_wire_counters.paced, 1, memory_order_relaxed);
+	return when;
+}
+
+static void count_sent(struct soft_wire *w, uint64_t now, uint32_t payload)
+{
+	soft_lock(&w->rate_lock);
+	wire_rate_sent(&w->rate, now, payload + WIRE_BTH + WIRE_ICRC);
+	soft_unlock(&w->rate_lock);
+}
+
 static bool may_send(struct soft_wire *w, uint64_t now)
 {
-	uint64_t when;
-
-	if (wire_rate_allows(&w->rate, now, &when))
-		return true;
-	w->blocked_until = when;
-	return false;
+	w->blocked_until = held_until(w, now);
+	return !w->blocked_until;
 }
 
 void soft_wire_push(struct soft_qp *qp)
@@ -169,7 +189,7 @@ void soft_wire_push(struct soft_qp *qp)
 				more = false;
 				break;
 			}
-			wire_rate_sent(&w->rate, now, requests[n].packet.payload_length + WIRE_BTH + WIRE_ICRC);
+			count_sent(w, now, requests[n].packet.payload_length);
 			n++;
 		}
 		const unsigned sent = soft_wire_send(batch);
@@ -188,9 +208,9 @@ void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
 	if (qp->wire && atomic_load(&qp->wire_due_ns)) {
 		wire_ask_timer(&qp->wire->ask, soft_now_ns());
 		atomic_store(&qp->wire_due_ns, 0); /* so that what is still due is asked for anew */
-		soft_sq_pump(qp, after);
 	}
 	soft_unlock(&qp->sq_lock);
+	soft_wire_go_on(qp, after);
 }
 
 /* ---- answering: memory and receives ----------------------------------------------------------------- */
@@ -265,18 +285,26 @@ static const struct wire_answer_owner answer_calls = {
 	.broken = broken,
 };
 
-/* rq_lock held. */
-static void answer(struct soft_wire *w)
+/* rq_lock held. Data of READs keeps to the rate, if there is to be a later. */
+static void answer(struct soft_wire *w, bool paced)
 {
 	struct wire_packet p;
 	struct wire_route route;
+	uint64_t now = 0, held = 0;
 
-	while (wire_answer_waits(&w->answer)) {
+	while (wire_answer_waits(&w->answer) && !held) {
 		struct wire_batch *batch = soft_wire_batch();
 		if (!batch)
-			return;
+			break;
 		route_of(w, &route);
-		while (!soft_wire_full(batch) && wire_answer_next(&w->answer, &p)) {
+		while (!soft_wire_full(batch)) {
+			/* What waits behind the data must not overtake it. */
+			if (w->answer.pending && paced) {
+				now = now ? now : soft_now_ns();
+				held = held_until(w, now);
+			}
+			if (held || !wire_answer_next(&w->answer, &p))
+				break;
 			uint8_t *to = soft_wire_room(batch);
 			const uint32_t n = p.payload_length, pad = wire_pad(n);
 			size_t size = wire_pack_headers(&p, to);
@@ -284,9 +312,12 @@ static void answer(struct soft_wire *w)
 			soft_rx_copy((char *)to + size, (const char *)p.payload, n);
 			memset(to + size + n, 0, pad);
 			soft_wire_add(batch, &route, size + n + pad);
+			if (n)
+				count_sent(w, now, n);
 		}
 		soft_wire_send(batch);
 	}
+	atomic_store(&w->answers_until, held);
 }
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
@@ -306,7 +337,7 @@ static bool from_peer(struct soft_wire *w, const struct wire_inbound *in)
 	return true;
 }
 
-/* A router has marked a packet of this flow: its sender is told, not too often. rq_lock held. */
+/* A router has marked a packet of this flow: its sender is told, not too often. One of the locks held. */
 static void notify(struct soft_wire *w)
 {
 	struct wire_batch *batch = NULL;
@@ -319,12 +350,13 @@ static void notify(struct soft_wire *w)
 		.payload_length = WIRE_CNP_BYTES,
 	};
 	const uint64_t now = soft_now_ns();
+	uint64_t before = atomic_load(&w->cnp_at);
 	struct wire_route route;
 
 	atomic_fetch_add_explicit(&soft_wire_counters.marked, 1, memory_order_relaxed);
-	if (now - w->cnp_at < WIRE_CNP_NS || !(batch = soft_wire_batch()))
+	if (now - before < WIRE_CNP_NS || !atomic_compare_exchange_strong(&w->cnp_at, &before, now) ||
+	    !(batch = soft_wire_batch()))
 		return;
-	w->cnp_at = now;
 	route_of(w, &route);
 	route.traffic_class = WIRE_CNP_DSCP << 2 | WIRE_ECT;
 	uint8_t *to = soft_wire_room(batch);
@@ -340,7 +372,9 @@ void soft_wire_notified(struct soft_qp *qp, const struct wire_packet *p, const s
 	soft_lock(&qp->sq_lock);
 	if (qp->wire && atomic_load(&qp->number) == p->qpn && from_peer(qp->wire, in)) {
 		atomic_fetch_add_explicit(&soft_wire_counters.cnps_received, 1, memory_order_relaxed);
+		soft_lock(&qp->wire->rate_lock);
 		wire_rate_notified(&qp->wire->rate, soft_now_ns());
+		soft_unlock(&qp->wire->rate_lock);
 	}
 	soft_unlock(&qp->sq_lock);
 }
@@ -360,7 +394,7 @@ void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struc
 	struct soft_wire *w = qp->wire;
 	if (w && atomic_load(&qp->number) == p->qpn && soft_receives(soft_state(qp)) &&
 	    transport == (qp->qp.qp_type == IBV_QPT_RC ? WIRE_RC : WIRE_UC) && from_peer(w, in)) {
-		if (soft_unlikely((in->tos & WIRE_CE) == WIRE_CE) && !response)
+		if (soft_unlikely((in->tos & WIRE_CE) == WIRE_CE) && p->payload_length)
 			notify(w);
 		if (response) {
 			wire_ask_take(&w->ask, p, soft_now_ns());
@@ -369,7 +403,7 @@ void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struc
 			wire_answer_take(&w->answer, p);
 			/* A refusal leaves before anybody can see why it was made, and close the queue pair. */
 			if (soft_unlikely(w->answer.stopped))
-				answer(w);
+				answer(w, false);
 			w->after = NULL;
 		}
 	}
@@ -381,13 +415,15 @@ void soft_wire_go_on(struct soft_qp *qp, struct soft_after *after)
 	soft_lock(&qp->rq_lock);
 	if (qp->wire) {
 		qp->wire->after = after;
-		answer(qp->wire);
+		answer(qp->wire, true);
 		qp->wire->after = NULL;
 	}
 	soft_unlock(&qp->rq_lock);
 	soft_lock(&qp->sq_lock);
 	if (qp->wire && qp->sq_head != qp->sq_tail)
 		soft_sq_pump(qp, after);
+	else if (qp->wire)
+		set_due(qp);
 	soft_unlock(&qp->sq_lock);
 }
 
@@ -521,7 +557,7 @@ void soft_wire_leave(struct soft_qp *qp)
 	w->answer.pending = 0;
 	for (uint32_t i = 0; i < w->answer.max_fetches; i++)
 		w->answer.fetches[i].pending = false;
-	answer(w);
+	answer(w, false);
 	qp->wire = NULL;
 	atomic_store(&qp->wire_due_ns, 0);
 	atomic_fetch_sub(&soft_wire_users, 1);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cm_bus.h"
+#include "wire_port.h"
 
 enum {
 	TOUCHED = 64,
@@ -137,6 +138,10 @@ static void set_unwatched(bool on)
 
 void soft_wire_progress(void *port)
 {
+	if (soft_wire_front_is(port)) {
+		soft_wire_front_ended(port);
+		return;
+	}
 	for (int rounds = 0; rounds < 16; rounds++) {
 		pthread_mutex_lock(&receive_lock);
 		if (!look(port))
@@ -168,6 +173,7 @@ void soft_wire_rewatch(void)
 
 void soft_wire_tick(void)
 {
+	soft_wire_front_tick();
 	if (!atomic_load(&soft_wire_users))
 		return;
 	if (!atomic_load(&unwatched)) {

@@ -200,6 +200,11 @@ static void port_open(struct wire_port *port, int family, uint16_t number)
 	port->watched = watch(port, true, EPOLL_CTL_ADD);
 }
 
+void soft_wire_front_open(int family)
+{
+	port_open(&soft_wire_ports.front[family], family, WIRE_PORT);
+}
+
 int soft_wire_open(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -207,11 +212,9 @@ int soft_wire_open(void)
 
 	pthread_once(&once, soft_wire_capture_read);
 	pthread_mutex_lock(&soft_wire_ports.lock);
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
+	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++)
 		port_open(&soft_wire_ports.own[family], family, (uint16_t)(WIRE_OWN_PORT + soft_proc.slot));
-		/* Each time: whoever had it may have gone. */
-		port_open(&soft_wire_ports.front[family], family, WIRE_PORT);
-	}
+	soft_wire_front();
 	if (soft_wire_ports.own[WIRE_IPV4].fd < 0 && soft_wire_ports.own[WIRE_IPV6].fd < 0)
 		err = EADDRINUSE;
 	pthread_mutex_unlock(&soft_wire_ports.lock);
@@ -230,6 +233,7 @@ void soft_wire_close(void)
 			atomic_store(&ports[i]->hot, false);
 		}
 	}
+	soft_wire_front_close(); /* now that the port is free */
 	pthread_mutex_unlock(&soft_wire_ports.lock);
 }
 
@@ -258,5 +262,6 @@ void soft_wire_watch(bool on)
 bool soft_wire_is_socket(const void *what)
 {
 	return what == &soft_wire_ports.own[WIRE_IPV4] || what == &soft_wire_ports.own[WIRE_IPV6] ||
-	       what == &soft_wire_ports.front[WIRE_IPV4] || what == &soft_wire_ports.front[WIRE_IPV6];
+	       what == &soft_wire_ports.front[WIRE_IPV4] || what == &soft_wire_ports.front[WIRE_IPV6] ||
+	       soft_wire_front_is(what);
 }

@@ -31,7 +31,7 @@ class Connection(Protocol):
         """(anonymous, shared) resident bytes of the server process."""
 
     async def keep_freed_memory(self) -> None:
-        """Have the server do `wire.keep_freed_memory()`."""
+        """Have the server do `conversation.keep_freed_memory()`."""
 
     async def close(self) -> None: ...
 

@@ -13,7 +13,17 @@ from typing import Any
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
-from ..wire import BULK_BYTES, ECHO, KEEP, MEMORY, REPLY, REQUEST, SINK, keep_freed_memory, resident_bytes
+from ..conversation import (
+    BULK_BYTES,
+    ECHO,
+    KEEP,
+    MEMORY,
+    REPLY,
+    REQUEST,
+    SINK,
+    keep_freed_memory,
+    resident_bytes,
+)
 
 
 async def _receive_exactly(stream: ByteStream, size: int) -> bytes:

@@ -14,7 +14,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ..wire import BULK_BYTES, ECHO, KEEP, MEMORY, REPLY, REQUEST, SINK, keep_freed_memory, resident_bytes
+from ..conversation import (
+    BULK_BYTES,
+    ECHO,
+    KEEP,
+    MEMORY,
+    REPLY,
+    REQUEST,
+    SINK,
+    keep_freed_memory,
+    resident_bytes,
+)
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

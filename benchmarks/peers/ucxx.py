@@ -10,7 +10,7 @@ from typing import Any
 
 import ucxx
 
-from ..wire import ECHO, KEEP, MEMORY, REPLY, REQUEST, SINK, keep_freed_memory, resident_bytes
+from ..conversation import ECHO, KEEP, MEMORY, REPLY, REQUEST, SINK, keep_freed_memory, resident_bytes
 
 
 async def _receive(endpoint: Any, size: int) -> bytearray:

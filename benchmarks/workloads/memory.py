@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from ..wire import resident_bytes
+from ..conversation import resident_bytes
 from . import Bench
 
 SIZE = 64

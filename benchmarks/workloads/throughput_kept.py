@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..wire import keep_freed_memory
+from ..conversation import keep_freed_memory
 from . import Bench
 from .throughput import flood
 

@@ -5,6 +5,8 @@ Unmodified verbs programs and aiordma streams, IPv4 and IPv6, also over a networ
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -18,7 +20,7 @@ import pytest
 from tests.softdev.namespaces import Host, cabled_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LIMIT = 40  # seconds, to end a hang
 V4, V6 = "0", "1"  # GID indices: addresses that other hosts can reach come first
@@ -143,6 +145,62 @@ def test_two_processes_of_a_host(library: Path, hosts: tuple[Host, Host], kind: 
             assert server.returncode == 0
     finally:
         for process in servers:
+            process.kill()
+            process.wait()
+
+
+def udp_ports(pid: int, table: str) -> set[int]:
+    """Ports of the UDP sockets that this process has open."""
+    sockets = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(path.readlink().name)
+    lines = [line.split() for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]]
+    return {int(f[1].rpartition(":")[2], 16) for f in lines if f"socket:[{f[9]}]" in sockets}
+
+
+def has_port(processes: list[subprocess.Popen[bytes]], table: str) -> bool:
+    """Whether port 4791 is one of those that they have."""
+    return any(4791 in udp_ports(process.pid, table) for process in processes)
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def test_the_port_is_taken_over(library: Path, hosts: tuple[Host, Host]) -> None:
+    """The process that has port 4791 is killed: another one, which does nothing new, has it at once."""
+    servers, clients = [], []
+    try:
+        for port in (18520, 18521, 18522):
+            command = [
+                "env", f"LD_PRELOAD={library}", "ibv_rc_pingpong", "-p", str(port), "-d", "soft0",
+                "-g", V4, "-n", "100000000", "-s", "8", "-e",
+            ]  # fmt: skip
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            server = subprocess.Popen(hosts[0].command(*command), **quiet)  # type: ignore[call-overload]
+            servers.append(server)
+            wait_until(functools.partial(listening, server.pid, port), "the tool does not listen")
+            client = subprocess.Popen(
+                hosts[1].command(*command, hosts[0].address),
+                **quiet,  # type: ignore[call-overload]
+            )
+            clients.append(client)
+            wait_until(functools.partial(udp_ports, server.pid, "udp6"), "the tool opens no ports")
+        # Two of them may share it: one has it for IPv4, the other for IPv6.
+        for table in ("udp", "udp6"):
+            wait_until(functools.partial(has_port, servers, table), "nobody has the port")
+            first = next(server for server in servers if has_port([server], table))
+            servers.remove(first)
+            first.kill()
+            first.wait()
+            wait_until(functools.partial(has_port, servers, table), "nobody took the port over")
+            assert all(server.poll() is None for server in servers)
+    finally:
+        for process in servers + clients:
             process.kill()
             process.wait()
 

@@ -62,6 +62,22 @@ static void congestion(void)
     pair_close(&a, &b);
 }
 
+/* Answers to READs are marked: it is the responder that is told, and that slows down. */
+static void congestion_of_reads(void)
+{
+    open_pair();
+    OK(aiordma_soft_faults("wire_mark=1"));
+    const uint64_t heard = aiordma_soft_wire_count("cnps_received"), paced = aiordma_soft_wire_count("paced");
+    fill(b.buf, 200000, 4);
+    for (int i = 0; i < 3; i++)
+        do_rdma(&a, IBV_WR_RDMA_READ, 300000, 200000, &to_b, 0);
+    OK(aiordma_soft_faults(NULL));
+    CHECK(holds(a.buf + 300000, 200000, 4));
+    CHECK(aiordma_soft_wire_count("cnps_received") > heard);
+    CHECK(aiordma_soft_wire_count("paced") > paced);
+    pair_close(&a, &b);
+}
+
 /* Anybody can send anything to our ports: queue pairs do not notice. */
 static void strangers(void)
 {
@@ -105,7 +121,8 @@ static void strangers(void)
     pair_close(&a, &b);
 }
 
-static const struct test tests[] = {TEST(counted), TEST(congestion), TEST(strangers)};
+static const struct test tests[] = {TEST(counted), TEST(congestion), TEST(congestion_of_reads),
+                                    TEST(strangers)};
 
 int main(int argc, char **argv)
 {
