@@ -110,8 +110,8 @@ RXE_LIMIT := 900
 test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds)
 	@echo "== collecting"; $(PY) -m pytest -q --collect-only $(or $(ARGS),@tests/vm/suite.txt) >build/vm-collected || \
 	  { cat build/vm-collected; exit 1; }
-	tests/vm/run --timeout $(RXE_LIMIT) -- \
-	  $(PY) -m pytest -p no:cacheprovider --device rxe0 --slower 6 $(or $(ARGS),@tests/vm/suite.txt)
+	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=6 -- \
+	  $(PY) -m pytest -p no:cacheprovider $(or $(ARGS),@tests/vm/suite.txt)
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"

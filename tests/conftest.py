@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,9 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("aiordma")
-    group.addoption("--device", default="soft", help="the RDMA device of the tests [soft]")
+    device = os.environ.get("AIORDMA_TEST_DEVICE", "soft")
+    slower = float(os.environ.get("AIORDMA_TEST_SLOWER", "1"))
+    group.addoption("--device", default=device, help="the RDMA device of the tests [soft]")
     group.addoption(
-        "--slower", type=float, default=1.0, help="how many times longer the tests' deadlines are [1]"
+        "--slower", type=float, default=slower, help="how many times longer the tests' deadlines are [1]"
     )
 
 
@@ -48,6 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     slower = config.getoption("slower")
     os.environ["AIORDMA_TEST_DEVICE"] = config.getoption("device")
     os.environ["AIORDMA_TEST_SLOWER"] = str(slower)
+    world = sys.modules.get("tests.world")
+    if world is not None and (world.DEVICE, world.SLOWER) != (config.getoption("device"), slower):
+        # The conftest.py of a directory named on the command line was imported before the options were read.
+        raise pytest.UsageError("say --device and --slower by environment here: AIORDMA_TEST_DEVICE, _SLOWER")
     if slower != 1:
         _wait_longer(slower)
     if config.option.timeout is None:
