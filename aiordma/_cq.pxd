@@ -45,6 +45,8 @@ cdef class CompletionQueue:
     cdef int64_t spin_ns, spin_max_ns, spin_fixed_ns
     cdef int64_t parked_at, armed_at
     cdef int linger                         # turns of the loop to poll on before arming
+    cdef int linger_rest                    # events that do not count for it: the loop is busy with others
+    cdef int64_t idle_since                 # a turn that called nobody ended then, and the next one is to come
     cdef uint64_t hits_seen
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef readonly SpareBytes spare          # for the receivers of this engine
@@ -69,6 +71,7 @@ cdef class CompletionQueue:
     cdef void schedule(self)
     cdef bint may_spin(self)
     cdef int spin_once(self, int64_t deadline) except -1
+    cdef int look(self) except -1
     cdef void spin_paid(self, int64_t started)
     cdef void will_park(self)
     cdef void spin_wasted(self)

@@ -21,7 +21,8 @@ Hybrid polling (X-RDMA)
 An operation that would park may spin for a while (:meth:`spin_once`), because waking a sleeping CPU costs tens of
 microseconds. The time allowed adapts: it grows when a spin found what it waited for, or when a parked waiter was woken so soon that
 a spin would have paid; it falls to zero when spins end empty-handed. Whether the engine polls on for some turns
-of the loop before it arms (``linger``) adapts in the same way, to events that come right after the arming.
+of the loop before it arms (``linger``) adapts in the same way, to events that come right after the arming; where the loop is
+busy with others it does not (``linger_rest``).
 """
 import logging
 import os
@@ -56,6 +57,8 @@ cdef enum:
     POLLS_PER_CLOCK = 16    # empty polls between two looks at the clock
     LINGER_MAX = 16         # turns of the loop that see nothing before polling gives way to arming
     LINGER_PAYS_NS = 15_000 # an event so soon after arming costs more than a turn of polling
+    IDLE_TURN_NS = 15_000   # a turn of the loop that takes longer, and not for what we called, had other work to do
+    LINGER_REST = 64        # events until the next try to linger in such a loop
 
 cdef int64_t SPIN_START_NS = 20_000
 cdef int64_t SPIN_MAX_NS = 100_000
@@ -314,12 +317,20 @@ cdef class CompletionQueue:
     def _service(self) -> None:
         """The engine's turn in the loop: post what was put off, poll, and arm when nothing is going on."""
         cdef int batches = 0
+        cdef uint64_t seen
         self.scheduled = False
         if self.closed:
             return
         if self.asked_at:
             self.look_at_gap(self.asked_at, "the event loop's way back to its engine")
             self.asked_at = 0
+        if self.idle_since:
+            # Where the loop is busy with others it comes by anyway: to keep it from sleeping only makes its batches smaller,
+            # and takes the CPU from those whose work it waits for.
+            if clock_ns() - self.idle_since > IDLE_TURN_NS:
+                self.linger, self.linger_rest = 0, LINGER_REST
+            self.idle_since = 0
+        seen = self.completions
         self.flush()
         while batches < BUDGET and self.poll() == BATCH:
             batches += 1
@@ -333,6 +344,8 @@ cdef class CompletionQueue:
             self.activity = False
             self.hits_seen = self.spin_hits
             self.schedule()
+            if self.linger > 0 and self.completions == seen:
+                self.idle_since = clock_ns()    # until its next turn the loop does nothing that we called
         elif not self.armed:
             self.activity = False
             self.arm()
@@ -350,7 +363,10 @@ cdef class CompletionQueue:
             # Woken the moment it slept: another turn of polling would have found it without a system call.
             now = clock_ns()
             if now - self.armed_at < LINGER_PAYS_NS:
-                self.linger = min(self.linger + 2, LINGER_MAX)
+                if self.linger_rest > 0:
+                    self.linger_rest -= 1
+                else:
+                    self.linger = min(self.linger + 2, LINGER_MAX)
             self.armed_at = 0
         # Armed once, so there is one event at most: asking again would cost a system call to hear "no".
         if self.get_event(self.channel, &which, &context) == 0:
@@ -406,6 +422,17 @@ cdef class CompletionQueue:
                     break
         if n:
             self._dispatch(n)
+            self.schedule()
+        return n
+
+    cdef int look(self) except -1:
+        """One look in the middle of an operation, on a link that is busy; whether anything was dispatched."""
+        cdef int n
+        self.flush()
+        if self.spin_ns <= 0 or self.closed:
+            return 0
+        n = self.poll()
+        if n:
             self.schedule()
         return n
 

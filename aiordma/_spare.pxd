@@ -10,3 +10,4 @@ cdef class SpareBytes:
     cdef readonly unsigned long long reused, made
 
     cpdef bytes take(self, Py_ssize_t n)
+    cdef bytes cut(self, bytes taken, Py_ssize_t n)

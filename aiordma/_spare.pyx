@@ -6,7 +6,7 @@ the kernel and give it back every time, or not, depending on how its heap happen
 to go at 4 GB/s or at 40 GB/s for no other reason. So the last few are remembered here; one that nobody else
 refers to any more is as good as new.
 """
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
 
@@ -46,6 +46,12 @@ cdef class SpareBytes:
         self.capacity[self.next_slot] = n
         self.next_slot = (self.next_slot + 1) % SPARES
         return fresh
+
+    cdef bytes cut(self, bytes taken, Py_ssize_t n):
+        """What take() has just given, shortened to the ``n`` bytes that were filled."""
+        if n < PyBytes_GET_SIZE(taken):
+            aio_spare_reset(<PyObject *>taken, n)
+        return taken
 
     def age(self) -> None:
         """Called by the engine's timer: what was not used since the last time goes back to the allocator."""

@@ -137,7 +137,7 @@ class Config:
         "microseconds that an operation polls before it sleeps; 0: events only; unset: adaptive",
         online=True,
     )
-    ring_bytes: int = _power(256 * _KIB, (16 * _KIB, 512 * _MIB), "size of a stream's receive ring")
+    ring_bytes: int = _power(512 * _KIB, (16 * _KIB, 512 * _MIB), "size of a stream's receive ring")
     window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")
     recv_reserve: int = _number(
         8, (4, 1024), "receives posted beyond the window, for messages outside it", online=False
@@ -153,7 +153,9 @@ class Config:
         online=True,
     )
     fragment_bytes: int = _power(
-        64 * _KIB, (4 * _KIB, 16 * _MIB), "largest piece of a transfer in one work request"
+        64 * _KIB,
+        (4 * _KIB, 16 * _MIB),
+        "largest piece of a transfer in one work request that the device carries out by itself",
     )
     small_message_bytes: int = _power(
         4 * _KIB, (64, 64 * _KIB), "messages up to this size go by SEND, larger ones are pulled by READ"

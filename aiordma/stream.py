@@ -53,6 +53,7 @@ class Pipe(Protocol):
     @property
     def error(self) -> BaseException | None: ...
     def try_send(self, data: Buffer, start: int = 0, /) -> int: ...
+    def poll_send(self, data: Buffer, start: int = 0, /) -> int: ...
     def try_receive(self, max_bytes: int, /) -> bytes | None: ...
     def poll_receive(self, max_bytes: int, /) -> bytes | None: ...
     def try_receive_into(self, buf: bytearray | memoryview, /) -> int: ...
@@ -77,6 +78,9 @@ class RingCredit(NamedTuple):
 
 # Why a direction cannot be used now. None means that it can: one look instead of three on the fast path.
 _BUSY, _EOF_SENT, _CLOSED = 1, 2, 3
+
+# A poll_send() that has placed less, and not everything, has polled in vain.
+_SEND_STEP = 256 * 1024
 
 
 class RdmaStream(anyio.abc.ByteStream):
@@ -154,11 +158,13 @@ class RdmaStream(anyio.abc.ByteStream):
                 placed = pipe.try_send(view, 0)
             waited = False
             while placed < total:
-                if self._polls and pipe.spin_writable():
-                    if waker.share_overdue():
-                        await waker.checkpoint()
-                    placed += pipe.try_send(view, placed)
-                    continue
+                if self._polls:
+                    step = pipe.poll_send(view, placed)
+                    placed += step
+                    if placed == total or step >= _SEND_STEP:
+                        if waker.share_overdue():
+                            await waker.checkpoint()
+                        continue
                 waiter = self._send_waiter
                 if waiter is None:
                     waiter = self._send_waiter = waker.new_waiter()

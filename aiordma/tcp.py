@@ -171,6 +171,10 @@ class TcpPipe:
                 return fresh
         return self._nothing()
 
+    def poll_send(self, data: Buffer, start: int = 0) -> int:
+        """try_send(): there is nothing to poll here."""
+        return self.try_send(data, start)
+
     def poll_receive(self, max_bytes: int) -> bytes | None:
         """try_receive(): there is nothing to poll here."""
         return self.try_receive(max_bytes)

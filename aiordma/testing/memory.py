@@ -189,6 +189,14 @@ class MemoryPipe:
         self._take(memoryview(data))
         return bytes(data)
 
+    def poll_send(self, data: Bytes, start: int = 0) -> int:
+        """try_send(), and again for as long as polling finds room, if this pair was made to spin."""
+        placed = self.try_send(data, start)
+        total = memoryview(data).nbytes - start
+        while placed < total and self.spin_writable() and self._error is None and not self._peer_gone:
+            placed += self.try_send(data, start + placed)
+        return placed
+
     def poll_receive(self, max_bytes: int) -> bytes | None:
         """try_receive(): there is nothing to poll here."""
         return self.try_receive(max_bytes)

@@ -224,3 +224,39 @@ async def test_a_link_is_not_retired_while_a_new_connection_may_be_told_to_join_
         offer.abandon()
         engine.retire_idle(engine.waker.now() + 51)
         assert [group.key[1] for group in engine.all_groups if group.retired] == ["client"]
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 140_000])
+async def test_a_large_result_takes_what_arrives_while_it_is_copied(open_engine: Open, limit: int) -> None:
+    """One look takes 32 completions at most; the cursors behind them are seen when those bytes are copied."""
+    data = random.Random(3).randbytes(60 * 4096)
+    async with open_engine(ring_bytes=1 << 18, window=128, busy_poll_us=1000) as engine:
+        a, b = await connect(engine)
+        for at in range(0, len(data), 4096):
+            assert a.try_send(data[at : at + 4096]) == 4096
+            assert a.spin_writable()  # tells the cursor
+        while (first := b.poll_receive(limit)) is None:
+            await readable(b)
+        assert limit >= len(first) > 33 * 4096
+        assert first + await receive(b, len(data) - len(first)) == data
+
+
+async def test_poll_send_fills_the_room_that_polling_finds(open_engine: Open) -> None:
+    data = random.Random(5).randbytes(1_000_000)
+    async with open_engine(ring_bytes=16384) as engine:
+        a, b = await connect(engine)
+        at, got = 0, bytearray()
+        while len(got) < len(data):
+            if at < len(data):
+                step = a.poll_send(data, at)
+                assert step <= len(data) - at
+                at += step
+            got += b.poll_receive(1 << 20) or b""
+            await anyio.lowlevel.checkpoint()
+        assert at == len(data)
+        assert got == data
+        assert a.poll_send(memoryview(b"")) == 0
+        b.close()
+        await readable(a)
+        with pytest.raises(anyio.BrokenResourceError):
+            a.poll_send(b"x")

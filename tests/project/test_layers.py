@@ -27,6 +27,8 @@ LAYERS: list[set[str]] = [
         "_fill",
         "_spare",
         "_ring",
+        "_ringbase",
+        "_ringleave",
         "_channel",
         "_inbox",
         "_large",
