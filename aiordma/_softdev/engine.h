@@ -387,7 +387,7 @@ void soft_wire_poll(void);
 void soft_wire_rewatch(void);
 /* The progress thread: an epoll event of ours; it came; the timer went off. */
 bool soft_wire_is_socket(const void *what);
-void soft_wire_progress(void *what);
+void soft_wire_progress(void *port);
 void soft_wire_tick(void);
 
 /* The end of a QP that goes to RTR with these attributes. NULL: *err. No lock held. */
