@@ -16,6 +16,7 @@ import aiordma
 from aiordma import engine as engines
 from aiordma import wake
 from aiordma.config import Config
+from aiordma.devices import Devices
 from aiordma.proto import clc
 from aiordma.proto.proof import accept_proof
 from tests.integration.processes import process
@@ -188,7 +189,7 @@ async def links_of(server: Process) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def own_engine() -> AsyncIterator[engines.Engine]:
-    engine = engines.Engine(wake.current(), Config())
+    engine = Devices(wake.current(), Config(), engines.Engine).best()
     try:
         yield engine
     finally:

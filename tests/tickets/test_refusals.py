@@ -269,7 +269,7 @@ async def test_an_idle_link_is_closed_with_its_tickets() -> None:
 
 async def test_no_tickets_when_memory_is_short() -> None:
     """Half of the limit stays for connections."""
-    config = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20)
+    config = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20, ring_bytes=256 << 10)
     engine = await engines.current(config)
     async with nothing_left(), serving(echo, config=config) as listener:
         known = Known(engine, listener.port)
