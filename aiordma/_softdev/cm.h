@@ -33,6 +33,9 @@ struct cm_event {
 struct cm_channel {
 	struct rdma_event_channel channel; /* fd: eventfd, readable while there are events */
 	struct cm_event *head, **tail;
+	pthread_t reader; /* who waited for events here last, if anybody did */
+	bool has_reader;
+	unsigned readers; /* threads that are in soft_rdma_get_cm_event() now */
 };
 
 struct cm_id {

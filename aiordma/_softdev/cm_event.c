@@ -31,11 +31,31 @@ struct rdma_event_channel *soft_rdma_create_event_channel(void)
 	return &channel->channel;
 }
 
-/* Its ids were destroyed before, and with them their events. */
+/* Its ids were destroyed before, and with them their events.
+ *
+ * Programs such as rping have a thread that does nothing but wait for events, and destroy the channel when
+ * that thread has handled the last one. With the kernel's channels the thread is back in its wait by then, where
+ * the end of the channel does not reach it; here destroying is so quick that it found the channel gone, and
+ * ended the program with an error. So it is given time to come back. */
 void soft_rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
+	struct cm_channel *ours = to_channel(channel);
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += 100 * 1000 * 1000;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	cm_lock();
+	while (ours->has_reader && !pthread_equal(ours->reader, pthread_self()) && !ours->readers)
+		if (pthread_cond_timedwait(&soft_cm.acknowledged, &soft_cm.lock, &until))
+			break;
+	const bool in_use = ours->readers > 0;
+	cm_unlock();
+	if (in_use)
+		return; /* as the kernel's file, it stays until who waits there has ended */
 	close(channel->fd);
-	free(to_channel(channel));
+	free(ours);
 }
 
 /* Both change under the lock only: the descriptor is readable exactly while there are events. */
@@ -192,20 +212,42 @@ static void digest(struct cm_event *event)
 	}
 }
 
-int soft_rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
+/* NULL with errno: none, and the program does not want to wait, or cannot. */
+static struct cm_event *await_event(struct cm_channel *channel)
 {
 	struct cm_event *taken;
 
+	while (!(taken = take(channel))) {
+		struct pollfd readable = { .fd = channel->channel.fd, .events = POLLIN };
+		const int flags = fcntl(readable.fd, F_GETFL);
+
+		if (flags >= 0 && flags & O_NONBLOCK)
+			errno = EAGAIN;
+		if (flags < 0 || flags & O_NONBLOCK || poll(&readable, 1, -1) < 0)
+			return NULL;
+	}
+	return taken;
+}
+
+int soft_rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
+{
+	struct cm_channel *ours = to_channel(channel);
+
 	if (!event)
 		return cm_fail(EINVAL);
-	while (!(taken = take(to_channel(channel)))) {
-		struct pollfd readable = { .fd = channel->fd, .events = POLLIN };
+	cm_lock();
+	ours->reader = pthread_self();
+	ours->has_reader = true;
+	ours->readers++;
+	pthread_cond_broadcast(&soft_cm.acknowledged);
+	cm_unlock();
+	struct cm_event *taken = await_event(ours);
 
-		if (fcntl(channel->fd, F_GETFL) & O_NONBLOCK)
-			return cm_fail(EAGAIN);
-		if (poll(&readable, 1, -1) < 0)
-			return -1;
-	}
+	cm_lock();
+	ours->readers--;
+	cm_unlock();
+	if (!taken)
+		return -1;
 	digest(taken);
 	*event = &taken->event;
 	return 0;
