@@ -60,6 +60,7 @@ class Carry:
     """One stream on its way. Takes the TCP connection over.
 
     :param peer: the other end, for people.
+    :param traffic_class: of the link that it leaves, and of the next one.
     :param peer_lost_link: called when the peer says that it leaves because its end of the link has failed.
     :param has_another: should the link have failed, this end looks for another one.
     """
@@ -70,11 +71,13 @@ class Carry:
         carrier: Carrier,
         engine: Engine,
         peer: str,
+        traffic_class: int,
         peer_lost_link: Callable[[], None],
         *,
         has_another: bool = False,
     ) -> None:
         self._pipe, self._engine, self._peer = pipe, engine, peer
+        self._traffic_class = traffic_class
         self._peer_lost_link, self._has_another = peer_lost_link, has_another
         self._waker = engine.waker
         self._crossing = Crossing(pipe.token, pipe.peer_token, engine.config.carry_timeout_ms / 1000)
@@ -159,7 +162,7 @@ class Carry:
         logger.debug("a stream with %s goes on over TCP: %s", self._peer, why)
         closed = bool(event.peer_flags & StateFlag.CLOSED)
         rest = b"" if closed else pipe.unplaced(event.send_from)
-        framed = FramedPipe(self._road, self._engine, self._peer, rest, reason)
+        framed = FramedPipe(self._road, self._engine, self._peer, self._traffic_class, rest, reason)
         pipe.go_on(framed, event.read_until, closed)
         if self._has_another and event.code == Code.LINK_LOST:
             self._engine.devices.find_another(framed, why)

@@ -4,6 +4,7 @@ own data on that connection. Both ends drive the engine's offers here, as ``nego
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -153,7 +154,10 @@ class Comeback:
             self._framed.ready(pipe)
 
     async def _as_client(self) -> Any:
-        self._offer = offer = await self._engine.propose(peer=self._peer)
+        propose = functools.partial(
+            self._engine.propose, peer=self._peer, traffic_class=self._framed.traffic_class
+        )
+        self._offer = offer = await propose()
         offer.awaits_tcp = True
         self._asking = offer.proposal
         self._say(offer.proposal)
@@ -173,7 +177,7 @@ class Comeback:
                 raise
             # It has failed at this end only: once more, with a new one.
             offer.abandon()
-            self._offer = offer = await self._engine.propose(peer=self._peer, unknown_qpn=accept.qpn)
+            self._offer = offer = await propose(unknown_qpn=accept.qpn)
             offer.awaits_tcp = True
             self._say(offer.proposal)
             confirm = await offer.accepted(self._expect(await self._hear(), clc.Accept), self._peer)

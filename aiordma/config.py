@@ -124,6 +124,13 @@ class Config:
         "fails again, up to 32 times as long",
         online=True,
     )
+    traffic_class: int = _number(
+        184 + 2,
+        (0, 255),
+        "traffic class of RDMA packets, in both directions, of connections that this end makes, and of its "
+        "datagrams: 4 * DSCP + ECN bits (186: DSCP 46, ECN-capable). Each class has a link of its own",
+        online=True,
+    )
     soft_wire: Literal["off", "auto", "only"] = _setting(
         "off",
         lambda v: v in ("off", "auto", "only"),

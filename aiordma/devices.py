@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .errors import NegotiationError, VerbsError
+from .link import LinkKey
 from .proto.health import Health, wait_before
 from .verbs.backend import device_list
 from .verbs.lifetime import give_back
@@ -67,9 +68,10 @@ class Devices:
         self._engines: list[Engine | None] = [None] * len(self.names)
         #: Engines whose device is gone, until the last stream has left their memory.
         self._spent: set[Engine] = set()
-        #: Listeners that hand out tickets, by number, and servers that have given us some.
+        #: Listeners that hand out tickets, by number; servers that have given us some, by address and
+        #: traffic class.
         self.services: dict[int, Service] = {}
-        self.open_to: dict[str, tuple[LinkGroup, int]] = {}
+        self.open_to: dict[tuple[str, int], tuple[LinkGroup, int]] = {}
         self._service_number = 0
         # Engine ids of one loop differ in their last byte.
         self._loop_id, self._last_byte = secrets.token_bytes(15), 0
@@ -144,7 +146,7 @@ class Devices:
         """The client says of a link that it does not know it: it has failed there, and here nobody has
         noticed."""
         for engine in self.engines if proposal.unknown_qpn else ():
-            group = engine.groups.get((proposal.engine_id, "server"))
+            group = engine.groups.get(LinkKey(proposal.engine_id, "server", proposal.traffic_class))
             if group is not None and group.link.queue_pair.qp_num == proposal.unknown_qpn:
                 group.give_up()
                 self.way_failed(engine, peer, "the peer does not know the link any more")
@@ -155,7 +157,7 @@ class Devices:
         :raises NegotiationError: or VerbsError or OSError: there is none.
         """
         for engine in self.engines:
-            group = engine.groups.get((proposal.engine_id, "server"))
+            group = engine.groups.get(LinkKey(proposal.engine_id, "server", proposal.traffic_class))
             if group is not None and (group.active or group.setting_up):
                 return engine
         problems: list[Exception] = []

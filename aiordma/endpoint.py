@@ -503,7 +503,7 @@ async def open_datagram_endpoint(
             engine = await negotiate.find_engine(config)
             from .udparts import UdParts
 
-            make_parts = functools.partial(UdParts, engine)  # type: ignore[arg-type]
+            make_parts = functools.partial(UdParts, engine, config.traffic_class)  # type: ignore[arg-type]
         except NegotiationError as error:
             if mode == "rdma":
                 raise

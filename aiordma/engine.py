@@ -22,7 +22,7 @@ from ._cq import CompletionQueue as Poller
 from .config import Config
 from .devices import Devices
 from .errors import Code, NegotiationError, VerbsError
-from .link import LinkParts
+from .link import LinkKey, LinkParts
 from .observe.trace import recorder
 from .offer import ClientOffer, ServerOffer
 from .tickets import Holder, Issuer, Service
@@ -78,7 +78,7 @@ class Engine:
             faults.install(config.filter)
         self.engine_id = devices.new_engine_id()
         #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
-        self.groups: dict[tuple[bytes, str], LinkGroup] = {}
+        self.groups: dict[LinkKey, LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
         #: Connections that this end is about to begin.
         self.asking: weakref.WeakSet[ClientOffer] = weakref.WeakSet()
@@ -154,15 +154,20 @@ class Engine:
 
     # ---- negotiation
 
-    async def propose(self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0) -> ClientOffer:
+    async def propose(
+        self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
+    ) -> ClientOffer:
         """Client: begin a negotiation, on this device or on another that is better for this peer.
 
         :param kind: what the connection will carry (``Proposal.kind``).
         :param unknown_qpn: it begins a second time, as the server named a link that is not known here.
+        :param traffic_class: of the link; default: as in the engine's settings.
         :raises NegotiationError:
         """
         engine = self._other(lambda: self.devices.best(peer))
-        offer = ClientOffer(engine, kind, unknown_qpn)
+        if traffic_class is None:
+            traffic_class = self.config.traffic_class
+        offer = ClientOffer(engine, kind, unknown_qpn, traffic_class)
         engine.asking.add(offer)
         return offer
 
@@ -192,12 +197,12 @@ class Engine:
         engine._check()
         return engine
 
-    def open_at_once(self, sock: socket.socket, peer: str) -> RingPipe | None:
+    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> RingPipe | None:
         """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
 
         None: it must be negotiated in full, on this TCP connection.
         """
-        group, service = self.open_to.get(peer, (None, 0))
+        group, service = self.open_to.get((peer, traffic_class), (None, 0))
         if group is None or self.closed or not isinstance(group.tickets, Holder):
             return None
         return group.tickets.open(service, sock)
@@ -219,7 +224,7 @@ class Engine:
         :raises NegotiationError: decline with its ``code``.
         """
         self._check()
-        key = (claim.engine_id, "server")
+        key = LinkKey(claim.engine_id, "server", claim.traffic_class)
         # What the client said on the link before it claimed comes first.
         engines = self.devices.engines
         for engine in engines:
@@ -353,7 +358,7 @@ class Engine:
             elif now - group.idle_since >= self.config.link_idle_ms / 1000:
                 # One that was given up is joined by nobody any more.
                 listed = self.groups.get(group.key) is group
-                if not listed or (group.key[1] == "client" and not asking):
+                if not listed or (group.key.side == "client" and not asking):
                     group.retire(now)
 
     # ---- end

@@ -54,6 +54,7 @@ class FramedPipe:
     """Takes the road over. Non-blocking, in the thread of its loop.
 
     :param peer: the other end, for people.
+    :param traffic_class: of the link, should it find one again.
     :param unplaced: bytes to be sent first.
     :param reason: why the stream is here.
     """
@@ -80,13 +81,21 @@ class FramedPipe:
         "_waker",
         "first",
         "peer",
+        "traffic_class",
     )
 
     def __init__(
-        self, road: Road, engine: Engine, peer: str, unplaced: bytes, reason: FallbackReason
+        self,
+        road: Road,
+        engine: Engine,
+        peer: str,
+        traffic_class: int,
+        unplaced: bytes,
+        reason: FallbackReason,
     ) -> None:
         waker = engine.waker
         self._road, self._waker, self._engine, self.peer = road, waker, engine, peer
+        self.traffic_class = traffic_class
         self._reason = reason
         self._comeback: Comeback | None = None
         self._next: RingPipe | None = None  # the ring pipe that takes over

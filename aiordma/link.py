@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import faults
 from ._qp import QueuePair
@@ -20,7 +20,7 @@ from .proto.message import SLOT_EXTRA_BYTES
 from .proto.seqack import SeqAckWindow
 from .verbs.abi import QpState
 from .verbs.lifetime import give_back
-from .verbs.qp import QpAddress, QpSize, RcQp
+from .verbs.qp import QpAddress, QpPath, QpSize, RcQp
 from .verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
@@ -112,6 +112,17 @@ class LinkParts:
         )
 
 
+class LinkKey(NamedTuple):
+    """What connections must have in common to share a link."""
+
+    #: The peer's engine.
+    engine_id: bytes
+    #: Our part: "client" or "server".
+    side: str
+    #: Of its packets in both directions: an adapter and the network know queue pairs, not connections.
+    traffic_class: int
+
+
 class LinkState(enum.Enum):
     SETTING_UP = "setting up"
     ACTIVE = "active"
@@ -122,8 +133,8 @@ class LinkState(enum.Enum):
 class Link:
     """One QP in use.
 
+    :param key: who the peer is, and our part.
     :param peer: the other end, for people.
-    :param side: our part: "client" or "server".
     :param on_failed: called once with the reason.
     :param in_use: whether anybody would miss it.
     :param on_ticket: called with messages about tickets; raises RemoteProtocolError for wrong ones.
@@ -133,13 +144,14 @@ class Link:
         self,
         engine: Engine,
         parts: LinkParts,
+        key: LinkKey,
         peer: str,
-        side: str,
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
         on_ticket: Callable[[llc.Ticket | llc.TicketBack], None],
     ) -> None:
-        self.engine, self.parts, self.peer, self.side = engine, parts, peer, side
+        self.engine, self.parts, self.peer = engine, parts, peer
+        self.side, self.traffic_class = key.side, key.traffic_class
         self.state = LinkState.SETTING_UP
         self.failure: BaseException | None = None
         #: The peer has said goodbye.
@@ -188,8 +200,9 @@ class Link:
         to the peer.
         """
         self.peer_qpn = peer.qp_num
-        self.parts.qp.to_rtr(peer)
-        self.parts.qp.to_rts(peer)
+        path = QpPath(traffic_class=self.traffic_class)
+        self.parts.qp.to_rtr(peer, path)
+        self.parts.qp.to_rts(peer, path)
         self.queue_pair.max_reads = min(self.parts.qp.max_reads, MAX_READS)
 
     # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)

@@ -16,7 +16,7 @@ from ._ring import RingPipe
 from .carry import Carry, may_carry
 from .errors import Code, LinkError, NegotiationError
 from .framed import PEER_DIED
-from .link import Link, LinkState
+from .link import Link, LinkKey, LinkState
 from .messagememory import MessageMemory
 from .proto.carry import MAGIC, MESSAGE_BYTES, Refuse
 from .proto.clc import Kind
@@ -40,9 +40,9 @@ _GOODBYE_SECONDS = 2.0
 
 
 class LinkGroup:
-    """Connections to one peer. ``key`` is (the peer's engine id, "client" or "server": our role)."""
+    """Connections to one peer that share a link."""
 
-    def __init__(self, engine: Engine, key: tuple[bytes, str], peer: str) -> None:
+    def __init__(self, engine: Engine, key: LinkKey, peer: str) -> None:
         self.engine, self.key, self.peer = engine, key, peer
         self.members: set[Member] = set()
         self.ready_waiters: list[object] = []
@@ -50,7 +50,7 @@ class LinkGroup:
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
         #: Rings handed out in advance, at either end.
-        self.tickets = Holder(self) if key[1] == "client" else Issuer(self)
+        self.tickets = Holder(self) if key.side == "client" else Issuer(self)
         #: Links that the peer can have with us, as far as is known (2: several); streams that have come here
         #: from one that failed.
         self.peer_links, self.moved_here = 1, 0
@@ -59,7 +59,7 @@ class LinkGroup:
         parts = engine.take_parts()
         try:
             self.link = Link(
-                engine, parts, peer, key[1], self._on_link_failed, self._in_use, self.tickets.on_message
+                engine, parts, key, peer, self._on_link_failed, self._in_use, self.tickets.on_message
             )
         except BaseException:
             parts.close()
@@ -162,7 +162,7 @@ class LinkGroup:
     def has_another(self) -> bool:
         """Whether its streams may find another link to this peer; of the two ends, the client looks for
         it."""
-        return self.key[1] == "client" and (self.engine.devices.several or self.peer_links > 1)
+        return self.key.side == "client" and (self.engine.devices.several or self.peer_links > 1)
 
     def _on_link_failed(self, reason: BaseException) -> None:
         if may_carry(reason) and not self._closed and not self.link.orderly:
@@ -203,6 +203,8 @@ class LinkGroup:
     def statistics(self) -> dict[str, Any]:
         return {
             **self.link.statistics(),
+            "side": self.key.side,
+            "traffic_class": self.key.traffic_class,
             "connections": len(self.members),
             "moved_here": self.moved_here,
             "tickets": len(self.tickets),
@@ -373,7 +375,13 @@ class Member:
         engine.waker.unwatch_fd(carrier.fileno())
         group = self.group
         self.carry = Carry(
-            self.pipe, carrier, engine, group.peer, group.link.lost_by_peer, has_another=group.has_another
+            self.pipe,
+            carrier,
+            engine,
+            group.peer,
+            group.key.traffic_class,
+            group.link.lost_by_peer,
+            has_another=group.has_another,
         )
         return self.carry
 

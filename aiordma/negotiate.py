@@ -80,7 +80,9 @@ class ServerOffer(Protocol):
 class Engine(Protocol):
     """What the negotiation needs of ``engine.Engine``."""
 
-    async def propose(self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0) -> ClientOffer: ...
+    async def propose(
+        self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
+    ) -> ClientOffer: ...
     async def answer(
         self,
         proposal: clc.Proposal,
@@ -88,11 +90,11 @@ class Engine(Protocol):
         service: Service | None = None,
         local: Address | None = None,
     ) -> ServerOffer: ...
-    def open_at_once(self, sock: socket.socket, peer: str) -> Any: ...
+    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
     def open_service(self, has_room: Callable[[], bool]) -> Service | None: ...
     def claim(self, claim: clc.Claim, service: Service | None) -> Any: ...
     @property
-    def open_to(self) -> Container[str]: ...
+    def open_to(self) -> Container[tuple[str, int]]: ...
 
 
 #: What opening a connection at once takes of an asyncio task's share of operations that do not wait.
@@ -166,10 +168,15 @@ async def client(
             raise
         return _plain(await connect(), FallbackReason.of_error(error))
     dialled: list[socket.socket] = []
-    if tls is None and not kind and any(show(sockaddr) in engine.open_to for _, sockaddr in addresses):
+    wanted = config.traffic_class
+    if (
+        tls is None
+        and not kind
+        and any((show(sockaddr), wanted) in engine.open_to for _, sockaddr in addresses)
+    ):
         await _give_way()
         sock = await dial(addresses, local_host)
-        outcome = _open_at_once(engine, sock)
+        outcome = _open_at_once(engine, sock, wanted)
         if outcome is not None:
             return outcome
         dialled.append(sock)
@@ -194,11 +201,11 @@ async def _give_way() -> None:
         await waker.checkpoint()
 
 
-def _open_at_once(engine: Engine, sock: socket.socket) -> Outcome | None:
+def _open_at_once(engine: Engine, sock: socket.socket, traffic_class: int) -> Outcome | None:
     """Begin a connection with a ticket of the server's; None, and the TCP connection as it was, without."""
     try:
         local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
-        pipe = engine.open_at_once(sock, show(remote))
+        pipe = engine.open_at_once(sock, show(remote), traffic_class)
     except BaseException:
         sock.close()
         raise
@@ -257,7 +264,10 @@ async def _propose(
     pipe: Any = None
     try:
         with Wire(carrier) as wire:
-            offer = await engine.propose(kind, peer=wire.peer)
+            propose = functools.partial(
+                engine.propose, kind, peer=wire.peer, traffic_class=config.traffic_class
+            )
+            offer = await propose()
             handshake = ClientHandshake(offer.proposal, _timeouts(config), wire.now())
             events = handshake.start()
             refusal: NegotiationError | None = None
@@ -276,8 +286,7 @@ async def _propose(
                     except NegotiationError as error:
                         if error.code == Code.LINK_NOT_FOUND and handshake.may_ask_again:
                             offer.abandon()
-                            unknown = event.accept.qpn
-                            offer = await engine.propose(kind, peer=wire.peer, unknown_qpn=unknown)
+                            offer = await propose(unknown_qpn=event.accept.qpn)
                             events = handshake.again(offer.proposal, wire.now())
                         else:
                             refusal = error

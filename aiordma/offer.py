@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .errors import Code, LinkError, NegotiationError, VerbsError
+from .link import LinkKey
 from .linkgroup import LinkGroup, Member
 from .proto.clc import Accept, Confirm, Proposal
 from .proto.proof import accept_proof, confirm_proof, link_secret
@@ -113,11 +114,12 @@ class _Offer:
 
 
 class ClientOffer(_Offer):
-    def __init__(self, engine: Engine, kind: int = 0, unknown_qpn: int = 0) -> None:
+    def __init__(self, engine: Engine, kind: int, unknown_qpn: int, traffic_class: int) -> None:
         super().__init__(engine, kind)
         self.proposal = Proposal(
             kind=kind,
             unknown_qpn=unknown_qpn,
+            traffic_class=traffic_class,
             max_links=engine.max_links,
             tickets=engine.config.tickets if not kind else 0,
             engine_id=engine.engine_id,
@@ -138,7 +140,7 @@ class ClientOffer(_Offer):
                 Code.PROTOCOL_VIOLATION, "the Accept does not prove that it answers our Proposal"
             )
         engine.check_reachable(accept.host_id)
-        key = (accept.engine_id, "client")
+        key = self._key(accept)
         self.first_contact = accept.first_contact
         try:
             if accept.first_contact:
@@ -171,9 +173,12 @@ class ClientOffer(_Offer):
             self.group.secret = link_secret(accept, confirm)
         return confirm
 
+    def _key(self, accept: Accept) -> LinkKey:
+        return LinkKey(accept.engine_id, "client", self.proposal.traffic_class)
+
     def _known(self, accept: Accept) -> LinkGroup:
         """The group whose link the Accept names. :raises NegotiationError: there is none."""
-        key = (accept.engine_id, "client")
+        key = self._key(accept)
         for group in self.engine.all_groups:
             # One that was retired before the server heard of it is on its way out.
             if group.key == key and group.link.peer_qpn == accept.qpn and not group.retired:
@@ -216,7 +221,7 @@ class ServerOffer(_Offer):
         engine = self.engine
         # The client may have closed an idle link just before this: its goodbye was sent first, so it is here.
         engine.poller.drain()
-        key = (self._proposal.engine_id, "server")
+        key = LinkKey(self._proposal.engine_id, "server", self._proposal.traffic_class)
         # What the client said on its link before it asked (goodbye, perhaps) comes first.
         engine.poller.drain()
         group = engine.groups.get(key)

@@ -287,11 +287,12 @@ class Holder:
             self._unused.setdefault(accept.service, deque())
             self._used_at[accept.service] = self.group.engine.waker.now()
             self._addresses[accept.service] = peer
-            self.group.engine.open_to[peer] = self.group, accept.service
+            self.group.engine.open_to[peer, self.group.key.traffic_class] = self.group, accept.service
 
     def forget(self, service: int) -> None:
         """Begin nothing more with this listener's tickets."""
-        open_to, address = self.group.engine.open_to, self._addresses.pop(service, "")
+        open_to = self.group.engine.open_to
+        address = self._addresses.pop(service, ""), self.group.key.traffic_class
         if open_to.get(address) == (self.group, service):
             del open_to[address]
         for ticket in self._unused.pop(service, ()):
@@ -320,6 +321,7 @@ class Holder:
                 rkey=ring.rkey,
                 ring_addr=ring.address,
                 ring_bytes=ring.length,
+                traffic_class=self.group.key.traffic_class,
                 proof=claim_proof(fields, engine.engine_id, self.group.secret),
             )
             member.connect(

@@ -10,7 +10,7 @@ from ._ud import Route, UdPort
 from .errors import Code, NegotiationError, VerbsError
 from .proto.resolve import QueuePairAddress
 from .verbs.memory import MemoryLimitError
-from .verbs.qp import QpSize
+from .verbs.qp import QpPath, QpSize
 from .verbs.registrar import DeviceRegistrar
 from .verbs.ud import GRH_BYTES, AddressHandle, UdQp
 
@@ -29,13 +29,20 @@ _SENDS = 256
 
 
 class UdParts:
-    """Made for one endpoint. :raises NegotiationError: the device has not got what it takes."""
+    """Made for one endpoint.
 
-    def __init__(self, engine: Engine, queue: deque[tuple[bytes, Address]], most: int) -> None:
+    :param traffic_class: of the datagrams that it sends.
+    :raises NegotiationError: the device has not got what it takes.
+    """
+
+    def __init__(
+        self, engine: Engine, traffic_class: int, queue: deque[tuple[bytes, Address]], most: int
+    ) -> None:
         backend = engine.backend
         if backend.is_iwarp:
             raise NegotiationError(Code.NO_SMCR_DEVICE, f"{backend.name}: iWARP has no datagrams")
         self.engine = engine
+        self._path = QpPath(traffic_class=traffic_class)
         self.mtu = backend.mtu.size
         self._closed = False
         receives, sends = (min(count, backend.limits.max_qp_wr) for count in (_RECEIVES, _SENDS))
@@ -102,7 +109,7 @@ class UdParts:
             raise NegotiationError(Code.SHUTTING_DOWN)
         self.engine.check_reachable(where.host_id)
         try:
-            handle = AddressHandle(self.engine.backend, self.pd, where.gid, where.lid)
+            handle = AddressHandle(self.engine.backend, self.pd, where.gid, where.lid, self._path)
         except VerbsError as error:
             raise NegotiationError(Code.NO_ROUTE, str(error)) from error
         return Route(handle, where.gid, where.qpn, where.qkey, min(self.mtu, where.mtu), address)

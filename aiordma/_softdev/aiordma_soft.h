@@ -79,6 +79,10 @@ int aiordma_soft_faults(const char *spec);
  *
  * Senders that are notified slow down as DCQCN has it; the environment variable AIORDMA_SOFT_CONGESTION names the set
  * of parameters: sigcomm15 (as in the paper; the default), connectx (an adapter's), or off.
+ *
+ * Packets are sent with the traffic class of their address vector, if its DSCP is not 0, else with the DSCP that
+ * AIORDMA_SOFT_DSCP names (46 if it is unset); notifications with AIORDMA_SOFT_CNP_DSCP (48). All say that routers may
+ * mark them (ECN).
  */
 uint64_t aiordma_soft_wire_count(const char *name);
 

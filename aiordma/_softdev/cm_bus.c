@@ -247,7 +247,7 @@ void cm_bus_packet(const struct wire_packet *packet, const struct wire_inbound *
 	if (hand_on(&head, &mad, packet->payload) || !cm_stranger_answer(&mad, &answer))
 		return;
 	/* For no process of this host: there is none that could say so. */
-	struct wire_route route = { .traffic_class = WIRE_DSCP << 2 | WIRE_ECT };
+	struct wire_route route = { .traffic_class = soft_wire_class(0) };
 	memcpy(route.path.src, in->path.dst, 16);
 	memcpy(route.path.dst, in->path.src, 16);
 	route.path.src_port = in->path.dst_port;

@@ -22,7 +22,7 @@
 #include "wire_rc.h"
 
 enum {
-	/* Differentiated services: what has none is sent as the class that RoCE is usually given. */
+	/* Differentiated services, unless the user (wire_class.c) has others. */
 	WIRE_DSCP = 46,
 	WIRE_CNP_DSCP = 48,
 	WIRE_ECT = 2,          /* routers may mark it instead of dropping it */
@@ -83,6 +83,12 @@ enum ibv_mtu soft_wire_mtu(const struct wire_route *route);
 uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu);
 /* The progress thread is told of packets, or not (somebody polls). */
 void soft_wire_watch(bool on);
+
+/* ---- wire_class.c ----------------------------------------------------------------------------------- */
+
+/* What to send with, where a user wants `wanted` (DSCP 0: no matter), and for congestion notifications. */
+uint8_t soft_wire_class(uint8_t wanted);
+uint8_t soft_wire_cnp_class(void);
 
 /* ---- wire_send.c ------------------------------------------------------------------------------------ */
 

@@ -358,7 +358,7 @@ static void notify(struct soft_wire *w)
 	    !(batch = soft_wire_batch()))
 		return;
 	route_of(w, &route);
-	route.traffic_class = WIRE_CNP_DSCP << 2 | WIRE_ECT;
+	route.traffic_class = soft_wire_cnp_class();
 	uint8_t *to = soft_wire_room(batch);
 	const size_t size = wire_pack_headers(&p, to);
 	memset(to + size, 0, WIRE_CNP_BYTES);

@@ -100,8 +100,7 @@ void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_
 	memcpy(route->path.src, entry.gid.raw, 16);
 	memcpy(route->path.dst, ah->grh.dgid.raw, 16);
 	route->scope = scope_of(route->path.dst, entry.ndev_ifindex);
-	const uint8_t dscp = ah->grh.traffic_class >> 2;
-	route->traffic_class = (uint8_t)((dscp ? dscp : WIRE_DSCP) << 2 | WIRE_ECT);
+	route->traffic_class = soft_wire_class(ah->grh.traffic_class);
 	const int family = family_of(route);
 	route->path.src_port = soft_wire_ports.front[family].fd >= 0 ? soft_wire_ports.front[family].number :
 								       soft_wire_ports.own[family].number;

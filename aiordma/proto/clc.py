@@ -68,11 +68,13 @@ _FIRST_CONTACT = 0x08
 
 _MAGIC = b"aiordma\x01"
 _BLOCK_HEADER = struct.Struct(">8sHH")
-_PROPOSAL_BLOCK = struct.Struct(">16s16s16sHBBI")  # engine_id nonce host_id lid kind tickets unknown_qpn
+_PROPOSAL_BLOCK = struct.Struct(
+    ">16s16s16sHBBIB"
+)  # engine_id nonce host_id lid kind tickets unknown_qpn traffic_class
 # engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes),
 # service, its address and port
 _ANSWER_BLOCK = struct.Struct(">16s16s16sHHBBBxH16sH")
-_CLAIM_BLOCK = struct.Struct(">16s16sIHxBIIQ")  # engine_id proof ticket service size token rkey ring_addr
+_CLAIM_BLOCK = struct.Struct(">16s16sIHBBIIQ")  # ... proof ticket service traffic_class size token ...
 
 _PROPOSAL = struct.Struct(">8s16s6sH")  # system id, GID, MAC, offset of the IP area counted from here
 _PROPOSAL_V2 = struct.Struct(">8sHH28s")  # ISM GID, CHID, offset of the v2 extension, reserved
@@ -171,6 +173,8 @@ class Proposal:
     unknown_qpn: int = 0
     """QP number of the link that an Accept has just named and the client does not know: it has failed there,
     and the server shall make a new one. 0: none."""
+    traffic_class: int = 0
+    """Traffic class of the link that it asks for, in both directions."""
     system_id: bytes = bytes(8)
     """SMC sender id: 2 bytes instance, 6 bytes MAC."""
     mac: bytes = bytes(6)
@@ -210,6 +214,7 @@ class Proposal:
             _ranged(self.kind, 0, 255, "kind"),
             _ranged(self.tickets, 0, 255, "tickets"),
             _ranged(self.unknown_qpn, 0, 0xFFFFFF, "unknown_qpn"),
+            _ranged(self.traffic_class, 0, 255, "traffic_class"),
         )
         body = (
             _PROPOSAL.pack(_sized(self.system_id, 8, "system_id"), self.gid, _sized(self.mac, 6, "mac"), 0)
@@ -238,7 +243,12 @@ class Proposal:
             raise _violation(f"Proposal of {len(data)} bytes is too short for its {eid_count} enterprise ids")
         eids = tuple(data[i : i + 32] for i in range(at, end, 32))
         own = _block(_PROPOSAL_BLOCK, data, end)
-        engine_id, nonce, host_id, lid, kind, tickets, unknown = own or (b"", b"", b"", 0, 0, 0, 0)
+        engine_id, nonce, host_id, lid, kind, tickets, unknown, traffic_class = own or (
+            b"",
+            b"",
+            b"",
+            *[0] * 5,
+        )
         return cls(
             engine_id=engine_id,
             nonce=nonce,
@@ -248,6 +258,7 @@ class Proposal:
             kind=kind,
             tickets=tickets,
             unknown_qpn=unknown,
+            traffic_class=traffic_class,
             system_id=system_id,
             mac=mac,
             eids=eids,
@@ -505,6 +516,8 @@ class Claim:
     rkey: int
     ring_addr: int
     ring_bytes: int
+    traffic_class: int = 0
+    """Of the link that the ticket came by."""
     proof: bytes = bytes(16)
     """``proof.claim_proof``: the claim comes from the other end of the link."""
 
@@ -521,6 +534,7 @@ class Claim:
             _sized(self.proof, 16, "proof"),
             _ranged(self.ticket, 1, 0xFFFFFFFF, "ticket"),
             _ranged(self.service, 1, 0xFFFF, "service"),
+            _ranged(self.traffic_class, 0, 255, "traffic_class"),
             ring_bytes_code(self.ring_bytes),
             _ranged(self.token, 1, 0xFFFFFFFF, "token"),
             _ranged(self.rkey, 0, 0xFFFFFFFF, "rkey"),
@@ -533,7 +547,7 @@ class Claim:
         own = _block(_CLAIM_BLOCK, data, _HEADER.size)
         if own is None:
             raise _violation("Claim without the aiordma block")
-        engine_id, proof, ticket, service, size, token, rkey, addr = own
+        engine_id, proof, ticket, service, traffic_class, size, token, rkey, addr = own
         if not ticket or not service or not token or size > 15:
             raise _violation(f"Claim of ticket {ticket} of listener {service}, token {token}, size {size}")
         return cls(
@@ -544,6 +558,7 @@ class Claim:
             rkey=rkey,
             ring_addr=addr,
             ring_bytes=MIN_RING_BYTES << size,
+            traffic_class=traffic_class,
             proof=proof,
         )
 

@@ -47,18 +47,20 @@ class Engine:
         self.offers: list[Offer] = []
         self.proposals = 0
 
-    async def propose(self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0) -> ClientOffer:
+    async def propose(
+        self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
+    ) -> ClientOffer:
         await self.trouble.at("propose")
         self.proposals += 1
         return self._made(ClientOffer(self, kind, unknown_qpn))
 
     #: No tickets: they need a link.
-    open_to: tuple[str, ...] = ()
+    open_to: tuple[tuple[str, int], ...] = ()
 
     def open_service(self, has_room: Callable[[], bool]) -> None:
         return None
 
-    def open_at_once(self, sock: socket.socket, peer: str) -> None:
+    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> None:
         return None
 
     def claim(self, claim: Claim, service: object) -> MemoryPipe:

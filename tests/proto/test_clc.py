@@ -75,6 +75,7 @@ def proposal(**changes: Any) -> clc.Proposal:
         "lid": 7,
         "kind": 1,
         "tickets": 8,
+        "traffic_class": 0xB8,
         "system_id": b"system_1",
         "mac": b"\1\2\3\4\5\6",
         "max_conns": 200,
