@@ -174,6 +174,8 @@ void soft_kick_self(void);
 enum { SOFT_STALL_NS = 4000000 };
 /* The progress thread looks at everything that waits no later than this. */
 void soft_timer_want(uint64_t when_ns);
+/* A process of this user on this host has that slot (link.c). */
+bool soft_slot_taken(uint32_t slot);
 
 /* ---- pd_mr.c -------------------------------------------------------------------------------------- */
 
@@ -389,6 +391,8 @@ void soft_wire_rewatch(void);
 bool soft_wire_is_socket(const void *what);
 void soft_wire_progress(void *port);
 void soft_wire_tick(void);
+/* Takes what has come before the progress thread acts on what has not. */
+void soft_wire_catch_up(void);
 
 /* The end of a QP that goes to RTR with these attributes. NULL: *err. No lock held. */
 struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err);

@@ -62,6 +62,19 @@ int soft_slot_claim(void)
 	return EADDRNOTAVAIL;
 }
 
+bool soft_slot_taken(uint32_t slot)
+{
+	struct sockaddr_un address;
+	const socklen_t length = slot_address(slot, &address);
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	/* Whoever looks for a slot at this moment finds the next one. */
+	const bool taken = fd < 0 || bind(fd, (struct sockaddr *)&address, length);
+
+	if (fd >= 0)
+		close(fd);
+	return taken;
+}
+
 /* ---- links ------------------------------------------------------------------------------------------ */
 
 static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pid)

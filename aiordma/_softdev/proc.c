@@ -57,18 +57,28 @@ void soft_kick_self(void)
 	}
 }
 
+static void set_timer(uint64_t when_ns)
+{
+	struct itimerspec spec = { .it_value = { .tv_sec = (time_t)(when_ns / 1000000000u),
+						 .tv_nsec = (long)(when_ns % 1000000000u) } };
+
+	timerfd_settime(soft_proc.timer_fd, TFD_TIMER_ABSTIME, &spec, NULL);
+}
+
 void soft_timer_want(uint64_t when_ns)
 {
 	uint64_t set = atomic_load(&soft_proc.timer_ns);
 
-	while (!set || when_ns < set) {
-		if (!atomic_compare_exchange_weak(&soft_proc.timer_ns, &set, when_ns))
-			continue;
-		struct itimerspec spec = { .it_value = { .tv_sec = (time_t)(when_ns / 1000000000u),
-							 .tv_nsec = (long)(when_ns % 1000000000u) } };
-		timerfd_settime(soft_proc.timer_fd, TFD_TIMER_ABSTIME, &spec, NULL);
-		return;
-	}
+	do {
+		if (set && when_ns >= set)
+			return;
+	} while (!atomic_compare_exchange_weak(&soft_proc.timer_ns, &set, when_ns));
+	/* Who wanted an earlier time since may have set it before we set ours: the last one to set sees all that. */
+	do {
+		set = when_ns;
+		set_timer(set);
+		when_ns = atomic_load(&soft_proc.timer_ns);
+	} while (when_ns && when_ns < set);
 }
 
 /* The operations of a context that was inherited over fork(): the parent's memory and rings are not ours. */

@@ -63,6 +63,8 @@ static void run_timers(struct soft_after *after)
 	uint64_t now = soft_now_ns();
 
 	atomic_store(&soft_proc.timer_ns, 0);
+	/* This process may have stood still: what its peers said meanwhile is older than the deadlines. */
+	soft_wire_catch_up();
 	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
 		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
 		if (!qp || !atomic_load_explicit(&qp->number, memory_order_relaxed))

@@ -77,6 +77,8 @@ static inline uint16_t soft_wire_own_port(uint32_t qpn)
 }
 /* Addresses and ports for an address vector that soft_route_is_valid. */
 void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route);
+/* Its answers will come to the port that it sends from: polls look there from now on. */
+void soft_wire_heat(const struct wire_route *route);
 /* The largest path MTU whose packets fit what leads there; 0: nothing leads there. */
 enum ibv_mtu soft_wire_mtu(const struct wire_route *route);
 /* Packets with so much payload that a receive buffer like ours holds. */

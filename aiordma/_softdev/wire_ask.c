@@ -38,7 +38,6 @@ void wire_ask_start(struct wire_ask *a, uint32_t psn)
 	a->first_psn = psn;
 	a->most = a->most ? a->most : WIRE_WINDOW_FIRST;
 	a->window = a->window ? a->window : a->most < WIRE_WINDOW_FIRST ? a->most : WIRE_WINDOW_FIRST;
-	a->retries = a->retry_cnt;
 	a->rnr_retries = a->rnr_retry;
 }
 
@@ -199,7 +198,7 @@ static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
 		while (a->cursor != a->tail && at(a, a->cursor)->first + at(a, a->cursor)->packets <= a->next)
 			a->cursor++;
 	}
-	a->retries = a->retry_cnt;
+	a->silent_ns = 0;
 	a->rnr_retries = a->rnr_retry;
 	a->deadline = a->una < a->next && a->timeout_ns ? now + a->timeout_ns : 0;
 	a->grown += (uint32_t)(a->una - before);
@@ -250,18 +249,13 @@ static void shrink(struct wire_ask *a)
 }
 
 /*
- * Something was lost at una. Once: more signs of the same loss will come, and each would cost a retry. If what is sent
- * again gets lost too, the timer finds it.
+ * Something was lost at una. Once: more signs of the same loss will come, and each would have all of it sent again. If
+ * what is sent again gets lost too, the timer finds it.
  */
 static void lost(struct wire_ask *a, uint64_t now)
 {
 	if (a->rewound && a->rewound_una == a->una)
 		return;
-	if (!a->retries) {
-		fail(a, IBV_WC_RETRY_EXC_ERR);
-		return;
-	}
-	a->retries--;
 	a->rewound = true;
 	a->rewound_una = a->una;
 	shrink(a);
@@ -297,6 +291,7 @@ static void take_rnr(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64
 	if (a->una != sequence || a->next <= sequence)
 		return; /* an old one */
 	a->rnr_naks++;
+	a->silent_ns = 0; /* it lives, and has all that was lost on the way */
 	if (a->rnr_retry != 7) {
 		if (!a->rnr_retries) {
 			fail(a, IBV_WC_RNR_RETRY_EXC_ERR);
@@ -386,6 +381,18 @@ uint64_t wire_ask_due(const struct wire_ask *a)
 	return a->rnr_until ? a->rnr_until : a->deadline;
 }
 
+/*
+ * Another timeout has passed without an answer. What is counted are timeouts that came and were looked at, not what the
+ * clock says: while this process does not run, nobody waits, and answers pile up unread.
+ */
+static bool patient(struct wire_ask *a)
+{
+	const uint64_t shortest = a->timeout_ns * (a->retry_cnt + 1u);
+
+	a->silent_ns += a->timeout_ns;
+	return a->silent_ns < shortest || a->silent_ns < a->calls->patience(a->owner, shortest);
+}
+
 void wire_ask_timer(struct wire_ask *a, uint64_t now)
 {
 	if (a->rnr_until) {
@@ -400,5 +407,8 @@ void wire_ask_timer(struct wire_ask *a, uint64_t now)
 		return;
 	a->timeouts++;
 	a->rewound = false;
-	lost(a, now);
+	if (patient(a))
+		lost(a, now);
+	else
+		fail(a, IBV_WC_RETRY_EXC_ERR);
 }

@@ -11,7 +11,7 @@ enum { WIRE_IPV4, WIRE_IPV6, WIRE_FAMILIES };
 struct wire_port {
 	atomic_int fd;
 	uint16_t number;
-	atomic_bool hot;   /* packets have come here: polls look at it */
+	atomic_bool hot;   /* a queue pair sends from here, or packets have come: polls look at it */
 	atomic_bool apart; /* a network device behind it does not split what is sent as one: UDP_SEGMENT has failed */
 	bool watched;
 };

@@ -18,7 +18,28 @@ static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t 
 	return soft_wqe_scatter(w->qp, w->wqes[index & w->ask.mask], offset, (const char *)from, n);
 }
 
-static const struct wire_ask_owner ask_calls = { .scatter = scatter };
+enum { LONGER = 4 };
+static const uint64_t living_ns = 10000000000;
+
+/*
+ * An adapter answers at once or never. Here a process answers, and it may wait for a CPU, or stand still with the machine
+ * it runs on: so it gets the longest time that the specification leaves (9.7.6.1.3), four times the shortest. On this host
+ * it can be known whether the process is there at all.
+ */
+static uint64_t patience(void *owner, uint64_t shortest_ns)
+{
+	const struct soft_wire *w = owner;
+	const uint32_t slot = w->ask.qpn >> SOFT_QPN_INDEX_BITS;
+	const uint64_t longer = shortest_ns * LONGER;
+
+	if (!w->route.here)
+		return longer;
+	if (slot == soft_proc.slot || !soft_slot_taken(slot))
+		return shortest_ns;
+	return longer > living_ns ? longer : living_ns;
+}
+
+static const struct wire_ask_owner ask_calls = { .scatter = scatter, .patience = patience };
 
 static bool keys_ok(struct soft_qp *qp, const struct soft_wqe *wqe)
 {
@@ -538,6 +559,7 @@ void soft_wire_rts(struct soft_qp *qp, bool first)
 void soft_wire_join(struct soft_qp *qp, struct soft_wire *w)
 {
 	qp->wire = w;
+	soft_wire_heat(&w->route);
 	atomic_fetch_add(&soft_wire_users, 1);
 }
 

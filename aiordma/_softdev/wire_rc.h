@@ -37,6 +37,8 @@ enum {
 struct wire_ask_owner {
 	/* Puts bytes of a response where message `index` wants them. False: a local key does not allow it. */
 	bool (*scatter)(void *owner, uint32_t index, uint32_t offset, const uint8_t *from, uint32_t n);
+	/* How long to wait for a peer that says nothing, when that has lasted for the shortest time that was asked for. */
+	uint64_t (*patience)(void *owner, uint64_t shortest_ns);
 };
 
 struct wire_ask {
@@ -59,7 +61,8 @@ struct wire_ask {
 	uint32_t fetch_head, fetch_tail;
 	uint32_t window, most, grown;
 	uint32_t since_request; /* packets since one asked for an acknowledgement */
-	uint8_t retries, rnr_retries;
+	uint8_t rnr_retries;
+	uint64_t silent_ns;           /* waited for an answer, since one came that helped */
 	uint64_t deadline, rnr_until; /* 0: none */
 	uint64_t rewound_una;         /* of the last going back */
 	bool rewound;

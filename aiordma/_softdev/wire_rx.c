@@ -136,17 +136,28 @@ static void set_unwatched(bool on)
 	pthread_mutex_unlock(&watch_lock);
 }
 
+static void look_often(void *port)
+{
+	for (int rounds = 0; rounds < 16; rounds++) {
+		pthread_mutex_lock(&receive_lock);
+		if (!look(port))
+			break;
+	}
+}
+
+void soft_wire_catch_up(void)
+{
+	if (atomic_load(&soft_wire_users))
+		look_often(NULL);
+}
+
 void soft_wire_progress(void *port)
 {
 	if (soft_wire_front_is(port)) {
 		soft_wire_front_ended(port);
 		return;
 	}
-	for (int rounds = 0; rounds < 16; rounds++) {
-		pthread_mutex_lock(&receive_lock);
-		if (!look(port))
-			break;
-	}
+	look_often(port);
 	/*
 	 * Somebody polls all the time: no need to be woken for each packet, only to look now and then whether he still
 	 * does. On a CPU that both share, being woken is also being first.

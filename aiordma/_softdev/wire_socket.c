@@ -243,6 +243,14 @@ void soft_wire_after_fork(void)
 	soft_wire_close();
 }
 
+void soft_wire_heat(const struct wire_route *route)
+{
+	const int family = wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	const bool front = route->path.src_port == WIRE_PORT;
+
+	atomic_store(front ? &soft_wire_ports.front[family].hot : &soft_wire_ports.own[family].hot, true);
+}
+
 /* Ports that polls do not look at are always watched. */
 void soft_wire_watch(bool on)
 {

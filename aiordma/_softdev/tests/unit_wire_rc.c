@@ -174,7 +174,15 @@ static void broken(void *owner)
     (void)owner;
 }
 
-static const struct wire_ask_owner ask_calls = {.scatter = scatter};
+static uint64_t longer = 1;
+
+static uint64_t patience(void *owner, uint64_t shortest_ns)
+{
+    (void)owner;
+    return longer * shortest_ns;
+}
+
+static const struct wire_ask_owner ask_calls = {.scatter = scatter, .patience = patience};
 static const struct wire_answer_owner answer_calls = {.receive = receive,
                                                       .place = place,
                                                       .deliver = deliver,
@@ -428,7 +436,7 @@ static void quiet_pair(uint32_t mtu)
     net.random = 1;
     side_open(&one, &two, true, mtu, 100, 200);
     side_open(&two, &one, true, mtu, 200, 100);
-    one.ask.retry_cnt = one.ask.retries = 2;
+    one.ask.retry_cnt = 2;
     one.ask.rnr_retry = one.ask.rnr_retries = 2;
 }
 
@@ -467,22 +475,72 @@ static void post(uint8_t opcode, uint32_t length, uint64_t addr, uint32_t rkey)
     wire_ask_post(&one.ask, &m);
 }
 
-static void timeouts_end(void)
+/* Nobody answers: sends again so many times. */
+static void say_again(int times)
 {
-    quiet_pair(1024);
-    post(IBV_WR_SEND, 4, 0, 0);
-    request_of(&one.ask);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < times; i++) {
         net.now = wire_ask_due(&one.ask);
         CHECK(net.now);
         wire_ask_timer(&one.ask, net.now);
         CHECK_EQ(request_of(&one.ask).packet.psn, 100);
     }
-    net.now = wire_ask_due(&one.ask);
+}
+
+static void timeouts_end(void)
+{
+    for (longer = 1; longer <= 4; longer += 3) {
+        quiet_pair(1024);
+        post(IBV_WR_SEND, 4, 0, 0);
+        request_of(&one.ask);
+        say_again((int)longer * 3 - 1);
+        net.now = wire_ask_due(&one.ask);
+        wire_ask_timer(&one.ask, net.now);
+        CHECK_EQ(one.ask.status, IBV_WC_RETRY_EXC_ERR);
+        CHECK_EQ(wire_ask_due(&one.ask), 0);
+        nothing_more();
+    }
+    longer = 1;
+}
+
+/* A process that stands still for an hour has waited for one timeout, not for thousands. */
+static void standing_still_is_not_waiting(void)
+{
+    quiet_pair(1024);
+    post(IBV_WR_SEND, 4, 0, 0);
+    request_of(&one.ask);
+    say_again(1);
+    net.now += UINT64_C(3600000000000);
     wire_ask_timer(&one.ask, net.now);
-    CHECK_EQ(one.ask.status, IBV_WC_RETRY_EXC_ERR);
-    CHECK_EQ(wire_ask_due(&one.ask), 0);
-    nothing_more();
+    CHECK_EQ(request_of(&one.ask).packet.psn, 100);
+    wire_ask_timer(&one.ask, net.now);
+    CHECK_EQ(one.ask.status, IBV_WC_SUCCESS);
+    CHECK(wire_ask_due(&one.ask) > net.now);
+}
+
+/* Packets get lost while the peer has no receive, for long: each of its refusals shows that it lives. */
+static void refusals_are_signs_of_life(void)
+{
+    static uint8_t data[8];
+
+    quiet_pair(1024);
+    one.ask.rnr_retry = one.ask.rnr_retries = 7;
+    post(IBV_WR_SEND, 4, 0, 0);
+    request_of(&one.ask);
+    for (int i = 0; i < 10; i++) {
+        say_again(1);
+        net.now = wire_ask_due(&one.ask);
+        wire_ask_timer(&one.ask, net.now);
+        struct wire_request r = request_of(&one.ask);
+        r.packet.payload = data;
+        wire_answer_take(&two.answer, &r.packet);
+        struct wire_packet p = answer_of(&two.answer);
+        CHECK_EQ(p.syndrome, WIRE_AETH_RNR | 1);
+        wire_ask_take(&one.ask, &p, net.now);
+        net.now = wire_ask_due(&one.ask);
+        wire_ask_timer(&one.ask, net.now);
+        CHECK_EQ(request_of(&one.ask).packet.psn, 100);
+    }
+    CHECK_EQ(one.ask.status, IBV_WC_SUCCESS);
 }
 
 static void receiver_not_ready(void)
@@ -672,6 +730,6 @@ static void nonsense(void)
     }
 }
 
-TEST_MAIN(TEST(timeouts_end), TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle),
-          TEST(rest_of_a_read), TEST(atomic_is_replayed), TEST(too_many_fetches), TEST(nonsense),
-          TEST(reliable), TEST(unreliable))
+TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals_are_signs_of_life),
+          TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(rest_of_a_read),
+          TEST(atomic_is_replayed), TEST(too_many_fetches), TEST(nonsense), TEST(reliable), TEST(unreliable))
