@@ -18,6 +18,7 @@ static void nak(struct wire_answer *s, uint8_t syndrome, uint32_t psn)
 	s->syndrome = syndrome;
 	s->nak_psn = psn;
 	s->gap = true; /* what follows on its heels is discarded without a word */
+	s->farther = psn;
 }
 
 /* The request at s->psn is refused for good. */
@@ -305,8 +306,10 @@ void wire_answer_take(struct wire_answer *s, const struct wire_packet *p)
 	const int32_t ahead = wire_psn_diff(p->psn, s->psn);
 	if (ahead > 0) {
 		s->out_of_sequence++;
-		if (!s->gap)
+		/* Numbers fall when the requester goes back: it did, and what was to fill the gap is lost again. */
+		if (!s->gap || wire_psn_diff(p->psn, s->farther) <= 0)
 			nak(s, WIRE_AETH_NAK | WIRE_NAK_SEQUENCE, s->psn);
+		s->farther = p->psn;
 	} else if (ahead < 0) {
 		take_duplicate(s, p, traits);
 	} else {

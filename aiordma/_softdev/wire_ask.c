@@ -5,7 +5,11 @@
 
 #include <string.h>
 
-enum { ACK_EVERY = 32 };
+enum {
+	ACK_EVERY = 32,
+	REPEAT_LEAST_NS = 4000000, /* before that a peer may just not have run */
+	REPEAT_MOST_NS = 1000000000,
+};
 
 static bool is_fetch(const struct wire_message *m)
 {
@@ -54,6 +58,42 @@ uint32_t wire_ask_post(struct wire_ask *a, const struct wire_message *message)
 	return a->tail++;
 }
 
+/* ---- round trips (RFC 6298) ------------------------------------------------------------------------- */
+
+static void measure(struct wire_ask *a, uint64_t took)
+{
+	const uint64_t off = took > a->trip.smoothed ? took - a->trip.smoothed : a->trip.smoothed - took;
+
+	if (!a->trip.smoothed) {
+		a->trip.smoothed = a->trip.least = took ? took : 1;
+		a->trip.varies = took / 2;
+		return;
+	}
+	a->trip.varies = (3 * a->trip.varies + off) / 4;
+	a->trip.smoothed = (7 * a->trip.smoothed + took) / 8;
+	if (took < a->trip.least)
+		a->trip.least = took;
+}
+
+/* Whatever has not been answered by then, will not be. */
+static uint64_t overdue(const struct wire_ask *a)
+{
+	return a->trip.smoothed + 4 * a->trip.varies;
+}
+
+/* From something that asks for an answer to asking again; longer each time. 0: not known. */
+static uint64_t repeat_after(const struct wire_ask *a)
+{
+	const uint64_t once = overdue(a) > REPEAT_LEAST_NS ? overdue(a) : REPEAT_LEAST_NS, ns = once << a->repeats;
+
+	return !a->trip.smoothed ? 0 : ns < REPEAT_MOST_NS ? ns : REPEAT_MOST_NS;
+}
+
+static void repeat_later(struct wire_ask *a, uint64_t now)
+{
+	a->repeat_at = a->trip.smoothed ? now + repeat_after(a) : 0;
+}
+
 /* ---- sending ---------------------------------------------------------------------------------------- */
 
 static uint8_t operation(const struct wire_message *m, bool first, bool last)
@@ -97,52 +137,104 @@ static void ask_atomic(const struct wire_message *m, struct wire_packet *p)
 	p->compare = swap ? m->compare_add : 0;
 }
 
-static void sent(struct wire_ask *a, uint32_t packets, uint64_t now)
+/* One packet of a SEND or WRITE: its bytes from `done` packets on. */
+static void ask_message(const struct wire_ask *a, uint32_t index, uint32_t done, struct wire_request *out)
 {
-	if (a->next < a->high)
-		a->resent++;
+	const struct wire_message *m = at(a, index);
+	struct wire_packet *p = &out->packet;
+	const bool last = done + 1 == m->packets;
+
+	out->offset = done * a->mtu;
+	p->payload_length = last ? m->length - out->offset : a->mtu;
+	p->opcode = (uint8_t)(operation(m, !done, last) | (a->reliable ? WIRE_RC : WIRE_UC));
+	p->solicited = last && m->solicited;
+	p->addr = m->addr;
+	p->length = m->length;
+	p->imm = m->imm;
+	p->invalidate = m->imm;
+}
+
+static void begin(const struct wire_ask *a, uint32_t index, uint64_t sequence, struct wire_request *out)
+{
+	memset(&out->packet, 0, sizeof(out->packet));
+	out->index = index;
+	out->offset = 0;
+	out->packet.pkey = WIRE_PKEY;
+	out->packet.migrated = true;
+	out->packet.qpn = a->qpn;
+	out->packet.psn = psn_of(a, sequence);
+	out->packet.rkey = at(a, index)->rkey;
+}
+
+static void sent(struct wire_ask *a, uint32_t packets, bool asked, uint64_t now)
+{
+	const bool fresh = a->next == a->high;
+
+	a->resent += !fresh;
 	a->next += packets;
 	if (a->next > a->high)
 		a->high = a->next;
-	if (!a->reliable)
+	if (!a->reliable) {
 		a->una = a->next;
-	else if (!a->deadline && a->timeout_ns)
+		return;
+	}
+	if (!a->deadline && a->timeout_ns)
 		a->deadline = now + a->timeout_ns;
+	if (asked) {
+		a->since_request = 0;
+		a->asked_at = now;
+	}
+	if (asked && fresh && !a->trip.sent_at) {
+		a->trip.end = a->next;
+		a->trip.sent_at = now;
+	}
+	repeat_later(a, now);
+}
+
+/* The message that packet is of, the last one that was sent. */
+static uint32_t last_sent(const struct wire_ask *a)
+{
+	return a->cursor != a->tail && at(a, a->cursor)->first < a->next ? a->cursor : a->cursor - 1;
+}
+
+/* The last packet again: the peer acknowledges it, or says what is missing before it. */
+static void probe(struct wire_ask *a, uint64_t now, struct wire_request *out)
+{
+	const uint32_t index = last_sent(a);
+
+	begin(a, index, a->next - 1, out);
+	ask_message(a, index, (uint32_t)(a->next - 1 - at(a, index)->first), out);
+	out->packet.ack_request = true;
+	a->probe = false;
+	a->probes++;
+	repeat_later(a, now);
 }
 
 bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
 {
-	if (a->cursor == a->tail || a->status || a->rnr_until || a->next - a->una >= a->window)
+	if (a->status || a->rnr_until)
+		return false;
+	if (a->probe) {
+		probe(a, now, out);
+		return true;
+	}
+	if (a->cursor == a->tail || a->next - a->una >= a->window)
 		return false;
 	const struct wire_message *m = at(a, a->cursor);
 	const uint32_t done = (uint32_t)(a->next - m->first);
 	const bool fetch = is_fetch(m);
+	struct wire_packet *p = &out->packet;
 	uint32_t n = 1;
 
 	if ((!done && m->fence && a->fetch_head != a->fetch_tail) || (fetch && !may_fetch(a)))
 		return false;
-	memset(&out->packet, 0, sizeof(out->packet));
-	out->index = a->cursor;
-	out->offset = 0;
-	struct wire_packet *p = &out->packet;
-	p->pkey = WIRE_PKEY;
-	p->migrated = true;
-	p->qpn = a->qpn;
-	p->psn = psn_of(a, a->next);
-	p->rkey = m->rkey;
+	begin(a, a->cursor, a->next, out);
 	if (!fetch) {
-		const bool last = done + 1 == m->packets;
-		out->offset = done * a->mtu;
-		p->payload_length = last ? m->length - out->offset : a->mtu;
-		p->opcode = (uint8_t)(operation(m, !done, last) | (a->reliable ? WIRE_RC : WIRE_UC));
-		p->solicited = last && m->solicited;
-		p->addr = m->addr;
-		p->length = m->length;
-		p->imm = m->imm;
-		p->invalidate = m->imm;
-		/* One for several packets, but always on the last one before we wait. */
-		p->ack_request = a->reliable && ((last && a->cursor + 1 == a->tail) ||
-						 ++a->since_request >= ACK_EVERY || a->next + 1 - a->una >= a->window);
+		ask_message(a, a->cursor, done, out);
+		/* One for several packets, but always on the last one before we wait, and before the peer seems gone. */
+		p->ack_request = a->reliable && ((done + 1 == m->packets && a->cursor + 1 == a->tail) ||
+						 ++a->since_request >= ACK_EVERY || a->next + 1 - a->una >= a->window ||
+						 (a->trip.smoothed && now - a->asked_at >= repeat_after(a) / 2));
 	} else {
 		if (m->opcode == IBV_WR_RDMA_READ)
 			n = ask_read(a, m, done, p);
@@ -151,9 +243,7 @@ bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
 		p->ack_request = true;
 		a->fetch_ends[a->fetch_tail++ % WIRE_FETCHES] = a->next + n;
 	}
-	if (p->ack_request)
-		a->since_request = 0;
-	sent(a, n, now);
+	sent(a, n, p->ack_request, now);
 	if (a->next == m->first + m->packets) {
 		a->cursor++;
 		if (!a->reliable)
@@ -168,6 +258,9 @@ static void go_to(struct wire_ask *a, uint64_t sequence)
 	while (a->fetch_tail != a->fetch_head && a->fetch_ends[(a->fetch_tail - 1) % WIRE_FETCHES] > sequence)
 		a->fetch_tail--;
 	a->next = sequence;
+	a->probe = false;
+	if (a->trip.end > sequence)
+		a->trip.sent_at = 0; /* which of the two would be answered? */
 	while (a->cursor != a->head && at(a, a->cursor - 1)->first + at(a, a->cursor - 1)->packets > sequence)
 		a->cursor--;
 }
@@ -201,6 +294,16 @@ static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
 	a->silent_ns = 0;
 	a->rnr_retries = a->rnr_retry;
 	a->deadline = a->una < a->next && a->timeout_ns ? now + a->timeout_ns : 0;
+	if (a->trip.sent_at && a->una >= a->trip.end) {
+		measure(a, now - a->trip.sent_at);
+		a->trip.sent_at = 0;
+	}
+	a->repeats = 0;
+	a->repeat_at = 0;
+	if (a->una < a->next)
+		repeat_later(a, now);
+	else
+		a->probe = false;
 	a->grown += (uint32_t)(a->una - before);
 	while (a->window < a->most && a->grown >= a->window) {
 		a->grown -= a->window;
@@ -239,7 +342,7 @@ static bool acknowledge(struct wire_ask *a, uint64_t end, uint64_t now)
 static void fail(struct wire_ask *a, enum ibv_wc_status status)
 {
 	a->status = (uint8_t)status;
-	a->deadline = a->rnr_until = 0;
+	a->deadline = a->rnr_until = a->repeat_at = 0;
 }
 
 static void shrink(struct wire_ask *a)
@@ -248,19 +351,28 @@ static void shrink(struct wire_ask *a)
 	a->grown = 0;
 }
 
-/*
- * Something was lost at una. Once: more signs of the same loss will come, and each would have all of it sent again. If
- * what is sent again gets lost too, the timer finds it.
- */
-static void lost(struct wire_ask *a, uint64_t now)
+static void go_back(struct wire_ask *a, uint64_t now)
 {
-	if (a->rewound && a->rewound_una == a->una)
-		return;
 	a->rewound = true;
 	a->rewound_una = a->una;
+	a->rewound_at = now;
 	shrink(a);
 	go_to(a, a->una);
-	a->deadline = a->timeout_ns ? now + a->timeout_ns : 0;
+}
+
+/*
+ * Something was lost at una. Once: more signs of the same loss will come for about `known` ns, and each would have all
+ * of it sent again. Later ones tell that what was sent again got lost, too.
+ */
+static void lost(struct wire_ask *a, uint64_t known, uint64_t now)
+{
+	const bool again = a->rewound && a->rewound_una == a->una;
+
+	if (again && (!a->trip.smoothed || now - a->rewound_at < known))
+		return;
+	if (!again)
+		a->deadline = a->timeout_ns ? now + a->timeout_ns : 0;
+	go_back(a, now);
 }
 
 static void take_nak(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
@@ -279,13 +391,13 @@ static void take_nak(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64
 	if (code != WIRE_NAK_SEQUENCE)
 		fail(a, statuses[code]);
 	else if (a->next > a->una)
-		lost(a, now);
+		lost(a, a->trip.least, now); /* one for each time that we go back */
 }
 
 static void take_rnr(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
 {
 	if (!acknowledge(a, sequence, now)) {
-		lost(a, now);
+		lost(a, overdue(a), now);
 		return;
 	}
 	if (a->una != sequence || a->next <= sequence)
@@ -300,7 +412,7 @@ static void take_rnr(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64
 		a->rnr_retries--;
 	}
 	a->rnr_until = now + wire_rnr_ns(code);
-	a->deadline = 0;
+	a->deadline = a->repeat_at = 0;
 	go_to(a, sequence);
 }
 
@@ -309,7 +421,7 @@ static void take_aeth(struct wire_ask *a, const struct wire_packet *p, uint64_t 
 	switch (p->syndrome & WIRE_AETH_KIND) {
 	case WIRE_AETH_ACK:
 		if (!acknowledge(a, sequence + 1, now))
-			lost(a, now);
+			lost(a, overdue(a), now);
 		break;
 	case WIRE_AETH_RNR:
 		take_rnr(a, p->syndrome & WIRE_AETH_VALUE, sequence, now);
@@ -332,7 +444,7 @@ static void take_answer(struct wire_ask *a, const struct wire_packet *p, uint64_
 		return;
 	if (!acknowledge(a, sequence, now) || a->una != sequence) {
 		if (a->una < sequence)
-			lost(a, now);
+			lost(a, overdue(a), now);
 		return;
 	}
 	const struct wire_message *m = at(a, a->head);
@@ -378,7 +490,26 @@ void wire_ask_take(struct wire_ask *a, const struct wire_packet *p, uint64_t now
 
 uint64_t wire_ask_due(const struct wire_ask *a)
 {
-	return a->rnr_until ? a->rnr_until : a->deadline;
+	if (a->rnr_until)
+		return a->rnr_until;
+	return a->repeat_at && (!a->deadline || a->repeat_at < a->deadline) ? a->repeat_at : a->deadline;
+}
+
+/*
+ * No answer for longer than answers take: either what asks for one is lost, or the one that came. The last packet
+ * finds out (its answer is harmless if the peer is only slow); after it, or where it would fetch something, all from
+ * una on goes again. How often this may happen is for the queue pair's own timer to say.
+ */
+static void ask_again(struct wire_ask *a, uint64_t now)
+{
+	a->repeat_at = 0;
+	if (a->una == a->next)
+		return;
+	a->repeats += a->repeats < 16;
+	if (a->repeats % 2 && !is_fetch(at(a, last_sent(a))))
+		a->probe = true;
+	else
+		go_back(a, now);
 }
 
 /*
@@ -400,15 +531,27 @@ void wire_ask_timer(struct wire_ask *a, uint64_t now)
 			a->rnr_until = 0;
 		return;
 	}
-	if (!a->deadline || now < a->deadline)
-		return;
-	a->deadline = 0;
-	if (a->una == a->next && a->una == a->high)
-		return;
-	a->timeouts++;
-	a->rewound = false;
-	if (patient(a))
-		lost(a, now);
-	else
-		fail(a, IBV_WC_RETRY_EXC_ERR);
+	if (a->deadline && now >= a->deadline) {
+		a->deadline = 0;
+		if (a->una == a->next && a->una == a->high)
+			return;
+		a->timeouts++;
+		a->rewound = false;
+		if (patient(a))
+			lost(a, 0, now);
+		else
+			fail(a, IBV_WC_RETRY_EXC_ERR);
+	} else if (a->repeat_at && now >= a->repeat_at) {
+		ask_again(a, now);
+	}
+}
+
+void wire_ask_flush(struct wire_ask *a)
+{
+	a->head = a->cursor = a->tail;
+	a->una = a->next = a->high = a->posted;
+	a->fetch_head = a->fetch_tail;
+	a->trip.sent_at = 0;
+	a->probe = false;
+	fail(a, IBV_WC_WR_FLUSH_ERR);
 }

@@ -104,13 +104,10 @@ void soft_wire_idle(struct soft_qp *qp)
 {
 	struct soft_wire *w = qp->wire;
 
-	w->ask.head = w->ask.cursor = w->ask.tail;
-	w->ask.una = w->ask.next = w->ask.high = w->ask.posted;
-	w->ask.fetch_head = w->ask.fetch_tail;
+	wire_ask_flush(&w->ask);
 	w->seen = w->ask.head;
 	w->acked = w->issued;
-	w->ask.status = IBV_WC_WR_FLUSH_ERR;
-	w->ask.deadline = w->ask.rnr_until = w->blocked_until = 0;
+	w->blocked_until = 0;
 	atomic_store(&qp->wire_due_ns, 0);
 }
 
@@ -188,7 +185,7 @@ void soft_wire_push(struct soft_qp *qp)
 	struct wire_request requests[WIRE_BATCH];
 	struct wire_route route;
 	uint64_t now = 0;
-	bool more = w->ask.cursor != w->ask.tail && !w->ask.status;
+	bool more = wire_ask_waits(&w->ask);
 
 	while (more) {
 		unsigned n = 0;

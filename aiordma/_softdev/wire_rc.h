@@ -62,12 +62,19 @@ struct wire_ask {
 	uint32_t window, most, grown;
 	uint32_t since_request; /* packets since one asked for an acknowledgement */
 	uint8_t rnr_retries;
-	uint64_t silent_ns;           /* waited for an answer, since one came that helped */
-	uint64_t deadline, rnr_until; /* 0: none */
-	uint64_t rewound_una;         /* of the last going back */
+	uint64_t silent_ns;               /* waited for an answer, since one came that helped */
+	uint64_t deadline, rnr_until;     /* 0: none */
+	uint64_t rewound_una, rewound_at; /* of the last going back */
 	bool rewound;
-	uint8_t status; /* enum ibv_wc_status of message `head`; nothing is sent any more */
-	uint64_t resent, timeouts, naks, rnr_naks;
+	struct {
+		uint64_t end, sent_at;            /* of the packet that is being timed; sent_at 0: none is */
+		uint64_t smoothed, varies, least; /* 0: nothing known yet */
+	} trip;
+	uint64_t repeat_at, asked_at; /* when to ask again what became of it (0: never), when last asked */
+	uint8_t repeats;              /* since una last rose */
+	bool probe;                   /* the last packet goes out once more */
+	uint8_t status;               /* enum ibv_wc_status of message `head`; nothing is sent any more */
+	uint64_t resent, timeouts, probes, naks, rnr_naks;
 };
 
 /* Zeroed but for calls, owner, ring, mask, most (window) and the settings. psn: of the first packet. */
@@ -80,6 +87,11 @@ struct wire_request {
 	struct wire_packet packet;
 	uint32_t index, offset;
 };
+/* There may be something to send: not whether window and timers allow it. */
+static inline bool wire_ask_waits(const struct wire_ask *ask)
+{
+	return !ask->status && (ask->cursor != ask->tail || ask->probe);
+}
 /* False: nothing to send now. */
 bool wire_ask_next(struct wire_ask *ask, uint64_t now, struct wire_request *out);
 /* The packet just given out could not be sent: it will be given out again. */
@@ -89,6 +101,8 @@ void wire_ask_take(struct wire_ask *ask, const struct wire_packet *packet, uint6
 /* When wire_ask_timer() wants to be called, 0: never. */
 uint64_t wire_ask_due(const struct wire_ask *ask);
 void wire_ask_timer(struct wire_ask *ask, uint64_t now);
+/* All messages are taken back, sent or not. */
+void wire_ask_flush(struct wire_ask *ask);
 /* IBTA table 45. */
 uint64_t wire_rnr_ns(uint8_t code);
 
@@ -139,7 +153,8 @@ struct wire_answer {
 	uint8_t in_message; /* WIRE_MESSAGE_... */
 	uint32_t placed, total, rkey;
 	uint64_t addr;
-	bool gap; /* the requester was told to come back to psn */
+	bool gap;         /* the requester was told to come back to psn */
+	uint32_t farther; /* what last came from beyond it */
 	bool stopped;
 	bool ack_due, nak_due;
 	uint8_t syndrome; /* of the refusal */
