@@ -432,7 +432,15 @@ class Engine:
             "spin_hits": poller.spin_hits,
             "spin_budget_ns": poller.spin_budget_ns,
             "budget_exhausted": poller.budget_exhausted,
+            **self._wire_statistics(),
         }
+
+    def _wire_statistics(self) -> dict[str, Any]:
+        """The software device's packets to and from other hosts, of the whole process."""
+        soft = self.backend.soft
+        if soft is None or self.config.soft_wire == "off":
+            return {}
+        return {"wire": soft.wire_counters()}
 
 
 #: The engine that a loop began with, or that took its place.

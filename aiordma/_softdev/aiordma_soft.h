@@ -75,7 +75,8 @@ int aiordma_soft_faults(const char *spec);
 /*
  * Counters of this process's packets to and from other hosts: sent, received, send_failed, malformed, bad_icrc, no_qp,
  * wrong_peer (not from the address that the queue pair is connected to), forwarded (to another process of this host),
- * marked (by a congested router), cnps_sent, cnps_received (congestion notifications). UINT64_MAX: no such counter.
+ * marked (by a congested router), cnps_sent, cnps_received (congestion
+ * notifications), paced (sends that waited for their time). UINT64_MAX: no such counter.
  *
  * Senders that are notified slow down as DCQCN has it; the environment variable AIORDMA_SOFT_CONGESTION names the set
  * of parameters: sigcomm15 (as in the paper; the default), connectx (an adapter's), or off.

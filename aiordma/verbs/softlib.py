@@ -12,6 +12,21 @@ import importlib.util
 from pathlib import Path
 
 LIBRARY = "libaiordma_soft.so"
+#: What is counted of packets to and from other hosts (aiordma_soft.h tells what each is).
+WIRE_COUNTERS = (
+    "sent",
+    "received",
+    "send_failed",
+    "malformed",
+    "bad_icrc",
+    "no_qp",
+    "wrong_peer",
+    "forwarded",
+    "marked",
+    "cnps_sent",
+    "cnps_received",
+    "paced",
+)
 
 _loaded: SoftLibrary | None = None
 
@@ -29,6 +44,9 @@ class SoftLibrary:
         self._rnr = lib.aiordma_soft_rnr
         self._rnr.restype = ctypes.c_uint64
         self._rnr.argtypes = []
+        self._wire_count = lib.aiordma_soft_wire_count
+        self._wire_count.restype = ctypes.c_uint64
+        self._wire_count.argtypes = [ctypes.c_char_p]
         self._is = lib.aiordma_soft_is
         self._is.restype = ctypes.c_int
         self._is.argtypes = [ctypes.c_void_p]
@@ -59,6 +77,10 @@ class SoftLibrary:
     def rnr(self) -> int:
         """How often a message for this process found no receive posted (receiver not ready), with retries."""
         return int(self._rnr())
+
+    def wire_counters(self) -> dict[str, int]:
+        """This process's packets to and from other hosts (:data:`WIRE_COUNTERS`)."""
+        return {name: int(self._wire_count(name.encode())) for name in WIRE_COUNTERS}
 
     def owns(self, context_pointer: int) -> bool:
         """Whether this ``struct ibv_context *`` is the software device's."""
