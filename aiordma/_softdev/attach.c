@@ -110,6 +110,7 @@ static void ask_attach(struct soft_qp *qp)
 		msg.dst_qpn = qp->attr.dest_qp_num;
 		msg.qp_type = qp->qp.qp_type;
 		msg.attempt = atomic_fetch_add(&qp->attempt, 1) + 1;
+		qp->heard = false;
 		msg.cq = to_cq(qp->qp.send_cq)->index;
 		msg.bit = qp->send_slot;
 		msg.rnr_retry = qp->attr.rnr_retry;
@@ -242,6 +243,9 @@ static bool on_attach(struct soft_link *link, const struct soft_message *msg, in
 	early->msg = *msg;
 	early->event_fd = fds[0];
 	fds[0] = -1;
+	struct soft_message answer = *msg;
+	answer.type = SOFT_ABSENT;
+	soft_link_send(link, &answer, NULL, 0, -1);
 	return true;
 }
 
@@ -374,6 +378,23 @@ static bool on_attached(struct soft_link *link, const struct soft_message *msg, 
 	return true;
 }
 
+/* The destination is not ready, and no more can be said: from now on a retry timeout, as on a network. */
+static void on_absent(const struct soft_message *msg)
+{
+	struct soft_qp *qp = soft_qp_find(msg->src_qpn);
+
+	if (msg->qp_type == IBV_QPT_UD) {
+		soft_ud_absent(msg);
+		return;
+	}
+	if (!qp)
+		return;
+	soft_lock(&qp->sq_lock);
+	if (!qp->out && atomic_load(&qp->attempt) == msg->attempt && qp->attr.dest_qp_num == msg->dst_qpn)
+		soft_sq_heard(qp);
+	soft_unlock(&qp->sq_lock);
+}
+
 static const struct soft_map *map_slab(struct soft_link *link, const struct soft_message *msg, int fd)
 {
 	const bool writes = msg->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
@@ -480,7 +501,7 @@ bool soft_attach_message(struct soft_link *link, const struct soft_message *msg,
 		return link->dialled && on_attached(link, msg, fds, after);
 	case SOFT_ABSENT:
 		if (link->dialled)
-			soft_ud_absent(msg);
+			on_absent(msg);
 		return link->dialled;
 	case SOFT_RESOLVED:
 		return link->dialled && on_resolved(link, msg, fds[0]);

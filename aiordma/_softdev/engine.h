@@ -314,6 +314,8 @@ void soft_rq_release(struct soft_qp *qp);
 void soft_sq_pump(struct soft_qp *qp, struct soft_after *after);
 void soft_sq_retire(struct soft_qp *qp, struct soft_after *after);
 void soft_sq_flush(struct soft_qp *qp);
+/* The destination's process has said that its QP is not ready. */
+void soft_sq_heard(struct soft_qp *qp);
 /* The deadline has come: takes sq_lock itself. */
 void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after);
 /* The caller's lists and inline bytes are his again when post_send returns: copies them. False: no memory. */

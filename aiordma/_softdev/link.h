@@ -14,7 +14,7 @@ enum soft_packet_type {
 	SOFT_ATTACHED,  /* answer. fds: segment, [event] of the receive CQ */
 	SOFT_RESOLVE,   /* requester -> responder: may I map what this rkey opens? */
 	SOFT_RESOLVED,  /* answer. fds: [slab] */
-	SOFT_ABSENT,    /* answer to a UD ATTACH: no such QP */
+	SOFT_ABSENT,    /* answer: no such QP (UD); none that is ready (it may still be ATTACHED) */
 	SOFT_SLAB_GONE, /* responder -> requester: let go of it */
 };
 

@@ -174,6 +174,7 @@ static void wait_begin(struct soft_qp *qp)
 	if (qp->waited_wqe == qp->sq_next && qp->waited == qp->wait)
 		return; /* goes on */
 	qp->tries = 0;
+	qp->silent_ns = 0;
 	qp->waited_wqe = qp->sq_next;
 	qp->waited = qp->wait;
 	if (qp->wait == SOFT_WAIT_PEER)
@@ -211,6 +212,34 @@ static void datagram_timeout(struct soft_qp *qp, struct soft_after *after)
 	soft_sq_pump(qp, after);
 }
 
+/*
+ * What an adapter would say at once a process says when it runs next: that the destination is there, or is not. One that
+ * lives and has said nothing is not absent, however long a pause its machine makes, up to a limit.
+ */
+static bool may_answer_yet(struct soft_qp *qp)
+{
+	static const uint64_t longest_ns = 10000000000;
+
+	if (qp->heard || qp->silent_ns >= longest_ns || !soft_slot_taken(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
+		return false;
+	const uint64_t now = soft_now_ns(), when = soft_retry_deadline(qp);
+	qp->silent_ns += when - now;
+	atomic_store(&qp->deadline_ns, when);
+	soft_timer_want(when);
+	return true;
+}
+
+void soft_sq_heard(struct soft_qp *qp)
+{
+	qp->heard = true;
+	if (qp->waited == SOFT_WAIT_PEER) {
+		const uint64_t when = soft_retry_deadline(qp);
+		atomic_store(&qp->deadline_ns, when);
+		if (when)
+			soft_timer_want(when);
+	}
+}
+
 void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 {
 	uint64_t when;
@@ -221,7 +250,7 @@ void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 		soft_sq_pump(qp, after);
 		if (qp->wait == SOFT_WAIT_DATAGRAM)
 			datagram_timeout(qp, after);
-		else if (qp->wait == SOFT_WAIT_PEER || qp->wait == SOFT_WAIT_RNR) {
+		else if (qp->wait == SOFT_WAIT_RNR || (qp->wait == SOFT_WAIT_PEER && !may_answer_yet(qp))) {
 			struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next);
 			wqe->status = qp->wait == SOFT_WAIT_RNR ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
 			soft_sq_pump(qp, after); /* sees the status, runs nothing */

@@ -237,6 +237,8 @@ struct soft_qp {
 	uint32_t waited, waited_wqe;        /* the wait that deadline_ns is of */
 	uint8_t rnr_timer;                  /* of the destination */
 	uint16_t tries;                     /* of a datagram */
+	bool heard;                         /* the destination's process has answered the last attempt to reach it */
+	uint64_t silent_ns;                 /* that it has not, and its process lives */
 	_Atomic(uint64_t) deadline_ns;      /* the waiting WR fails then (CLOCK_MONOTONIC); 0: never */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock rq_lock;

@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SIZE = 1 << 20 };
@@ -326,6 +328,73 @@ static void not_ready_and_too_small(void)
     end_close(&end);
 }
 
+/* ---- a pause ---- */
+
+static void receives_two(int fd, void *argument)
+{
+    struct end end;
+
+    (void)argument;
+    end_open(&end, NULL);
+    end_to_init(&end, 0);
+    post_recv(&end, 1, 0, 8);
+    post_recv(&end, 2, 0, 8);
+    meet(fd, &end);
+    rendezvous(fd);
+    expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS);
+    rendezvous(fd);
+    expect_wc(end.recv_cq, 2, IBV_WC_SUCCESS);
+    rendezvous(fd);
+    end_close(&end);
+}
+
+static void send_to_one_that_stands_still(struct end *end, const struct child *child, uint64_t wr_id)
+{
+    struct timespec begin, now;
+
+    post_send(end, wr_id, 0, 8, IBV_SEND_SIGNALED);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do { /* many times as long as a peer that is gone would be waited for */
+        expect_empty(end->send_cq);
+        sched_yield();
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - begin.tv_sec) * 1000000000 + now.tv_nsec - begin.tv_nsec < 200000000);
+    CHECK(!kill(child->pid, SIGCONT));
+    expect_wc(end->send_cq, wr_id, IBV_WC_SUCCESS);
+}
+
+static void stop_child(const struct child *child)
+{
+    int status;
+
+    CHECK(!kill(child->pid, SIGSTOP));
+    CHECK_EQ(waitpid(child->pid, &status, WUNTRACED), child->pid);
+    CHECK(WIFSTOPPED(status));
+}
+
+/* A process that does not run for a while is not gone: neither before its first answer, nor later. */
+static void peer_stands_still(void)
+{
+    struct connect_options options = CONNECT_DEFAULTS;
+    struct child child = child_start(receives_two, NULL);
+    struct end end;
+
+    options.timeout = 10; /* 4 ms */
+    options.retry_cnt = 1;
+    end_open(&end, NULL);
+    struct address peer = exchange(child.fd, &end);
+    rendezvous(child.fd);
+    stop_child(&child);
+    end_connect(&end, &peer, &options);
+    send_to_one_that_stands_still(&end, &child, 1);
+    rendezvous(child.fd);
+    stop_child(&child);
+    send_to_one_that_stands_still(&end, &child, 2);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
 /* ---- death ---- */
 
 static void exits(int fd, void *argument)
@@ -477,5 +546,5 @@ static void death_wakes_the_sleeper(void)
 }
 
 TEST_MAIN(TEST(every_operation), TEST(both_ways), TEST(no_lost_wakeups), TEST(access_error),
-          TEST(not_ready_and_too_small), TEST(peer_exits), TEST(peer_is_killed),
+          TEST(not_ready_and_too_small), TEST(peer_stands_still), TEST(peer_exits), TEST(peer_is_killed),
           TEST(death_wakes_the_sleeper))
