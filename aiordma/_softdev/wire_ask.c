@@ -142,14 +142,15 @@ static void ask_message(const struct wire_ask *a, uint32_t index, uint32_t done,
 {
 	const struct wire_message *m = at(a, index);
 	struct wire_packet *p = &out->packet;
-	const bool last = done + 1 == m->packets;
+	const bool last = done + 1 == m->packets, singly = a->singly && m->opcode == IBV_WR_RDMA_WRITE;
 
 	out->offset = done * a->mtu;
 	p->payload_length = last ? m->length - out->offset : a->mtu;
-	p->opcode = (uint8_t)(operation(m, !done, last) | (a->reliable ? WIRE_RC : WIRE_UC));
+	p->opcode =
+		(uint8_t)((singly ? WIRE_WRITE_ONLY : operation(m, !done, last)) | (a->reliable ? WIRE_RC : WIRE_UC));
 	p->solicited = last && m->solicited;
-	p->addr = m->addr;
-	p->length = m->length;
+	p->addr = m->addr + (singly ? out->offset : 0);
+	p->length = singly ? p->payload_length : m->length;
 	p->imm = m->imm;
 	p->invalidate = m->imm;
 }

@@ -517,6 +517,7 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	w->ask.owner = w->answer.owner = w;
 	w->ask.mask = qp->sq_mask;
 	w->ask.reliable = w->answer.reliable = reliable;
+	w->ask.singly = reliable && w->route.here;
 	w->ask.mtu = w->answer.mtu = mtu;
 	w->ask.qpn = w->answer.qpn = attr->dest_qp_num;
 	w->ask.most = soft_wire_buffered(&w->route, mtu);

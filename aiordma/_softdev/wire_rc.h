@@ -47,6 +47,7 @@ struct wire_ask {
 	struct wire_message *ring; /* by index & mask */
 	uint32_t mask;
 	bool reliable;
+	bool singly; /* RC: a WRITE goes as WRITEs of a packet each, all of one size, unless it is received */
 	uint32_t mtu, qpn;
 	uint32_t first_psn;
 	uint8_t retry_cnt, rnr_retry;

@@ -5,6 +5,10 @@
  * Split IPv4 packets count their identification up from 0, and the ICRC covers it. Which number a packet had is known
  * to no receiver that is a socket; so over IPv4 it is done only to this host's own addresses, where packets are never
  * split. IPv6 has no identification.
+ *
+ * To the kernel a message of one packet costs two thirds of one of fifteen, and packets of a run are of one size: the
+ * first one of a WRITE, which is longer by its address, would end the run before it and begin one of two. Within this
+ * host WRITEs are therefore sent as WRITEs of one packet each (wire_rc.h: singly).
  */
 #include <errno.h>
 #include <linux/udp.h>

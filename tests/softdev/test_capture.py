@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Operations of IBTA volume 1, table 38, with the transport's three bits.
-SEND_MIDDLE, WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, READ_REQUEST = 1, 6, 7, 8, 12
+SEND_MIDDLE, WRITE_ONLY, READ_REQUEST = 1, 10, 12
 READ_FIRST, READ_MIDDLE, READ_LAST, ACK, ATOMIC_ACK, FETCH_ADD = 13, 14, 15, 17, 18, 20
-UC_SEND_MIDDLE, UD_SEND_ONLY = 33, 100
+UC_SEND_MIDDLE, UC_WRITE_FIRST, UC_WRITE_MIDDLE, UC_WRITE_LAST, UD_SEND_ONLY = 33, 38, 39, 40, 100
 
 CONVERSATIONS = {
     "send": (["ibv_rc_pingpong", "-g", "0", "-n", "5", "-s", "10000", "-m", "1024"], {SEND_MIDDLE, ACK}),
     "write": (
         ["ib_write_bw", "-F", "-x", "0", "-n", "5", "-s", "10000", "-m", "1024"],
-        {WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, ACK},
+        {WRITE_ONLY, ACK},
+    ),
+    "write unreliably": (
+        ["ib_write_bw", "-F", "-c", "UC", "-x", "0", "-n", "5", "-s", "10000", "-m", "1024"],
+        {UC_WRITE_FIRST, UC_WRITE_MIDDLE, UC_WRITE_LAST},
     ),
     "read": (
         ["ib_read_bw", "-F", "-x", "0", "-n", "5", "-s", "10000", "-m", "1024"],

@@ -373,6 +373,8 @@ static void converse(uint32_t seed, bool reliable)
     const uint32_t psn = draw(2) ? 0xffffff - draw(40) : draw(1 << 24), other = draw(1 << 24);
     side_open(&one, &two, reliable, mtu, psn, other);
     side_open(&two, &one, reliable, mtu, other, psn);
+    one.ask.singly = reliable && seed & 1;
+    two.ask.singly = reliable && seed & 2;
     one.to_post = two.to_post = 1 + draw(MESSAGES - 1);
     for (uint64_t steps = 0;; steps++) {
         struct side *sides[] = {&one, &two};
@@ -619,6 +621,35 @@ static void gap_in_the_middle(void)
     nothing_more();
 }
 
+/* A WRITE as WRITEs of a packet each; but one that takes a receive is one, as that tells how long it was. */
+static void writes_of_one_packet(void)
+{
+    static uint8_t whole[3000];
+    struct wire_request r;
+
+    quiet_pair(1024);
+    one.ask.singly = true;
+    post(IBV_WR_RDMA_WRITE, sizeof whole, 64, RKEY);
+    post(IBV_WR_RDMA_WRITE_WITH_IMM, sizeof whole, 64, RKEY);
+    fill(whole, sizeof whole, 5);
+    for (int i = 0; i < 3; i++) {
+        r = request_of(&one.ask);
+        CHECK_EQ(r.packet.opcode, WIRE_WRITE_ONLY);
+        CHECK_EQ(r.packet.addr, 64 + i * 1024);
+        CHECK_EQ(r.packet.length, i < 2 ? 1024 : 952);
+        CHECK_EQ(r.packet.length, r.packet.payload_length);
+        r.packet.payload = whole + r.offset;
+        wire_answer_take(&two.answer, &r.packet);
+    }
+    CHECK(holds(two.memory + 64, sizeof whole, 5));
+    r = request_of(&one.ask);
+    CHECK_EQ(r.packet.opcode, WIRE_WRITE_FIRST);
+    CHECK_EQ(r.packet.length, sizeof whole);
+    const struct wire_packet ack = {.opcode = WIRE_ACK, .psn = 102};
+    wire_ask_take(&one.ask, &ack, net.now);
+    CHECK_EQ(one.ask.head, 1);
+}
+
 /* A READ whose answer was lost in the middle is asked for from there, and only that. */
 static void rest_of_a_read(void)
 {
@@ -731,5 +762,6 @@ static void nonsense(void)
 }
 
 TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals_are_signs_of_life),
-          TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(rest_of_a_read),
-          TEST(atomic_is_replayed), TEST(too_many_fetches), TEST(nonsense), TEST(reliable), TEST(unreliable))
+          TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(writes_of_one_packet),
+          TEST(rest_of_a_read), TEST(atomic_is_replayed), TEST(too_many_fetches), TEST(nonsense),
+          TEST(reliable), TEST(unreliable))
