@@ -104,14 +104,17 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
 	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
 	    corpus/$$what ../../aiordma/_softdev/tests/corpus/$$what; done
 
-# The tests in a virtual machine, on a device of the kernel. Collecting them here first leaves their compiled
-# files behind: the emulated processor would need minutes for what takes this one seconds.
-RXE_LIMIT := 900
+# The tests in a virtual machine, on a device of the kernel. Compiling and collecting them here first leaves the
+# compiled files behind, of pytest's own kind, too: the emulated processor would need minutes for what takes this one
+# seconds, and again in each process that a test starts.
+RXE_LIMIT := 1500
 test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds)
-	@echo "== collecting"; $(PY) -m pytest -q --collect-only $(or $(ARGS),@tests/vm/suite.txt) >build/vm-collected || \
+	@echo "== compiling and collecting"; mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
+	  $(PY) -m compileall -q aiordma tests examples && \
+	  $(PY) -m pytest -q --collect-only $(or $(ARGS),@tests/vm/suite.txt) >build/vm-collected || \
 	  { cat build/vm-collected; exit 1; }
-	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=6 -- \
-	  $(PY) -m pytest -p no:cacheprovider $(or $(ARGS),@tests/vm/suite.txt)
+	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 -- \
+	  $(PY) -m pytest -p no:cacheprovider --durations 10 $(or $(ARGS),@tests/vm/suite.txt)
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"

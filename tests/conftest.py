@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--slower", type=float, default=slower, help="how many times longer the tests' deadlines are [1]"
     )
+    group.addoption(
+        "--one-loop", action="store_true", help="run each test on one of its loops only, in turns"
+    )
 
 
 def _wait_longer(slower: float) -> None:
@@ -59,6 +63,28 @@ def pytest_configure(config: pytest.Config) -> None:
         _wait_longer(slower)
     if config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * slower
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --one-loop: which loop a test keeps follows from its name and place; all are kept as often."""
+    if not config.getoption("one_loop"):
+        return
+    tests: dict[str, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call is not None and "anyio_backend" in call.params:
+            others = repr([value for name, value in sorted(call.params.items()) if name != "anyio_backend"])
+            tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
+    dropped: list[pytest.Item] = []
+    for name, variants in tests.items():
+        for turn, loops in enumerate(variants.values(), zlib.crc32(name.encode())):
+            del loops[turn % len(loops)]
+            dropped += loops
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        gone = set(map(id, dropped))
+        items[:] = [item for item in items if id(item) not in gone]
 
 
 @pytest.fixture(params=list(LOOPS))

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import redis
 from demolib.stack import Proxy, redis_server, start_redis
 
+from tests.world import SLOWER
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DEADLINE_S = 20.0
+DEADLINE_S = 20.0 * SLOWER
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

@@ -14,6 +14,7 @@ import pytest
 import aiordma
 from aiordma.errors import Code
 from tests.conftest import LOOPS
+from tests.world import SLOWER
 
 from .processes import process
 from .roles import LOCAL, echo
@@ -70,7 +71,7 @@ async def plain_server(control: Control) -> None:
 
 
 def talk_plainly(port: int) -> None:
-    with socket.create_connection((LOCAL, port), timeout=20) as sock:
+    with socket.create_connection((LOCAL, port), timeout=20 * SLOWER) as sock:
         got = b""
         for at in range(0, len(DATA), 1000):
             sock.sendall(DATA[at : at + 1000])

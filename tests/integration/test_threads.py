@@ -15,7 +15,7 @@ import aiordma
 from aiordma import engine as engines
 from tests.conftest import LOOPS
 
-from .processes import PATIENCE
+from .processes import FULL_PATIENCE
 from .roles import LOCAL, echo
 
 
@@ -49,7 +49,7 @@ class Server(threading.Thread):
 
     def stop(self) -> None:
         anyio.from_thread.run_sync(self._over.set, token=self._token)
-        self.join(PATIENCE)
+        self.join(FULL_PATIENCE)
         assert not self.is_alive()
         if self.error is not None:
             raise self.error
@@ -91,7 +91,7 @@ def test_loops_in_threads(turn: int) -> None:
     for server in servers:
         server.start()
     for server in servers:
-        assert server.ready.wait(PATIENCE)
+        assert server.ready.wait(FULL_PATIENCE)
         assert server.error is None, server.error
     ports = [server.port for server in servers]
     failures: list[BaseException] = []
@@ -102,7 +102,7 @@ def test_loops_in_threads(turn: int) -> None:
     for thread in clients:
         thread.start()
     for thread in clients:
-        thread.join(PATIENCE)
+        thread.join(FULL_PATIENCE)
         assert not thread.is_alive()
     for server in servers:
         server.stop()
