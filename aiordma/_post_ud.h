@@ -62,12 +62,14 @@ static inline int aio_ipv4_checksum_is_right(const unsigned char *header)
 }
 
 /* The sender's GID out of the 40 bytes before a datagram: a GRH, or with RoCEv2 an IPv6 header, or an IPv4 header in
- * the last 20 of them (known by its checksum, as libibverbs does it). 0 when it is neither. */
+ * the last 20 of them. As libibverbs tells them apart (ibv_init_ah_from_wc): what does not begin like IPv6 is IPv4, also
+ * without a checksum, which rxe never computes for what does not leave the host; the bytes before an IPv4 header may
+ * be anything, so that where they do look like IPv6 it is the checksum that decides. 0 when it is neither. */
 static inline int aio_source_gid(const unsigned char *grh, unsigned char gid[16])
 {
 	const unsigned char *ipv4 = grh + 20;
 
-	if (ipv4[0] == 0x45 && aio_ipv4_checksum_is_right(ipv4)) {
+	if (ipv4[0] == 0x45 && (grh[0] >> 4 != 6 || aio_ipv4_checksum_is_right(ipv4))) {
 		memset(gid, 0, 10);
 		memset(gid + 10, 0xff, 2);
 		memcpy(gid + 12, ipv4 + 12, 4);

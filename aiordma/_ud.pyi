@@ -6,6 +6,8 @@ from typing_extensions import Buffer, disjoint_base
 from ._cq import CompletionQueue, Endpoint
 from .verbs.ud import AddressHandle
 
+def source_gid(header: Buffer) -> bytes | None: ...
+
 @disjoint_base
 class Route:
     qpn: int

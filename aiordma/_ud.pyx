@@ -59,6 +59,14 @@ cdef enum:
     WINDOW = 1 << 20        # a number further away than this is a new beginning, not a gap
 
 
+def source_gid(const unsigned char[::1] header not None) -> bytes | None:
+    """The sender's GID, as the 40 bytes tell it that the device puts before a datagram; None: they are no such header."""
+    cdef unsigned char gid[16]
+    if header.shape[0] != AIO_GRH_BYTES:
+        raise ValueError(f"a header of {header.shape[0]} bytes, not {AIO_GRH_BYTES}")
+    return PyBytes_FromStringAndSize(<char *>gid, 16) if aio_source_gid(&header[0], gid) else None
+
+
 cdef class Route:
     """The way to one peer.
 
