@@ -44,7 +44,7 @@ def test_ipv6() -> None:
 
 
 def test_an_ipv6_address_that_looks_like_ipv4() -> None:
-    """The last bytes of the source and the destination where an IPv4 header would be, with a wrong checksum."""
+    """Its addresses lie where an IPv4 header would be, but for the checksum."""
     likely = IPV6[:20] + ipv4(0xBEEF)
     assert source_gid(likely) == likely[8:24]
 
