@@ -7,7 +7,10 @@
 
 #include "wire.h"
 
-enum { FULL_NS = 200000 };
+enum {
+	FULL_NS = 200000,
+	ANSWER_BATCHES = 16, /* at a time */
+};
 
 /* ---- asking: work requests -------------------------------------------------------------------------- */
 
@@ -303,14 +306,22 @@ static const struct wire_answer_owner answer_calls = {
 	.broken = broken,
 };
 
-/* rq_lock held. Data of READs keeps to the rate, if there is to be a later. */
+/*
+ * rq_lock held. Data of READs keeps to the rate, if there is to be a later, and lets others at the locks: one request of a
+ * peer that is not ours may be for gigabytes.
+ */
 static void answer(struct soft_wire *w, bool paced)
 {
 	struct wire_packet p;
 	struct wire_route route;
 	uint64_t now = 0, held = 0;
+	unsigned batches = 0;
 
 	while (wire_answer_waits(&w->answer) && !held) {
+		if (paced && batches++ == ANSWER_BATCHES) {
+			held = now ? now : soft_now_ns();
+			break;
+		}
 		struct wire_batch *batch = soft_wire_batch();
 		if (!batch)
 			break;

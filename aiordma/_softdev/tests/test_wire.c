@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "../aiordma_soft.h"
+#include "../wire_icrc.h"
+#include "../wire_packet.h"
 #include "harness.h"
 
 static uint64_t now_ns(void)
@@ -18,7 +20,7 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static struct end a, b;
+static struct end a, b, c;
 static struct address to_b;
 
 static void open_pair(void)
@@ -121,8 +123,87 @@ static void strangers(void)
     pair_close(&a, &b);
 }
 
+/* A request for all of a large region, as from a peer that is not ours: from any port, in the name of a. */
+static void ask_for(const struct end *to, const struct address *from, uint32_t length)
+{
+    const struct address target = end_address(to);
+    const int fd = socket(from->gid.raw[10] ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    uint8_t bytes[WIRE_MAX_HEADERS + WIRE_ICRC];
+    union {
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } name = {.v6 = {.sin6_family = AF_INET6}};
+    socklen_t size = sizeof name.v6;
+    const struct wire_packet packet = {.opcode = WIRE_READ_REQUEST,
+                                       .pkey = WIRE_PKEY,
+                                       .migrated = true,
+                                       .ack_request = true,
+                                       .qpn = target.qpn,
+                                       .psn = from->psn,
+                                       .addr = target.addr,
+                                       .rkey = target.rkey,
+                                       .length = length};
+    struct wire_path path = {.dst_port = (uint16_t)(24791 + (target.qpn >> 14))};
+
+    CHECK(fd >= 0);
+    memcpy(path.src, from->gid.raw, 16);
+    memcpy(path.dst, target.gid.raw, 16);
+    if (from->gid.raw[10]) {
+        name.v4 = (struct sockaddr_in){.sin_family = AF_INET};
+        memcpy(&name.v4.sin_addr, path.src + 12, 4);
+        size = sizeof name.v4;
+    } else {
+        memcpy(&name.v6.sin6_addr, path.src, 16);
+    }
+    OK(bind(fd, (struct sockaddr *)&name, size));
+    OK(getsockname(fd, (struct sockaddr *)&name, &size));
+    path.src_port = ntohs(name.v4.sin_port);
+    size_t n = wire_pack_headers(&packet, bytes);
+    const uint32_t icrc = wire_icrc(&path, bytes, n);
+    for (int i = 0; i < WIRE_ICRC; i++)
+        bytes[n++] = (uint8_t)(icrc >> 8 * i);
+    if (from->gid.raw[10])
+        memcpy(&name.v4.sin_addr, path.dst + 12, 4);
+    else
+        memcpy(&name.v6.sin6_addr, path.dst, 16);
+    name.v4.sin_port = htons(path.dst_port);
+    CHECK_EQ(sendto(fd, bytes, n, 0, (struct sockaddr *)&name, size), n);
+    close(fd);
+}
+
+/* A queue pair that is asked for much at once does not keep others waiting for the last of it. */
+static void large_reads(void)
+{
+    enum { LARGE = 64 << 20, PACKETS = LARGE / 1024 };
+    bool between = false;
+
+    /* This process may be stopped for longer than the whole takes: it need be seen once. */
+    for (int attempt = 0; attempt < 20 && !between; attempt++) {
+        struct end large;
+
+        pair_open(&a, &large, &(struct end_options){.size = LARGE});
+        pair_connect(&a, &large, NULL);
+        const struct address from = end_address(&a);
+        pair_open(&b, &c, &(struct end_options){.size = 4096});
+        pair_connect(&b, &c, NULL);
+        const struct address to_c = end_address(&c);
+        const uint64_t before = aiordma_soft_wire_count("sent");
+
+        ask_for(&large, &from, LARGE);
+        while (aiordma_soft_wire_count("sent") == before)
+            expect_empty(large.recv_cq);
+        do_rdma(&b, IBV_WR_RDMA_WRITE, 0, 8, &to_c, 0);
+        between = aiordma_soft_wire_count("sent") - before < PACKETS;
+        while (aiordma_soft_wire_count("sent") - before < PACKETS)
+            expect_empty(large.recv_cq);
+        pair_close(&b, &c);
+        pair_close(&a, &large);
+    }
+    CHECK(between);
+}
+
 static const struct test tests[] = {TEST(counted), TEST(congestion), TEST(congestion_of_reads),
-                                    TEST(strangers)};
+                                    TEST(strangers), TEST(large_reads)};
 
 int main(int argc, char **argv)
 {
