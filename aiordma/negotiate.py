@@ -393,7 +393,7 @@ async def server(
         if tls is not None:
             carrier = await tls.begin(sock, config)
         with Wire(carrier) as wire:
-            verdict = await wire.peek(config)
+            verdict = await wire.peek(config, patient=mode == "rdma")
             if not verdict:
                 reason = FallbackReason.of_local(Code.PEER_NO_SMC)
                 return _on_tcp(wire, reason, mode, silent=verdict is None)

@@ -129,12 +129,16 @@ class Wire:
         except OSError:
             return True
 
-    async def peek(self, config: Config) -> bool | None:
+    async def peek(self, config: Config, *, patient: bool = False) -> bool | None:
         """Whether the client begins with CLC; None when it says nothing. Consumes nothing.
 
+        :param patient: nobody who speaks plain TCP is served: one that is silent has the time of a message.
         :raises OSError: the connection is lost.
         """
-        deadline = self.now() + config.server_first_wait_ms / 1000
+        silent_ms = config.server_first_wait_ms
+        if patient:
+            silent_ms = max(silent_ms, config.negotiate_timeout_ms)
+        deadline = self.now() + silent_ms / 1000
         seen = 0
         try:
             while True:

@@ -36,13 +36,14 @@ LINES = [b"%d %s\n" % (number, b"x" * (number * 37 % 900)) for number in range(2
 
 
 async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) -> None:
-    """``work(reader, writer)`` at both ends, while the link goes away after so many bytes."""
+    """``work(reader, writer, gone)`` at both ends; the link goes away after so many bytes (``gone``)."""
     async with nothing_left() as engine:
+        gone = asyncio.Event()
         served: asyncio.Queue[BaseException | None] = asyncio.Queue()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                await work(reader, writer)
+                await work(reader, writer, gone)
             except BaseException as error:
                 served.put_nowait(error)
                 raise
@@ -57,10 +58,11 @@ async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) ->
         async def harm() -> None:
             await until(lambda: stream.statistics().bytes_received >= goal)
             take_off(engine, way)
+            gone.set()
 
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             tasks.create_task(harm())
-            tasks.create_task(work(reader, writer))
+            tasks.create_task(work(reader, writer, gone))
             error = await served.get()
         assert error is None
         assert writer.get_extra_info("aiordma.path") == "tcp"
@@ -70,8 +72,9 @@ async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) ->
         await server.wait_closed()
 
 
-async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """In the order in which nobody is cut off."""
+async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
+    """In the order in which nobody is cut off, and not before there is something to leave for."""
+    await gone.wait()
     writer.write_eof()
     assert await reader.read() == b""
     writer.close()
@@ -81,7 +84,7 @@ async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("goal", [0, 300_000])
 async def test_bytes(way: str, goal: int) -> None:
-    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
         async def send() -> None:
             random = Random(1)
             at = 0
@@ -99,13 +102,13 @@ async def test_bytes(way: str, goal: int) -> None:
                 size = min(random.choice((1, 77, 9_000, 200_000)), len(DATA) - len(got))
                 got += await (reader.readexactly(size) if random.random() < 0.5 else reader.read(size))
             assert got == DATA
-        await close(reader, writer)
+        await close(reader, writer, gone)
 
     await exchange(way, goal, work)
 
 
 async def test_lines() -> None:
-    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
         async def send() -> None:
             for line in LINES:
                 writer.write(line)
@@ -115,7 +118,7 @@ async def test_lines() -> None:
             tasks.create_task(send())
             for line in LINES:
                 assert await reader.readline() == line
-        await close(reader, writer)
+        await close(reader, writer, gone)
 
     await exchange("link", 100_000, work)
 
@@ -123,11 +126,11 @@ async def test_lines() -> None:
 async def test_more_is_queued_than_both_rings_hold() -> None:
     """Nobody drains: the transport's queue goes where the stream goes."""
 
-    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
         for at in range(0, len(DATA), 100_000):
             writer.write(DATA[at : at + 100_000])
         assert await reader.readexactly(len(DATA)) == DATA
-        await close(reader, writer)
+        await close(reader, writer, gone)
 
     await exchange("link", 0, work)
 

@@ -318,6 +318,20 @@ async def test_mode_rdma_turns_plain_clients_away(engine: Engine) -> None:
             await client.receive()
 
 
+async def test_mode_rdma_waits_for_a_silent_client(engine: Engine) -> None:
+    """Nobody can take it for a plain one who speaks later, so it has the time of a message to begin."""
+    proposal = (await engine.propose()).proposal.encode()
+    engine.offers.clear()
+    async with serving(mode="rdma", config=Config(server_first_wait_ms=0)) as listener:
+        async with await anyio.connect_tcp(LOCAL, listener.port) as client:
+            await until(lambda: bool(listener.statistics().accepted))
+            await anyio.wait_all_tasks_blocked()
+            await client.send(proposal)
+            with anyio.fail_after(5):
+                answer = await client.receive()
+            assert answer.startswith(b"\xe2\xd4\xc3\xd9\x02")
+
+
 # ---- plain servers
 
 
