@@ -10,6 +10,7 @@ the engine's policy allows it; let the pipe call back; look once more; sleep.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import anyio.abc
@@ -161,18 +162,26 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
         if self._send_guard is not None:
             raise self._refusal(self._send_guard, "sending to")
         waker, pipe = self._waker, self._pipe
-        await self._begin()
-        sent, total = 0, len(items)
-        while sent < total:
-            placed = pipe.send_many(items[:_MOST_AT_ONCE] if not sent else items[sent : sent + _MOST_AT_ONCE])
-            sent += placed
-            waker.share -= 1 + placed // _BATCH_SHARE
-            if not placed:
-                await self._send_later(items[sent], True)
-                sent += 1
-            elif waker.share <= 0 and sent < total:
-                await waker.checkpoint()
-        await self._end(False)
+        # Between its messages it yields, and nobody else's may come there.
+        self._send_guard = BUSY
+        try:
+            await self._begin()
+            sent, total = 0, len(items)
+            while sent < total:
+                placed = pipe.send_many(items[sent : sent + _MOST_AT_ONCE] if sent else items[:_MOST_AT_ONCE])
+                sent += placed
+                waker.share -= 1 + placed // _BATCH_SHARE
+                if not placed:
+                    item = items[sent]
+                    place = functools.partial(pipe.try_send, item)
+                    await self._place_when_room(place, memoryview(item).nbytes, True)
+                    sent += 1
+                elif waker.share <= 0 and sent < total:
+                    await waker.checkpoint()
+            await self._end(False)
+        finally:
+            if self._send_guard is BUSY:
+                self._send_guard = None
 
     async def send_eof(self) -> None:
         """Tell the peer that nothing more will be sent; receiving goes on. Idempotent."""

@@ -61,34 +61,38 @@ class Waiting:
             raise self._refusal(self._send_guard, "sending to")
         self._send_guard = BUSY
         try:
-            waker = self._waker
-            waited = False
-            placed = False
-            if not begun:
-                await self._begin()
-                placed = place()
-            while not placed:
-                if self._spin_writable(size):
-                    if waker.share_overdue():
-                        await waker.checkpoint()
-                    if place():
-                        break
-                waiter = self._send_waiter
-                if waiter is None:
-                    waiter = self._send_waiter = waker.new_waiter()
-                    self._call_when_writable(waiter.set)
-                else:
-                    waiter.clear()
-                if place():
-                    break
-                await waiter.wait()
-                waited = True
-                waker.renew_share()
-                placed = place()
-            await self._end(waited)
+            await self._place_when_room(place, size, begun)
         finally:
             if self._send_guard is BUSY:
                 self._send_guard = None
+
+    async def _place_when_room(self, place: Callable[[], bool], size: int, begun: bool) -> None:
+        """The same for who guards the direction himself."""
+        waker = self._waker
+        waited = False
+        placed = False
+        if not begun:
+            await self._begin()
+            placed = place()
+        while not placed:
+            if self._spin_writable(size):
+                if waker.share_overdue():
+                    await waker.checkpoint()
+                if place():
+                    break
+            waiter = self._send_waiter
+            if waiter is None:
+                waiter = self._send_waiter = waker.new_waiter()
+                self._call_when_writable(waiter.set)
+            else:
+                waiter.clear()
+            if place():
+                break
+            await waiter.wait()
+            waited = True
+            waker.renew_share()
+            placed = place()
+        await self._end(waited)
 
     async def _receive_when_there(self, take: Callable[[], T | None], looked: bool) -> T:
         """What ``take()`` gives, as soon as it gives something.

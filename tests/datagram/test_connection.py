@@ -183,6 +183,35 @@ async def test_one_task_in_each_direction(pair: Pair) -> None:
     assert await other.receive() == b"f" * 5000
 
 
+async def test_nobody_comes_between_the_messages_of_a_batch(pair: Pair) -> None:
+    one, other = pair
+    batch = [b"%d" % number for number in range(5000)]
+    state = "before"
+
+    async def send() -> None:
+        nonlocal state
+        state = "sending"
+        await one.send_many(batch)
+        state = "done"
+
+    async def intrude() -> None:
+        while state != "done":
+            if state == "sending":
+                with pytest.raises(anyio.BusyResourceError):
+                    one.send_nowait(b"between")
+            await anyio.lowlevel.checkpoint()
+
+    got: list[bytes] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        tasks.start_soon(intrude)
+        while len(got) < len(batch):
+            got += await other.receive_many(100)
+    assert got == batch
+    await one.send(b"after")
+    assert await other.receive() == b"after"
+
+
 @pytest.mark.parametrize("cancel", [at_await, at_turn])
 async def test_a_cancelled_send_has_sent_nothing(pair: Pair, cancel) -> None:  # type: ignore[no-untyped-def]
     one, other = pair
