@@ -61,10 +61,9 @@ static void run_timers(struct soft_after *after)
 	static const uint64_t longest = 64 * (uint64_t)SOFT_STALL_NS;
 	static uint64_t pause;
 	uint64_t now = soft_now_ns();
+	bool caught_up = false;
 
 	atomic_store(&soft_proc.timer_ns, 0);
-	/* This process may have stood still: what its peers said meanwhile is older than the deadlines. */
-	soft_wire_catch_up();
 	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
 		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
 		if (!qp || !atomic_load_explicit(&qp->number, memory_order_relaxed))
@@ -73,8 +72,16 @@ static void run_timers(struct soft_after *after)
 			soft_sq_timeout(qp, after);
 		if (atomic_load(&qp->rnr_deadline_ns))
 			soft_in_timeout(qp, after);
-		if (atomic_load(&qp->wire_due_ns))
+		const uint64_t due = atomic_load(&qp->wire_due_ns);
+		if (due > now) { /* put off, as by every packet, or it was another timer that went off */
+			soft_timer_want(due);
+		} else if (due) {
+			/* This process may have stood still: what its peers said meanwhile is older than the deadlines. */
+			if (!caught_up)
+				soft_wire_catch_up();
+			caught_up = true;
 			soft_wire_timer(qp, after);
+		}
 		soft_lock(&soft_proc.service_lock);
 		bool redial = qp->service & SOFT_SERVICE_REDIAL;
 		qp->service &= ~(uint32_t)SOFT_SERVICE_REDIAL;

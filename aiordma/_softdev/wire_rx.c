@@ -10,14 +10,15 @@
 enum {
 	TOUCHED = 64,
 	QUIET_NS = 1000000,
-	OFTEN = 16, /* polls, from one look of the progress thread to the next: somebody does nothing else */
+	OFTEN = 16, /* polls without packets, or one with, in QUIET_NS: somebody does nothing else */
 };
 
 atomic_uint soft_wire_users;
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint polls; /* since the progress thread last asked, up to OFTEN */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool unwatched; /* the progress thread is not told of packets; watch_lock to change */
+static atomic_bool unwatched;     /* the progress thread is not told of packets; watch_lock to change */
+static _Atomic(uint64_t) asks_at; /* when it looks at the polls next */
 
 struct round {
 	struct soft_after after;
@@ -124,8 +125,17 @@ void soft_wire_poll(void)
 
 	if (n < OFTEN)
 		atomic_store_explicit(&polls, n + 1, memory_order_relaxed);
-	if (!pthread_mutex_trylock(&receive_lock))
-		look(NULL);
+	/* What packets lead to (the window opens, answers) can take longer than sixteen polls may. */
+	if (!pthread_mutex_trylock(&receive_lock) && look(NULL))
+		atomic_store_explicit(&polls, OFTEN, memory_order_relaxed);
+}
+
+static void ask_later(void)
+{
+	const uint64_t when = soft_now_ns() + QUIET_NS;
+
+	atomic_store(&asks_at, when);
+	soft_timer_want(when);
 }
 
 static void set_unwatched(bool on)
@@ -164,7 +174,7 @@ void soft_wire_progress(void *port)
 	 */
 	if (atomic_exchange(&polls, 0) == OFTEN) {
 		set_unwatched(true);
-		soft_timer_want(soft_now_ns() + QUIET_NS);
+		ask_later();
 	}
 }
 
@@ -194,8 +204,11 @@ void soft_wire_tick(void)
 		}
 		return;
 	}
-	if (atomic_exchange(&polls, 0) == OFTEN)
-		soft_timer_want(soft_now_ns() + QUIET_NS);
+	const uint64_t when = atomic_load(&asks_at);
+	if (soft_now_ns() < when)
+		soft_timer_want(when); /* another timer went off */
+	else if (atomic_exchange(&polls, 0) == OFTEN)
+		ask_later();
 	else
 		soft_wire_rewatch();
 }
