@@ -72,7 +72,9 @@ class Wire:
                 ahead = self._carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
                 data = self._carrier.recv(self._rest_of_message(ahead)) if ahead else b""
             except (BlockingIOError, InterruptedError):
-                await self._readable(handshake.next_deadline())
+                # What has come counts, however late we are to look: this process may not have run.
+                if await self._readable(handshake.next_deadline()) or self.has_data():
+                    continue
                 events = handshake.on_timer(self.now())
             except OSError:
                 return handshake.eof(self.now())
@@ -80,6 +82,8 @@ class Wire:
                 if not data:
                     return handshake.eof(self.now())
                 events = handshake.receive(data, self.now())
+                if not events and not self.has_data():
+                    events = handshake.on_timer(self.now())
             if events:
                 return events
 
@@ -140,6 +144,7 @@ class Wire:
             silent_ms = max(silent_ms, config.negotiate_timeout_ms)
         deadline = self.now() + silent_ms / 1000
         seen = 0
+        late = False
         try:
             while True:
                 try:
@@ -153,10 +158,13 @@ class Wire:
                     if not seen:
                         # The beginning of an eye catcher: it has the time of a message for the rest.
                         deadline = self.now() + config.negotiate_timeout_ms / 1000
+                        late = False
                         self._wake_at(_HEADER_BYTES)
                     seen = len(head)
-                if not await self._readable(deadline):
+                if late:
                     return False if seen else None
+                # Then a last look: what has come while this process did not run counts as well.
+                late = not await self._readable(deadline)
         finally:
             if seen:
                 self._wake_at(1)
