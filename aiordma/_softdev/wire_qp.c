@@ -10,6 +10,7 @@
 enum {
 	FULL_NS = 200000,
 	ANSWER_BATCHES = 16, /* at a time */
+	LAST_WORDS = 3,
 };
 
 /* ---- asking: work requests -------------------------------------------------------------------------- */
@@ -584,11 +585,18 @@ void soft_wire_leave(struct soft_qp *qp)
 
 	if (!w)
 		return;
-	/* A message was delivered a moment ago, and its receiver closes at once: the sender is told all the same. */
+	/*
+	 * A message was delivered a moment ago, and its receiver closes at once: the sender is told all the same. There will
+	 * be nobody to say it again if that gets lost, so it is said more than once.
+	 */
 	w->answer.pending = 0;
 	for (uint32_t i = 0; i < w->answer.max_fetches; i++)
 		w->answer.fetches[i].pending = false;
-	answer(w, false);
+	const bool received = w->answer.reliable && w->answer.msn && !w->answer.stopped;
+	for (int i = 0; i < (received ? LAST_WORDS : 1); i++) {
+		w->answer.ack_due |= received;
+		answer(w, false);
+	}
 	qp->wire = NULL;
 	atomic_store(&qp->wire_due_ns, 0);
 	atomic_fetch_sub(&soft_wire_users, 1);

@@ -123,6 +123,26 @@ static void strangers(void)
     pair_close(&a, &b);
 }
 
+/* Who closes after the last message does not answer again: its acknowledgement must not hang on one packet. */
+static void last_words(void)
+{
+    for (int received = 0; received < 2; received++) {
+        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+
+        open_pair();
+        if (received) {
+            post_recv(&b, 1, 0, 10);
+            do_send(&a, 0, 10);
+            expect_wc(b.recv_cq, 1, IBV_WC_SUCCESS);
+        }
+        const uint64_t before = aiordma_soft_wire_count("sent");
+        OK(ibv_modify_qp(b.qp, &attr, IBV_QP_STATE));
+        CHECK(received ? aiordma_soft_wire_count("sent") >= before + 3
+                       : aiordma_soft_wire_count("sent") == before);
+        pair_close(&a, &b);
+    }
+}
+
 /* A request for all of a large region, as from a peer that is not ours: from any port, in the name of a. */
 static void ask_for(const struct end *to, const struct address *from, uint32_t length)
 {
@@ -202,8 +222,8 @@ static void large_reads(void)
     CHECK(between);
 }
 
-static const struct test tests[] = {TEST(counted), TEST(congestion), TEST(congestion_of_reads),
-                                    TEST(strangers), TEST(large_reads)};
+static const struct test tests[] = {TEST(counted),   TEST(congestion), TEST(congestion_of_reads),
+                                    TEST(strangers), TEST(last_words), TEST(large_reads)};
 
 int main(int argc, char **argv)
 {
