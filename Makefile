@@ -22,7 +22,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-rxe test-wire-rxe
+        test-rxe test-wire-rxe test-siw
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -80,6 +80,14 @@ test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k clo
 .venv/.apt-vm: .venv/.apt
 	@.ci/apt $(APT_VM)
 	@touch $@
+
+# Debian's kernel has no siw: it is built from the source of the very same version.
+VM_KERNEL = $(or $(AIORDMA_VM_KERNEL),build/vm/kernel)
+test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in a virtual machine
+	@mkdir -p $(VM_KERNEL); tests/vm/kernel $(VM_KERNEL) >/dev/null
+	@tests/vm/siw build $(VM_KERNEL)
+	tests/vm/run --net none --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=siw0 --env AIORDMA_TEST_SLOWER=6 -- \
+	  tests/vm/siw run $(VM_KERNEL) $(PY) -m pytest -p no:cacheprovider $(or $(ARGS),@tests/vm/siw.txt)
 
 test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in a virtual machine
 	tests/vm/run --net none --env AIORDMA_VM=wire --env AIORDMA_VM_RECORD --timeout $(RXE_LIMIT) -- \

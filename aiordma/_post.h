@@ -87,6 +87,11 @@ static inline uint32_t aio_chain_bytes(const struct aio_chain *chain)
 	return bytes;
 }
 
+static inline int aio_chain_is_read(const struct aio_chain *chain)
+{
+	return chain->wr[chain->length - 1].opcode == IBV_WR_RDMA_READ;
+}
+
 static inline void aio_chain_signal_last(struct aio_chain *chain)
 {
 	chain->wr[chain->length - 1].send_flags |= IBV_SEND_SIGNALED;

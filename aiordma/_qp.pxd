@@ -57,6 +57,8 @@ cdef class QueuePair(Endpoint):
     cdef list connections, free_tokens
     cdef ControlLine control
     cdef object line                        # deque of Connections with something to post, first come first served
+    cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way
+    cdef uint32_t sq_heard                  # iWARP: the farthest send queue position that has completed
     cdef object fragments                   # deque of (send queue position, Connection, byte): WRITEs from registered memory
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
     # registered slots; long_until tells at which position of the send queue each is free again.
@@ -97,6 +99,7 @@ cdef class QueuePair(Endpoint):
     cdef int post(self, aio_chain *chain) except -1
     cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1
     cdef void retire_fragments(self)
+    cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept
     cdef int _post_receive(self, uint32_t slot) except -1
     cdef void _add_send(self, aio_chain *chain, uint32_t length, bint signal, uint32_t imm)
     cdef uint64_t _send_id(self, aio_chain *chain) noexcept

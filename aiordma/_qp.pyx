@@ -19,12 +19,14 @@ from ._cq cimport CompletionQueue, Endpoint, Starving
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
+    IBV_WC_RDMA_READ,
     IBV_WC_RECV,
     IBV_WC_SUCCESS,
     IBV_WC_WITH_IMM,
     IBV_WC_WR_FLUSH_ERR,
     aio_chain,
     aio_chain_bytes,
+    aio_chain_is_read,
     aio_chain_post,
     aio_chain_send,
     aio_chain_signal_last,
@@ -139,6 +141,7 @@ cdef class QueuePair(Endpoint):
         self.control = ControlLine()
         self.control.qp = self
         self.fragments = deque()
+        self.reads_out = deque()
         cq.attach(self)
 
     def __dealloc__(self):
@@ -430,6 +433,8 @@ cdef class QueuePair(Endpoint):
 
     cdef int on_sent(self, ibv_wc *wc) except -1:
         cdef uint32_t position = wc.wr_id & 0xfffffff
+        if not self.with_imm:
+            position = self._done_up_to(position, wc.opcode == IBV_WC_RDMA_READ)
         # Positions count modulo 2^28.
         self.sq_retired += (position - self.sq_retired) & 0xfffffff
         if self.fragments:
@@ -441,6 +446,18 @@ cdef class QueuePair(Endpoint):
         self.cq.feed_starved()
         return 0
 
+    cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept:
+        """On iWARP a SEND may complete while a READ that was posted before it is still under way (siw; RFC 5040, 5.5, lets
+        the messages overtake): its completion says nothing of the READ."""
+        cdef uint32_t ahead = (position - self.sq_retired) & 0xfffffff
+        if is_read and self.reads_out:
+            self.reads_out.popleft()
+        if ahead > self.sq_heard - self.sq_retired:
+            self.sq_heard = self.sq_retired + ahead
+        if self.reads_out:
+            return min(self.sq_heard - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired) + self.sq_retired
+        return self.sq_heard
+
     cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1:
         """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding fragments until it
         completes, which its last WR therefore signals."""
@@ -450,6 +467,8 @@ cdef class QueuePair(Endpoint):
         if self.failed:
             return 0
         self.fragments.append((self.sq_posted, connection, until))
+        if not self.with_imm and aio_chain_is_read(chain):
+            self.reads_out.append(self.sq_posted)
         self.cq.fragments += 1
         return 0
 

@@ -17,6 +17,7 @@ cdef extern from "infiniband/verbs.h" nogil:
         IBV_WC_SUCCESS
         IBV_WC_WR_FLUSH_ERR
     cdef enum ibv_wc_opcode:
+        IBV_WC_RDMA_READ
         IBV_WC_RECV
     cdef enum ibv_wc_flags:
         IBV_WC_WITH_IMM
@@ -66,6 +67,7 @@ cdef extern from "_post.h" nogil:
     void aio_chain_take(const aio_chain *chain, int at, aio_chain *single)
     uint64_t aio_wr_remote_addr(const aio_chain *single)
     uint32_t aio_chain_bytes(const aio_chain *chain)
+    bint aio_chain_is_read(const aio_chain *chain)
     void aio_chain_signal_last(aio_chain *chain)
     int aio_chain_post(ibv_qp *qp, aio_chain *chain, int *posted)
     int aio_post_recv(ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey)

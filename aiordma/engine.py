@@ -257,6 +257,8 @@ class Engine:
         self.devices.hear_unknown(proposal, peer)
         engine = self._other(lambda: self.devices.answering(proposal, peer))
         engine.check_reachable(proposal.host_id)
+        if proposal.by_cm != engine.backend.by_cm:
+            raise NegotiationError(Code.NEEDS_RDMA_CM)
         offer = ServerOffer(engine, proposal, peer, service, local)
         try:
             await offer.prepare()

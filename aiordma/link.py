@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import faults
 from ._qp import QueuePair
+from .cmconnect import CmConnection, CmPlace
 from .errors import LinkError, RemoteProtocolError, VerbsError
 from .proto import llc
 from .proto.keepalive import Keepalive, Verdict
@@ -92,6 +93,9 @@ class LinkParts:
 
         False: the device refused, and the QP was destroyed instead; close the parts.
         """
+        if self.engine.backend.by_cm:
+            self.qp.close()  # its connection was given to it for life
+            return False
         try:
             self.qp.to_reset()
         except VerbsError as error:
@@ -158,6 +162,8 @@ class Link:
         self.orderly = False
         self.peer_qpn = 0
         self.probe_target = (0, 0)
+        #: What connects the queue pair where only rdma_cm can.
+        self._cm: CmConnection | None = None
         config = engine.config
         self._keepalive = Keepalive(
             config.keepalive_ms / 1000, config.keepalive_timeout_ms / 1000, engine.waker.now()
@@ -204,6 +210,52 @@ class Link:
         self.parts.qp.to_rtr(peer, path)
         self.parts.qp.to_rts(peer, path)
         self.queue_pair.max_reads = min(self.parts.qp.max_reads, MAX_READS)
+
+    # ---- the same where only rdma_cm connects queue pairs
+
+    def _new_cm(self) -> CmConnection:
+        backend = self.engine.backend
+        self._cm = CmConnection(
+            self.engine.waker,
+            backend.rdma_cm(),
+            backend.name,
+            self.parts.qp.number,
+            min(backend.limits.max_qp_rd_atom, backend.limits.max_qp_init_rd_atom, MAX_READS),
+            self._on_cm_peer,
+            self._on_cm_lost,
+        )
+        return self._cm
+
+    def listen_by_cm(self, host: str) -> CmPlace:
+        """Server: wait for the client. :raises NegotiationError: that cannot be. :raises VerbsError:"""
+        return self._new_cm().listen(host)
+
+    async def bring_up_by_cm(self, peer: QpAddress, place: CmPlace | None) -> None:
+        """Connect to the server's ``place``; server: None, it has listened. Time limits are the caller's.
+
+        :raises VerbsError: there is no connection.
+        """
+        if place is not None:
+            self.peer_qpn = peer.qp_num
+            await self._new_cm().connect(place)
+        else:
+            assert self._cm is not None
+            await self._cm.accepted()
+            if peer.qp_num != self.peer_qpn:
+                raise VerbsError(0, "rdma_accept", f"QP {self.peer_qpn} came, QP {peer.qp_num} was meant")
+        self._raise_if_failed()
+        limits = self.engine.backend.limits
+        self.parts.qp.connected_by_cm(min(peer.rd_atomic, limits.max_qp_init_rd_atom, MAX_READS))
+        self.queue_pair.max_reads = self.parts.qp.max_reads
+
+    def _on_cm_peer(self, qp_number: int) -> None:
+        # The client may ask to confirm the link before its Confirm has come by TCP.
+        self.peer_qpn = qp_number
+
+    def _on_cm_lost(self, reason: str) -> None:
+        self.engine.poller.drain()  # its last words
+        if self.state in (LinkState.ACTIVE, LinkState.SETTING_UP):
+            self.queue_pair.break_link(LinkError(f"the peer's queue pair is gone ({reason})", self.peer))
 
     # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)
 
@@ -355,6 +407,8 @@ class Link:
         if self.state is not LinkState.FAILED:
             self.state = LinkState.CLOSED
         self.queue_pair.detach_from_cq()
+        if self._cm is not None:
+            self._cm.close()
         return self.parts
 
     def statistics(self) -> dict[str, Any]:

@@ -7,12 +7,14 @@ way out (:meth:`abandon`).
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .cmconnect import CmPlace
 from .errors import Code, LinkError, NegotiationError, VerbsError
 from .link import LinkKey
 from .linkgroup import LinkGroup, Member
@@ -127,6 +129,7 @@ class ClientOffer(_Offer):
             host_id=engine.host_id,
             gid=engine.backend.gid.raw,
             lid=engine.backend.lid,
+            by_cm=engine.backend.by_cm,
         )
 
     async def accepted(self, accept: Accept, peer: str = "") -> Confirm:
@@ -140,6 +143,8 @@ class ClientOffer(_Offer):
                 Code.PROTOCOL_VIOLATION, "the Accept does not prove that it answers our Proposal"
             )
         engine.check_reachable(accept.host_id)
+        if accept.first_contact and bool(accept.cm_port) != engine.backend.by_cm:
+            raise NegotiationError(Code.NEEDS_RDMA_CM)
         key = self._key(accept)
         self.first_contact = accept.first_contact
         try:
@@ -152,7 +157,10 @@ class ClientOffer(_Offer):
                 self.group = LinkGroup(engine, key, peer)
                 self.group.peer_links = accept.max_links
                 self.member = self.group.join(self.kind)
-                self.group.link.bring_up(_qp_address(accept))
+                if engine.backend.by_cm:
+                    await self._connect_by_cm(accept)
+                else:
+                    self.group.link.bring_up(_qp_address(accept))
             else:
                 assert known is not None
                 if not await known.wait_ready():
@@ -176,6 +184,19 @@ class ClientOffer(_Offer):
     def _key(self, accept: Accept) -> LinkKey:
         return LinkKey(accept.engine_id, "client", self.proposal.traffic_class)
 
+    async def _connect_by_cm(self, accept: Accept) -> None:
+        """:raises VerbsError: the server's queue pair is not reached."""
+        assert self.group is not None
+        place = CmPlace(accept.cm_port, accept.cm_address, accept.cm_token)
+        try:
+            with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                await self.group.link.bring_up_by_cm(_qp_address(accept), place)
+        except TimeoutError:
+            where = f"{place.host} port {place.port}"
+            raise VerbsError(errno.ETIMEDOUT, "rdma_connect", f"{where}; a firewall?") from None
+        except LinkError as error:
+            raise VerbsError(errno.ECONNRESET, "rdma_connect", error.reason) from error
+
     def _known(self, accept: Accept) -> LinkGroup:
         """The group whose link the Accept names. :raises NegotiationError: there is none."""
         key = self._key(accept)
@@ -194,7 +215,10 @@ class ClientOffer(_Offer):
         if self.first_contact:
             try:
                 with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
-                    await self.group.link.wait_for_confirm()
+                    if self.engine.backend.by_cm:
+                        await self.group.link.ask_to_confirm()
+                    else:
+                        await self.group.link.wait_for_confirm()
             except TimeoutError:
                 engine, peer = self.group.engine, self.group.peer
                 engine.devices.way_failed(engine, peer, Code.TIMEOUT_CONFIRM_LINK.text)
@@ -235,11 +259,22 @@ class ServerOffer(_Offer):
         self.accept = Accept(
             **self._answer_fields(),  # type: ignore[arg-type]
             **self._service_fields(),  # type: ignore[arg-type]
+            **self._cm_fields(),  # type: ignore[arg-type]
             proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
         )
 
     def _service_fields(self) -> dict[str, object]:
         return {} if self._service is None or self._local is None else self._service.fields(self._local)
+
+    def _cm_fields(self) -> dict[str, object]:
+        """:raises NegotiationError: rdma_cm cannot listen at this address."""
+        assert self.group is not None
+        if not self.engine.backend.by_cm or not self.first_contact:
+            return {}
+        if self._local is None:
+            raise NegotiationError(Code.NO_ROUTE, "the address of the connection is not known")
+        place = self.group.link.listen_by_cm(self._local[0])
+        return {"cm_port": place.port, "cm_address": place.address, "cm_token": place.token}
 
     async def confirmed(self, confirm: Confirm) -> Any:
         """The client has agreed: connect, and on first contact prove the link.
@@ -253,7 +288,7 @@ class ServerOffer(_Offer):
             raise NegotiationError(Code.OUT_OF_SYNC, "the Confirm does not belong to the Proposal")
         if self.first_contact:
             try:
-                self.group.link.bring_up(_qp_address(confirm))
+                await self._bring_up(confirm)
             except VerbsError as error:
                 self.engine.devices.way_failed(self.engine, self._peer, str(error))
                 raise LinkError(str(error), self._peer) from error
@@ -268,7 +303,10 @@ class ServerOffer(_Offer):
         if self.first_contact:
             try:
                 with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
-                    await self.group.link.ask_to_confirm()
+                    if self.engine.backend.by_cm:
+                        await self.group.link.wait_for_confirm()
+                    else:
+                        await self.group.link.ask_to_confirm()
             except TimeoutError:
                 self.engine.devices.way_failed(self.engine, self._peer, Code.TIMEOUT_CONFIRM_LINK.text)
                 raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
@@ -279,3 +317,16 @@ class ServerOffer(_Offer):
             self.group.tickets.asked(self._service, first=self.first_contact)
         self._done = True
         return self.member.pipe
+
+    async def _bring_up(self, confirm: Confirm) -> None:
+        """:raises VerbsError:"""
+        assert self.group is not None
+        if not self.engine.backend.by_cm:
+            self.group.link.bring_up(_qp_address(confirm))
+            return
+        # The client has confirmed because its end is connected, so this one is about to be.
+        try:
+            with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                await self.group.link.bring_up_by_cm(_qp_address(confirm), None)
+        except TimeoutError:
+            raise VerbsError(errno.ETIMEDOUT, "rdma_accept") from None

@@ -55,6 +55,7 @@ struct cm_id {
 	uint8_t tos, ack_timeout;
 	uint8_t initiator_depth, responder_resources, retry_count, rnr_retry_count;
 	uint32_t rq_psn, sq_psn, remote_qpn;
+	uint32_t own_qpn; /* of a queue pair that is not in the id and is connected all the same (iWARP); 0: none */
 	/* rdma_create_ep() with a passive address: what connections from there get; with an active one: private data. */
 	struct ibv_qp_init_attr *qp_init;
 	struct ibv_pd *qp_pd;
@@ -196,6 +197,8 @@ int soft_rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *
 int soft_rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
 void soft_rdma_destroy_srq(struct rdma_cm_id *id);
 int soft_rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *attr, int *mask);
+/* The queue pair that is connected here: the id's, or on iWARP the one that the program named. NULL: neither. */
+struct soft_qp *cm_qp_of(const struct cm_id *id);
 /* Through RTR to RTS, as the connection wants it. 0 or errno. */
 int cm_qp_connect(struct cm_id *id);
 void cm_qp_error(struct cm_id *id);

@@ -60,6 +60,13 @@ static void put_request(struct cm_id *id, const struct rdma_conn_param *param, s
 	memcpy(mad->dst_gid, id->peer.remote, 16);
 }
 
+/* iWARP's queue pairs that the id does not have are connected all the same: there is no other way. */
+static void take_own_qp(struct cm_id *id, const struct rdma_conn_param *param)
+{
+	if (!id->id.qp && id->id.ps != RDMA_PS_UDP && soft_iwarp_by_cm())
+		id->own_qpn = param->qp_num & CM_24;
+}
+
 /* Lock held. 0 or errno. */
 static int ask(struct cm_id *id, const struct rdma_conn_param *param)
 {
@@ -76,6 +83,7 @@ static int ask(struct cm_id *id, const struct rdma_conn_param *param)
 	mad.service = cm_service((uint16_t)id->id.ps, cm_port_of(&id->id.route.addr.dst_addr));
 	if (!datagrams)
 		put_request(id, param, &mad);
+	take_own_qp(id, param);
 	id->conn = cm_conn_make(&soft_cm.engine, &id->peer, id);
 	if (!id->conn)
 		return ENOMEM;
@@ -118,7 +126,7 @@ int soft_rdma_establish(struct rdma_cm_id *rdma_id)
 
 	cm_lock();
 	/* With a queue pair in the id it has been done. */
-	if (cm_is_here(id) && id->conn && !rdma_id->qp)
+	if (cm_is_here(id) && id->conn && !cm_qp_of(id))
 		err = cm_conn_establish(&soft_cm.engine, id->conn);
 	cm_unlock();
 	return err ? cm_fail(err) : 0;
@@ -186,8 +194,10 @@ int soft_rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *param)
 
 	cm_lock();
 	int err = prepare(id, param);
+	if (!err)
+		take_own_qp(id, param);
 	cm_unlock();
-	if (!err && rdma_id->qp && !datagrams)
+	if (!err && !datagrams && (rdma_id->qp || id->own_qpn))
 		err = cm_qp_connect(id);
 	if (err)
 		return cm_fail(err);

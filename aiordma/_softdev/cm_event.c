@@ -198,7 +198,7 @@ static void digest(struct cm_event *event)
 
 	switch (event->event.event) {
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:
-		if (!id->id.qp)
+		if (!cm_qp_of(id))
 			break;
 		err = cm_answer_response(id);
 		event->event.event = err ? RDMA_CM_EVENT_CONNECT_ERROR : RDMA_CM_EVENT_ESTABLISHED;

@@ -113,6 +113,8 @@ int soft_rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	if (rdma_id->event)
 		soft_rdma_ack_cm_event(rdma_id->event);
 	rdma_id->event = NULL;
+	if (id->own_qpn && id->conn)
+		cm_qp_error(id); /* the connection is all that it had */
 	cm_lock();
 	/* No event comes any more, then those that the program has are waited for. */
 	if (id->conn)

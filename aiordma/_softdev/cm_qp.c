@@ -96,15 +96,26 @@ int soft_rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr,
 	return err ? cm_fail(err) : 0;
 }
 
+struct soft_qp *cm_qp_of(const struct cm_id *id)
+{
+	if (id->id.qp)
+		return to_qp(id->id.qp);
+	return id->own_qpn ? soft_qp_find(id->own_qpn) : NULL;
+}
+
 static int modify(struct cm_id *id, enum ibv_qp_state state)
 {
 	struct ibv_qp_attr attr = { .qp_state = state };
+	struct soft_qp *qp;
 	int mask;
 
 	cm_lock();
 	int err = fill(id, &attr, &mask);
+	qp = cm_qp_of(id);
 	cm_unlock();
-	return err ? err : soft_qp_modify(to_qp(id->id.qp), &attr, mask);
+	if (!err && !qp)
+		err = EINVAL;
+	return err ? err : soft_qp_modify(qp, &attr, mask);
 }
 
 int cm_qp_connect(struct cm_id *id)
@@ -117,9 +128,10 @@ int cm_qp_connect(struct cm_id *id)
 void cm_qp_error(struct cm_id *id)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct soft_qp *qp = cm_qp_of(id);
 
-	if (id->id.qp)
-		soft_qp_modify(to_qp(id->id.qp), &attr, IBV_QP_STATE);
+	if (qp)
+		soft_qp_modify(qp, &attr, IBV_QP_STATE);
 }
 
 /* ---- making ----------------------------------------------------------------------------------------- */

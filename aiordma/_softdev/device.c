@@ -43,15 +43,25 @@ struct device_list {
 };
 
 /* In this process, for all time: other processes' devices may be otherwise, as on two hosts. */
-bool soft_iwarp(void)
+static int iwarp(void)
 {
 	static atomic_int known = -1;
 
 	if (soft_unlikely(atomic_load_explicit(&known, memory_order_relaxed) < 0)) {
 		const char *said = getenv("AIORDMA_SOFT_IWARP");
-		atomic_store(&known, said && !strcmp(said, "1"));
+		atomic_store(&known, !said ? 0 : !strcmp(said, "cm") ? 2 : !strcmp(said, "1"));
 	}
-	return atomic_load_explicit(&known, memory_order_relaxed) > 0;
+	return atomic_load_explicit(&known, memory_order_relaxed);
+}
+
+bool soft_iwarp(void)
+{
+	return iwarp() > 0;
+}
+
+bool soft_iwarp_by_cm(void)
+{
+	return iwarp() > 1;
 }
 
 static bool hidden(void)

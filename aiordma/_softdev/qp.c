@@ -255,6 +255,9 @@ SOFT_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int
 		return REAL(ibv_modify_qp, "IBVERBS_1.1")(ibqp, attr, mask);
 	if (!soft_usable(to_ctx(ibqp->context)))
 		return EIO;
+	if (soft_iwarp_by_cm() && mask & IBV_QP_STATE &&
+	    (attr->qp_state == IBV_QPS_RTR || attr->qp_state == IBV_QPS_RTS))
+		return EINVAL;
 	return soft_qp_modify(to_qp(ibqp), attr, mask);
 }
 

@@ -273,6 +273,8 @@ static inline bool soft_is_device(const struct ibv_device *device)
  * pairs only, no immediate data, no atomics, and READs land only in memory that allows remote writes.
  */
 bool soft_iwarp(void);
+/* AIORDMA_SOFT_IWARP=cm: what is more, only rdma_cm connects them, also those that are not rdma_create_qp()'s. */
+bool soft_iwarp_by_cm(void);
 static inline bool soft_is(const struct ibv_context *context)
 {
 	return context && soft_is_device(context->device);

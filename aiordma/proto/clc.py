@@ -74,6 +74,10 @@ _PROPOSAL_BLOCK = struct.Struct(
 # engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes),
 # service, its address and port
 _ANSWER_BLOCK = struct.Struct(">16s16s16sHHBBBxH16sH")
+# Appended when they say something: the device is connected by rdma_cm; where (port, address) and with which
+# token.
+_PROPOSAL_CM = struct.Struct(">B")
+_ANSWER_CM = struct.Struct(">H16s16s")
 _CLAIM_BLOCK = struct.Struct(">16s16sIHBBIIQ")  # ... proof ticket service traffic_class size token ...
 
 _PROPOSAL = struct.Struct(">8s16s6sH")  # system id, GID, MAC, offset of the IP area counted from here
@@ -135,19 +139,28 @@ def _take(area: struct.Struct, data: bytes, at: int, what: str) -> tuple[tuple[A
     return area.unpack_from(data, at), end
 
 
-def _block(area: struct.Struct, data: bytes, at: int) -> tuple[Any, ...] | None:
-    """Our own block at ``at``, or None when the message has none."""
+def _block(
+    area: struct.Struct, data: bytes, at: int, appended: struct.Struct | None = None
+) -> tuple[Any, ...] | None:
+    """Our own block at ``at``, or None when the message has none. ``appended`` counts as zeros where it is
+    missing.
+    """
     body_end = len(data) - len(EYE_CATCHER)
     if data[at : at + len(_MAGIC)] != _MAGIC or at + _BLOCK_HEADER.size > body_end:
         return None
     _, length, _ = _BLOCK_HEADER.unpack_from(data, at)
     if length < _BLOCK_HEADER.size + area.size or at + length > body_end:
         raise _violation(f"the aiordma block of a {_NAMES[data[4]]} says {length} bytes, which cannot be")
-    return area.unpack_from(data, at + _BLOCK_HEADER.size)
+    values = area.unpack_from(data, at + _BLOCK_HEADER.size)
+    if appended is None:
+        return values
+    tail = data[at + _BLOCK_HEADER.size + area.size : at + length][: appended.size]
+    return values + appended.unpack(tail if len(tail) == appended.size else bytes(appended.size))
 
 
-def _pack_block(area: struct.Struct, *values: int | bytes) -> bytes:
-    return _BLOCK_HEADER.pack(_MAGIC, _BLOCK_HEADER.size + area.size, 0) + area.pack(*values)
+def _pack_block(area: struct.Struct, *values: int | bytes, appended: bytes = b"") -> bytes:
+    fields = area.pack(*values) + appended
+    return _BLOCK_HEADER.pack(_MAGIC, _BLOCK_HEADER.size + len(fields), 0) + fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +188,8 @@ class Proposal:
     and the server shall make a new one. 0: none."""
     traffic_class: int = 0
     """Traffic class of the link that it asks for, in both directions."""
+    by_cm: bool = False
+    """The client's device connects queue pairs through rdma_cm, and only so (iWARP)."""
     system_id: bytes = bytes(8)
     """SMC sender id: 2 bytes instance, 6 bytes MAC."""
     mac: bytes = bytes(6)
@@ -215,6 +230,7 @@ class Proposal:
             _ranged(self.tickets, 0, 255, "tickets"),
             _ranged(self.unknown_qpn, 0, 0xFFFFFF, "unknown_qpn"),
             _ranged(self.traffic_class, 0, 255, "traffic_class"),
+            appended=_PROPOSAL_CM.pack(1) if self.by_cm else b"",
         )
         body = (
             _PROPOSAL.pack(_sized(self.system_id, 8, "system_id"), self.gid, _sized(self.mac, 6, "mac"), 0)
@@ -242,12 +258,12 @@ class Proposal:
         if end > len(data) - len(EYE_CATCHER):
             raise _violation(f"Proposal of {len(data)} bytes is too short for its {eid_count} enterprise ids")
         eids = tuple(data[i : i + 32] for i in range(at, end, 32))
-        own = _block(_PROPOSAL_BLOCK, data, end)
-        engine_id, nonce, host_id, lid, kind, tickets, unknown, traffic_class = own or (
+        own = _block(_PROPOSAL_BLOCK, data, end, _PROPOSAL_CM)
+        engine_id, nonce, host_id, lid, kind, tickets, unknown, traffic_class, by_cm = own or (
             b"",
             b"",
             b"",
-            *[0] * 5,
+            *[0] * 6,
         )
         return cls(
             engine_id=engine_id,
@@ -259,6 +275,7 @@ class Proposal:
             tickets=tickets,
             unknown_qpn=unknown,
             traffic_class=traffic_class,
+            by_cm=by_cm == 1,
             system_id=system_id,
             mac=mac,
             eids=eids,
@@ -320,6 +337,13 @@ class _Answer:
     A client that sees another one goes through a translator, behind which there may be several servers."""
     service_port: int = 0
     """Its port."""
+    cm_port: int = 0
+    """Accept on first contact: where the server's queue pair waits for the client's, a port of rdma_cm; 0: it
+    needs none."""
+    cm_address: bytes = bytes(16)
+    """With ``cm_port``: the address (IPv4 mapped to IPv6)."""
+    cm_token: bytes = bytes(16)
+    """With ``cm_port``: what the client must bring along."""
     system_id: bytes = bytes(8)
     """SMC sender id."""
     mac: bytes = bytes(6)
@@ -382,9 +406,19 @@ class _Answer:
                 _ranged(self.service, 0, 0xFFFF, "service"),
                 _sized(self.service_address, 16, "address of the service"),
                 _ranged(self.service_port, 0, 0xFFFF, "port of the service"),
+                appended=self._cm_fields(),
             )
         )
         return _frame(self.kind_code, b"".join(parts), _FIRST_CONTACT if self.first_contact else 0)
+
+    def _cm_fields(self) -> bytes:
+        if not self.cm_port:
+            return b""
+        return _ANSWER_CM.pack(
+            _ranged(self.cm_port, 1, 0xFFFF, "port of rdma_cm"),
+            _sized(self.cm_address, 16, "address of rdma_cm"),
+            _sized(self.cm_token, 16, "token of rdma_cm"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,9 +452,9 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         (eid,), at = _take(_ANSWER_V2, data, at, "enterprise id")
         if first_contact:
             hostname, max_links, gids, at = _parse_first_contact(data, at)
-        own = _block(_ANSWER_BLOCK, data, at)
+        own = _block(_ANSWER_BLOCK, data, at, _ANSWER_CM)
     if own is None:
-        own = (b"", b"", bytes(16), 0, 0, 1, 1, 6, 0, bytes(16), 0)
+        own = (b"", b"", bytes(16), 0, 0, 1, 1, 6, 0, bytes(16), 0, 0, bytes(16), bytes(16))
     elif not 1 <= own[4] <= 0x4000 or own[4] & (own[4] - 1):
         raise _violation(f"{name} with a message window of {own[4]} (a power of two from 1 to 16384)")
     return cls(
@@ -447,6 +481,9 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         service=own[8],
         service_address=own[9],
         service_port=own[10],
+        cm_port=own[11],
+        cm_address=own[12],
+        cm_token=own[13],
         system_id=system_id,
         mac=mac,
         eid=eid,

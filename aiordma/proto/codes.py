@@ -64,6 +64,10 @@ class Code(enum.IntEnum):
         "the stream was begun without asking (a ticket), and the server that answered does not know it",
     )
     SHUTTING_DOWN = 0x0A1D000B, "the RDMA engine of this event loop is shutting down"
+    NEEDS_RDMA_CM = (
+        0x0A1D000E,
+        "one end's RDMA device connects through rdma_cm only (iWARP), which it or the other end has not",
+    )
     PLAIN_UDP_PEER = 0x0A1D0010, "the peer speaks plain UDP"
     WRONG_KIND = 0x0A1D000C, "the two ends mean different kinds of connection (stream, datagrams, calls)"
     LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream went on over its TCP connection"

@@ -112,6 +112,8 @@ def _open(name: str, api: Pyverbs, soft: SoftLibrary | None, port: int) -> Backe
     try:
         is_soft = soft is not None and soft.owns(_accessors.context_pointer(context))
         backend = inspect(name, context, api, soft if is_soft else None, _accessors.is_iwarp(context), port)
+        if backend.by_cm:
+            backend.rdma_cm()
         _prove_layout(backend)
     except BaseException:
         context.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Code, NegotiationError, VerbsError
+from . import rdmacm
 from .abi import IBV_LINK_LAYER_ETHERNET, GidType, Mtu, PortState
 from .lifetime import protect
 
@@ -88,6 +89,15 @@ class Backend:
     mtu: Mtu
     limits: DeviceLimits
     pid: int = field(default_factory=os.getpid)
+
+    @property
+    def by_cm(self) -> bool:
+        """Whether queue pairs are connected through rdma_cm, and only so."""
+        return self.is_iwarp and (self.soft is None or self.soft.by_cm)
+
+    def rdma_cm(self) -> ctypes.CDLL:
+        """The rdma_cm of this device. :raises NegotiationError: there is none."""
+        return rdmacm.load(None if self.soft is None else str(self.soft.path))
 
     @property
     def in_forked_child(self) -> bool:
@@ -177,6 +187,8 @@ def inspect(
         ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET
         slots = attr.gid_tbl_len * device.phys_port_cnt
         gid = best_gid(_gids(context, pyverbs, port, slots, ethernet))
+        if gid is None and is_iwarp:
+            gid = Gid(0, bytes(16), GidType.IB)  # an Ethernet address or nothing, and nobody is found by it
         if gid is None:
             seen.append(f"port {port} has no GID (has its interface an IP address?)")
             continue

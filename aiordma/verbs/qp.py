@@ -118,7 +118,7 @@ class Qp:
             )
             try:
                 with translated(api, "ibv_create_qp", f"{detail} on {self._backend.name}"):
-                    self.qp = protect(api.QP(pd, init))
+                    self.qp = protect(self._new_qp(pd, init))
             except VerbsError as error:
                 # These say "too much"; others (no permission, device gone) will not get better by asking for
                 # less.
@@ -133,6 +133,22 @@ class Qp:
                 if size.inline_bytes is None and self._TYPE == IBV_QPT_RC:
                     limits.max_inline_bytes = granted
                 return
+
+    def _new_qp(self, pd: Any, init: Any) -> Any:
+        api = self._backend.pyverbs
+        try:
+            return api.QP(pd, init)
+        except api.PyverbsError:
+            if not self._backend.is_iwarp or self._backend.is_soft:
+                raise
+            # libsiw (rdma-core's providers/siw) takes one of the offsets at which queues are mapped, 0x90000,
+            # for a failure, with whatever is in errno. A queue that is in the way for a moment moves those of
+            # this queue pair on.
+            spacer = api.CQ(self._backend.context, 1)
+            try:
+                return api.QP(pd, init)
+            finally:
+                spacer.close()
 
     def _inline_steps(self, wanted: int | None) -> list[int]:
         if wanted is None:
@@ -234,6 +250,11 @@ class RcQp(Qp):
             dlid=peer.lid, sl=path.service_level, is_global=1, port_num=backend.port, gr=route
         )
         self._modify(attr, _RTR, QpState.RTR, f"to QP {peer.qp_num} at {format_gid(peer.gid)}")
+
+    def connected_by_cm(self, max_reads: int) -> None:
+        """The kernel has moved it to RTS (:mod:`aiordma.verbs.rdmacm`)."""
+        self.state = QpState.RTS
+        self.max_reads = max_reads
 
     def to_rts(self, peer: QpAddress, path: QpPath | None = None) -> None:
         """RTR to RTS: sends go out. READs in flight: what the peer can answer and this device can ask."""

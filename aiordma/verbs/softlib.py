@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 from pathlib import Path
 
 LIBRARY = "libaiordma_soft.so"
@@ -56,6 +57,8 @@ class SoftLibrary:
         self._free = lib.aiordma_soft_free
         self._free.restype = ctypes.c_int
         self._free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+        #: Its queue pairs are connected through rdma_cm, and only so: for tests (_softdev/softdev.h).
+        self.by_cm = os.environ.get("AIORDMA_SOFT_IWARP") == "cm"
         self._shown = 1
         self._devices = lib.aiordma_soft_devices
         self._devices.restype = ctypes.c_int

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 HERE = "tests.integration.test_iwarp"
 IWARP = {"AIORDMA_SOFT_IWARP": "1", "AIORDMA_DEVICE": "soft"}
 WIRE = {**IWARP, "AIORDMA_SOFT_WIRE": "only"}  # everything as packets
+BY_CM = {**IWARP, "AIORDMA_SOFT_IWARP": "cm"}  # and only rdma_cm connects queue pairs
 SIZES = [0, 1, 64, 4092, 4096, 4100, 5000, 70_000, 1_000_000]
 
 
@@ -109,7 +110,9 @@ async def endpoint_client(control: Control) -> None:
         control.say([data.decode(), endpoint.path_to(sender)])
 
 
-@pytest.mark.parametrize("env", [IWARP, WIRE], ids=["memory", "packets"])
+@pytest.mark.parametrize(
+    "env", [IWARP, WIRE, BY_CM, {**WIRE, **BY_CM}], ids=["memory", "packets", "cm", "cm-packets"]
+)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_everything(loop: str, env: dict[str, str]) -> None:
     with process(f"{HERE}:server", loop, env) as serving:

@@ -48,6 +48,7 @@ LAYERS: list[set[str]] = [
         "messagememory",
         "message_tcp",
         "offer",
+        "cmconnect",
         "tickets",
         "tcp",
         "tls",

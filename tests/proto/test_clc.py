@@ -133,6 +133,8 @@ MESSAGES = [
     proposal(eids=(clc.EID, b"OTHER".ljust(32))),
     answer(),
     answer(first_contact=False, hostname=""),
+    proposal(by_cm=True),
+    answer(cm_port=0x1234, cm_address=bytes(range(50, 66)), cm_token=b"T" * 16),
     answer(clc.Confirm, gids=(GID, bytes(16))),
     answer(clc.Confirm, first_contact=False, hostname=""),
     clc.Decline(diagnosis=Code.NO_DEVICE, system_id=b"system_3"),
@@ -212,6 +214,17 @@ def test_a_longer_block_of_a_newer_sender_is_read() -> None:
     struct.pack_into(">H", longer, at + 8, length + 9)
     struct.pack_into(">H", longer, 5, len(longer))
     assert clc.decode(longer) == answer()
+
+
+def test_what_is_appended_for_rdma_cm_is_missed_by_nobody() -> None:
+    """Only who needs rdma_cm says something of it, so messages of others are as they were."""
+    assert len(proposal(by_cm=True).encode()) == len(proposal().encode()) + 1
+    place = {"cm_port": 1, "cm_address": b"A" * 16, "cm_token": b"T" * 16}
+    assert len(answer(**place).encode()) == len(answer().encode()) + 34
+    assert answer(**{**place, "cm_port": 0}).encode() == answer().encode()
+    for field, value in ("cm_port", 65536), ("cm_address", b""), ("cm_token", b"T" * 17):
+        with pytest.raises(LocalProtocolError):
+            answer(**{**place, field: value}).encode()
 
 
 @pytest.mark.parametrize("code", range(16))
