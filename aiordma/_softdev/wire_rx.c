@@ -10,7 +10,9 @@
 enum {
 	TOUCHED = 64,
 	QUIET_NS = 1000000,
-	OFTEN = 16, /* polls without packets, or one with, in QUIET_NS: somebody does nothing else */
+	RUN = 8,             /* packets at once: there is a lot to send */
+	NEXT_RUN_NS = 20000, /* for how long the progress thread stays awake for the next one */
+	OFTEN = 16,          /* polls without packets, or one with, in QUIET_NS: somebody does nothing else */
 };
 
 atomic_uint soft_wire_users;
@@ -148,9 +150,16 @@ static void set_unwatched(bool on)
 
 static void look_often(void *port)
 {
-	for (int rounds = 0; rounds < 16; rounds++) {
+	uint64_t until = 0;
+
+	for (int rounds = 0; rounds < 16;) {
 		pthread_mutex_lock(&receive_lock);
-		if (!look(port))
+		const unsigned n = look(port);
+		rounds += n != 0;
+		/* Behind a run the next one is on its way: to be woken for it costs the sender more than to wait here. */
+		if (n >= RUN && port)
+			until = soft_now_ns() + NEXT_RUN_NS;
+		else if (!n && (!until || soft_now_ns() >= until))
 			break;
 	}
 }
