@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
+from . import wire
 from .peers import PEERS
 from .report import markdown
 from .runner import WORKLOADS, Plan, run
@@ -59,7 +60,13 @@ def main() -> int:
         return 2
     plan = Plan(peers, options.rounds, options.seconds, options.quick, tuple(options.workloads.split(",")))
     started = datetime.datetime.now(datetime.UTC)
-    results = run(plan, lambda line: console.print(f"[dim]{line}[/dim]", highlight=False))
+
+    def tell(line: str) -> None:
+        console.print(f"[dim]{line}[/dim]", highlight=False)
+
+    results = run(plan, tell)
+    if "wire" in plan.workloads and len(peers) == len(PEERS):
+        results["wire"] = wire.run(min(plan.rounds, 3), plan.slice_seconds * 2, tell)
     results["started"] = started.isoformat(timespec="seconds")
 
     whole = not options.quick and len(peers) == len(PEERS) and plan.workloads == WORKLOADS

@@ -8,6 +8,7 @@ from typing import Any
 
 from .summary import Summary
 from .targets import verdicts
+from .wire import RATES, TIMES
 
 BASE = "tcp-uvloop"
 
@@ -22,6 +23,13 @@ told, in all processes, to keep what was freed.
 CALLS_NOTE = """\
 Unary calls that echo bytes, on one connection: p50 / p99 of one call at a time in microseconds, and calls a
 second with 64 in flight.
+"""
+
+
+WIRE_NOTE = """\
+The software device through UDP sockets, by perftest, beside plain sockets: over loopback, or over a cable
+(veth) between two network namespaces, where packets over IPv4 leave one by one. Median over the rounds,
+[smallest-largest].
 """
 
 
@@ -62,6 +70,9 @@ def markdown(results: dict[str, Any]) -> str:
         "To one peer, sent as fast as it goes: how many arrive a second and, in brackets, how many do not;"
         " then p50 / p99 of a round trip in microseconds.\n",
         _datagrams(summary),
+        "## The wire\n",
+        WIRE_NOTE,
+        _wire(summary),
     ]
     if problems := summary.problems():
         parts += ["## Not measured\n", *(f"* {title}: {'; '.join(said)}" for title, said in problems.items())]
@@ -228,3 +239,19 @@ def _datagrams(summary: Summary) -> str:
             row += [f"{_number(rate, ',.0f')} ({_number(lost, '.0f')} %)", f"{_number(p50)} / {_number(p99)}"]
         rows.append(row)
     return _table(["", "64 B", "round trip", "1 KiB", "round trip"], rows)
+
+
+def _wire(summary: Summary) -> str:
+    measured = summary.results.get("wire", {"found": {}, "missing": {}})
+    rows = []
+    for kinds, factor, unit, form in ((RATES, 1e-9, "GB/s", ".2f"), (TIMES, 1e6, "us", ".1f")):
+        for name, (title, _) in kinds.items():
+            values = [value * factor for value in measured["found"].get(name, [])]
+            if values:
+                low, middle, high = (
+                    format(value, form) for value in (min(values), statistics.median(values), max(values))
+                )
+                rows.append([title, f"{middle} {unit} [{low}-{high}]"])
+            else:
+                rows.append([title, f"- {measured['missing'].get(name, '')}".rstrip()])
+    return _table(["", "measured"], rows)

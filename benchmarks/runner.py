@@ -16,6 +16,7 @@ from .peers import Peer
 
 # "setup" comes first: it measures the first connection of a process too.
 # "throughput_kept" comes last: it changes the process's allocator.
+# "wire" is no peer's: wire.py has peers of its own.
 WORKLOADS = (
     "setup",
     "roundtrip",
@@ -27,6 +28,7 @@ WORKLOADS = (
     "call_streams",
     "calls_beside_bulk",
     "datagrams",
+    "wire",
 )
 # A peer that hangs is an error of its own, not the end of the run.
 PEER_SECONDS = 60.0

@@ -29,6 +29,11 @@ class Summary:
         found = self.rounds(peer, *keys)
         return statistics.median(found) if found else None
 
+    def wire(self, name: str) -> float | None:
+        """The median over the rounds of a number of wire.py."""
+        found = self.results.get("wire", {}).get("found", {}).get(name)
+        return statistics.median(found) if found else None
+
     def title(self, peer: str) -> str:
         if peer in self.results["peers"]:
             return str(self.results["peers"][peer]["title"])

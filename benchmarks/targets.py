@@ -82,6 +82,7 @@ def verdicts(summary: Summary) -> Iterator[Verdict]:
     yield from _memory(summary)
     yield from _calls(summary)
     yield from _datagrams(summary)
+    yield from _wire(summary)
 
 
 def _fallback(summary: Summary) -> Iterator[Verdict]:
@@ -149,3 +150,20 @@ def _datagrams(summary: Summary) -> Iterator[Verdict]:
         yield Verdict(f"{work}, lost", "", "none", f"{max(known):g} %", max(known) == 0)
     else:
         yield Verdict(f"{work}, lost", "", "none", "not measured", None)
+
+
+def _wire(summary: Summary) -> Iterator[Verdict]:
+    work, get = "WRITE of 64 KiB on the wire, loopback", summary.wire
+
+    def rate(name: str) -> float | None:
+        value = get(name)
+        return None if value is None else value / 1e9
+
+    def time(name: str) -> float | None:
+        value = get(name)
+        return None if value is None else value * 1e6
+
+    yield _times(work, rate("write"), "UDP stream with GSO", rate("udp"), "GB/s", 0.4, "more")
+    yield _times(work, rate("write"), "asyncio TCP stream", rate("tcp"), "GB/s", 1, "more")
+    work = "64 B SEND there and back on the wire, polling"
+    yield _times(work, time("send"), "uvloop UDP echo", time("echo"), "us", 2, "less")

@@ -1,9 +1,10 @@
-"""The wire of the software device beside plain UDP and TCP: ``python -m benchmarks.wire``.
+"""The wire of the software device beside plain UDP and TCP (``make bench``; ``python -m benchmarks.wire``).
 
 Over loopback, two processes, each on a CPU of its own: perftest's ``ib_write_bw`` and ``ib_send_lat`` with
 everything through sockets (`AIORDMA_SOFT_WIRE=only`), one UDP stream in runs of 4 KiB packets (UDP_SEGMENT,
-UDP_GRO, as iperf3 does it), one asyncio TCP stream, and a uvloop echo of 64 bytes over UDP. All take turns,
-several times: on a busy machine only the ratios say something.
+UDP_GRO, as iperf3 does it), one asyncio TCP stream, and a uvloop echo of 64 bytes over UDP. Then
+``ib_write_bw`` between two network namespaces. All take turns, several times: on a busy machine only the
+ratios say something.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import subprocess
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
 from aiordma.verbs import softlib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 LOCAL = "127.0.0.1"
 UDP_SEGMENT, UDP_GRO = 103, 104  # linux/udp.h
@@ -195,33 +196,42 @@ def udp_echo(seconds: float) -> float:
 # ---- perftest on the wire -----------------------------------------------------------------------------
 
 
-def listening(port: int) -> bool:
+def listening(pid: int, port: int) -> bool:
+    """Seen from where that process is."""
     lines = [
         line
         for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()
     ]
     return any(f":{port:04X} " in line and " 0A " in line for line in lines)
 
 
-def perftest(tool: str, *options: str) -> list[str]:
-    """The fields of the line of results that the client prints."""
+def perftest(
+    tool: str, *options: str, hosts: tuple[list[str], list[str]] = ([], []), address: str = LOCAL
+) -> list[str]:
+    """The fields of the line of results that the client prints. hosts: what their commands begin with."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         port = probe.getsockname()[1]
     environ = {**os.environ, "LD_PRELOAD": str(softlib.locate()), "AIORDMA_SOFT_WIRE": "only"}
     command = [tool, "-p", str(port), "-d", "soft0", "-F", *options]
-    pinned = ["taskset", "-c", str(CPUS[0]), *command]
+    pinned = [*hosts[0], "taskset", "-c", str(CPUS[0]), *command]
     with subprocess.Popen(
         pinned, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
-        while not listening(port) and server.poll() is None:
-            time.sleep(0.01)
-        pinned = ["taskset", "-c", str(CPUS[-1]), *command, LOCAL]
-        client = subprocess.run(pinned, env=environ, capture_output=True, text=True, check=False, timeout=60)
+        try:
+            while server.poll() is None and not listening(server.pid, port):
+                time.sleep(0.01)
+            pinned = [*hosts[1], "taskset", "-c", str(CPUS[-1]), *command, address]
+            client = subprocess.run(
+                pinned, env=environ, capture_output=True, text=True, check=False, timeout=60
+            )
+        except BaseException:
+            server.kill()
+            raise
     found = re.search(r"#bytes.*\n\s*(.*)", client.stdout)
     if client.returncode or not found:
-        message = f"{' '.join(command)} has failed:\n{client.stdout}{client.stderr}"
+        message = f"{' '.join(command)} has failed: {client.stdout}{client.stderr}"
         raise RuntimeError(message)
     return found[1].split()
 
@@ -242,33 +252,99 @@ def send_round_trip(seconds: float) -> float:
     return float(perftest("ib_send_lat", "-s", "64", "-n", str(max(1000, int(seconds * 20000))))[4]) * 2e-6
 
 
+# ---- between two hosts --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def cable() -> Iterator[tuple[list[str], list[str]]]:
+    """Two network namespaces with a cable (veth) between them: what commands there begin with."""
+    names = [f"aiordma-bench-{os.getpid()}-{n}" for n in "ab"]
+    made = []
+
+    def ip(*arguments: str) -> None:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+        if done.returncode:
+            message = f"no two network namespaces (they need root): {done.stderr.strip()}"
+            raise RuntimeError(message)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            made.append(name)
+        peer = ["peer", "name", "cable", "netns", names[1]]
+        ip("link", "add", "cable", "netns", names[0], "type", "veth", *peer)
+        for n, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.78.0.{n}/24", "dev", "cable")
+            ip("-n", name, "addr", "add", f"fd78::{n}/64", "dev", "cable", "nodad")
+            ip("-n", name, "link", "set", "cable", "mtu", "4500", "up")
+        yield ["ip", "netns", "exec", names[0]], ["ip", "netns", "exec", names[1]]
+    finally:
+        for name in made:
+            ip("netns", "del", name)
+
+
+def write_over_cable(seconds: float, gid: str) -> float:
+    options = ("-m", "4096", "-s", "65536", "-x", gid, "-n", str(max(1000, int(seconds * 5000))))
+    with cable() as hosts:
+        return float(perftest("ib_write_bw", *options, hosts=hosts, address="10.78.0.1")[3]) * (1 << 20)
+
+
+# ---- all of it ----------------------------------------------------------------------------------------
+
+RATES: dict[str, tuple[str, Callable[[float], float]]] = {
+    "write": ("WRITE, 64 KiB, MTU 4096", write_bandwidth),
+    "read": ("READ, 64 KiB, MTU 4096", read_bandwidth),
+    "udp": ("one UDP stream, UDP_SEGMENT and UDP_GRO", udp_stream),
+    "tcp": ("one asyncio TCP stream", tcp_stream),
+    "write_cable_ipv6": ("WRITE over veth, IPv6", lambda seconds: write_over_cable(seconds, "1")),
+    "write_cable_ipv4": ("WRITE over veth, IPv4", lambda seconds: write_over_cable(seconds, "0")),
+}
+"""Bytes a second. Over IPv4 packets leave for other hosts one by one."""
+TIMES: dict[str, tuple[str, Callable[[float], float]]] = {
+    "send": ("SEND of 64 B there and back, both ends polling", send_round_trip),
+    "echo": ("UDP echo of 64 B by uvloop", udp_echo),
+}
+"""Seconds."""
+
+
+def run(rounds: int, seconds: float, tell: Callable[[str], None]) -> dict[str, Any]:
+    """All rounds, as JSON-able data; `seconds` for one number, roughly."""
+    found: dict[str, list[float]] = {name: [] for name in RATES | TIMES}
+    missing: dict[str, str] = {}
+    for number in range(rounds):
+        for name, (title, measure) in (RATES | TIMES).items():
+            if name in missing:
+                continue
+            tell(f"wire, round {number + 1}/{rounds}  {title}")
+            try:
+                found[name].append(measure(seconds))
+            except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+                missing[name] = str(error)
+            finally:
+                os.sched_setaffinity(0, set(CPUS))
+    return {"rounds": rounds, "found": found, "missing": missing}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement, roughly")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    kinds = [write_bandwidth, read_bandwidth, udp_stream, tcp_stream, send_round_trip, udp_echo]
-    taken: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
-    for _ in range(arguments.rounds):
-        for kind in kinds:
-            os.sched_setaffinity(0, set(CPUS))
-            taken[kind.__name__].append(kind(arguments.seconds))
-    middle = {name: median(values) for name, values in taken.items()}
-    for name, title in (
-        ("write_bandwidth", "WRITE, 64 KiB, MTU 4096"),
-        ("read_bandwidth", "READ, 64 KiB, MTU 4096"),
-        ("udp_stream", "UDP stream, UDP_SEGMENT and UDP_GRO"),
-        ("tcp_stream", "asyncio TCP stream"),
-    ):
-        print(f"{title:40} {middle[name] / 1e9:8.2f} GB/s")
-    for name, title in (("send_round_trip", "SEND, 64 B, polling"), ("udp_echo", "uvloop UDP echo, 64 B")):
-        print(f"{title:40} {middle[name] * 1e6:8.1f} us there and back")
-    print(
-        f"WRITE is {middle['write_bandwidth'] / middle['udp_stream']:.2f} of UDP and "
-        f"{middle['write_bandwidth'] / middle['tcp_stream']:.2f} of TCP, "
-        f"SEND {middle['udp_echo'] / middle['send_round_trip']:.1f} times as fast as the echo "
-        f"(medians of {arguments.rounds}; load of the machine {os.getloadavg()[0]:.1f} on {len(CPUS)} CPUs)"
-    )
+    results = run(arguments.rounds, arguments.seconds, lambda _: None)
+    middle = {name: median(values) for name, values in results["found"].items() if values}
+    for kinds, form in ((RATES, "{:8.2f} GB/s"), (TIMES, "{:8.1f} us")):
+        for name, (title, _) in kinds.items():
+            if name in middle:
+                print(f"{title:48}", form.format(middle[name] * (1e-9 if kinds is RATES else 1e6)))
+            else:
+                print(f"{title:48} not measured: {results['missing'].get(name)}")
+    if not {"write", "udp", "tcp", "echo", "send"} - middle.keys():
+        print(
+            f"WRITE is {middle['write'] / middle['udp']:.2f} of UDP and"
+            f" {middle['write'] / middle['tcp']:.2f} of TCP,"
+            f" SEND {middle['echo'] / middle['send']:.1f} times as fast as the echo"
+        )
+    print(f"medians of {arguments.rounds}; load {os.getloadavg()[0]:.1f} on {len(CPUS)} CPUs")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from benchmarks import stations
+from benchmarks import stations, wire
 from benchmarks.numbers import percentile
 from benchmarks.peers import PEERS, Peer
 from benchmarks.report import markdown
@@ -103,6 +103,33 @@ def test_a_target_is_judged_by_medians() -> None:
     found = list(verdicts(Summary(_made_up(stream_hybrid_asyncio=2.0, tcp_uvloop=29.0))))
     assert found[0].reached is False
     assert {verdict.reached for verdict in found[1:]} == {None}
+
+
+def test_the_wire_is_judged_by_medians() -> None:
+    found = {"write": [5e9, 1e9, 4e9], "udp": [8e9], "tcp": [4.1e9], "send": [2e-5], "echo": [4e-5]}
+    results = _made_up() | {"wire": {"rounds": 3, "found": found, "missing": {"read": "no such program"}}}
+    summary = Summary(results)
+    judged = [(v.reached, v.measured) for v in verdicts(summary) if "on the wire" in v.work]
+    assert judged == [
+        (True, "0.50x (4 against 8 GB/s)"),
+        (False, "0.98x (4 against 4.1 GB/s)"),
+        (True, "2.00x (20 against 40 us)"),
+    ]
+
+
+def test_the_wire_is_measured() -> None:
+    """Over loopback; between network namespaces, or it says why not."""
+    results = wire.run(1, 0.01, lambda line: None)
+    assert results["found"].keys() == (wire.RATES | wire.TIMES).keys()
+    for name, values in results["found"].items():
+        assert values or results["missing"][name]
+        assert all(value > 0 for value in values)
+    for name in ("write", "read", "send"):
+        assert results["found"][name], results["missing"]
+    whole = _run(PEERS["tcp-asyncio"], "roundtrip") | {"wire": results}
+    text = markdown(whole)
+    for title, _ in (wire.RATES | wire.TIMES).values():
+        assert title in text
 
 
 def test_percentile_is_the_nearest_rank() -> None:
