@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from tests.loops import LOOPS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
-    "asyncio": ("asyncio", {}),
-    "asyncio+uvloop": ("asyncio", {"use_uvloop": True}),
-    "trio": ("trio", {}),
-}
-
 
 # A shell gives what it starts in the background an ignored SIGINT, and every process started from there has
 # it, too: the tests of Ctrl-C then waited for programs that could not hear it.

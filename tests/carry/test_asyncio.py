@@ -13,8 +13,8 @@ from aiordma import engine as engines
 from aiordma.errors import Code
 from tests.adversity.health import nothing_left, until
 from tests.compat.recorder import Recorder
-from tests.conftest import LOOPS
 from tests.integration.roles import LOCAL
+from tests.loops import LOOPS
 
 from .breaking import WAYS, take_off
 

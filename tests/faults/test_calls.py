@@ -13,7 +13,7 @@ from aiordma import engine as engines
 from aiordma import faults, rpc
 from aiordma.config import Config
 from aiordma.errors import AioRdmaError
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 from tests.world import DEVICE
 
 from .kit import PATIENCE

@@ -17,8 +17,8 @@ from aiordma.config import Config
 from aiordma.connect import connect
 from aiordma.errors import AioRdmaError
 from aiordma.listener import listen
-from tests.conftest import LOOPS
 from tests.integration.processes import process
+from tests.loops import LOOPS
 from tests.world import DEVICE
 
 from .kit import PATIENCE, Outcome, exchange, read, write_quietly

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 
 _PR_SET_PDEATHSIG = 1
 

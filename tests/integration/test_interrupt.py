@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiordma
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 
 from .processes import Process, process
 

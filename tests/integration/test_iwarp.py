@@ -17,7 +17,7 @@ from aiordma.datagram import connect_datagram, listen_datagram
 from aiordma.endpoint import open_datagram_endpoint
 from aiordma.engine import current
 from aiordma.errors import Code, NegotiationError
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 
 from .processes import process
 from .roles import LOCAL, echo

@@ -13,7 +13,7 @@ import pytest
 
 import aiordma
 from aiordma.errors import Code
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 from tests.world import SLOWER
 
 from .processes import process

@@ -13,7 +13,7 @@ import pytest
 
 import aiordma
 from aiordma import engine as engines
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 
 from .processes import FULL_PATIENCE
 from .roles import LOCAL, echo

@@ -15,7 +15,7 @@ from aiordma.config import Config
 from aiordma.endpoint import open_datagram_endpoint
 from aiordma.tickets import Holder
 from tests.adversity.health import check_echo, nothing_left, until
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 from tests.softdev.test_capture import tshark
 from tests.world import DEVICE
 

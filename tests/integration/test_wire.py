@@ -11,7 +11,7 @@ import pytest
 
 import aiordma
 from tests.adversity.health import check_echo
-from tests.conftest import LOOPS
+from tests.loops import LOOPS
 
 from .processes import process
 from .roles import LOCAL, echo, statistics

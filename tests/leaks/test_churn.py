@@ -19,9 +19,9 @@ import sniffio
 import aiordma
 from aiordma import engine as engines
 from tests.adversity.health import ROUNDS, descriptors, nothing_left, until
-from tests.conftest import LOOPS
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL, echo
+from tests.loops import LOOPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -9,9 +9,9 @@ import pytest
 
 from aiordma import rpc
 from tests.adversity.health import ROUNDS, nothing_left
-from tests.conftest import LOOPS
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL
+from tests.loops import LOOPS
 
 from .test_churn import Count, settled
 

@@ -12,9 +12,9 @@ import pytest
 import aiordma
 from aiordma.config import Config
 from tests.adversity.health import until
-from tests.conftest import LOOPS
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL
+from tests.loops import LOOPS
 from tests.negotiate.serving import serving
 from tests.world import DEVICE
 
