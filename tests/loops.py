@@ -1,5 +1,5 @@
-"""The event loops that the library runs on, as ``anyio.run`` wants them. Apart, so that processes of tests know
-them without pytest."""
+"""The event loops that the library runs on, as ``anyio.run`` wants them. Apart, so that the processes
+of tests know them without pytest."""
 
 from __future__ import annotations
 
