@@ -328,7 +328,8 @@ async def test_devices_with_little_inline(
         # 0 would mean "not known yet". The limits are the device's, known to all engines of the process.
         monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", inline or 1)
         a, b = await connect(engine)
-        assert next(iter(engine.groups.values())).link.queue_pair.max_inline <= max(inline, 1)
+        # Devices may grant more than they are asked for: rxe the room of the one SGE that each request has.
+        assert next(iter(engine.groups.values())).link.queue_pair.max_inline <= max(inline, 16)
         at_a, at_b = End(a), End(b)
         sent = [rng.randbytes(rng.choice([0, 3, 200, 4500, 9000])) for _ in range(500)]
         async with anyio.create_task_group() as tasks:
