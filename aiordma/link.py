@@ -88,6 +88,15 @@ class LinkParts:
             self._long = self.local.allocate(config.window * QueuePair.long_slot_bytes(self.recv_bytes))
         return self._long.address, self._long.lkey, config.window
 
+    @property
+    def _blocks(self) -> list[Block]:
+        return [self.slots] if self._long is None else [self.slots, self._long]
+
+    @property
+    def pool_bytes(self) -> int:
+        """What it holds of the engine's pool."""
+        return sum(block.length for block in self._blocks)
+
     def silence(self) -> bool:
         """Back to RESET: what was posted is forgotten, and late packets of the old peer find nobody.
 
@@ -106,11 +115,10 @@ class LinkParts:
 
     def close(self) -> None:
         """Everything in use by others in the protection domain must be gone."""
-        blocks = [self.slots] if self._long is None else [self.slots, self._long]
         give_back(
             f"link of QP {self.qp.number}",
             self.qp.close,
-            *(block.free for block in blocks),
+            *(block.free for block in self._blocks),
             self._close_arena,
             self.pd.close,
         )

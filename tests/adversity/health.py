@@ -83,4 +83,4 @@ async def nothing_left() -> AsyncIterator[engines.Engine]:
         assert group.rings.used_bytes == group.tickets.ring_bytes, left()
     parts = [group.link.parts for group in engine.all_groups] + engine._parked
     used = engine.pool.statistics().used_bytes - sum(g.tickets.ring_bytes for g in engine.all_groups)
-    assert used == sum(part.slots.length for part in parts), left()
+    assert used == sum(part.pool_bytes for part in parts), left()

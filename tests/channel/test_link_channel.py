@@ -25,9 +25,7 @@ pytestmark = pytest.mark.anyio
 def used(engine: Engine) -> int:
     """Registered bytes in use, but for what every link has."""
     links = {group.link for group in engine.all_groups}
-    fixed = sum(
-        link.parts.slots.length + (link.parts._long.length if link.parts._long else 0) for link in links
-    )
+    fixed = sum(link.parts.pool_bytes for link in links)
     return (
         engine.pool.used_bytes - fixed - sum(group._page.length for group in engine.all_groups if group._page)
     )

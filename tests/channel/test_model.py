@@ -64,7 +64,7 @@ async def nothing_left(engine: Engine, sides: list[Side]) -> None:
         side.end.messages.clear()
     await settled(lambda: not any(group.members for group in engine.all_groups))
     parts = [group.link.parts for group in engine.all_groups] + engine._parked
-    assert engine.pool.used_bytes == sum(part.slots.length for part in parts)
+    assert engine.pool.used_bytes == sum(part.pool_bytes for part in parts)
 
 
 async def turns(count: int) -> None:
@@ -180,6 +180,6 @@ async def test_a_peer_that_does_not_answer_an_abort_gets_nothing_kept(open_engin
         assert not a.is_finished
         group.look(now + engine.config.link_timeout_ms / 1000)
         assert a.is_finished
-        assert engine.pool.used_bytes == sum(g.link.parts.slots.length for g in engine.all_groups) + sum(
+        assert engine.pool.used_bytes == sum(g.link.parts.pool_bytes for g in engine.all_groups) + sum(
             g._page.length for g in engine.all_groups if g._page
         )

@@ -39,7 +39,7 @@ async def two_devices(**settings: Any) -> AsyncIterator[Devices]:
             parts = [group.link.parts for group in each.all_groups] + each._parked
             tickets = sum(group.tickets.ring_bytes for group in each.all_groups)
             used = each.pool.statistics().used_bytes
-            assert used - tickets == sum(part.slots.length for part in parts), each.statistics()
+            assert used - tickets == sum(part.pool_bytes for part in parts), each.statistics()
     finally:
         for name in NAMES:
             softlib.load().port(name, up=True)

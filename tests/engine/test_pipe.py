@@ -122,7 +122,7 @@ async def test_half_close_and_close(open_engine: Open) -> None:
             while len(finished) < 2:
                 await anyio.lowlevel.checkpoint()
         assert engine.pool.statistics().used_bytes == sum(
-            group.link.parts.slots.length for group in engine.groups.values()
+            group.link.parts.pool_bytes for group in engine.groups.values()
         )
 
 
@@ -203,7 +203,7 @@ async def test_idle_links_are_closed_and_made_again(open_engine: Open) -> None:
         with anyio.fail_after(5):
             while engine.all_groups:
                 await anyio.lowlevel.checkpoint()
-        assert engine.pool.statistics().used_bytes == sum(parts.slots.length for parts in engine._parked)
+        assert engine.pool.statistics().used_bytes == sum(parts.pool_bytes for parts in engine._parked)
         # At once a new one: neither end remembers the old link.
         a, b = await connect(engine)
         a.try_send(b"again")

@@ -48,7 +48,7 @@ async def engine() -> AsyncIterator[engines.Engine]:
         assert not group.members
     used = engine.pool.statistics().used_bytes
     parts = [group.link.parts for group in engine.all_groups] + engine._parked
-    assert used == sum(part.slots.length for part in parts)
+    assert used == sum(part.pool_bytes for part in parts)
     assert faults.rules() == {}
     engine.close()
 
