@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from .conftest import MODES
-from .stack import Stack, running, until
+from .stack import DEADLINE_S, Stack, running, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,14 +139,14 @@ def test_publish_and_subscribe(stack: Stack, client: redis.Redis) -> None:
 
 def test_blocking_commands_block_their_client_only(stack: Stack, client: redis.Redis) -> None:
     got: list[object] = []
-    waiter = threading.Thread(target=lambda: got.append(client.blpop(["queue"], timeout=30)))
+    waiter = threading.Thread(target=lambda: got.append(client.blpop(["queue"], timeout=2 * DEADLINE_S)))
     waiter.start()
     until(lambda: [c for c in connections(stack) if c["cmd"] == "blpop"], "blpop reached the server")
     others = stack.client()
     assert others.set("x", 1)
     assert not got
     others.rpush("queue", "job")
-    waiter.join(20)
+    waiter.join(DEADLINE_S)
     assert [list(reply) for reply in got] == [[b"queue", b"job"]]  # type: ignore[call-overload]
     assert client.get("x") == b"1"
 
@@ -245,7 +245,7 @@ def test_many_clients_share_few_connections(stack: Stack) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE_S)
     assert results == [True] * len(clients)
     until(lambda: len(connections(stack)) <= 21, "only shared and idle lanes are left")
 
