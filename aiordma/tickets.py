@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from .dial import show
 from .errors import Code, NegotiationError, RemoteProtocolError
-from .proto import clc, llc
+from .proto import clc, clcstream, llc
 from .proto.proof import claim_proof
 from .verbs.memory import MemoryLimitError
 
@@ -214,7 +214,7 @@ class Opening:
     def __init__(self, holder: Holder, member: Member, ticket: llc.Ticket, deadline: float) -> None:
         self._holder, self._member = holder, member
         self.ticket, self.deadline = ticket, deadline
-        self._splitter = clc.Splitter()
+        self._splitter = clcstream.Splitter()
         self._asked = False
 
     @property

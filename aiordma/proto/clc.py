@@ -11,7 +11,7 @@ the block comes from another SMC implementation; ``is_aiordma`` is then false.
 A fifth message is aiordma's own: a client that holds a ticket (``llc.Ticket``) begins with a :class:`Claim`,
 and no answer is awaited; a :class:`Decline` says that the claim is refused.
 
-No I/O here. :func:`decode` takes one whole message, :class:`Splitter` takes a TCP byte stream in any pieces.
+No I/O here. :func:`decode` takes one whole message; ``clcstream.Splitter`` cuts them out of a byte stream.
 """
 
 from __future__ import annotations
@@ -21,11 +21,26 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from .codes import Code, describe
-from .errors import LocalProtocolError, RemoteProtocolError
+from .clcframe import (
+    CLAIM,
+    EYE_CATCHER,
+    HEADER,
+    MAX_MESSAGE_BYTES,
+    NAMES,
+    frame,
+    looks_like_clc,
+    message_length,
+    pack_block,
+    read_block,
+    take,
+    violation,
+)
+from .codes import describe
+from .errors import LocalProtocolError
 
 __all__ = [
     "EID",
+    "EYE_CATCHER",
     "MAX_MESSAGE_BYTES",
     "Accept",
     "Claim",
@@ -34,7 +49,6 @@ __all__ = [
     "Kind",
     "Message",
     "Proposal",
-    "Splitter",
     "decode",
     "looks_like_clc",
     "ring_bytes_code",
@@ -52,22 +66,12 @@ class Kind(enum.IntEnum):
     """The messages of ``aiordma.rpc``."""
 
 
-EYE_CATCHER = b"\xe2\xd4\xc3\xd9"  # "SMCR" in EBCDIC
 EID = b"AIORDMA".ljust(32)
 """The enterprise id that every aiordma end offers."""
-MAX_MESSAGE_BYTES = 4096
-"""No message of ours or of Linux is near this size; a longer one is refused when its header arrives."""
 MIN_RING_BYTES = 16 * 1024
 
-_HEADER = struct.Struct(">4sBHB")
-_CLAIM = 0x41  # far from the types of SMC
-_MIN_BYTES = {1: 52, 2: 68, 3: 68, 4: 28, _CLAIM: 80}
-_NAMES = {1: "Proposal", 2: "Accept", 3: "Confirm", 4: "Decline", _CLAIM: "Claim"}
-_VERSION = 2
 _FIRST_CONTACT = 0x08
 
-_MAGIC = b"aiordma\x01"
-_BLOCK_HEADER = struct.Struct(">8sHH")
 _PROPOSAL_BLOCK = struct.Struct(
     ">16s16s16sHBBIB"
 )  # engine_id nonce host_id lid kind tickets unknown_qpn traffic_class
@@ -109,10 +113,6 @@ def ring_bytes_code(ring_bytes: int) -> int:
     return code
 
 
-def _violation(text: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"CLC: {text}", Code.PROTOCOL_VIOLATION)
-
-
 def _sized(value: bytes, size: int, name: str) -> bytes:
     if len(value) != size:
         raise LocalProtocolError(f"CLC {name} must be {size} bytes, not {len(value)}")
@@ -123,44 +123,6 @@ def _ranged(value: int, low: int, high: int, name: str) -> int:
     if not low <= value <= high:
         raise LocalProtocolError(f"CLC {name} must be from {low} to {high}, not {value}")
     return value
-
-
-def _frame(kind: int, body: bytes, flags: int) -> bytes:
-    length = _HEADER.size + len(body) + len(EYE_CATCHER)
-    return _HEADER.pack(EYE_CATCHER, kind, length, _VERSION << 4 | flags) + body + EYE_CATCHER
-
-
-def _take(area: struct.Struct, data: bytes, at: int, what: str) -> tuple[tuple[Any, ...], int]:
-    """Unpack ``area`` at ``at``; the trailer is out of bounds. Returns the values and the offset behind
-    them."""
-    end = at + area.size
-    if end > len(data) - len(EYE_CATCHER):
-        raise _violation(f"{_NAMES[data[4]]} of {len(data)} bytes is too short for its {what}")
-    return area.unpack_from(data, at), end
-
-
-def _block(
-    area: struct.Struct, data: bytes, at: int, appended: struct.Struct | None = None
-) -> tuple[Any, ...] | None:
-    """Our own block at ``at``, or None when the message has none. ``appended`` counts as zeros where it is
-    missing.
-    """
-    body_end = len(data) - len(EYE_CATCHER)
-    if data[at : at + len(_MAGIC)] != _MAGIC or at + _BLOCK_HEADER.size > body_end:
-        return None
-    _, length, _ = _BLOCK_HEADER.unpack_from(data, at)
-    if length < _BLOCK_HEADER.size + area.size or at + length > body_end:
-        raise _violation(f"the aiordma block of a {_NAMES[data[4]]} says {length} bytes, which cannot be")
-    values = area.unpack_from(data, at + _BLOCK_HEADER.size)
-    if appended is None:
-        return values
-    tail = data[at + _BLOCK_HEADER.size + area.size : at + length][: appended.size]
-    return values + appended.unpack(tail if len(tail) == appended.size else bytes(appended.size))
-
-
-def _pack_block(area: struct.Struct, *values: int | bytes, appended: bytes = b"") -> bytes:
-    fields = area.pack(*values) + appended
-    return _BLOCK_HEADER.pack(_MAGIC, _BLOCK_HEADER.size + len(fields), 0) + fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +182,7 @@ class Proposal:
             _ranged(self.max_links, 1, 255, "max_links"),
             1,
         )
-        block = _pack_block(
+        block = pack_block(
             _PROPOSAL_BLOCK,
             _sized(self.engine_id, 16, "engine_id"),
             _sized(self.nonce, 16, "nonce"),
@@ -239,26 +201,26 @@ class Proposal:
             + b"".join(_sized(eid, 32, "enterprise id") for eid in self.eids)
             + block
         )
-        return _frame(1, body, 0x02)  # typev2 = SMC-R, typev1 = none
+        return frame(1, body, 0x02)  # typev2 = SMC-R, typev1 = none
 
     @classmethod
     def _parse(cls, data: bytes) -> Proposal:
-        (system_id, gid, mac, _), at = _take(_PROPOSAL, data, _HEADER.size, "fixed part")
+        (system_id, gid, mac, _), at = take(_PROPOSAL, data, HEADER.size, "fixed part")
         if data[7] >> 4 < 2 or data[7] >> 2 & 3 == 2:  # version 1 only, or "no version 2 mode": no extension
             return cls(system_id=system_id, gid=gid, mac=mac, eids=())
-        (_, _, offset, _), _ = _take(_PROPOSAL_V2, data, at, "version 2 part")
+        (_, _, offset, _), _ = take(_PROPOSAL_V2, data, at, "version 2 part")
         at += 12 + offset  # counted from behind the offset field itself
-        values, at = _take(_V2_EXTENSION, data, at, "version 2 extension")
+        values, at = take(_V2_EXTENSION, data, at, "version 2 extension")
         eid_count, ism_count, _, _, v2_gid, max_conns, max_links, _ = values
         if eid_count > 8 or ism_count > 8:
-            raise _violation(
+            raise violation(
                 f"Proposal with {eid_count} enterprise ids and {ism_count} devices (at most 8 each)"
             )
         end = at + 32 * eid_count
         if end > len(data) - len(EYE_CATCHER):
-            raise _violation(f"Proposal of {len(data)} bytes is too short for its {eid_count} enterprise ids")
+            raise violation(f"Proposal of {len(data)} bytes is too short for its {eid_count} enterprise ids")
         eids = tuple(data[i : i + 32] for i in range(at, end, 32))
-        own = _block(_PROPOSAL_BLOCK, data, end, _PROPOSAL_CM)
+        own = read_block(_PROPOSAL_BLOCK, data, end, _PROPOSAL_CM)
         engine_id, nonce, host_id, lid, kind, tickets, unknown, traffic_class, by_cm = own or (
             b"",
             b"",
@@ -393,7 +355,7 @@ class _Answer:
         elif self.gids:
             raise LocalProtocolError("CLC Confirm carries further GIDs on first contact only")
         parts.append(
-            _pack_block(
+            pack_block(
                 _ANSWER_BLOCK,
                 _sized(self.engine_id, 16, "engine_id"),
                 _sized(self.host_id, 16, "host_id"),
@@ -409,7 +371,7 @@ class _Answer:
                 appended=self._cm_fields(),
             )
         )
-        return _frame(self.kind_code, b"".join(parts), _FIRST_CONTACT if self.first_contact else 0)
+        return frame(self.kind_code, b"".join(parts), _FIRST_CONTACT if self.first_contact else 0)
 
     def _cm_fields(self) -> bytes:
         if not self.cm_port:
@@ -437,26 +399,26 @@ class Confirm(_Answer):
 
 def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
     name = cls.__name__
-    values, at = _take(_ANSWER, data, _HEADER.size, "fixed part")
+    values, at = take(_ANSWER, data, HEADER.size, "fixed part")
     system_id, gid, mac, qpn, rkey, index, token, size_mtu, addr, psn = values
     if not 1 <= size_mtu & 15 <= 5:
-        raise _violation(f"{name} with path MTU code {size_mtu & 15} (1 to 5 exist)")
+        raise violation(f"{name} with path MTU code {size_mtu & 15} (1 to 5 exist)")
     if index == 0 or token == 0:
-        raise _violation(f"{name} with ring index {index} and token {token}: neither may be 0")
+        raise violation(f"{name} with ring index {index} and token {token}: neither may be 0")
     first_contact = bool(data[7] & _FIRST_CONTACT)
     eid, hostname = bytes(32), ""
     gids: tuple[bytes, ...] = ()
     max_links = 1
     own: tuple[Any, ...] | None = None
     if data[7] >> 4 >= 2:
-        (eid,), at = _take(_ANSWER_V2, data, at, "enterprise id")
+        (eid,), at = take(_ANSWER_V2, data, at, "enterprise id")
         if first_contact:
             hostname, max_links, gids, at = _parse_first_contact(data, at)
-        own = _block(_ANSWER_BLOCK, data, at, _ANSWER_CM)
+        own = read_block(_ANSWER_BLOCK, data, at, _ANSWER_CM)
     if own is None:
         own = (b"", b"", bytes(16), 0, 0, 1, 1, 6, 0, bytes(16), 0, 0, bytes(16), bytes(16))
     elif not 1 <= own[4] <= 0x4000 or own[4] & (own[4] - 1):
-        raise _violation(f"{name} with a message window of {own[4]} (a power of two from 1 to 16384)")
+        raise violation(f"{name} with a message window of {own[4]} (a power of two from 1 to 16384)")
     return cls(
         first_contact=first_contact,
         gid=gid,
@@ -493,16 +455,16 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
 
 
 def _parse_first_contact(data: bytes, at: int) -> tuple[str, int, tuple[bytes, ...], int]:
-    (_, os_release, host), at = _take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
+    (_, os_release, host), at = take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
     max_links = 1
     if os_release & 15:
-        (_, max_links, _), at = _take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1")
+        (_, max_links, _), at = take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1")
     gids: tuple[bytes, ...] = ()
     if data[4] == 3:
-        (count,), at = _take(_GID_LIST, data, at, "list of GIDs")
+        (count,), at = take(_GID_LIST, data, at, "list of GIDs")
         end = at + 16 * count
         if count > 8 or end > len(data) - len(EYE_CATCHER):
-            raise _violation(f"Confirm of {len(data)} bytes cannot carry {count} GIDs (at most 8)")
+            raise violation(f"Confirm of {len(data)} bytes cannot carry {count} GIDs (at most 8)")
         gids = tuple(data[i : i + 16] for i in range(at, end, 16))
         at = end
     return host.rstrip(b" \0").decode("ascii", "replace"), max_links, gids, at
@@ -528,11 +490,11 @@ class Decline:
         """:raises LocalProtocolError: a field has the wrong size or range."""
         diagnosis = _ranged(self.diagnosis, 0, 0xFFFFFFFF, "diagnosis")
         body = _DECLINE.pack(_sized(self.system_id, 8, "system_id"), diagnosis, _OS_LINUX << 4)
-        return _frame(4, body, 0)
+        return frame(4, body, 0)
 
     @classmethod
     def _parse(cls, data: bytes) -> Decline:
-        (system_id, diagnosis, _), _ = _take(_DECLINE, data, _HEADER.size, "fixed part")
+        (system_id, diagnosis, _), _ = take(_DECLINE, data, HEADER.size, "fixed part")
         return cls(diagnosis=diagnosis, system_id=system_id)
 
 
@@ -540,7 +502,7 @@ class Decline:
 class Claim:
     """Client to server, in place of a Proposal: this connection takes a ring that I was given in advance."""
 
-    kind_code: ClassVar[int] = _CLAIM
+    kind_code: ClassVar[int] = CLAIM
 
     engine_id: bytes
     """16 random bytes of the client's engine."""
@@ -565,7 +527,7 @@ class Claim:
 
     def encode(self) -> bytes:
         """:raises LocalProtocolError: a field has the wrong size or range."""
-        block = _pack_block(
+        block = pack_block(
             _CLAIM_BLOCK,
             _sized(self.engine_id, 16, "engine_id"),
             _sized(self.proof, 16, "proof"),
@@ -577,16 +539,16 @@ class Claim:
             _ranged(self.rkey, 0, 0xFFFFFFFF, "rkey"),
             _ranged(self.ring_addr, 0, (1 << 64) - 1, "ring_addr"),
         )
-        return _frame(_CLAIM, block, 0)
+        return frame(CLAIM, block, 0)
 
     @classmethod
     def _parse(cls, data: bytes) -> Claim:
-        own = _block(_CLAIM_BLOCK, data, _HEADER.size)
+        own = read_block(_CLAIM_BLOCK, data, HEADER.size)
         if own is None:
-            raise _violation("Claim without the aiordma block")
+            raise violation("Claim without the aiordma block")
         engine_id, proof, ticket, service, traffic_class, size, token, rkey, addr = own
         if not ticket or not service or not token or size > 15:
-            raise _violation(f"Claim of ticket {ticket} of listener {service}, token {token}, size {size}")
+            raise violation(f"Claim of ticket {ticket} of listener {service}, token {token}, size {size}")
         return cls(
             engine_id=engine_id,
             ticket=ticket,
@@ -603,52 +565,19 @@ class Claim:
 Message: TypeAlias = Proposal | Accept | Confirm | Decline | Claim
 
 
-def looks_like_clc(prefix: bytes | bytearray | memoryview) -> bool | None:
-    """Whether a stream that begins with ``prefix`` begins a negotiation: True, False, or None (need more
-    bytes).
-
-    Eight bytes decide for True, the first wrong one for False: a plain client is never kept waiting for a
-    reason that its first byte already excludes.
-    """
-    head = bytes(prefix[: _HEADER.size])
-    if not EYE_CATCHER.startswith(head[:4]):
-        return False
-    if len(head) > 4 and head[4] not in _NAMES:
-        return False
-    if len(head) > 5 and head[5] > MAX_MESSAGE_BYTES >> 8:
-        return False
-    if len(head) < _HEADER.size:
-        return None
-    return head[7] >> 4 > 0 and _MIN_BYTES[head[4]] <= int.from_bytes(head[5:7], "big") <= MAX_MESSAGE_BYTES
-
-
-def _check_header(data: bytes) -> int:
-    """The length field of a message that starts with these 8 or more bytes."""
-    eye, kind, length, version = _HEADER.unpack_from(data)
-    if eye != EYE_CATCHER:
-        raise _violation(f"the stream begins with {data[:4].hex(' ')}, not with the eye catcher")
-    if kind not in _NAMES:
-        raise _violation(f"unknown message type {kind}")
-    if not _MIN_BYTES[kind] <= length <= MAX_MESSAGE_BYTES:
-        raise _violation(f"{_NAMES[kind]} of {length} bytes (from {_MIN_BYTES[kind]} to {MAX_MESSAGE_BYTES})")
-    if version >> 4 == 0:
-        raise _violation(f"{_NAMES[kind]} of version 0")
-    return int(length)
-
-
 def decode(data: bytes | bytearray | memoryview) -> Message:
     """One whole message.
 
     :raises RemoteProtocolError: anything else than exactly one valid message.
     """
     data = bytes(data)
-    if len(data) < _HEADER.size:
-        raise _violation(f"message of {len(data)} bytes is shorter than its header")
-    length = _check_header(data)
+    if len(data) < HEADER.size:
+        raise violation(f"message of {len(data)} bytes is shorter than its header")
+    length = message_length(data)
     if length != len(data):
-        raise _violation(f"{_NAMES[data[4]]} says {length} bytes, but {len(data)} came")
+        raise violation(f"{NAMES[data[4]]} says {length} bytes, but {len(data)} came")
     if data[-4:] != EYE_CATCHER:
-        raise _violation(f"{_NAMES[data[4]]} ends with {data[-4:].hex(' ')}, not with the eye catcher")
+        raise violation(f"{NAMES[data[4]]} ends with {data[-4:].hex(' ')}, not with the eye catcher")
     if data[4] == 1:
         return Proposal._parse(data)
     if data[4] == 2:
@@ -656,57 +585,3 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
     if data[4] == 3:
         return _parse_answer(Confirm, data)
     return Decline._parse(data) if data[4] == 4 else Claim._parse(data)
-
-
-class Splitter:
-    """Cuts a TCP byte stream into messages. Holds less than one message of ``MAX_MESSAGE_BYTES``.
-
-    A Decline, Confirm or Claim ends the negotiation: what follows it belongs to the application and comes
-    out of :meth:`rest` untouched.
-    """
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._done = False
-        self._error: RemoteProtocolError | None = None
-
-    @property
-    def done(self) -> bool:
-        """A Decline, Confirm or Claim was seen."""
-        return self._done
-
-    @property
-    def pending(self) -> int:
-        """Bytes fed that are not part of a message returned so far."""
-        return len(self._buffer)
-
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """The messages completed by ``data``.
-
-        :raises RemoteProtocolError: the stream is not CLC; further calls raise the same.
-        """
-        if self._error is not None:
-            raise self._error
-        self._buffer += data
-        messages: list[Message] = []
-        try:
-            while not self._done and self._buffer:
-                if looks_like_clc(self._buffer) is None:
-                    break
-                length = _check_header(bytes(self._buffer[: _HEADER.size]).ljust(_HEADER.size, b"\0"))
-                if len(self._buffer) < length:
-                    break
-                message = decode(memoryview(self._buffer)[:length])
-                del self._buffer[:length]
-                messages.append(message)
-                self._done = isinstance(message, Decline | Confirm | Claim)
-        except RemoteProtocolError as exc:
-            self._error = exc
-            raise
-        return messages
-
-    def rest(self) -> bytes:
-        """The bytes that were fed and are not part of a message returned so far; they are handed out once."""
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        return rest

@@ -14,7 +14,7 @@ import struct
 
 from .carry import MESSAGE_BYTES
 from .cdc import StateFlag
-from .clc import MAX_MESSAGE_BYTES
+from .clcframe import MAX_MESSAGE_BYTES
 from .errors import RemoteProtocolError
 
 __all__ = [

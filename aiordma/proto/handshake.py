@@ -18,7 +18,9 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from .clc import Accept, Claim, Confirm, Decline, Message, Proposal, Splitter, looks_like_clc
+from .clc import Accept, Claim, Confirm, Decline, Message, Proposal
+from .clcframe import looks_like_clc
+from .clcstream import Splitter
 from .codes import Code, describe
 from .errors import LocalProtocolError, RemoteProtocolError
 from .events import Accepted, Claimed, Confirmed, Event, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp

@@ -17,7 +17,7 @@ from aiordma import engine as engines
 from aiordma import wake
 from aiordma.config import Config
 from aiordma.devices import Devices
-from aiordma.proto import clc
+from aiordma.proto import clc, clcstream
 from aiordma.proto.proof import accept_proof
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL
@@ -41,7 +41,7 @@ class Raw:
         self, stream: anyio.abc.SocketStream, engine: engines.Engine, friend: engines.Engine
     ) -> None:
         self.stream, self.engine, self.friend = stream, engine, friend
-        self._splitter = clc.Splitter()
+        self._splitter = clcstream.Splitter()
 
     async def say(self, message: Any) -> None:
         await self.stream.send(message.encode())
@@ -226,7 +226,7 @@ async def impostor(listening: socket.socket, answer: Callable[[clc.Proposal], cl
     await anyio.wait_readable(listening)
     sock, _ = listening.accept()
     async with await anyio.abc.SocketStream.from_socket(sock) as stream:
-        splitter = clc.Splitter()
+        splitter = clcstream.Splitter()
         messages: list[Any] = []
         while not messages:
             messages = splitter.feed(await stream.receive())

@@ -12,7 +12,7 @@ import pytest
 from aiordma import negotiate
 from aiordma.compat.connection import create_server, start_server
 from aiordma.errors import Code, FallbackReason
-from aiordma.proto import clc
+from aiordma.proto import clc, clcstream
 
 from .recorder import BufferedRecorder, Recorder, settle
 
@@ -69,7 +69,7 @@ async def test_a_late_proposal_is_kept_from_the_stream(
             while chunk := await loop.sock_recv(client, 1000):
                 answer += chunk
             assert await received == stream
-    messages = clc.Splitter().feed(answer)
+    messages = clcstream.Splitter().feed(answer)
     assert [getattr(message, "diagnosis", None) for message in messages] == [Code.PLAIN_TCP_PEER] * late
     server.close()
     await settle()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiordma.proto import clc
+from aiordma.proto import clc, clcstream
 from aiordma.proto.codes import Code
 from aiordma.proto.errors import LocalProtocolError, RemoteProtocolError
 from aiordma.proto.proof import accept_proof, claim_proof
@@ -337,8 +337,8 @@ def test_version_1_proposal_has_no_extension() -> None:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_splitter_whole_and_byte_by_byte(message: clc.Message) -> None:
     data = message.encode()
-    assert clc.Splitter().feed(data) == [message]
-    splitter = clc.Splitter()
+    assert clcstream.Splitter().feed(data) == [message]
+    splitter = clcstream.Splitter()
     found = [got for i in range(len(data)) for got in splitter.feed(data[i : i + 1])]
     assert found == [message]
     assert splitter.rest() == b""
@@ -346,7 +346,7 @@ def test_splitter_whole_and_byte_by_byte(message: clc.Message) -> None:
 
 def test_splitter_leaves_the_applications_bytes() -> None:
     for last in (clc.Decline(diagnosis=1), answer(clc.Confirm)):
-        splitter = clc.Splitter()
+        splitter = clcstream.Splitter()
         stream = proposal().encode() + last.encode() + b"GET / HTTP/1.1\r\n"
         assert splitter.feed(stream) == [proposal(), last]
         assert splitter.done
@@ -356,14 +356,14 @@ def test_splitter_leaves_the_applications_bytes() -> None:
 
 
 def test_splitter_refuses_garbage_at_its_first_wrong_byte_and_stays_refused() -> None:
-    splitter = clc.Splitter()
+    splitter = clcstream.Splitter()
     assert splitter.feed(clc.EYE_CATCHER[:3]) == []
     with pytest.raises(RemoteProtocolError):
         splitter.feed(b"x")
     with pytest.raises(RemoteProtocolError):
         splitter.feed(proposal().encode())
     with pytest.raises(RemoteProtocolError, match="65280"):  # the length, before the body comes
-        clc.Splitter().feed(clc.EYE_CATCHER + b"\x01\xff\x00\x22")
+        clcstream.Splitter().feed(clc.EYE_CATCHER + b"\x01\xff\x00\x22")
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_looks_like_clc_never_says_no_to_a_beginning(length: int) -> None:
 
 
 def outcome(data: bytes, step: int) -> tuple[list[clc.Message], bool, bytes]:
-    splitter = clc.Splitter()
+    splitter = clcstream.Splitter()
     found: list[clc.Message] = []
     for i in range(0, len(data), step):
         try:

@@ -16,7 +16,7 @@ import aiordma
 from aiordma import engine as engines
 from aiordma.config import Config
 from aiordma.errors import CompletionError, LinkError, RemoteProtocolError
-from aiordma.proto import clc, llc
+from aiordma.proto import clc, clcstream, llc
 from tests.adversity.health import check_echo, check_end, nothing_left, until
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL, echo
@@ -113,7 +113,7 @@ async def test_a_claim_is_good_once() -> None:
             await check_echo(stream, b"first")
             async with await anyio.connect_tcp(LOCAL, listener.port) as thief:
                 await thief.send(seen[0])
-                splitter = clc.Splitter()
+                splitter = clcstream.Splitter()
                 (answer,) = splitter.feed(await thief.receive())
                 assert isinstance(answer, clc.Decline)
                 assert answer.diagnosis == aiordma.Code.TICKET_UNKNOWN
