@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from tests.integration.processes import PATIENCE
 from tests.stream.pairs import negotiated_pair, rdma_pair, tls_contexts
 
 from .breaking import take_off
+from .traffic import both_ways
 
 if TYPE_CHECKING:
     from aiordma.engine import Engine
@@ -73,56 +73,21 @@ async def test_both_ends_ask_at_once() -> None:
         await finished(one, other)
 
 
-class Flow:
-    """Random bytes one way until :attr:`stop` is set, and their checksums at both ends."""
-
-    def __init__(self, seed: int) -> None:
-        self.stop = anyio.Event()
-        self.sent, self.received = hashlib.sha256(), hashlib.sha256()
-        self.count = 0
-        self._random = Random(seed)
-
-    async def send(self, stream: aiordma.RdmaStream) -> None:
-        block = self._random.randbytes(1 << 20)
-        while not self.stop.is_set():
-            size = self._random.choice((1, 64, 500, 5_000, 70_000, 400_000))
-            at = self._random.randrange(len(block) - size)
-            self.sent.update(block[at : at + size])
-            await stream.send(block[at : at + size])
-        await stream.send_eof()
-
-    async def receive(self, stream: aiordma.RdmaStream) -> None:
-        async for part in stream:
-            self.received.update(part)
-            self.count += len(part)
-
-
 @pytest.mark.parametrize("way", ["link", "switch one"])
 async def test_there_and_back_under_traffic(way: str) -> None:
     """Several times, with bytes both ways, from either end."""
     random = Random()
     async with nothing_left() as engine:
         one, other = await rdma_pair()
-        forth, back = Flow(1), Flow(2)
-        with anyio.fail_after(PATIENCE):
-            async with anyio.create_task_group() as tasks:
-                for flow, sender, receiver in ((forth, one, other), (back, other, one)):
-                    tasks.start_soon(flow.send, sender)
-                    tasks.start_soon(flow.receive, receiver)
-                for _ in range(4 * ROUNDS):
-                    for flow in (forth, back):
-                        goal = flow.count + random.randrange(1, 1_000_000)
-                        await until(lambda flow=flow, goal=goal: flow.count >= goal)  # type: ignore[misc]
-                    take_off(engine, way)
-                    await until(lambda: one.path == other.path == "tcp")
-                    goal = forth.count + random.randrange(1, 1_000_000)
-                    await until(lambda goal=goal: forth.count >= goal)  # type: ignore[misc]
-                    await switch_back(random.choice((one, other))._pipe)  # type: ignore[arg-type]
-                    await until(lambda: one.path == other.path == "rdma")
-                forth.stop.set()
-                back.stop.set()
-        assert forth.sent.digest() == forth.received.digest()
-        assert back.sent.digest() == back.received.digest()
+        async with both_ways(one, other) as (forth, back):
+            for _ in range(4 * ROUNDS):
+                await forth.moves_on(random)
+                await back.moves_on(random)
+                take_off(engine, way)
+                await until(lambda: one.path == other.path == "tcp")
+                await forth.moves_on(random)
+                await switch_back(random.choice((one, other))._pipe)  # type: ignore[arg-type]
+                await until(lambda: one.path == other.path == "rdma")
         assert one.statistics().bytes_received == back.count
         await finished(one, other)
 

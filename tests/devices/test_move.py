@@ -13,7 +13,7 @@ from aiordma.config import Config
 from aiordma.errors import Code
 from aiordma.verbs import softlib
 from tests.adversity.health import ROUNDS, check_echo, descriptors, until
-from tests.carry.test_comeback import Flow
+from tests.carry.traffic import both_ways
 from tests.integration.processes import PATIENCE
 from tests.integration.roles import LOCAL
 
@@ -52,30 +52,20 @@ async def test_under_load_to_and_fro(way: str) -> None:
     random = Random()
     async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
         one, other = await pair(listener)
-        forth, back = Flow(1), Flow(2)
-        with anyio.fail_after(PATIENCE):
-            async with anyio.create_task_group() as tasks:
-                for flow, sender, receiver in ((forth, one, other), (back, other, one)):
-                    tasks.start_soon(flow.send, sender)
-                    tasks.start_soon(flow.receive, receiver)
-                for count in range(4 * ROUNDS):
-                    for flow in (forth, back):
-                        goal = flow.count + random.randrange(1, 1_000_000)
-                        await until(lambda flow=flow, goal=goal: flow.count >= goal)  # type: ignore[misc]
-                    fail(devices, way)
-                    moved = count + 1
-                    await until(
-                        lambda moved=moved: (
-                            devices.moved >= moved  # type: ignore[misc]
-                            and one.path == other.path == "rdma"
-                        )
+        async with both_ways(one, other) as (forth, back):
+            for count in range(4 * ROUNDS):
+                await forth.moves_on(random)
+                await back.moves_on(random)
+                fail(devices, way)
+                moved = count + 1
+                await until(
+                    lambda moved=moved: (
+                        devices.moved >= moved  # type: ignore[misc]
+                        and one.path == other.path == "rdma"
                     )
-                    for name in NAMES:
-                        softlib.load().port(name, up=True)
-                forth.stop.set()
-                back.stop.set()
-        assert forth.sent.digest() == forth.received.digest()
-        assert back.sent.digest() == back.received.digest()
+                )
+                for name in NAMES:
+                    softlib.load().port(name, up=True)
         for stream in (one, other):
             await stream.aclose()
 
