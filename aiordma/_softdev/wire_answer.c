@@ -10,6 +10,7 @@
 void wire_answer_start(struct wire_answer *s, uint32_t psn)
 {
 	s->psn = psn;
+	s->ack_psn = wire_psn_add(psn, WIRE_24); /* the one before */
 }
 
 static void nak(struct wire_answer *s, uint8_t syndrome, uint32_t psn)
@@ -161,6 +162,8 @@ static void take_message(struct wire_answer *s, const struct wire_packet *p, uin
 		}
 	}
 	done(s, 1, last);
+	s->ack_psn = p->psn;
+	s->ack_msn = s->msn;
 	s->ack_due |= s->reliable && p->ack_request;
 }
 
@@ -389,12 +392,11 @@ bool wire_answer_next(struct wire_answer *s, struct wire_packet *out)
 	if (!s->nak_due && !s->ack_due)
 		return false;
 	out->opcode = WIRE_ACK;
-	out->msn = s->msn;
-	out->psn = wire_psn_add(s->psn, WIRE_24); /* the one before */
-	if (s->nak_due) {
+	/* Never the number of a READ or atomic: rxe would take it as complete, though its answer may be lost. */
+	out->msn = s->nak_due ? s->msn : s->ack_msn;
+	out->psn = s->nak_due ? s->nak_psn : s->ack_psn;
+	if (s->nak_due)
 		out->syndrome = s->syndrome;
-		out->psn = s->nak_psn;
-	}
 	/* A refusal acknowledges what was before it. */
 	s->nak_due = s->ack_due = false;
 	return true;

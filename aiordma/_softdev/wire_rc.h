@@ -150,8 +150,9 @@ struct wire_answer {
 	uint8_t rnr_timer;
 	uint32_t mtu, qpn;
 
-	uint32_t psn, msn;  /* expected; messages carried out */
-	uint8_t in_message; /* WIRE_MESSAGE_... */
+	uint32_t psn, msn;         /* expected; messages carried out */
+	uint32_t ack_psn, ack_msn; /* what acknowledgements say: up to the last packet of a SEND or WRITE */
+	uint8_t in_message;        /* WIRE_MESSAGE_... */
 	uint32_t placed, total, rkey;
 	uint64_t addr;
 	bool gap;         /* the requester was told to come back to psn */

@@ -708,6 +708,33 @@ static void atomic_is_replayed(void)
     nothing_more();
 }
 
+/* A SEND comes again when an atomic behind it has been carried out, whose answer may be lost: only the SEND is told of. */
+static void atomics_are_not_acknowledged(void)
+{
+    static uint8_t data[8];
+
+    quiet_pair(1024);
+    two.receives = 1;
+    post(IBV_WR_SEND, 4, 0, 0);
+    post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, RKEY);
+    struct wire_request send = request_of(&one.ask), add = request_of(&one.ask);
+    fill(data, 4, 0);
+    send.packet.payload = data;
+    for (int i = 0; i < 2; i++) {
+        wire_answer_take(&two.answer, &send.packet);
+        if (!i)
+            wire_answer_take(&two.answer, &add.packet);
+        struct wire_packet p = answer_of(&two.answer);
+        if (!i)
+            continue; /* the atomic's */
+        CHECK_EQ(p.opcode, WIRE_ACK);
+        CHECK_EQ(p.psn, 100);
+        CHECK_EQ(p.msn, 1);
+        wire_ask_take(&one.ask, &p, net.now);
+    }
+    CHECK_EQ(one.ask.head, 1);
+}
+
 static void too_many_fetches(void)
 {
     quiet_pair(1024);
@@ -763,5 +790,5 @@ static void nonsense(void)
 
 TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals_are_signs_of_life),
           TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(writes_of_one_packet),
-          TEST(rest_of_a_read), TEST(atomic_is_replayed), TEST(too_many_fetches), TEST(nonsense),
-          TEST(reliable), TEST(unreliable))
+          TEST(rest_of_a_read), TEST(atomic_is_replayed), TEST(atomics_are_not_acknowledged),
+          TEST(too_many_fetches), TEST(nonsense), TEST(reliable), TEST(unreliable))

@@ -9,7 +9,8 @@ import pytest
 
 from aiordma.verbs import softlib
 
-from .ends import ADDRESSES, NAMESPACE, RXE, SOFT, End, connect, run
+from . import ends as ends_
+from .ends import RXE, SOFT, End, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,20 +32,9 @@ def library() -> Path:
 
 @pytest.fixture(scope="session")
 def cable() -> Iterator[None]:
-    """rxe is where rxe works, in the initial namespace; jumbo frames, so that a path MTU of 4096 fits."""
-    run("ip", "netns", "add", NAMESPACE)
-    run("ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", NAMESPACE)
-    for command, number in (["ip"], 0), (["ip", "-n", NAMESPACE], 1):
-        v4, v6 = (addresses[number] for addresses in ADDRESSES.values())
-        run(*command, "addr", "add", f"{v4}/24", "dev", "cable")
-        run(*command, "addr", "add", f"{v6}/64", "dev", "cable", "nodad")
-        run(*command, "link", "set", "cable", "mtu", "4500", "up")
-        run(*command, "link", "set", "lo", "up")
-    run("rdma", "link", "add", RXE, "type", "rxe", "netdev", "cable")
-    yield
-    run("rdma", "link", "del", RXE)
-    run("ip", "link", "del", "cable")
-    run("ip", "netns", "del", NAMESPACE)
+    """rxe is where rxe works, in the initial namespace."""
+    with ends_.cable(), ends_.rxe():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 NAMESPACE = "soft"
 RXE, SOFT = "rxe0", "soft0"
@@ -36,6 +37,54 @@ def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
     return done.stdout
+
+
+@contextlib.contextmanager
+def cable(near: str | None = None, far: str = NAMESPACE) -> Iterator[None]:
+    """Between two namespaces that it makes (None: the initial one, the only one where rxe works).
+
+    Frames are large enough for a path MTU of 4096.
+    """
+    names = [name for name in (near, far) if name]
+    for name in names:
+        run("ip", "netns", "add", name)
+    first = ["netns", near] if near else []
+    run("ip", "link", "add", "cable", *first, "type", "veth", "peer", "name", "cable", "netns", far)
+    for number, name in enumerate((near, far)):
+        command = ["ip", "-n", name] if name else ["ip"]
+        v4, v6 = (addresses[number] for addresses in ADDRESSES.values())
+        run(*command, "addr", "add", f"{v4}/24", "dev", "cable")
+        run(*command, "addr", "add", f"{v6}/64", "dev", "cable", "nodad")
+        run(*command, "link", "set", "cable", "mtu", "4500", "up")
+        run(*command, "link", "set", "lo", "up")
+    try:
+        yield
+    finally:
+        run(*(["ip", "-n", near] if near else ["ip"]), "link", "del", "cable")
+        for name in names:
+            run("ip", "netns", "del", name)
+
+
+@contextlib.contextmanager
+def rxe(name: str = RXE, interface: str = "cable") -> Iterator[None]:
+    run("rdma", "link", "add", name, "type", "rxe", "netdev", interface)
+    try:
+        yield
+    finally:
+        run("rdma", "link", "del", name)
+
+
+@contextlib.contextmanager
+def netem(*harm: str, near: str | None = None, far: str = NAMESPACE) -> Iterator[None]:
+    """What `tc netem` does to packets of the cable, in both directions."""
+    commands = [["tc", "-n", name] if name else ["tc"] for name in (near, far)]
+    for command in commands:
+        run(*command, "qdisc", "add", "dev", "cable", "root", "netem", "limit", "10000", *harm)
+    try:
+        yield
+    finally:
+        for command in commands:
+            run(*command, "qdisc", "del", "dev", "cable", "root")
 
 
 class End:

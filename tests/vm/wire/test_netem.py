@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ends import NAMESPACE, End, connect, run
+from .ends import NAMESPACE, End, Side, netem, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +27,8 @@ HARM = {
 @pytest.fixture(params=HARM)
 def harm(cable: None, request: pytest.FixtureRequest) -> Iterator[str]:
     """What happens to packets in both directions."""
-    commands = ["tc"], ["tc", "-n", NAMESPACE]
-    for command in commands:
-        run(*command, "qdisc", "add", "dev", "cable", "root", "netem", "limit", "10000", *HARM[request.param])
-    yield str(request.param)
-    for command in commands:
-        run(*command, "qdisc", "del", "dev", "cable", "root")
+    with netem(*HARM[request.param]):
+        yield str(request.param)
 
 
 def dropped() -> int:
@@ -43,9 +39,11 @@ def dropped() -> int:
     )
 
 
-def test_everything_arrives_once(ends: dict[str, End], harm: str, asker: str, family: str) -> None:
+def test_everything_arrives_once(
+    ends: dict[str, End], harm: str, asker: str, pair: tuple[Side, Side]
+) -> None:
     """Messages whole and in order, atomics counted, data of READs right."""
-    a, b = connect(ends[asker], ends["soft" if asker == "rxe" else "rxe"], family)
+    a, b = pair
     before, packets = ends["rxe"].counters(), ends["soft"].counters()
     a.end.fill(0, 40_000, 1)
     b.end.fill(3 * MIB, 40_000, 2)
@@ -77,5 +75,3 @@ def test_everything_arrives_once(ends: dict[str, End], harm: str, asker: str, fa
         assert dropped() > 0
     if harm == "duplicates" and asker == "soft":
         assert after["duplicate_request"] > before["duplicate_request"]
-    for side in (a, b):
-        side.close()
