@@ -1,0 +1,84 @@
+"""`python -m benchmarks.wire_rxe`: the software device and the kernel's rxe, beside rxe and rxe.
+
+Run it where tests/vm/run puts a cable with an rxe device at each end:
+
+    tests/vm/run --net wire -- .venv/bin/python -m benchmarks.wire_rxe
+
+It lays a second cable of the same kind (veth, the same frames, a path MTU of 4096), with another rxe device
+at one end and at the other, in a namespace of its own, the software device. rxe works in the initial
+namespace only, so both ends of the first cable are there, and policy routing sends the packets between them
+over it (tests/vm/net/wire). All have the same two emulated processors, and take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from statistics import median
+from typing import NamedTuple
+
+from aiordma.verbs import softlib
+from tests.vm.wire import ends
+from tests.vm.wire.tools import Place, between
+
+
+class Pair(NamedTuple):
+    client: Place
+    server: Place
+    #: Of the server, for the tool's own connection.
+    to: str
+
+
+def pairs() -> dict[str, Pair]:
+    left, right = (Place(f"rxe{n}", f"10.99.1.{n + 1}") for n in (0, 1))
+    rxe_address, soft_address = ends.ADDRESSES["ipv4"]
+    rxe = Place("rxe2", rxe_address)
+    soft = Place(ends.SOFT, soft_address, tuple(ends.inside("env", f"LD_PRELOAD={softlib.locate()}")))
+    return {
+        "rxe to rxe": Pair(left, right, right.address),
+        "software device to rxe": Pair(soft, rxe, rxe_address),
+        "rxe to software device": Pair(rxe, soft, soft_address),
+    }
+
+
+def results(pair: Pair, tool: str, *options: str) -> list[str]:
+    """The fields of the client's line of results."""
+    said = between(*pair, tool, "-F", *options)[0]
+    found = re.search(r"#bytes.*\n\s*(.*)", said)
+    assert found, said
+    return found[1].split()
+
+
+def bandwidth(pair: Pair, writes: int) -> float:
+    """Megabytes a second of WRITEs of 64 KiB."""
+    return float(results(pair, "ib_write_bw", "-m", "4096", "-s", "65536", "-n", str(writes))[3]) * 1.048576
+
+
+def latency(pair: Pair, sends: int) -> float:
+    """Microseconds there and back of SENDs of 64 bytes, both ends polling: the median."""
+    return float(results(pair, "ib_send_lat", "-s", "64", "-n", str(sends))[4]) * 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each [5]")
+    parser.add_argument("--writes", type=int, default=500, help="of 64 KiB in a turn [500]")
+    parser.add_argument("--sends", type=int, default=1000, help="round trips of 64 B in a turn [1000]")
+    options = parser.parse_args()
+    for interface in ("veth0", "veth1"):
+        ends.run("ip", "link", "set", interface, "mtu", "4500")
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    with ends.cable(), ends.rxe("rxe2"):
+        for _ in range(options.rounds):
+            for name, pair in pairs().items():
+                rates, trips = found.setdefault(name, ([], []))
+                rates.append(bandwidth(pair, options.writes))
+                trips.append(latency(pair, options.sends))
+    print(f"{f'medians of {options.rounds} turns':24} {'WRITE 64 KiB':>14} {'SEND 64 B there and back':>26}")
+    for name, (rates, trips) in found.items():
+        spread = f"({min(rates):.0f}-{max(rates):.0f} MB/s, {min(trips):.0f}-{max(trips):.0f} us)"
+        print(f"{name:24} {median(rates):9.1f} MB/s {median(trips):23.0f} us  {spread}")
+
+
+if __name__ == "__main__":
+    main()
