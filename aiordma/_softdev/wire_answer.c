@@ -370,6 +370,14 @@ static bool next_read(struct wire_answer *s, struct wire_fetch *f, struct wire_p
 	return true;
 }
 
+/* An answer acknowledges all that was before it. rxe loses track of a READ when older news come among its answers. */
+static bool answered(struct wire_answer *s, const struct wire_packet *out)
+{
+	if (wire_psn_diff(out->psn, s->ack_psn) > 0)
+		s->ack_due = false;
+	return true;
+}
+
 bool wire_answer_next(struct wire_answer *s, struct wire_packet *out)
 {
 	memset(out, 0, sizeof(*out));
@@ -380,14 +388,14 @@ bool wire_answer_next(struct wire_answer *s, struct wire_packet *out)
 	struct wire_fetch *f = s->pending ? oldest(s) : NULL;
 	if (f && f->opcode == IBV_WR_RDMA_READ) {
 		if (next_read(s, f, out))
-			return true;
+			return answered(s, out);
 	} else if (f) {
 		out->opcode = WIRE_ATOMIC_ACKNOWLEDGE;
 		out->psn = f->psn;
 		out->msn = f->msn;
 		out->original = f->original;
 		unpend(s, f);
-		return true;
+		return answered(s, out);
 	}
 	if (!s->nak_due && !s->ack_due)
 		return false;

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ends import NAMESPACE, End, Side, netem, run
+from .ends import NAMESPACE, End, Side, connect, netem, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,26 +39,49 @@ def dropped() -> int:
     )
 
 
+@pytest.fixture
+def fetching(
+    ends: dict[str, End], asker: str, family: str, pair: tuple[Side, Side]
+) -> Iterator[tuple[Side, Side]]:
+    """The connection that READs and atomics go by.
+
+    An acknowledgement that is overtaken by the answers to a READ makes rxe (6.12) lose its place in them: the
+    READ ends as if it were complete, and the queue pair breaks. So where rxe asks, nothing else goes there.
+    """
+    if asker == "soft":
+        yield pair
+        return
+    sides = connect(ends["rxe"], ends["soft"], family)
+    yield sides
+    for side in sides:
+        side.close()
+
+
 def test_everything_arrives_once(
-    ends: dict[str, End], harm: str, asker: str, pair: tuple[Side, Side]
+    ends: dict[str, End], harm: str, asker: str, pair: tuple[Side, Side], fetching: tuple[Side, Side]
 ) -> None:
     """Messages whole and in order, atomics counted, data of READs right."""
     a, b = pair
+    fetcher = fetching[0]
     before, packets = ends["rxe"].counters(), ends["soft"].counters()
     a.end.fill(0, 40_000, 1)
     b.end.fill(3 * MIB, 40_000, 2)
     b.end.number(MIB, 0)
     b.end.clear(4 * MIB, 2 * MIB)
     b.receive(0, offset=4 * MIB, length=40_000, count=ROUNDS)
-    expected = []
+    expected: dict[int, list[tuple[int, int, str]]] = {a.qpn: [], fetcher.qpn: []}
     for n in range(ROUNDS):
         size = (n * 7919) % 40_000
         a.post("send", wr_id=n, pieces=[(0, size)])
-        a.post("add", wr_id=n, pieces=[(MIB + 8 * n, 8)], compare_add=1, **a.remote(MIB))
-        a.post("read", wr_id=n, pieces=[(2 * MIB + 40_000 * n, size)], **a.remote(3 * MIB))
+        fetcher.post("add", wr_id=n, pieces=[(MIB + 8 * n, 8)], compare_add=1, **a.remote(MIB))
+        fetcher.post("read", wr_id=n, pieces=[(2 * MIB + 40_000 * n, size)], **a.remote(3 * MIB))
         a.post("write", wr_id=n, pieces=[(0, size)], **a.remote(5 * MIB + 40_000 * n))
-        expected += [(n, 0, what) for what in ("send", "add", "read", "write")]
-    assert [(wc["wr_id"], wc["status"], wc["opcode"]) for wc in a.completions(len(expected), 90)] == expected
+        for side, what in (a, "send"), (fetcher, "add"), (fetcher, "read"), (a, "write"):
+            expected[side.qpn].append((n, 0, what))
+    done: dict[int, list[tuple[int, int, str]]] = {qpn: [] for qpn in expected}
+    for wc in a.completions(4 * ROUNDS, 90):
+        done[wc["qpn"]].append((wc["wr_id"], wc["status"], wc["opcode"]))
+    assert done == expected
     got = b.completions(ROUNDS)
     assert [(wc["wr_id"], wc["length"]) for wc in got] == [(n, (n * 7919) % 40_000) for n in range(ROUNDS)]
     assert b.end.number(MIB) == ROUNDS
