@@ -90,7 +90,10 @@ test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in
 	  tests/vm/siw run $(VM_KERNEL) $(PY) -m pytest -p no:cacheprovider $(or $(ARGS),@tests/vm/siw.txt)
 
 test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in a virtual machine
-	tests/vm/run --net none --env AIORDMA_VM=wire --env AIORDMA_VM_RECORD --timeout $(RXE_LIMIT) -- \
+	@echo "== collecting"; mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
+	  AIORDMA_VM=wire $(PY) -m pytest -q --collect-only $(or $(ARGS),tests/vm/wire) >build/vm-collected || \
+	  { cat build/vm-collected; exit 1; }
+	tests/vm/run --net none --env AIORDMA_VM=wire --timeout $(RXE_LIMIT) -- \
 	  $(PY) -m pytest -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
 
 # The C device's own tests: as they are, with ASan and UBSan, with TSan; each build in a directory of its own.

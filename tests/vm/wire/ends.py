@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import ipaddress
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NAMESPACE = "soft"
+CLONE_NEWNET = 0x40000000  # sched.h
 RXE, SOFT = "rxe0", "soft0"
 ADDRESSES = {"ipv4": ("10.78.0.1", "10.78.0.2"), "ipv6": ("fd78::1", "fd78::2")}
 MTU = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
@@ -31,6 +34,24 @@ def gid(address: str) -> str:
 def inside(*command: str, namespace: str = NAMESPACE) -> list[str]:
     """That command in the software device's namespace, or in another one."""
     return ["ip", "netns", "exec", namespace, *command]
+
+
+def enter(namespace: Path) -> None:
+    """Moves this thread to a network namespace, which a file stands for."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with namespace.open() as file:
+        if libc.setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(namespace))
+
+
+@contextlib.contextmanager
+def namespaced(name: str) -> Iterator[None]:
+    """For this thread; sockets that it makes stay there."""
+    before = Path(f"/proc/self/task/{threading.get_native_id()}/ns/net")
+    with before.open() as held:
+        enter(Path("/run/netns", name))
+        yield
+        enter(Path(f"/proc/self/fd/{held.fileno()}"))
 
 
 def run(*command: str) -> str:

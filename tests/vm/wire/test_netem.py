@@ -19,7 +19,7 @@ HARM = {
     "loss": ["loss", "1%"],
     "duplicates": ["duplicate", "5%"],
     "order": ["delay", "1ms", "reorder", "95%"],
-    "delay": ["delay", "2ms", "1ms"],
+    "delay": ["delay", "2ms"],
     "all": ["delay", "1ms", "reorder", "97%", "loss", "1%", "duplicate", "2%"],
 }
 

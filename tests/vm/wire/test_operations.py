@@ -252,6 +252,26 @@ def test_nobody_answers(ends: dict[str, End], asker: str, family: str) -> None:
     a.close()
 
 
+def test_unreliable_connection(ends: dict[str, End], asker: str, family: str) -> None:
+    """UC: SEND and WRITE, with and without immediate; nothing is acknowledged, and here nothing is lost."""
+    other = "soft" if asker == "rxe" else "rxe"
+    a, b = connect(ends[asker], ends[other], family, kind="uc")
+    for size in 0, 1, 1024, 1025, 65536:
+        a.end.fill(0, size, size + 5)
+        b.end.clear(MIB, 2 * MIB)
+        b.receive(7, offset=MIB, length=size + 8)
+        b.receive(8, offset=0, length=64)
+        a.post("send", pieces=[(0, size)])
+        a.post("write_imm", pieces=[(0, size)], imm=size, **a.remote(2 * MIB))
+        sent, written = b.completions(2)
+        assert (sent["wr_id"], sent["status"], sent["opcode"], sent["length"]) == (7, SUCCESS, "recv", size)
+        assert (written["wr_id"], written["opcode"], written["imm"]) == (8, "recv_write_imm", size)
+        assert [done["status"] for done in a.completions(2)] == [SUCCESS, SUCCESS]
+        assert b.end.digest(MIB, size) == b.end.digest(2 * MIB, size) == a.end.digest(0, size)
+    for side in (a, b):
+        side.close()
+
+
 @pytest.mark.parametrize("size", [0, 1, 1000, 1024])
 def test_datagrams(ends: dict[str, End], asker: str, family: str, size: int) -> None:
     other = "soft" if asker == "rxe" else "rxe"
