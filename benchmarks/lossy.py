@@ -15,10 +15,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import hashlib
 import multiprocessing
-import os
 import random
 import struct
 import time
@@ -38,19 +36,11 @@ CLIENT, SERVER = "near", "far"
 HARM = ["delay", "1ms", "loss", "1%"]
 PATHS = ("tcp", "aiordma")
 CHUNK = 1 << 20
-CLONE_NEWNET = 0x40000000
+NAMESPACES = Path("/run/netns")
 
 
 def config() -> Config:
     return Config(mode="rdma", soft_wire="auto")
-
-
-def enter(namespace: str) -> None:
-    """Moves this process, which has one thread yet, to a network namespace."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with Path("/run/netns", namespace).open() as file:
-        if libc.setns(file.fileno(), CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
 
 
 async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,12 +91,12 @@ def server_process(path: str, line: Connection) -> None:
         await ended.wait()
         server.close()
 
-    enter(SERVER)
+    ends.enter(NAMESPACES / SERVER)
     asyncio.run(main())
 
 
 def client_process(path: str, mib: int, line: Connection) -> None:
-    enter(CLIENT)
+    ends.enter(NAMESPACES / CLIENT)
     line.send(asyncio.run(give(path, line.recv(), mib)))
 
 

@@ -7,7 +7,9 @@ Run it where tests/vm/run puts a cable with an rxe device at each end:
 It lays a second cable of the same kind (veth, the same frames, a path MTU of 4096), with another rxe device
 at one end and at the other, in a namespace of its own, the software device. rxe works in the initial
 namespace only, so both ends of the first cable are there, and policy routing sends the packets between them
-over it (tests/vm/net/wire). All have the same two emulated processors, and take turns.
+over it (tests/vm/net/wire). All have the same two emulated processors, and take turns. Both programs poll, so
+they run only while nobody else wants the processor (SCHED_IDLE): rxe's work in the kernel would wait for them
+otherwise, milliseconds at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from aiordma.verbs import softlib
 from tests.vm.wire import ends
 from tests.vm.wire.tools import Place, between
 
+IDLE = ("chrt", "--idle", "0")
+
 
 class Pair(NamedTuple):
     client: Place
@@ -30,10 +34,11 @@ class Pair(NamedTuple):
 
 
 def pairs() -> dict[str, Pair]:
-    left, right = (Place(f"rxe{n}", f"10.99.1.{n + 1}") for n in (0, 1))
+    left, right = (Place(f"rxe{n}", f"10.99.1.{n + 1}", IDLE) for n in (0, 1))
     rxe_address, soft_address = ends.ADDRESSES["ipv4"]
-    rxe = Place("rxe2", rxe_address)
-    soft = Place(ends.SOFT, soft_address, tuple(ends.inside("env", f"LD_PRELOAD={softlib.locate()}")))
+    rxe = Place("rxe2", rxe_address, IDLE)
+    preload = f"LD_PRELOAD={softlib.locate()}"
+    soft = Place(ends.SOFT, soft_address, (*IDLE, *ends.inside("env", preload)))
     return {
         "rxe to rxe": Pair(left, right, right.address),
         "software device to rxe": Pair(soft, rxe, rxe_address),
