@@ -165,8 +165,8 @@ def test_nobody_listens(programs: Programs) -> None:
 
 @pytest.mark.parametrize("victim", ["client", "server"])
 def test_killed(programs: Programs, victim: str) -> None:
-    """kill -9 while they talk. The kernel says goodbye for its process. For ours nobody does: who sends to it
-    finds out by its retries, who only listens (rping's server) does not; new connections are not disturbed.
+    """kill -9 while they talk. The kernel says goodbye for its process, for ours nobody does. What is left of
+    either at the other end disturbs no new connections.
     """
     common = ["rping", "-p", str(PORT), "-v", "-V"]
     dies = programs.client if victim == "client" else programs.server
@@ -180,13 +180,11 @@ def test_killed(programs: Programs, victim: str) -> None:
                 assert "ping data: rdma-ping-0" in process.stdout.readline()
             dying, other = (asking, serving) if victim == "client" else (serving, asking)
             dying.kill()
-            if dies != SOFT:
+            if dies == SOFT:
+                other.kill()  # as long as it waits for an answer, it waits
+            else:
                 said = other.communicate(timeout=LIMIT)[0]
                 assert "DISCONNECT EVENT" in said, said
-            elif other is asking:
-                assert other.stdout is not None
-                assert any("completion failed" in line for line in other.stdout)
-                other.kill()  # the kernel asks the dead one for a minute or two whether it may end
         finally:
             asking.kill()
     programs.both(
