@@ -7,9 +7,9 @@ Run it where tests/vm/run puts a cable with an rxe device at each end:
 It lays a second cable of the same kind (veth, the same frames, a path MTU of 4096), with another rxe device
 at one end and at the other, in a namespace of its own, the software device. rxe works in the initial
 namespace only, so both ends of the first cable are there, and policy routing sends the packets between them
-over it (tests/vm/net/wire). All have the same two emulated processors, and take turns. Both programs poll, so
-they run only while nobody else wants the processor (SCHED_IDLE): rxe's work in the kernel would wait for them
-otherwise, milliseconds at a time.
+over it (tests/vm/net/wire). All have the same two emulated processors, and take turns. Both programs poll: each
+has a processor of its own, and runs there only while nobody else wants it (SCHED_IDLE). Otherwise they would
+wait for each other, and rxe's work in the kernel for them, milliseconds at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aiordma.verbs import softlib
 from tests.vm.wire import ends
 from tests.vm.wire.tools import Place, between
 
-IDLE = ("chrt", "--idle", "0")
+CLIENT, SERVER = (("taskset", "-c", cpu, "chrt", "--idle", "0") for cpu in "01")
 
 
 class Pair(NamedTuple):
@@ -34,15 +34,18 @@ class Pair(NamedTuple):
 
 
 def pairs() -> dict[str, Pair]:
-    left, right = (Place(f"rxe{n}", f"10.99.1.{n + 1}", IDLE) for n in (0, 1))
-    rxe_address, soft_address = ends.ADDRESSES["ipv4"]
-    rxe = Place("rxe2", rxe_address, IDLE)
-    preload = f"LD_PRELOAD={softlib.locate()}"
-    soft = Place(ends.SOFT, soft_address, (*IDLE, *ends.inside("env", preload)))
+    rxe, soft = ends.ADDRESSES["ipv4"]
+    preloaded = ends.inside("env", f"LD_PRELOAD={softlib.locate()}")
+
+    def on_soft(how: tuple[str, ...]) -> Place:
+        return Place(ends.SOFT, soft, (*how, *preloaded))
+
     return {
-        "rxe to rxe": Pair(left, right, right.address),
-        "software device to rxe": Pair(soft, rxe, rxe_address),
-        "rxe to software device": Pair(rxe, soft, soft_address),
+        "rxe to rxe": Pair(
+            Place("rxe0", "10.99.1.1", CLIENT), Place("rxe1", "10.99.1.2", SERVER), "10.99.1.2"
+        ),
+        "software device to rxe": Pair(on_soft(CLIENT), Place("rxe2", rxe, SERVER), rxe),
+        "rxe to software device": Pair(Place("rxe2", rxe, CLIENT), on_soft(SERVER), soft),
     }
 
 
