@@ -7,9 +7,9 @@ Run it where tests/vm/run puts a cable with an rxe device at each end:
 It lays a second cable of the same kind (veth, the same frames, a path MTU of 4096), with another rxe device
 at one end and at the other, in a namespace of its own, the software device. rxe works in the initial
 namespace only, so both ends of the first cable are there, and policy routing sends the packets between them
-over it (tests/vm/net/wire). All have the same two emulated processors, and take turns. Both programs poll: each
-has a processor of its own, and runs there only while nobody else wants it (SCHED_IDLE). Otherwise they would
-wait for each other, and rxe's work in the kernel for them, milliseconds at a time.
+over it (tests/vm/net/wire). All have the same two emulated processors, and take turns. Both programs poll:
+each has a processor of its own, and runs there only while nobody else wants it (SCHED_IDLE). Otherwise they
+would wait for each other, and rxe's work in the kernel for them, milliseconds at a time.
 """
 
 from __future__ import annotations
