@@ -686,10 +686,11 @@ static void begin(void)
         recv_one(who, (unsigned int)who);
         recv_one(who, (unsigned int)who + WHO_BYSTANDER);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         reset(calm_qps[i]);
+    settle(); /* their last words, which must not be heard by what they are next */
+    for (int i = 0; i < 2; i++)
         connect_qp(calm_qps[i], net_here4, calm_qps[!i]->qp_num);
-    }
     calm_note();
 }
 
