@@ -10,9 +10,9 @@
 enum {
 	TOUCHED = 64,
 	QUIET_NS = 1000000,
-	RUN = 8,             /* packets at once: there is a lot to send */
-	NEXT_RUN_NS = 20000, /* for how long the progress thread stays awake for the next one */
-	OFTEN = 16,          /* polls without packets, or one with, in QUIET_NS: somebody does nothing else */
+	RUN = 8,         /* packets at once: there is a lot to send */
+	MORE_LOOKS = 40, /* by the progress thread for the next ones before it sleeps: some 20 us */
+	OFTEN = 16,      /* polls without packets, or one with, in QUIET_NS: somebody does nothing else */
 };
 
 atomic_uint soft_wire_users;
@@ -150,16 +150,16 @@ static void set_unwatched(bool on)
 
 static void look_often(void *port)
 {
-	uint64_t until = 0;
+	unsigned more = 0;
 
 	for (int rounds = 0; rounds < 16;) {
 		pthread_mutex_lock(&receive_lock);
 		const unsigned n = look(port);
 		rounds += n != 0;
-		/* Behind a run the next one is on its way: to be woken for it costs the sender more than to wait here. */
+		/* Behind a run the next one is on its way: to be woken for it costs the sender more than to look here. */
 		if (n >= RUN && port)
-			until = soft_now_ns() + NEXT_RUN_NS;
-		else if (!n && (!until || soft_now_ns() >= until))
+			more = MORE_LOOKS;
+		else if (!n && !more--)
 			break;
 	}
 }
