@@ -214,13 +214,14 @@ static void datagram_timeout(struct soft_qp *qp, struct soft_after *after)
 
 /*
  * What an adapter would say at once a process says when it runs next: that the destination is there, or is not. One that
- * lives and has said nothing is not absent, however long a pause its machine makes, up to a limit.
+ * lives and has said nothing is not absent, however long a pause its machine makes, up to a limit. Of this process we know.
  */
 static bool may_answer_yet(struct soft_qp *qp)
 {
 	static const uint64_t longest_ns = 10000000000;
 
-	if (qp->heard || qp->silent_ns >= longest_ns || !soft_slot_taken(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
+	if (!qp->remote || qp->heard || qp->silent_ns >= longest_ns ||
+	    !soft_slot_taken(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
 		return false;
 	const uint64_t now = soft_now_ns(), when = soft_retry_deadline(qp);
 	qp->silent_ns += when - now;
