@@ -7,9 +7,11 @@ Run it where tests/vm/run puts a cable with an rxe device at each end:
 It lays a second cable of the same kind (veth, the same frames, a path MTU of 4096), with another rxe device
 at one end and at the other, in a namespace of its own, the software device. rxe works in the initial
 namespace only, so both ends of the first cable are there, and policy routing sends the packets between them
-over it (tests/vm/net/wire). All have the same two emulated processors, and take turns. Both programs poll:
-each has a processor of its own, and runs there only while nobody else wants it (SCHED_IDLE). Otherwise they
-would wait for each other, and rxe's work in the kernel for them, milliseconds at a time.
+over it (tests/vm/net/wire). All have the same two emulated processors, and take turns. As on two hosts,
+each end has a processor of its own, for its program and for the packets that come to it (RPS): a cable of
+this kind delivers on the sender's otherwise, which then did the work of both ends. The programs poll, and
+run only while nobody else wants their processor (SCHED_IDLE): otherwise rxe's work in the kernel would wait
+for them.
 """
 
 from __future__ import annotations
@@ -31,27 +33,39 @@ class Pair(NamedTuple):
     server: Place
     #: Of the server, for the tool's own connection.
     to: str
+    #: Ends of the cable, the client's first: how to run a command there, and the interface.
+    cable: tuple[tuple[list[str], str], tuple[list[str], str]]
+
+    def give_processors(self) -> None:
+        """Packets to the client are for the first one, packets to the server for the second."""
+        for mask, (there, interface) in zip("12", self.cable, strict=True):
+            ends.run(*there, "sh", "-c", f"echo {mask} >/sys/class/net/{interface}/queues/rx-0/rps_cpus")
 
 
 def pairs() -> dict[str, Pair]:
     rxe, soft = ends.ADDRESSES["ipv4"]
     preloaded = ends.inside("env", f"LD_PRELOAD={softlib.locate()}")
+    by_rxe: tuple[list[str], str] = ([], "cable")
+    by_soft = (ends.inside(), "cable")
 
     def on_soft(how: tuple[str, ...]) -> Place:
         return Place(ends.SOFT, soft, (*how, *preloaded))
 
     return {
         "rxe to rxe": Pair(
-            Place("rxe0", "10.99.1.1", CLIENT), Place("rxe1", "10.99.1.2", SERVER), "10.99.1.2"
+            Place("rxe0", "10.99.1.1", CLIENT),
+            Place("rxe1", "10.99.1.2", SERVER),
+            "10.99.1.2",
+            (([], "veth0"), ([], "veth1")),
         ),
-        "software device to rxe": Pair(on_soft(CLIENT), Place("rxe2", rxe, SERVER), rxe),
-        "rxe to software device": Pair(Place("rxe2", rxe, CLIENT), on_soft(SERVER), soft),
+        "software device to rxe": Pair(on_soft(CLIENT), Place("rxe2", rxe, SERVER), rxe, (by_soft, by_rxe)),
+        "rxe to software device": Pair(Place("rxe2", rxe, CLIENT), on_soft(SERVER), soft, (by_rxe, by_soft)),
     }
 
 
 def results(pair: Pair, tool: str, *options: str) -> list[str]:
     """The fields of the client's line of results."""
-    said = between(*pair, tool, "-F", *options)[0]
+    said = between(pair.client, pair.server, pair.to, tool, "-F", *options)[0]
     found = re.search(r"#bytes.*\n\s*(.*)", said)
     assert found, said
     return found[1].split()
@@ -80,6 +94,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for name, pair in pairs().items():
                 rates, trips = found.setdefault(name, ([], []))
+                pair.give_processors()
                 rates.append(bandwidth(pair, options.writes))
                 trips.append(latency(pair, options.sends))
     print(f"{f'medians of {options.rounds} turns':24} {'WRITE 64 KiB':>14} {'SEND 64 B there and back':>26}")
