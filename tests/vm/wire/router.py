@@ -33,7 +33,8 @@ def router() -> Iterator[None]:
         run("ip", "netns", "add", name)
         run("ip", "-n", name, "link", "set", "lo", "up")
     for number, name in enumerate(("left", "right")):
-        cable = ["ip", "link", "add", "cable", "netns", name, "type", "veth"]
+        # From inside: where this runs, another device may have the name.
+        cable = ["ip", "-n", name, "link", "add", "cable", "type", "veth"]
         run(*cable, "peer", "name", name, "netns", "middle")
         run("ip", "-n", name, "addr", "add", f"10.79.{number}.2/24", "dev", "cable")
         run("ip", "-n", name, "link", "set", "cable", "up")
