@@ -232,18 +232,15 @@ uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t si
 	return wire_icrc_ipv4(path, (struct wire_ipv4){ 0 }, bytes, size);
 }
 
-bool wire_icrc_find(const struct wire_path *path, const uint8_t *bytes, size_t size, uint32_t stored,
-		    struct wire_ipv4 *found)
+bool wire_icrc_find(uint32_t difference, size_t size, struct wire_ipv4 *found)
 {
 	/* Identification, flags and fragment offset are the four bytes that the rest of both headers follows. */
 	const size_t behind = 20 - 8 + 8 + size;
 	/* How they differ from what was assumed: four bytes into an empty register are the register four bytes before. */
-	const uint32_t difference = before(wire_icrc(path, bytes, size) ^ stored, behind + 4);
-	const uint32_t flags = difference >> 16 ^ 0x40;
+	const uint32_t header = before(difference, behind + 4), flags = header >> 16 ^ 0x40;
 
 	if (flags & ~UINT32_C(0x40))
 		return false;
-	*found = (struct wire_ipv4){ .id = (uint16_t)(difference << 8 | (difference >> 8 & 0xff)),
-				     .may_fragment = !flags };
+	*found = (struct wire_ipv4){ .id = (uint16_t)(header << 8 | (header >> 8 & 0xff)), .may_fragment = !flags };
 	return true;
 }

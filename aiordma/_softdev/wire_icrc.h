@@ -37,11 +37,11 @@ uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t si
 uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size);
 
 /*
- * Is there an IPv4 header, identification and "don't fragment" unknown, with which `stored` is right? At most one,
- * as the CRC tells the 2^17 of them apart: one damaged packet in 2^15 passes. For packets of others, without privilege.
+ * Is there an IPv4 header, identification and "don't fragment" unknown, with which the ICRC of a packet of so many bytes
+ * is right? At most one, as the CRC tells the 2^17 of them apart: one damaged packet in 2^15 passes. For packets of
+ * others, without privilege. difference: the one that was stored, exclusive-or wire_icrc().
  */
-bool wire_icrc_find(const struct wire_path *path, const uint8_t *bytes, size_t size, uint32_t stored,
-		    struct wire_ipv4 *found);
+bool wire_icrc_find(uint32_t difference, size_t size, struct wire_ipv4 *found);
 
 /* Continues a CRC-32 register (neither inverted before nor after) over more bytes. */
 uint32_t wire_crc(uint32_t crc, const void *bytes, size_t size);
