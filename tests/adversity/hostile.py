@@ -143,63 +143,79 @@ PRODUCER, CONSUMER = "its producer cursor", "its consumer cursor"
 GAP, NEVER_SENT = "sequence gap", "acknowledged messages that were never sent"
 DEVICE = "the device stopped QP|QP .* failed|QP_(ACCESS|REQ)_ERR|QP_FATAL"
 
-# What each does, and the reason in its victim's error; None where nothing may happen to the victim.
-ATTACKS: dict[str, tuple[Attack, str | None]] = {
-    "producer outside the ring": (lambda h: h.cdc(prod_count=h.peer_ring_bytes), PRODUCER),
-    "producer beyond the room": (lambda h: h.cdc(prod_wrap=1, prod_count=2), PRODUCER),
-    "producer far ahead": (lambda h: h.cdc(prod_wrap=7), PRODUCER),
-    "producer goes back": (first({"prod_count": 100}, prod_count=50), PRODUCER),
-    "consumer ahead of what was sent": (lambda h: h.cdc(cons_count=5000), CONSUMER),
-    "consumer outside the ring": (lambda h: h.cdc(cons_count=0xFFFFFFFF), CONSUMER),
-    # The victim may have seen the end and closed before the second message comes.
-    "data after the end": (first({"state_flags": 0x80}, prod_count=10), None),
-    "malformed cursor message to nobody": (lambda h: h.say(b"\xfe\x10" + bytes(42)), None),
-    "malformed cursor message": (
-        lambda h: h.say(b"\xfe\x10\0\1" + h.peer_token.to_bytes(4, "big") + bytes(36)),
-        "malformed",
-    ),
-    "truncated cursor message": (lambda h: h.say(b"\xfe" * 43), "CDC message of 43 bytes"),
-    "long cursor message": (lambda h: h.say(b"\xfe" * 60), "CDC message of 60 bytes"),
-    "wrong token": (lambda h: h.cdc(token=h.peer_token ^ 0x10000, prod_count=9), None),
-    "token of nobody": (lambda h: h.cdc(token=0xFFFFFFFF), None),
-    "truncated control message": (lambda h: h.say(b"\x01\x2c\x00"), "LLC: message of 3 bytes"),
-    "unknown control message": (lambda h: h.say(b"\x77" + bytes(43)), "LLC"),
-    "confirms the link again": (lambda h: h.say(h.link._confirm(response=True).encode()), "not being set up"),
-    # Nothing but a link is lost by this: the stream goes on over TCP, until the attacker dies.
-    "deletes the link": (
-        lambda h: h.say(llc.DeleteLink(reason=0x10000, all_links=True, orderly=False).encode()),
-        None,
-    ),
-    "asks for answers without end": (ask_without_end, None),
-    "skips a sequence": (again(CDC, ahead=9), GAP),
-    "repeats a sequence": (again(CDC, ahead=0), GAP),
-    "acknowledges what was never sent": (again(CDC, ahead=1, ack=0x7777), NEVER_SENT),
-    "empty message acknowledges nonsense": (again(b"", ahead=1, ack=0x4444), NEVER_SENT),
-    "message without immediate data": (
-        again(CDC, ahead=1, opcode="SEND"),
-        "another operation than SEND with",
-    ),
-    "write with immediate data": (
-        again(CDC, ahead=1, opcode="RDMA_WRITE_WITH_IMM"),
-        "another operation than SEND with",
-    ),
-    "message larger than a receive": (again(bytes(8192), ahead=1), "LOC_LEN_ERR|the device stopped QP"),
-    "ignores the window": (ignore_the_window, None),
-    "writes outside its memory": (onesided("RDMA_WRITE", addr=0x1000), DEVICE),
-    "writes far behind its ring": (onesided("RDMA_WRITE", offset=1 << 40), DEVICE),
-    "writes with a wrong key": (onesided("RDMA_WRITE", wrong_key=0x55), DEVICE),
-    "reads outside its memory": (onesided("RDMA_READ", addr=0x1000), DEVICE),
-    "reads with a wrong key": (onesided("RDMA_READ", wrong_key=0x55), DEVICE),
-    "fetches and adds": (add_to_its_memory, DEVICE),
-    "speaks on the TCP connection": (lambda h: h.member.carrier.send(b"hello"), "unexpected bytes"),
-    "closes the TCP connection first": (lambda h: h.member.carrier.shutdown(2), "closed the TCP connection"),
-    # Without traffic only the keepalive finds these, later than this test waits.
-    "resets its QP": (lambda h: h.link.parts.qp.to_reset(), None),
-    "stops its QP": (lambda h: h.link.parts.qp.to_error(), None),
+# What each does, by kind, and the reason in its victim's error; None where nothing may happen to the victim.
+ATTACKS: dict[str, dict[str, tuple[Attack, str | None]]] = {
+    "cursors": {
+        "producer outside the ring": (lambda h: h.cdc(prod_count=h.peer_ring_bytes), PRODUCER),
+        "producer beyond the room": (lambda h: h.cdc(prod_wrap=1, prod_count=2), PRODUCER),
+        "producer far ahead": (lambda h: h.cdc(prod_wrap=7), PRODUCER),
+        "producer goes back": (first({"prod_count": 100}, prod_count=50), PRODUCER),
+        "consumer ahead of what was sent": (lambda h: h.cdc(cons_count=5000), CONSUMER),
+        "consumer outside the ring": (lambda h: h.cdc(cons_count=0xFFFFFFFF), CONSUMER),
+        # The victim may have seen the end and closed before the second message comes.
+        "data after the end": (first({"state_flags": 0x80}, prod_count=10), None),
+        "malformed cursor message to nobody": (lambda h: h.say(b"\xfe\x10" + bytes(42)), None),
+        "malformed cursor message": (
+            lambda h: h.say(b"\xfe\x10\0\1" + h.peer_token.to_bytes(4, "big") + bytes(36)),
+            "malformed",
+        ),
+        "truncated cursor message": (lambda h: h.say(b"\xfe" * 43), "CDC message of 43 bytes"),
+        "long cursor message": (lambda h: h.say(b"\xfe" * 60), "CDC message of 60 bytes"),
+        "wrong token": (lambda h: h.cdc(token=h.peer_token ^ 0x10000, prod_count=9), None),
+        "token of nobody": (lambda h: h.cdc(token=0xFFFFFFFF), None),
+    },
+    "control": {
+        "truncated control message": (lambda h: h.say(b"\x01\x2c\x00"), "LLC: message of 3 bytes"),
+        "unknown control message": (lambda h: h.say(b"\x77" + bytes(43)), "LLC"),
+        "confirms the link again": (
+            lambda h: h.say(h.link._confirm(response=True).encode()),
+            "not being set up",
+        ),
+        # Nothing but a link is lost by this: the stream goes on over TCP, until the attacker dies.
+        "deletes the link": (
+            lambda h: h.say(llc.DeleteLink(reason=0x10000, all_links=True, orderly=False).encode()),
+            None,
+        ),
+        "asks for answers without end": (ask_without_end, None),
+    },
+    "window": {
+        "skips a sequence": (again(CDC, ahead=9), GAP),
+        "repeats a sequence": (again(CDC, ahead=0), GAP),
+        "acknowledges what was never sent": (again(CDC, ahead=1, ack=0x7777), NEVER_SENT),
+        "empty message acknowledges nonsense": (again(b"", ahead=1, ack=0x4444), NEVER_SENT),
+        "message without immediate data": (
+            again(CDC, ahead=1, opcode="SEND"),
+            "another operation than SEND with",
+        ),
+        "write with immediate data": (
+            again(CDC, ahead=1, opcode="RDMA_WRITE_WITH_IMM"),
+            "another operation than SEND with",
+        ),
+        "message larger than a receive": (again(bytes(8192), ahead=1), "LOC_LEN_ERR|the device stopped QP"),
+        "ignores the window": (ignore_the_window, None),
+    },
+    "memory": {
+        "writes outside its memory": (onesided("RDMA_WRITE", addr=0x1000), DEVICE),
+        "writes far behind its ring": (onesided("RDMA_WRITE", offset=1 << 40), DEVICE),
+        "writes with a wrong key": (onesided("RDMA_WRITE", wrong_key=0x55), DEVICE),
+        "reads outside its memory": (onesided("RDMA_READ", addr=0x1000), DEVICE),
+        "reads with a wrong key": (onesided("RDMA_READ", wrong_key=0x55), DEVICE),
+        "fetches and adds": (add_to_its_memory, DEVICE),
+    },
+    "connection": {
+        "speaks on the TCP connection": (lambda h: h.member.carrier.send(b"hello"), "unexpected bytes"),
+        "closes the TCP connection first": (
+            lambda h: h.member.carrier.shutdown(2),
+            "closed the TCP connection",
+        ),
+        # Without traffic only the keepalive finds these, later than this test waits.
+        "resets its QP": (lambda h: h.link.parts.qp.to_reset(), None),
+        "stops its QP": (lambda h: h.link.parts.qp.to_error(), None),
+    },
 }
 
 
-async def attacker(control: Control, port: int, attack: str) -> None:
+async def attacker(control: Control, port: int, kind: str, attack: str) -> None:
     """Connects, sends a byte and gets it back, attacks once, and stays until the test is over."""
     accepted: list[Any] = []
     original = engines.ClientOffer.accepted
@@ -217,7 +233,7 @@ async def attacker(control: Control, port: int, attack: str) -> None:
     hostile.peer_token, hostile.peer_ring = accept.token, accept.ring_addr
     hostile.peer_rkey, hostile.peer_ring_bytes = accept.rkey, accept.ring_bytes
     hostile.seq = hostile.link.queue_pair.messages_sent
-    ATTACKS[attack][0](hostile)
+    ATTACKS[kind][attack][0](hostile)
     control.say("attacked")
     # What it gets for it is its own affair, but it must not hang on it.
     async with anyio.create_task_group() as tasks:

@@ -11,6 +11,7 @@ import pytest
 import aiordma
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL
+from tests.world import SLOWER
 
 from .health import check_echo, check_end, nothing_left, until
 from .hostile import ATTACKS
@@ -30,10 +31,11 @@ def reasons(error: BaseException | None) -> str:
 
 
 # A process for each attack, one after another: on a machine with much else to do, that takes its time.
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * SLOWER)
+@pytest.mark.parametrize("kind", ATTACKS)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_attacks(caplog: pytest.LogCaptureFixture) -> None:
-    """All of them on one server, one after another, while an honest client's bytes flow."""
+async def test_attacks(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """All of a kind on one server, one after another, while an honest client's bytes flow."""
     broken: list[str] = []
     ended: list[str] = []
 
@@ -49,10 +51,10 @@ async def test_attacks(caplog: pytest.LogCaptureFixture) -> None:
     wrong: list[object] = []
 
     async def attack(name: str, port: int) -> None:
-        expected = ATTACKS[name][1]
+        expected = ATTACKS[kind][name][1]
         broken.clear()
         ended.clear()
-        with process(ATTACKER, port=port, attack=name) as attacker:
+        with process(ATTACKER, port=port, kind=kind, attack=name) as attacker:
             assert await attacker.heard() == "attacked"
             if expected is not None:
                 try:
@@ -72,7 +74,7 @@ async def test_attacks(caplog: pytest.LogCaptureFixture) -> None:
             tasks.start_soon(listener.serve, serve)
             with process(PUMP, port=listener.port) as bystander:
                 assert await bystander.heard() == "rdma"
-                for name in ATTACKS:
+                for name in ATTACKS[kind]:
                     await attack(name, listener.port)
                 assert not wrong
                 await until(lambda: len(engine.all_groups) == 1, engine.statistics)
