@@ -76,25 +76,37 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
 	$(PY) -m pytest -q $(ARGS)
 
-# In a virtual machine with the kernel's rxe (tests/vm/run), which needs neither KVM nor a module of this machine's.
+# In a virtual machine with a device of the kernel (tests/vm/run), which needs neither KVM nor a module of this machine's.
 .venv/.apt-vm: .venv/.apt
 	@.ci/apt $(APT_VM)
 	@touch $@
 
+# Compiling and collecting the tests here first leaves the compiled files behind, of pytest's own kind, too: the
+# emulated processor would need minutes for what takes this one seconds, and again in each process that a test starts.
+collected = @echo "== compiling and collecting"; mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
+  $(PY) -m compileall -q aiordma tests examples && \
+  AIORDMA_VM=$(VM) $(PY) -m pytest -q --collect-only $(1) >build/vm-collected || { cat build/vm-collected; exit 1; }
+RXE_LIMIT := 1500
+
+test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds)
+	$(call collected,$(or $(ARGS),@tests/vm/suite.txt))
+	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 -- \
+	  $(PY) -m pytest -p no:cacheprovider --durations 10 $(or $(ARGS),@tests/vm/suite.txt)
+
+test-wire-rxe: VM := wire
+test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in a virtual machine
+	$(call collected,$(or $(ARGS),tests/vm/wire))
+	tests/vm/run --net none --env AIORDMA_VM=wire --timeout $(RXE_LIMIT) -- \
+	  $(PY) -m pytest -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
+
 # Debian's kernel has no siw: it is built from the source of the very same version.
 VM_KERNEL = $(or $(AIORDMA_VM_KERNEL),build/vm/kernel)
 test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in a virtual machine
-	@mkdir -p $(VM_KERNEL); tests/vm/kernel $(VM_KERNEL) >/dev/null
-	@tests/vm/siw build $(VM_KERNEL)
+	@mkdir -p $(VM_KERNEL); exec 8>$(VM_KERNEL)/lock; flock 8; \
+	  tests/vm/kernel $(VM_KERNEL) >/dev/null && tests/vm/siw build $(VM_KERNEL)
+	$(call collected,$(or $(ARGS),@tests/vm/siw.txt))
 	tests/vm/run --net none --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=siw0 --env AIORDMA_TEST_SLOWER=6 -- \
-	  tests/vm/siw run $(VM_KERNEL) $(PY) -m pytest -p no:cacheprovider $(or $(ARGS),@tests/vm/siw.txt)
-
-test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in a virtual machine
-	@echo "== collecting"; mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
-	  AIORDMA_VM=wire $(PY) -m pytest -q --collect-only $(or $(ARGS),tests/vm/wire) >build/vm-collected || \
-	  { cat build/vm-collected; exit 1; }
-	tests/vm/run --net none --env AIORDMA_VM=wire --timeout $(RXE_LIMIT) -- \
-	  $(PY) -m pytest -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
+	  tests/vm/siw run $(VM_KERNEL) $(PY) -m pytest -p no:cacheprovider --durations 5 $(or $(ARGS),@tests/vm/siw.txt)
 
 # The C device's own tests: as they are, with ASan and UBSan, with TSan; each build in a directory of its own.
 softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers
@@ -114,18 +126,6 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
 	  mkdir -p corpus/$$what; \
 	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
 	    corpus/$$what ../../aiordma/_softdev/tests/corpus/$$what; done
-
-# The tests in a virtual machine, on a device of the kernel. Compiling and collecting them here first leaves the
-# compiled files behind, of pytest's own kind, too: the emulated processor would need minutes for what takes this one
-# seconds, and again in each process that a test starts.
-RXE_LIMIT := 1500
-test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds)
-	@echo "== compiling and collecting"; mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
-	  $(PY) -m compileall -q aiordma tests examples && \
-	  $(PY) -m pytest -q --collect-only $(or $(ARGS),@tests/vm/suite.txt) >build/vm-collected || \
-	  { cat build/vm-collected; exit 1; }
-	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 -- \
-	  $(PY) -m pytest -p no:cacheprovider --durations 10 $(or $(ARGS),@tests/vm/suite.txt)
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"
