@@ -141,6 +141,8 @@ def add_to_its_memory(hostile: Hostile) -> None:
 CDC = b"\xfe\x2c" + bytes(42)
 PRODUCER, CONSUMER = "its producer cursor", "its consumer cursor"
 GAP, NEVER_SENT = "sequence gap", "acknowledged messages that were never sent"
+# What the device stops by itself, and tells in an event. Without such events (rxe) the QP looks like one
+# whose peer is gone, and the stream goes on over TCP.
 DEVICE = "the device stopped QP|QP .* failed|QP_(ACCESS|REQ)_ERR|QP_FATAL"
 
 # What each does, by kind, and the reason in its victim's error; None where nothing may happen to the victim.
@@ -191,10 +193,14 @@ ATTACKS: dict[str, dict[str, tuple[Attack, str | None]]] = {
             again(CDC, ahead=1, opcode="RDMA_WRITE_WITH_IMM"),
             "another operation than SEND with",
         ),
-        "message larger than a receive": (again(bytes(8192), ahead=1), "LOC_LEN_ERR|the device stopped QP"),
+        "message larger than a receive": (
+            again(bytes(8192), ahead=1),
+            # The second is what rxe calls it.
+            "LOC_LEN_ERR|LOC_QP_OP_ERR|the device stopped QP",
+        ),
         "ignores the window": (ignore_the_window, None),
     },
-    "memory": {
+    "access": {
         "writes outside its memory": (onesided("RDMA_WRITE", addr=0x1000), DEVICE),
         "writes far behind its ring": (onesided("RDMA_WRITE", offset=1 << 40), DEVICE),
         "writes with a wrong key": (onesided("RDMA_WRITE", wrong_key=0x55), DEVICE),
