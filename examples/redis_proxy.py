@@ -54,6 +54,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="MIB",
         help="unread replies of one client on a shared stream, beyond which it is cut off (default: 64)",
     )
+    front.add_argument(
+        "--patience",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="seconds for a stream to the back to open (default: 5)",
+    )
     back = roles.add_parser(
         "back", help="stands before redis-server", description="Stands before redis-server."
     )
@@ -97,7 +104,12 @@ async def run(args: argparse.Namespace) -> None:
     if args.role == "front":
         buffer_bytes = args.client_buffer_mib * 1024 * 1024
         service = Front(
-            args.listen, args.to, mode=args.mode, streams=args.streams, client_buffer_bytes=buffer_bytes
+            args.listen,
+            args.to,
+            mode=args.mode,
+            streams=args.streams,
+            client_buffer_bytes=buffer_bytes,
+            patience_s=args.patience,
         )
     else:
         service = Back(args.listen, args.redis, mode=args.mode)

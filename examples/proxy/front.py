@@ -20,11 +20,18 @@ class Front:
     """Call `start()`, then `stop()`; both once."""
 
     def __init__(
-        self, listen: Address, to: Address, *, mode: Mode, streams: int, client_buffer_bytes: int
+        self,
+        listen: Address,
+        to: Address,
+        *,
+        mode: Mode,
+        streams: int,
+        client_buffer_bytes: int,
+        patience_s: float,
     ) -> None:
         self.listen = listen
         self.client_buffer_bytes = client_buffer_bytes
-        self.dialer = Dialer(to, mode)
+        self.dialer = Dialer(to, mode, patience_s)
         self.shared = {protocol: SharedLanes(self.dialer, protocol, streams) for protocol in (2, 3)}
         self.own = OwnLanes(self.dialer)
         # Spellings of shareable command names; others are added as they are seen.

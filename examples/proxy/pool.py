@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("redis_proxy.front")
 
-OPEN_TIMEOUT_S = 5.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
 MAX_IDLE = 8  # lanes kept for the next client that needs one of its own
@@ -28,11 +27,15 @@ class Waiting(Protocol):
 
 
 class Dialer:
-    """Opens streams to the back."""
+    """Opens streams to the back.
 
-    def __init__(self, to: Address, mode: Mode) -> None:
+    :param patience_s: for one of them to open, in seconds.
+    """
+
+    def __init__(self, to: Address, mode: Mode, patience_s: float) -> None:
         self.to = to
         self.mode = mode
+        self.patience_s = patience_s
         self.opened = 0
         self.path = ""
         self.worked = asyncio.Event()  # set for a moment whenever a stream was opened
@@ -41,7 +44,7 @@ class Dialer:
         """A lane that speaks RESP2 or RESP3. Raises BackAway."""
         transport: asyncio.Transport | None = None
         try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
+            async with asyncio.timeout(self.patience_s):
                 transport, greeting = await connect(Greeting, self.to, self.mode)
                 await greeting.ready
                 lane = Lane(transport)
@@ -49,7 +52,7 @@ class Dialer:
                     await to_resp3(lane)
         except TimeoutError:
             reason = (
-                f"no answer from {self.to} within {OPEN_TIMEOUT_S:.0f} s (is a redis_proxy.py back there?)"
+                f"no answer from {self.to} within {self.patience_s:g} s (is a redis_proxy.py back there?)"
             )
             raise _abandoned(transport, reason) from None
         except OSError as exc:

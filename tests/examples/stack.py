@@ -40,7 +40,7 @@ class Stack(Proxy):
         self._clients: list[redis.Redis] = []
         self._direct: redis.Redis | None = None
         self.redis, port = start_redis(self._directory.name)
-        super().__init__(mode, port, *front_options)
+        super().__init__(mode, port, "--patience", str(5 * SLOWER), *front_options)
 
     def start_redis(self, *options: str) -> None:
         """A new redis-server on the old port."""
