@@ -171,13 +171,25 @@ static uint32_t multiply(uint32_t a, uint32_t b)
 	return product;
 }
 
-/* What the register was before so many zero bytes made it this. */
+/* What the register was before so many zero bytes made it this. Packets of a few sizes come one behind the other. */
 static uint32_t before(uint32_t crc, size_t zeros)
 {
-	for (unsigned i = 0; zeros; i++, zeros >>= 1)
-		if (zeros & 1)
-			crc = multiply(crc, backwards[i]);
-	return crc;
+	enum { SIZES = 16, STEP = 4 };
+	static _Thread_local struct {
+		size_t zeros;
+		uint32_t by;
+	} powers[SIZES];
+	const unsigned at = zeros / STEP % SIZES;
+
+	if (powers[at].zeros != zeros) {
+		uint32_t by = UINT32_C(1) << 31;
+		for (size_t i = 0, left = zeros; left; i++, left >>= 1)
+			if (left & 1)
+				by = multiply(by, backwards[i]);
+		powers[at].zeros = zeros;
+		powers[at].by = by;
+	}
+	return multiply(crc, powers[at].by);
 }
 
 /* ---- RoCEv2 ----------------------------------------------------------------------------------------- */
