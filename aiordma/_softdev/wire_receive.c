@@ -136,7 +136,7 @@ static unsigned message(const struct wire_port *port, int family, unsigned i, wi
 
 static void adapt(unsigned got, size_t bytes)
 {
-	if (bytes >= RX_LARGE)
+	if (bytes >= RX_LARGE * got)
 		rx.want = 1;
 	else if (got == rx.want && rx.want < RX_BATCH)
 		rx.want *= 2;
