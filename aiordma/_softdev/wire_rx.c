@@ -10,7 +10,7 @@
 enum {
 	TOUCHED = 64,
 	QUIET_NS = 1000000,
-	RUN = 8,         /* packets at once: there is a lot to send */
+	RUN = 8,         /* packets since it woke: there is a lot to send */
 	MORE_LOOKS = 40, /* by the progress thread for the next ones before it sleeps: some 20 us */
 	OFTEN = 16,      /* polls without packets, or one with, in QUIET_NS: somebody does nothing else */
 };
@@ -152,14 +152,15 @@ static void set_unwatched(bool on)
 
 static void look_often(void *port)
 {
-	unsigned more = 0;
+	unsigned more = 0, packets = 0;
 
 	for (int rounds = 0; rounds < 16;) {
 		pthread_mutex_lock(&receive_lock);
 		const unsigned n = look(port);
 		rounds += n != 0;
-		/* Behind a run the next one is on its way: to be woken for it costs the sender more than to look here. */
-		if (n >= RUN && port)
+		packets += n;
+		/* Behind many more are on their way: to be woken for them costs the sender more than to look here. */
+		if (n && packets >= RUN && port)
 			more = MORE_LOOKS;
 		else if (!n && !more--)
 			break;
