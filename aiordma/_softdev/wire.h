@@ -61,6 +61,7 @@ struct soft_wire {
 	struct soft_lock rate_lock;      /* innermost */
 	struct wire_rate rate;           /* of requests and of answers to READs */
 	_Atomic(uint64_t) cnp_at;        /* when the peer was last told of congestion */
+	atomic_bool owes;                /* an acknowledgement, to leave with the next request or at the next look */
 	struct soft_wqe **wqes;          /* by message index & mask */
 	struct soft_qp *qp;
 	struct soft_after *after; /* of the call that is under way, rq_lock */
@@ -170,12 +171,17 @@ void soft_wire_rx_after_fork(void);
 /* A packet for this QP. Locks are taken inside. */
 void soft_wire_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *inbound,
 		    struct soft_after *after);
-/* After the packets of a batch: answers, then requests that may go on. */
 /* A datagram for this QP. */
 void soft_wire_ud_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *in,
 		       struct soft_after *after);
 /* A congestion notification for this QP. */
 void soft_wire_notified(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *inbound);
-void soft_wire_go_on(struct soft_qp *qp, struct soft_after *after);
+/*
+ * After the packets of a batch: answers, then requests that may go on. later: an acknowledgement may wait for
+ * soft_wire_answer(). True: one does.
+ */
+bool soft_wire_go_on(struct soft_qp *qp, bool later, struct soft_after *after);
+/* The one that waits. */
+void soft_wire_answer(struct soft_qp *qp, struct soft_after *after);
 
 #endif

@@ -182,6 +182,36 @@ static bool may_send(struct soft_wire *w, uint64_t now)
 	return !w->blocked_until;
 }
 
+static void add_answer(struct wire_batch *batch, const struct wire_route *route, const struct wire_packet *p)
+{
+	uint8_t *to = soft_wire_room(batch);
+	const uint32_t n = p->payload_length, pad = wire_pad(n);
+	const size_t size = wire_pack_headers(p, to);
+
+	soft_rx_copy((char *)to + size, (const char *)p->payload, n);
+	memset(to + size + n, 0, pad);
+	soft_wire_add(batch, route, size + n + pad);
+}
+
+static bool only_acknowledges(const struct wire_answer *answer)
+{
+	return answer->ack_due && !answer->nak_due && !answer->pending;
+}
+
+/* Behind the requests, which somebody waits for. Should it get lost, the peer asks again. */
+static void add_owed(struct soft_wire *w, struct wire_batch *batch, const struct wire_route *route)
+{
+	struct wire_packet p;
+
+	if (!atomic_load_explicit(&w->owes, memory_order_relaxed) || soft_wire_full(batch))
+		return;
+	soft_lock(&w->qp->rq_lock);
+	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
+	if (only_acknowledges(&w->answer) && wire_answer_next(&w->answer, &p))
+		add_answer(batch, route, &p);
+	soft_unlock(&w->qp->rq_lock);
+}
+
 void soft_wire_push(struct soft_qp *qp)
 {
 	struct soft_wire *w = qp->wire;
@@ -214,6 +244,7 @@ void soft_wire_push(struct soft_qp *qp)
 			count_sent(w, now, requests[n].packet.payload_length);
 			n++;
 		}
+		add_owed(w, batch, &route);
 		const unsigned sent = soft_wire_send(batch);
 		if (soft_unlikely(sent < n)) {
 			wire_ask_unsent(&w->ask, &requests[sent]);
@@ -232,7 +263,7 @@ void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
 		atomic_store(&qp->wire_due_ns, 0); /* so that what is still due is asked for anew */
 	}
 	soft_unlock(&qp->sq_lock);
-	soft_wire_go_on(qp, after);
+	soft_wire_go_on(qp, false, after);
 }
 
 /* ---- answering: memory and receives ----------------------------------------------------------------- */
@@ -335,15 +366,9 @@ static void answer(struct soft_wire *w, bool paced)
 			}
 			if (held || !wire_answer_next(&w->answer, &p))
 				break;
-			uint8_t *to = soft_wire_room(batch);
-			const uint32_t n = p.payload_length, pad = wire_pad(n);
-			size_t size = wire_pack_headers(&p, to);
-
-			soft_rx_copy((char *)to + size, (const char *)p.payload, n);
-			memset(to + size + n, 0, pad);
-			soft_wire_add(batch, &route, size + n + pad);
-			if (n)
-				count_sent(w, now, n);
+			add_answer(batch, &route, &p);
+			if (p.payload_length)
+				count_sent(w, now, p.payload_length);
 		}
 		soft_wire_send(batch);
 	}
@@ -440,14 +465,23 @@ void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struc
 	soft_unlock(lock);
 }
 
-void soft_wire_go_on(struct soft_qp *qp, struct soft_after *after)
+/* rq_lock held. */
+static void answer_for(struct soft_wire *w, struct soft_after *after)
+{
+	w->after = after;
+	answer(w, true);
+	w->after = NULL;
+	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
+}
+
+bool soft_wire_go_on(struct soft_qp *qp, bool later, struct soft_after *after)
 {
 	soft_lock(&qp->rq_lock);
-	if (qp->wire) {
-		qp->wire->after = after;
-		answer(qp->wire, true);
-		qp->wire->after = NULL;
-	}
+	later &= qp->wire && only_acknowledges(&qp->wire->answer);
+	if (later)
+		atomic_store_explicit(&qp->wire->owes, true, memory_order_relaxed);
+	else if (qp->wire)
+		answer_for(qp->wire, after);
 	soft_unlock(&qp->rq_lock);
 	soft_lock(&qp->sq_lock);
 	if (qp->wire && qp->sq_head != qp->sq_tail)
@@ -455,6 +489,15 @@ void soft_wire_go_on(struct soft_qp *qp, struct soft_after *after)
 	else if (qp->wire)
 		set_due(qp);
 	soft_unlock(&qp->sq_lock);
+	return later;
+}
+
+void soft_wire_answer(struct soft_qp *qp, struct soft_after *after)
+{
+	soft_lock(&qp->rq_lock);
+	if (qp->wire && atomic_load_explicit(&qp->wire->owes, memory_order_relaxed))
+		answer_for(qp->wire, after);
+	soft_unlock(&qp->rq_lock);
 }
 
 /* ---- coming and going ------------------------------------------------------------------------------- */

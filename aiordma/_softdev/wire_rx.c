@@ -9,18 +9,30 @@
 
 enum {
 	TOUCHED = 64,
-	QUIET_NS = 1000000,
-	RUN = 8,         /* packets since it woke: there is a lot to send */
-	MORE_LOOKS = 40, /* by the progress thread for the next ones before it sleeps: some 20 us */
-	OFTEN = 16,      /* polls without packets, or one with, in QUIET_NS: somebody does nothing else */
+	QUIET_NS = 1000000, /* polls for so long: somebody does nothing else */
+	RUN = 8,            /* packets since it woke: there is a lot to send */
+	MORE_LOOKS = 40,    /* by the progress thread for the next ones before it sleeps: some 20 us */
+	OFTEN = 16,         /* polls without packets, or one with, in QUIET_NS: he still does */
 };
 
 atomic_uint soft_wire_users;
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_uint polls; /* since the progress thread last asked, up to OFTEN */
+static atomic_uint polls;                        /* since the progress thread last asked, up to OFTEN */
+static _Atomic(uint64_t) polled_from, polled_at; /* without pause or going to sleep; 0: not */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool unwatched;     /* the progress thread is not told of packets; watch_lock to change */
 static _Atomic(uint64_t) asks_at; /* when it looks at the polls next */
+
+/*
+ * Acknowledgements that wait. A program that polls all the time answers what it finds, or polls again: behind its answer
+ * the acknowledgement costs no system call of its own, and nobody waits for it. Should it do neither, the timer by which
+ * the progress thread asks for polls, which is running then, finds them.
+ */
+static struct {
+	uint32_t to[TOUCHED]; /* QP numbers; receive_lock */
+	unsigned count;
+	atomic_bool any;
+} owed;
 
 struct round {
 	struct soft_after after;
@@ -34,7 +46,7 @@ static void touch(struct round *round, struct soft_qp *qp)
 		if (round->touched[i] == qp)
 			return;
 	if (round->count == TOUCHED) {
-		soft_wire_go_on(qp, &round->after);
+		soft_wire_go_on(qp, false, &round->after);
 		return;
 	}
 	round->touched[round->count++] = qp;
@@ -107,31 +119,56 @@ static void any_packet(void *context, const struct wire_inbound *in)
 		one_packet(context, in);
 }
 
-/* receive_lock held; it is released. port: NULL for all with packets of late. */
-static unsigned look(void *port)
+/* receive_lock held. */
+static void pay(struct soft_after *after)
 {
+	for (unsigned i = 0; i < owed.count; i++) {
+		struct soft_qp *qp = soft_qp_find(owed.to[i]);
+		if (qp)
+			soft_wire_answer(qp, after);
+	}
+	owed.count = 0;
+	atomic_store_explicit(&owed.any, false, memory_order_relaxed);
+}
+
+static void owe(uint32_t qpn)
+{
+	owed.to[owed.count++] = qpn;
+	atomic_store_explicit(&owed.any, true, memory_order_relaxed);
+}
+
+/* receive_lock held; it is released. port: NULL for all with packets of late. polled: not by the progress thread. */
+static unsigned look(void *port, bool polled)
+{
+	/* Read with the lock held: who watches again pays after this, and asks for the lock. */
+	const bool later = polled && atomic_load(&unwatched);
 	struct round round = { .count = 0 };
+
+	if (owed.count)
+		pay(&round.after);
 	unsigned n = soft_wire_receive(port, any_packet, &round);
 
 	soft_wire_release(one_packet, &round);
 
 	for (unsigned i = 0; i < round.count; i++)
-		soft_wire_go_on(round.touched[i], &round.after);
+		if (soft_wire_go_on(round.touched[i], later, &round.after))
+			owe(round.touched[i]->qp.qp_num);
 	pthread_mutex_unlock(&receive_lock);
 	/* Refusals have left by now: queue pairs that made them may fail. */
 	soft_after_run(&round.after);
 	return n;
 }
 
-void soft_wire_poll(void)
+static void pay_all(void)
 {
-	const unsigned n = atomic_load_explicit(&polls, memory_order_relaxed);
+	struct soft_after after = { 0 };
 
-	if (n < OFTEN)
-		atomic_store_explicit(&polls, n + 1, memory_order_relaxed);
-	/* What packets lead to (the window opens, answers) can take longer than sixteen polls may. */
-	if (!pthread_mutex_trylock(&receive_lock) && look(NULL))
-		atomic_store_explicit(&polls, OFTEN, memory_order_relaxed);
+	if (!atomic_load(&owed.any))
+		return;
+	pthread_mutex_lock(&receive_lock);
+	pay(&after);
+	pthread_mutex_unlock(&receive_lock);
+	soft_after_run(&after);
 }
 
 static void ask_later(void)
@@ -150,13 +187,44 @@ static void set_unwatched(bool on)
 	pthread_mutex_unlock(&watch_lock);
 }
 
+/*
+ * Somebody polls all the time: no need to be woken for each packet, only to look now and then whether he still does. On a
+ * CPU that both share, being woken is also being first. Not for a poll or two between sleeps: to watch again is a system
+ * call, too.
+ */
+static void consider(void)
+{
+	const uint64_t now = soft_now_ns(), before = atomic_exchange_explicit(&polled_at, now, memory_order_relaxed);
+	uint64_t from = atomic_load_explicit(&polled_from, memory_order_relaxed);
+
+	if (!from || now - before > QUIET_NS) {
+		atomic_store_explicit(&polled_from, now, memory_order_relaxed);
+	} else if (now - from >= QUIET_NS) {
+		set_unwatched(true);
+		ask_later();
+	}
+}
+
+void soft_wire_poll(void)
+{
+	const unsigned n = atomic_load_explicit(&polls, memory_order_relaxed);
+
+	if (n < OFTEN)
+		atomic_store_explicit(&polls, n + 1, memory_order_relaxed);
+	else if (soft_unlikely(!atomic_load_explicit(&unwatched, memory_order_relaxed)))
+		consider();
+	/* What packets lead to (the window opens, answers) can take longer than sixteen polls may. */
+	if (!pthread_mutex_trylock(&receive_lock) && look(NULL, true))
+		atomic_store_explicit(&polls, OFTEN, memory_order_relaxed);
+}
+
 static void look_often(void *port)
 {
 	unsigned more = 0, packets = 0;
 
 	for (int rounds = 0; rounds < 16;) {
 		pthread_mutex_lock(&receive_lock);
-		const unsigned n = look(port);
+		const unsigned n = look(port, false);
 		rounds += n != 0;
 		packets += n;
 		/* Behind many more are on their way: to be woken for them costs the sender more than to look here. */
@@ -180,14 +248,6 @@ void soft_wire_progress(void *port)
 		return;
 	}
 	look_often(port);
-	/*
-	 * Somebody polls all the time: no need to be woken for each packet, only to look now and then whether he still
-	 * does. On a CPU that both share, being woken is also being first.
-	 */
-	if (atomic_exchange(&polls, 0) == OFTEN) {
-		set_unwatched(true);
-		ask_later();
-	}
 }
 
 void soft_wire_rx_after_fork(void)
@@ -196,12 +256,17 @@ void soft_wire_rx_after_fork(void)
 	pthread_mutex_init(&watch_lock, NULL);
 	atomic_store(&soft_wire_users, 0);
 	atomic_store(&unwatched, false);
+	owed.count = 0;
+	atomic_store(&owed.any, false);
 }
 
 void soft_wire_rewatch(void)
 {
-	if (atomic_load(&unwatched))
-		set_unwatched(false);
+	atomic_store_explicit(&polled_from, 0, memory_order_relaxed);
+	if (!atomic_load(&unwatched))
+		return;
+	set_unwatched(false);
+	pay_all();
 }
 
 void soft_wire_tick(void)
@@ -212,10 +277,11 @@ void soft_wire_tick(void)
 	if (!atomic_load(&unwatched)) {
 		if (atomic_load(&soft_faults_on)) { /* some may be held back */
 			pthread_mutex_lock(&receive_lock);
-			look(NULL);
+			look(NULL, false);
 		}
 		return;
 	}
+	pay_all();
 	const uint64_t when = atomic_load(&asks_at);
 	if (soft_now_ns() < when)
 		soft_timer_want(when); /* another timer went off */

@@ -1,0 +1,141 @@
+/* A program that polls all the time: what it receives is acknowledged behind its answer, or as soon as it does
+ * something else, and in any case soon. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../aiordma_soft.h"
+#include "harness.h"
+
+enum { POLLED_NS = 3000000, ATTEMPTS = 400, WANTED = 5, LENGTH = 100 };
+
+/* What the receiver does next. */
+enum next { ANSWERS, SLEEPS, STOPS, POLLS };
+
+static uint64_t now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static uint64_t sent(void)
+{
+    return aiordma_soft_wire_count("sent");
+}
+
+/* Polls until it is known to, and then some. */
+static void poll_on(struct end *end)
+{
+    for (const uint64_t until = now_ns() + POLLED_NS; now_ns() < until;)
+        expect_empty(end->recv_cq);
+}
+
+/*
+ * Says after each message whether its acknowledgement was still to come when it was received, and had gone after what the
+ * receiver did next. Not each time: the progress thread may be the one that received it, and be about to acknowledge it.
+ */
+static void receiver(int fd, void *argument)
+{
+    const enum next next = *(enum next *)argument;
+    struct end end;
+    struct address peer;
+    bool more = true;
+
+    end_open(&end, &(struct end_options){.channel = true});
+    end_to_init(&end, 0);
+    post_recv(&end, 0, 0, LENGTH);
+    peer = exchange(fd, &end);
+    end_connect(&end, &peer, NULL);
+    while (more) {
+        poll_on(&end);
+        const uint64_t before = sent();
+        give(fd, "g", 1);
+        expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS);
+        bool waits = sent() == before;
+
+        post_recv(&end, 0, 0, LENGTH);
+        if (next == ANSWERS) {
+            post_send(&end, 1, 0, LENGTH, IBV_SEND_SIGNALED);
+            waits &= sent() == before + 2;
+            expect_wc(end.send_cq, 1, IBV_WC_SUCCESS);
+        } else if (next == SLEEPS) {
+            OK(ibv_req_notify_cq(end.recv_cq, 0));
+            waits &= sent() == before + 1;
+        } else if (next == POLLS) {
+            expect_empty(end.recv_cq);
+            waits &= sent() == before + 1;
+        }
+        give(fd, &waits, 1);
+        take(fd, &more, 1);
+    }
+    end_close(&end);
+}
+
+static void receives(enum next next)
+{
+    struct child child = child_start(receiver, &next);
+    struct end end;
+    struct address peer;
+    bool waited = false, more = true;
+    int seen = 0;
+    char byte;
+
+    end_open(&end, NULL);
+    end_to_init(&end, 0);
+    if (next == ANSWERS)
+        post_recv(&end, 2, 200, LENGTH);
+    peer = exchange(child.fd, &end);
+    end_connect(&end, &peer, NULL);
+    /* Either process may be stopped at any time for long enough that it does not poll all the time. */
+    for (int i = 0; more; i++) {
+        take(child.fd, &byte, 1);
+        const uint64_t before = sent();
+
+        do_send(&end, 0, LENGTH);
+        /* Not asked again; the answer may have come, and been acknowledged. */
+        const bool once = sent() <= before + 1 + (next == ANSWERS);
+        if (next == ANSWERS) {
+            expect_wc(end.recv_cq, 2, IBV_WC_SUCCESS);
+            post_recv(&end, 2, 200, LENGTH);
+        }
+        take(child.fd, &waited, 1);
+        seen += waited && once;
+        more = seen < WANTED && i < ATTEMPTS;
+        give(child.fd, &more, 1);
+    }
+    CHECK_EQ(seen, WANTED);
+    child_join(&child);
+    end_close(&end);
+}
+
+static void who_answers(void)
+{
+    receives(ANSWERS);
+}
+
+static void who_goes_to_sleep(void)
+{
+    receives(SLEEPS);
+}
+
+static void who_stops_polling(void)
+{
+    receives(STOPS);
+}
+
+static void who_polls_again(void)
+{
+    receives(POLLS);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {TEST(who_answers), TEST(who_goes_to_sleep), TEST(who_stops_polling),
+                                        TEST(who_polls_again)};
+
+    setenv("AIORDMA_SOFT_WIRE", "only", 1); /* before the device is opened */
+    return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}
