@@ -46,10 +46,12 @@ struct wire_batch *soft_wire_batch(void)
 	return batch;
 }
 
+/* The kernel allocates memory for more than an address: the usual class is the socket's (wire_socket.c). */
 static void put_control(struct msghdr *header, const struct wire_route *route)
 {
 	struct cmsghdr *c = CMSG_FIRSTHDR(header);
 	const int tos = route->traffic_class;
+	const bool usual = tos == soft_wire_class(0);
 
 	if (wire_gid_is_ipv4(route->path.src)) {
 		struct in_pktinfo from = { 0 };
@@ -58,7 +60,9 @@ static void put_control(struct msghdr *header, const struct wire_route *route)
 		c->cmsg_type = IP_PKTINFO;
 		c->cmsg_len = CMSG_LEN(sizeof(from));
 		memcpy(CMSG_DATA(c), &from, sizeof(from));
-		header->msg_controllen = CMSG_SPACE(sizeof(from)) + CMSG_SPACE(sizeof(tos));
+		header->msg_controllen = CMSG_SPACE(sizeof(from)) + (usual ? 0 : CMSG_SPACE(sizeof(tos)));
+		if (usual)
+			return;
 		c = CMSG_NXTHDR(header, c);
 		c->cmsg_level = IPPROTO_IP;
 		c->cmsg_type = IP_TOS;
@@ -69,7 +73,9 @@ static void put_control(struct msghdr *header, const struct wire_route *route)
 		c->cmsg_type = IPV6_PKTINFO;
 		c->cmsg_len = CMSG_LEN(sizeof(from));
 		memcpy(CMSG_DATA(c), &from, sizeof(from));
-		header->msg_controllen = CMSG_SPACE(sizeof(from)) + CMSG_SPACE(sizeof(tos));
+		header->msg_controllen = CMSG_SPACE(sizeof(from)) + (usual ? 0 : CMSG_SPACE(sizeof(tos)));
+		if (usual)
+			return;
 		c = CMSG_NXTHDR(header, c);
 		c->cmsg_level = IPPROTO_IPV6;
 		c->cmsg_type = IPV6_TCLASS;

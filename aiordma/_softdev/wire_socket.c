@@ -147,7 +147,7 @@ uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu)
 
 static int open_port(int family, uint16_t number)
 {
-	const int one = 1, mtu_discover = IP_PMTUDISC_DO, bytes = BUFFER_BYTES;
+	const int one = 1, mtu_discover = IP_PMTUDISC_DO, bytes = BUFFER_BYTES, class = soft_wire_class(0);
 	int fd = socket(family == WIRE_IPV4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	uint8_t any[16] = { 0 };
 	struct sockaddr_in6 address;
@@ -159,11 +159,13 @@ static int open_port(int family, uint16_t number)
 		setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &mtu_discover, sizeof(mtu_discover));
 		setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &one, sizeof(one));
+		setsockopt(fd, IPPROTO_IP, IP_TOS, &class, sizeof(class));
 	} else {
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &mtu_discover, sizeof(mtu_discover));
 		setsockopt(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, &one, sizeof(one));
+		setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &class, sizeof(class));
 		setsockopt(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX, &one, sizeof(one)); /* rxe sends none */
 	}
 	setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
