@@ -14,7 +14,7 @@ class OneLane(Dialer):
     """Opens one lane, on one end of a socket pair, and no second one."""
 
     def __init__(self) -> None:
-        super().__init__(Address("127.0.0.1", 1), "tcp")
+        super().__init__(Address("127.0.0.1", 1), "tcp", 5)
         self.far, self.near = socket.socketpair()
         self.near.setblocking(False)
 
