@@ -272,8 +272,11 @@ void soft_wire_rewatch(void)
 void soft_wire_tick(void)
 {
 	soft_wire_front_tick();
-	if (!atomic_load(&soft_wire_users))
+	if (!atomic_load(&soft_wire_users)) {
+		/* Nobody asks from here on: the next queue pair's owner may never poll. */
+		soft_wire_rewatch();
 		return;
+	}
 	if (!atomic_load(&unwatched)) {
 		if (atomic_load(&soft_faults_on)) { /* some may be held back */
 			pthread_mutex_lock(&receive_lock);

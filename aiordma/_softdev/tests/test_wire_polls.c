@@ -8,7 +8,7 @@
 #include "../aiordma_soft.h"
 #include "harness.h"
 
-enum { POLLED_NS = 3000000, ATTEMPTS = 400, WANTED = 5, LENGTH = 100 };
+enum { POLLED_NS = 3000000, ATTEMPTS = 400, WANTED = 5, TURNS = 40, LENGTH = 100 };
 
 /* What the receiver does next. */
 enum next { ANSWERS, SLEEPS, STOPS, POLLS };
@@ -131,10 +131,56 @@ static void who_polls_again(void)
     receives(POLLS);
 }
 
+/* Polls all the time, closes, and is then written to by a peer whose packets only the progress thread can find. */
+static void written_to(int fd, void *argument)
+{
+    struct end end;
+    struct address peer;
+    char byte;
+
+    (void)argument;
+    struct ibv_context *const context = test_open(); /* the sockets stay open */
+    for (int turn = 0; turn < TURNS; turn++) {
+        end_open(&end, &(struct end_options){.context = context});
+        end_to_init(&end, 0);
+        peer = exchange(fd, &end);
+        end_connect(&end, &peer, NULL);
+        give(fd, "c", 1);
+        if (turn % 2 == 0)
+            poll_on(&end);
+        take(fd, &byte, 1);
+        end_close(&end);
+        /* Without any queue pair for longer than until the timer asks. */
+        for (const uint64_t until = now_ns() + POLLED_NS; now_ns() < until;)
+            ;
+    }
+    OK(ibv_close_device(context));
+}
+
+static void who_polled_once(void)
+{
+    struct child child = child_start(written_to, NULL);
+    struct end end;
+    char byte;
+
+    for (int turn = 0; turn < TURNS; turn++) {
+        end_open(&end, NULL);
+        end_to_init(&end, 0);
+        const struct address peer = exchange(child.fd, &end);
+        end_connect(&end, &peer, NULL);
+        take(child.fd, &byte, 1);
+        if (turn % 2)
+            do_rdma(&end, IBV_WR_RDMA_WRITE, 0, LENGTH, &peer, 0);
+        give(child.fd, "d", 1);
+        end_close(&end);
+    }
+    child_join(&child);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {TEST(who_answers), TEST(who_goes_to_sleep), TEST(who_stops_polling),
-                                        TEST(who_polls_again)};
+                                        TEST(who_polls_again), TEST(who_polled_once)};
 
     setenv("AIORDMA_SOFT_WIRE", "only", 1); /* before the device is opened */
     return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
