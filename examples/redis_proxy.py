@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import signal
 import sys
 
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     front.add_argument(
         "--patience",
-        type=float,
+        type=_patience,
         default=5.0,
         metavar="S",
         help="seconds for a stream to the back to open (default: 5)",
@@ -95,6 +96,16 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _patience(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 (the default is 5)")
     return value
 
 
