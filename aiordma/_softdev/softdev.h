@@ -62,6 +62,10 @@ static inline void soft_lock(struct soft_lock *lock)
 	if (soft_unlikely(atomic_exchange_explicit(&lock->word, 1, memory_order_acquire)))
 		soft_lock_slow(lock);
 }
+static inline bool soft_trylock(struct soft_lock *lock)
+{
+	return !atomic_exchange_explicit(&lock->word, 1, memory_order_acquire);
+}
 static inline void soft_unlock(struct soft_lock *lock)
 {
 	atomic_store_explicit(&lock->word, 0, memory_order_release);

@@ -181,7 +181,7 @@ void soft_wire_notified(struct soft_qp *qp, const struct wire_packet *packet, co
  * soft_wire_answer(). True: one does.
  */
 bool soft_wire_go_on(struct soft_qp *qp, bool later, struct soft_after *after);
-/* The one that waits. */
-void soft_wire_answer(struct soft_qp *qp, struct soft_after *after);
+/* The one that waits. False: it still does, as somebody has the lock (never if wait). */
+bool soft_wire_answer(struct soft_qp *qp, bool wait, struct soft_after *after);
 
 #endif

@@ -492,12 +492,16 @@ bool soft_wire_go_on(struct soft_qp *qp, bool later, struct soft_after *after)
 	return later;
 }
 
-void soft_wire_answer(struct soft_qp *qp, struct soft_after *after)
+bool soft_wire_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 {
-	soft_lock(&qp->rq_lock);
+	if (wait)
+		soft_lock(&qp->rq_lock);
+	else if (!soft_trylock(&qp->rq_lock))
+		return false;
 	if (qp->wire && atomic_load_explicit(&qp->wire->owes, memory_order_relaxed))
 		answer_for(qp->wire, after);
 	soft_unlock(&qp->rq_lock);
+	return true;
 }
 
 /* ---- coming and going ------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * poll of any CQ, or the progress thread, which the kernel wakes only while nobody polls.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "cm_bus.h"
 #include "wire_port.h"
@@ -12,6 +13,7 @@ enum {
 	QUIET_NS = 1000000, /* polls for so long: somebody does nothing else */
 	RUN = 8,            /* packets since it woke: there is a lot to send */
 	MORE_LOOKS = 40,    /* by the progress thread for the next ones before it sleeps: some 20 us */
+	EXIT_MS = 200,      /* for a thread that has a lock and waits for a CPU */
 	OFTEN = 16,         /* polls without packets, or one with, in QUIET_NS: he still does */
 };
 
@@ -119,16 +121,18 @@ static void any_packet(void *context, const struct wire_inbound *in)
 		one_packet(context, in);
 }
 
-/* receive_lock held. */
-static void pay(struct soft_after *after)
+/* receive_lock held. wait: for the locks of queue pairs; without, what somebody has locked remains owed. */
+static void pay(bool wait, struct soft_after *after)
 {
+	unsigned left = 0;
+
 	for (unsigned i = 0; i < owed.count; i++) {
 		struct soft_qp *qp = soft_qp_find(owed.to[i]);
-		if (qp)
-			soft_wire_answer(qp, after);
+		if (qp && !soft_wire_answer(qp, wait, after))
+			owed.to[left++] = owed.to[i];
 	}
-	owed.count = 0;
-	atomic_store_explicit(&owed.any, false, memory_order_relaxed);
+	owed.count = left;
+	atomic_store_explicit(&owed.any, left, memory_order_relaxed);
 }
 
 static void owe(uint32_t qpn)
@@ -145,7 +149,7 @@ static unsigned look(void *port, bool polled)
 	struct round round = { .count = 0 };
 
 	if (owed.count)
-		pay(&round.after);
+		pay(true, &round.after);
 	unsigned n = soft_wire_receive(port, any_packet, &round);
 
 	soft_wire_release(one_packet, &round);
@@ -166,9 +170,30 @@ static void pay_all(void)
 	if (!atomic_load(&owed.any))
 		return;
 	pthread_mutex_lock(&receive_lock);
-	pay(&after);
+	pay(true, &after);
 	pthread_mutex_unlock(&receive_lock);
 	soft_after_run(&after);
+}
+
+/*
+ * exit(), or the end of main(): the timer will not go off any more, and the sender of a message that was received would
+ * hear nothing until it gives up. Any thread may have a lock for good, even this one if it came here out of a signal's
+ * handler: nothing is waited for without end.
+ */
+__attribute__((destructor)) static void pay_at_exit(void)
+{
+	const uint64_t until = soft_now_ns() + EXIT_MS * UINT64_C(1000000);
+	struct soft_after after = { 0 }; /* not run: that takes locks, and nobody will look at what it does */
+
+	while (atomic_load(&owed.any)) {
+		if (!pthread_mutex_trylock(&receive_lock)) {
+			pay(false, &after);
+			pthread_mutex_unlock(&receive_lock);
+		}
+		if (!atomic_load(&owed.any) || soft_now_ns() >= until)
+			return;
+		usleep(50);
+	}
 }
 
 static void ask_later(void)

@@ -131,6 +131,53 @@ static void who_polls_again(void)
     receives(POLLS);
 }
 
+/* Polls all the time, and ends as soon as it has a message, without closing anything. */
+static void leaving(int fd, void *argument)
+{
+    struct end end;
+    struct address peer;
+
+    (void)argument;
+    end_open(&end, NULL);
+    end_to_init(&end, 0);
+    post_recv(&end, 0, 0, LENGTH);
+    peer = exchange(fd, &end);
+    end_connect(&end, &peer, NULL);
+    poll_on(&end);
+    const uint64_t before = sent();
+    give(fd, "g", 1);
+    expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS);
+    const bool waits = sent() == before;
+
+    give(fd, &waits, 1);
+    exit(0);
+}
+
+static void who_exits(void)
+{
+    int seen = 0;
+
+    /* The progress thread may have acknowledged it before the process ends. */
+    for (int i = 0; seen < WANTED; i++) {
+        struct child child = child_start(leaving, NULL);
+        struct end end;
+        char byte;
+        bool waited;
+
+        CHECK(i < ATTEMPTS);
+        end_open(&end, NULL);
+        end_to_init(&end, 0);
+        const struct address peer = exchange(child.fd, &end);
+        end_connect(&end, &peer, NULL);
+        take(child.fd, &byte, 1);
+        do_send(&end, 0, LENGTH);
+        take(child.fd, &waited, 1);
+        seen += waited;
+        child_join(&child);
+        end_close(&end);
+    }
+}
+
 /* Polls all the time, closes, and is then written to by a peer whose packets only the progress thread can find. */
 static void written_to(int fd, void *argument)
 {
@@ -179,8 +226,9 @@ static void who_polled_once(void)
 
 int main(int argc, char **argv)
 {
-    static const struct test tests[] = {TEST(who_answers), TEST(who_goes_to_sleep), TEST(who_stops_polling),
-                                        TEST(who_polls_again), TEST(who_polled_once)};
+    static const struct test tests[] = {TEST(who_answers),       TEST(who_goes_to_sleep),
+                                        TEST(who_stops_polling), TEST(who_polls_again),
+                                        TEST(who_exits),         TEST(who_polled_once)};
 
     setenv("AIORDMA_SOFT_WIRE", "only", 1); /* before the device is opened */
     return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
