@@ -107,6 +107,15 @@ static void prepare(unsigned i)
 	};
 }
 
+/* The kernel has written to it. */
+static void prepare_again(unsigned i)
+{
+	struct msghdr *header = &rx.messages[i].msg_hdr;
+
+	header->msg_namelen = sizeof(rx.from[i]);
+	header->msg_controllen = sizeof(rx.control[i].bytes);
+}
+
 static unsigned message(const struct wire_port *port, int family, unsigned i, wire_receiver *receiver, void *context)
 {
 	struct msghdr *header = &rx.messages[i].msg_hdr;
@@ -140,7 +149,7 @@ static void adapt(unsigned got, size_t bytes)
 		rx.want = 1;
 	else if (got == rx.want && rx.want < RX_BATCH)
 		rx.want *= 2;
-	else if (got <= rx.want / 4)
+	else if (got <= rx.want / 2)
 		rx.want /= 2;
 }
 
@@ -160,7 +169,7 @@ static unsigned receive(struct wire_port *port, int family, wire_receiver *recei
 	for (unsigned i = 0; i < (unsigned)n; i++) {
 		bytes += rx.messages[i].msg_len;
 		packets += message(port, family, i, receiver, context);
-		prepare(i);
+		prepare_again(i);
 	}
 	adapt((unsigned)n, bytes);
 	if (!atomic_load_explicit(&port->hot, memory_order_relaxed))
