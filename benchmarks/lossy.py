@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import aiordma
 from aiordma.config import Config
+from tests.cable import ADDRESSES
 from tests.vm.wire import ends
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 async def give(path: str, port: int, mib: int) -> tuple[float, bool]:
     """Bytes a second, and whether all arrived as it was."""
-    address = ends.ADDRESSES["ipv4"][1]
+    address = ADDRESSES["ipv4"][1]
     chunks = [random.Random(n).randbytes(CHUNK) for n in range(mib)]
     digest = hashlib.sha256(b"".join(chunks)).digest()
     if path == "tcp":
@@ -82,7 +83,7 @@ def server_process(path: str, line: Connection) -> None:
     async def main() -> None:
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(line.fileno(), ended.set)
-        address = ends.ADDRESSES["ipv4"][1]
+        address = ADDRESSES["ipv4"][1]
         if path == "tcp":
             server: asyncio.AbstractServer = await asyncio.start_server(take, address, 0)
         else:

@@ -18,16 +18,17 @@ import socket
 import struct
 import subprocess
 import time
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
 from aiordma.verbs import softlib
+from tests.cable import cabled_hosts
+from tests.programs import listening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 LOCAL = "127.0.0.1"
 UDP_SEGMENT, UDP_GRO = 103, 104  # linux/udp.h
@@ -196,16 +197,6 @@ def udp_echo(seconds: float) -> float:
 # ---- perftest on the wire -----------------------------------------------------------------------------
 
 
-def listening(pid: int, port: int) -> bool:
-    """Seen from where that process is."""
-    lines = [
-        line
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()
-    ]
-    return any(f":{port:04X} " in line and " 0A " in line for line in lines)
-
-
 def perftest(
     tool: str, *options: str, hosts: tuple[list[str], list[str]] = ([], []), address: str = LOCAL
 ) -> list[str]:
@@ -255,38 +246,13 @@ def send_round_trip(seconds: float) -> float:
 # ---- between two hosts --------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def cable() -> Iterator[tuple[list[str], list[str]]]:
-    """Two network namespaces with a cable (veth) between them: what commands there begin with."""
-    names = [f"aiordma-bench-{os.getpid()}-{n}" for n in "ab"]
-    made = []
-
-    def ip(*arguments: str) -> None:
-        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode:
-            message = f"no two network namespaces (they need root): {done.stderr.strip()}"
-            raise RuntimeError(message)
-
-    try:
-        for name in names:
-            ip("netns", "add", name)
-            made.append(name)
-        peer = ["peer", "name", "cable", "netns", names[1]]
-        ip("link", "add", "cable", "netns", names[0], "type", "veth", *peer)
-        for n, name in enumerate(names, 1):
-            ip("-n", name, "addr", "add", f"10.78.0.{n}/24", "dev", "cable")
-            ip("-n", name, "addr", "add", f"fd78::{n}/64", "dev", "cable", "nodad")
-            ip("-n", name, "link", "set", "cable", "mtu", "4500", "up")
-        yield ["ip", "netns", "exec", names[0]], ["ip", "netns", "exec", names[1]]
-    finally:
-        for name in made:
-            ip("netns", "del", name)
-
-
 def write_over_cable(seconds: float, gid: str) -> float:
+    """Raises RuntimeError without network namespaces, which are root's to make."""
     options = ("-m", "4096", "-s", "65536", "-x", gid, "-n", str(max(1000, int(seconds * 5000))))
-    with cable() as hosts:
-        return float(perftest("ib_write_bw", *options, hosts=hosts, address="10.78.0.1")[3]) * (1 << 20)
+    with cabled_hosts() as (server, client):
+        prefixes = server.command(), client.command()
+        found = perftest("ib_write_bw", *options, hosts=prefixes, address=server.address)
+    return float(found[3]) * (1 << 20)
 
 
 # ---- all of it ----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from statistics import median
 from typing import NamedTuple
 
 from aiordma.verbs import softlib
+from tests.cable import ADDRESSES
 from tests.vm.wire import ends
 from tests.vm.wire.tools import Place, between
 
@@ -53,7 +54,7 @@ class Pair(NamedTuple):
 
 
 def pairs() -> dict[str, Pair]:
-    rxe, soft = ends.ADDRESSES["ipv4"]
+    rxe, soft = ADDRESSES["ipv4"]
     preloaded = ends.inside("env", f"LD_PRELOAD={softlib.locate()}")
     by_rxe: tuple[list[str], str] = ([], "cable")
     by_soft = (ends.inside(), "cable")

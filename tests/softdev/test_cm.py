@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from tests.programs import run_pair
 from tests.softdev.namespaces import Host, cabled_hosts
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def listens(pid: int, space: int, port: int) -> bool:
     return any(wanted in line and line.endswith(".listen") for line in table.splitlines())
 
 
-def run_pair(
+def run_at(
     library: Path,
     place: Place,
     server: list[str],
@@ -84,35 +84,13 @@ def run_pair(
         "AIORDMA_SOFT_FAULTS": faults,
     }
     preload = ["env", f"LD_PRELOAD={library}"]
-    with subprocess.Popen(
+    return run_pair(
         place.command(0, *preload, *server),
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as serving:
-        try:
-            deadline = time.monotonic() + LIMIT
-            while not listens(serving.pid, space, port):
-                assert serving.poll() is None, serving.communicate()[0]
-                assert time.monotonic() < deadline, f"{server[0]} does not listen"
-                time.sleep(0.01)
-            done = subprocess.run(
-                place.command(1, *preload, *client),
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT,
-                check=False,
-            )
-            from_server = serving.communicate(timeout=LIMIT)[0]
-        finally:
-            serving.kill()
-    from_client = done.stdout + done.stderr
-    said = f"client:\n{from_client}\nserver:\n{from_server}"
-    assert done.returncode == 0, said
-    assert serving.returncode == 0, said
-    return from_server, from_client
+        place.command(1, *preload, *client),
+        environ=environ,
+        ready=lambda pid: listens(pid, space, port),
+        limit=LIMIT,
+    )
 
 
 @pytest.mark.parametrize("options", [(), ("-q",)], ids=["cm-qp", "own-qp"])
@@ -120,7 +98,7 @@ def test_rping(library: Path, place: Place, options: tuple[str, ...]) -> None:
     """-V: each side checks every byte that it was sent. -q: its queue pair is not rdma_create_qp()'s."""
     port = unused_port()
     common = ["rping", "-p", str(port), "-V", "-v", "-C", "20", "-S", "1500", *options]
-    server, client = run_pair(
+    server, client = run_at(
         library,
         place,
         [*common, "-s", "-a", "::" if ":" in place.address else "0.0.0.0"],
@@ -137,7 +115,7 @@ def test_ucmatose_many_connections(library: Path, place: Place, options: tuple[s
     port = unused_port()
     common = ["ucmatose", "-c", "30", "-C", "5", "-p", str(port), *options]
     bound = ["-b", "::"] if ":" in place.address else []
-    for out in run_pair(library, place, [*common, *bound], [*common, "-s", place.address], port=port):
+    for out in run_at(library, place, [*common, *bound], [*common, "-s", place.address], port=port):
         assert "return status 0" in out, out
         assert "error" not in out, out
 
@@ -148,7 +126,7 @@ def test_udaddy(library: Path, hosts: tuple[Host, Host]) -> None:
         place = Place(hosts, address, "auto")
         common = ["udaddy", "-c", "4", "-C", "8"]
         server = [*common, "-b", address]
-        for out in run_pair(library, place, server, [*common, "-s", address], port=7174, space=UDP):
+        for out in run_at(library, place, server, [*common, "-s", address], port=7174, space=UDP):
             assert "return status 0" in out, out
             assert "data transfers complete" in out, out
 
@@ -156,7 +134,7 @@ def test_udaddy(library: Path, hosts: tuple[Host, Host]) -> None:
 def test_synchronous_ids(library: Path, place: Place) -> None:
     """rdma_create_ep(), rdma_get_request() and calls that wait for their events."""
     port = unused_port()
-    server, client = run_pair(
+    server, client = run_at(
         library,
         place,
         ["rdma_server", "-p", str(port), *(["-s", "::"] if ":" in place.address else [])],
@@ -174,7 +152,7 @@ def test_synchronous_ids(library: Path, place: Place) -> None:
 def test_perftest(library: Path, place: Place, tool: str, old: tuple[str, ...]) -> None:
     port = unused_port()
     command = [tool, "-R", "-p", str(port), "-n", "200", "-F", *old]
-    _, client = run_pair(library, place, command, [*command, place.address], port=port)
+    _, client = run_at(library, place, command, [*command, place.address], port=port)
     rows = re.findall(r"^ *(\d+) +200 +(\d+\.\d+)", client, re.MULTILINE)
     assert rows, client
     assert all(float(value) > 0 for _, value in rows)
@@ -186,7 +164,7 @@ def test_messages_are_repeated(library: Path, hosts: tuple[Host, Host]) -> None:
     place = Place(hosts, hosts[0].address, "auto")
     common = ["ucmatose", "-c", "10", "-C", "5", "-p", str(port)]
     faults = "seed=7,wire_drop=0.1,wire_duplicate=0.1,wire_reorder=0.1"
-    for out in run_pair(library, place, common, [*common, "-s", hosts[0].address], port=port, faults=faults):
+    for out in run_at(library, place, common, [*common, "-s", hosts[0].address], port=port, faults=faults):
         assert "return status 0" in out, out
 
 

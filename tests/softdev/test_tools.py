@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
 import subprocess
-import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.programs import listening, run_pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIMIT = 25  # seconds, to end a hang
 
@@ -34,47 +37,17 @@ def free_port() -> int:
         return port
 
 
-def listening(port: int) -> bool:
-    """Whether a TCP socket listens there; to find out by connecting would use up the tool's one accept."""
-    wanted = f":{port:04X}"
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(FileNotFoundError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                _, local, _, state = line.split()[:4]
-                if local.endswith(wanted) and state == "0A":
-                    return True
-    return False
-
-
 def pair(library: Path, tool: str, *options: str) -> tuple[str, str]:
     """Run server and client of a tool; both must end well. Returns what they printed."""
     port = free_port()
     command = [tool, "-p", str(port), "-d", "soft0", *options]
-    environ = environment(library)
-    with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as server:
-        try:
-            deadline = time.monotonic() + LIMIT
-            while not listening(port):
-                assert server.poll() is None, server.communicate()[0]
-                assert time.monotonic() < deadline, f"{tool} does not listen"
-                time.sleep(0.01)
-            client = subprocess.run(
-                [*command, "127.0.0.1"],
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT,
-                check=False,
-            )
-            from_server = server.communicate(timeout=LIMIT)[0]
-        finally:
-            server.kill()
-    from_client = client.stdout + client.stderr
-    assert client.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
-    assert server.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
-    return from_server, from_client
+    return run_pair(
+        command,
+        [*command, "127.0.0.1"],
+        environ=environment(library),
+        ready=lambda pid: listening(pid, port),
+        limit=LIMIT,
+    )
 
 
 def test_devices(library: Path) -> None:

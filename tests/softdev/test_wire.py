@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.programs import listening, run_pair
 from tests.softdev.namespaces import Host, cabled_hosts
 
 if TYPE_CHECKING:
@@ -49,47 +50,19 @@ def lossy(hosts: tuple[Host, Host]) -> Iterator[None]:
             )
 
 
-def listening(pid: int, port: int) -> bool:
-    """Whether a TCP socket listens there, as that process sees the network."""
-    for table in (f"/proc/{pid}/net/tcp", f"/proc/{pid}/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            _, local, _, state = line.split()[:4]
-            if local.endswith(f":{port:04X}") and state == "0A":
-                return True
-    return False
-
-
 def pair(
     library: Path, hosts: tuple[Host, Host], tool: str, *options: str, faults: str = ""
 ) -> tuple[str, str]:
     """Run a tool's server on one host and its client on the other; returns what they printed."""
-    environ = {**os.environ, "AIORDMA_SOFT_FAULTS": faults}
     port = 18500  # nobody else lives in these namespaces
     command = ["env", f"LD_PRELOAD={library}", tool, "-p", str(port), "-d", "soft0", *options]
-    with subprocess.Popen(
-        hosts[0].command(*command), env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as server:
-        try:
-            deadline = time.monotonic() + LIMIT
-            while not listening(server.pid, port):
-                assert server.poll() is None, server.communicate()[0]
-                assert time.monotonic() < deadline, f"{tool} does not listen"
-                time.sleep(0.01)
-            client = subprocess.run(
-                hosts[1].command(*command, hosts[0].address),
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT,
-                check=False,
-            )
-            from_server = server.communicate(timeout=LIMIT)[0]
-        finally:
-            server.kill()
-    from_client = client.stdout + client.stderr
-    assert client.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
-    assert server.returncode == 0, f"client:\n{from_client}\nserver:\n{from_server}"
-    return from_server, from_client
+    return run_pair(
+        hosts[0].command(*command),
+        hosts[1].command(*command, hosts[0].address),
+        environ={**os.environ, "AIORDMA_SOFT_FAULTS": faults},
+        ready=lambda pid: listening(pid, port),
+        limit=LIMIT,
+    )
 
 
 @pytest.mark.parametrize("gid", [V4, V6], ids=["ipv4", "ipv6"])

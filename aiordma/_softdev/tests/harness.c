@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define HANG_SECONDS 120
@@ -501,6 +502,14 @@ struct ibv_wc sleep_wc(struct ibv_comp_channel *channel, struct ibv_cq *cq)
     }
     CHECK_EQ(n, 1);
     return wc;
+}
+
+uint64_t test_now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 uint32_t test_random(uint32_t *state)

@@ -161,6 +161,9 @@ void do_rdma(struct end *end, enum ibv_wr_opcode opcode, size_t offset, size_t l
 /* Sleeps on the channel until the CQ has a completion, in the way every event-driven program does it. */
 struct ibv_wc sleep_wc(struct ibv_comp_channel *channel, struct ibv_cq *cq);
 
+/* Of a clock that only goes on (CLOCK_MONOTONIC). */
+uint64_t test_now_ns(void);
+
 /* A small generator, seeded: the same run twice. */
 uint32_t test_random(uint32_t *state);
 

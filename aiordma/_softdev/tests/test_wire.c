@@ -4,21 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../aiordma_soft.h"
 #include "../wire_icrc.h"
 #include "../wire_packet.h"
 #include "harness.h"
-
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static struct end a, b, c;
 static struct address to_b;
@@ -50,7 +41,7 @@ static void congestion(void)
 {
     open_pair();
     OK(aiordma_soft_faults("wire_mark=1"));
-    const uint64_t begin = now_ns(), before = aiordma_soft_wire_count("cnps_sent"),
+    const uint64_t begin = test_now_ns(), before = aiordma_soft_wire_count("cnps_sent"),
                    heard = aiordma_soft_wire_count("cnps_received"),
                    marked = aiordma_soft_wire_count("marked");
     for (int i = 0; i < 20; i++)
@@ -58,7 +49,7 @@ static void congestion(void)
     const uint64_t cnps = aiordma_soft_wire_count("cnps_sent") - before;
     OK(aiordma_soft_faults(NULL));
     CHECK(aiordma_soft_wire_count("marked") > marked + 100);
-    CHECK(cnps >= 1 && cnps <= (now_ns() - begin) / 50000 + 1);
+    CHECK(cnps >= 1 && cnps <= (test_now_ns() - begin) / 50000 + 1);
     do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 8, &to_b, 0);
     CHECK(aiordma_soft_wire_count("cnps_received") > heard);
     pair_close(&a, &b);

@@ -2,7 +2,6 @@
  * something else, and in any case soon. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../aiordma_soft.h"
@@ -13,14 +12,6 @@ enum { POLLED_NS = 3000000, ATTEMPTS = 400, WANTED = 5, TURNS = 40, LENGTH = 100
 /* What the receiver does next. */
 enum next { ANSWERS, SLEEPS, STOPS, POLLS };
 
-static uint64_t now_ns(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static uint64_t sent(void)
 {
     return aiordma_soft_wire_count("sent");
@@ -29,7 +20,7 @@ static uint64_t sent(void)
 /* Polls until it is known to, and then some. */
 static void poll_on(struct end *end)
 {
-    for (const uint64_t until = now_ns() + POLLED_NS; now_ns() < until;)
+    for (const uint64_t until = test_now_ns() + POLLED_NS; test_now_ns() < until;)
         expect_empty(end->recv_cq);
 }
 
@@ -198,7 +189,7 @@ static void written_to(int fd, void *argument)
         take(fd, &byte, 1);
         end_close(&end);
         /* Without any queue pair for longer than until the timer asks. */
-        for (const uint64_t until = now_ns() + POLLED_NS; now_ns() < until;)
+        for (const uint64_t until = test_now_ns() + POLLED_NS; test_now_ns() < until;)
             ;
     }
     OK(ibv_close_device(context));

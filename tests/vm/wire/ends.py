@@ -13,13 +13,15 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from tests import cable as cables
+from tests.cable import ADDRESSES, namespaces
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NAMESPACE = "soft"
 CLONE_NEWNET = 0x40000000  # sched.h
 RXE, SOFT = "rxe0", "soft0"
-ADDRESSES = {"ipv4": ("10.78.0.1", "10.78.0.2"), "ipv6": ("fd78::1", "fd78::2")}
 MTU = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
 
 
@@ -62,28 +64,9 @@ def run(*command: str) -> str:
 
 @contextlib.contextmanager
 def cable(near: str | None = None, far: str = NAMESPACE) -> Iterator[None]:
-    """Between two namespaces that it makes (None: the initial one, the only one where rxe works).
-
-    Frames are large enough for a path MTU of 4096.
-    """
-    names = [name for name in (near, far) if name]
-    for name in names:
-        run("ip", "netns", "add", name)
-    first = ["netns", near] if near else []
-    run("ip", "link", "add", "cable", *first, "type", "veth", "peer", "name", "cable", "netns", far)
-    for number, name in enumerate((near, far)):
-        command = ["ip", "-n", name] if name else ["ip"]
-        v4, v6 = (addresses[number] for addresses in ADDRESSES.values())
-        run(*command, "addr", "add", f"{v4}/24", "dev", "cable")
-        run(*command, "addr", "add", f"{v6}/64", "dev", "cable", "nodad")
-        run(*command, "link", "set", "cable", "mtu", "4500", "up")
-        run(*command, "link", "set", "lo", "up")
-    try:
+    """Between two namespaces that it makes (None: the initial one, the only one where rxe works)."""
+    with namespaces(*(name for name in (near, far) if name)), cables.cable(near, far):
         yield
-    finally:
-        run(*(["ip", "-n", near] if near else ["ip"]), "link", "del", "cable")
-        for name in names:
-            run("ip", "netns", "del", name)
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from pathlib import Path
 from typing import NamedTuple
+
+from tests.programs import listening, run_pair
 
 LIMIT = 100  # seconds, to end a hang
 PORT = 18500
@@ -30,15 +30,6 @@ class Place(NamedTuple):
         raise LookupError(f"{self.device} has no GID for {self.address}")
 
 
-def listening(pid: int) -> bool:
-    """Whether a socket of that process's network namespace listens at the tools' port."""
-    return any(
-        line.split()[1].endswith(f":{PORT:04X}") and line.split()[3] == "0A"
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
-    )
-
-
 def between(client: Place, server: Place, to: str, tool: str, *options: str) -> tuple[str, str]:
     """Run both ends of a tool, which first talk by TCP to address ``to``. What client and server printed."""
     chooser = "-g" if tool.startswith("ibv_") else "-x"
@@ -46,25 +37,5 @@ def between(client: Place, server: Place, to: str, tool: str, *options: str) -> 
         [*place.prefix, tool, "-p", str(PORT), "-d", place.device, chooser, place.gid_index(), *options]
         for place in (server, client)
     )
-    process = subprocess.Popen(there, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with process:
-        try:
-            end = time.monotonic() + LIMIT
-            while not listening(process.pid):
-                assert process.poll() is None, process.communicate()[0]
-                assert time.monotonic() < end, f"{tool} does not listen"
-                time.sleep(0.05)
-            done = subprocess.run(
-                [*here, to],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=LIMIT,
-                check=False,
-            )
-            said = process.communicate(timeout=LIMIT)[0]
-        finally:
-            process.kill()
-    assert done.returncode == 0, f"client on {client}:\n{done.stdout}\nserver:\n{said}"
-    assert process.returncode == 0, f"client on {client}:\n{done.stdout}\nserver:\n{said}"
-    return done.stdout, said
+    said, done = run_pair(there, [*here, to], ready=lambda pid: listening(pid, PORT), limit=LIMIT)
+    return done, said

@@ -1,0 +1,66 @@
+"""Runs the server and the client of a program: pingpongs, perftest, rping ..."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def listening(pid: int, port: int) -> bool:
+    """Whether a TCP socket listens there, as that process sees the network.
+
+    To find out by connecting would use up the one connection that many tools accept.
+    """
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                _, local, _, state = line.split()[:4]
+                if local.endswith(f":{port:04X}") and state == "0A":
+                    return True
+    return False
+
+
+def run_pair(
+    server: Sequence[str],
+    client: Sequence[str],
+    *,
+    ready: Callable[[int], bool],
+    limit: float,
+    environ: dict[str, str] | None = None,
+) -> tuple[str, str]:
+    """Both must end well. Returns what they printed, the server first.
+
+    :param ready: whether the server, whose process that is, takes clients.
+    :param limit: in seconds, of each step.
+    """
+    with subprocess.Popen(
+        server, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as serving:
+        try:
+            deadline = time.monotonic() + limit
+            while not ready(serving.pid):
+                assert serving.poll() is None, serving.communicate()[0]
+                assert time.monotonic() < deadline, f"{' '.join(server)} does not listen"
+                time.sleep(0.02)
+            done = subprocess.run(
+                client,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=limit,
+                check=False,
+            )
+            from_server = serving.communicate(timeout=limit)[0]
+        finally:
+            serving.kill()
+    said = f"{' '.join(client)}:\n{done.stdout}\nserver:\n{from_server}"
+    assert done.returncode == 0, said
+    assert serving.returncode == 0, said
+    return from_server, done.stdout
