@@ -10,7 +10,6 @@ on in a ring pipe, which in the end gets the TCP connection back, silent as it w
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from .comeback import Comeback
 from .errors import Code, LinkError, NegotiationError, RemoteProtocolError
+from .lingering import Lingering
 from .proto import clc
 from .proto.cdc import StateFlag
 from .proto.frames import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .errors import FallbackReason
     from .road import Road
-    from .wake.base import Handle, Waker
+    from .wake.base import Handle
 
 __all__ = ["FramedPipe"]
 
@@ -392,7 +392,7 @@ class FramedPipe:
             return
         if self._limit is not None:
             self._limit.cancel()
-        _lingering_on(self._waker).discard(self)
+        _lingering.discard(self._waker, self)
         self._comeback.succeed()
         self._next.attach_tcp(self._road.release(), self._assembler.rest)
         if self._on_readable is not None:
@@ -528,7 +528,7 @@ class FramedPipe:
             self._next.close()
         if self._road.closed:
             return
-        _lingering_on(self._waker).add(self)
+        _lingering.add(self._waker, self)
         if self._coming_back:
             self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
         else:
@@ -551,7 +551,7 @@ class FramedPipe:
         self._road.close()
         if self._comeback is not None:
             self._comeback.cancel()
-        _lingering_on(self._waker).discard(self)
+        _lingering.discard(self._waker, self)
 
     def abort(self) -> None:
         """Reset the connection: the peer gets an error. Idempotent."""
@@ -565,19 +565,4 @@ class FramedPipe:
         self._end()
 
 
-# Closed pipes that are still delivering, by event loop: they end with it at the latest.
-_lingering: dict[Waker, set[FramedPipe]] = {}
-
-
-def _lingering_on(waker: Waker) -> set[FramedPipe]:
-    pipes = _lingering.get(waker)
-    if pipes is None:
-        pipes = _lingering[waker] = set()
-        waker.at_loop_end(functools.partial(_end_all, waker))
-    return pipes
-
-
-def _end_all(waker: Waker) -> None:
-    for pipe in list(_lingering[waker]):
-        pipe._end()
-    del _lingering[waker]
+_lingering = Lingering[FramedPipe](FramedPipe._end)

@@ -23,6 +23,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from . import wake
 from .errors import LinkError, RemoteProtocolError
+from .lingering import Lingering
 from .proto.message import ChannelStatistics, check_size
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from .channel import Message
     from .tcp import TcpPipe
-    from .wake.base import Handle, Waker
+    from .wake.base import Handle
 
 __all__ = ["TcpChannel"]
 
@@ -410,7 +411,7 @@ class TcpChannel:
         self._queued_bytes = 0
         self._large = None
         self._rest = b""
-        _lingering_on(self._waker).discard(self)
+        _lingering.discard(self._waker, self)
         if abort:
             self._pipe.abort()
         else:
@@ -430,7 +431,7 @@ class TcpChannel:
         # A socket that is closed with something unread in it sends a reset, which can destroy what the peer
         # has
         # not read yet. So the peer's end is waited for, but not for ever.
-        _lingering_on(self._waker).add(self)
+        _lingering.add(self._waker, self)
         self._timer = self._waker.call_at(self._waker.now() + _LINGER_S, self.abort)
         self._send_close()
         self._read_soon()
@@ -442,19 +443,4 @@ class TcpChannel:
         self._release(abort=True)
 
 
-# Closed channels that are still delivering, by event loop: they end with it at the latest.
-_lingering: dict[Waker, set[TcpChannel]] = {}
-
-
-def _lingering_on(waker: Waker) -> set[TcpChannel]:
-    channels = _lingering.get(waker)
-    if channels is None:
-        channels = _lingering[waker] = set()
-        waker.at_loop_end(functools.partial(_end_all, waker))
-    return channels
-
-
-def _end_all(waker: Waker) -> None:
-    for channel in list(_lingering[waker]):
-        channel.abort()
-    del _lingering[waker]
+_lingering = Lingering[TcpChannel](TcpChannel.abort)

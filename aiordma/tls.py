@@ -9,7 +9,6 @@ sees to that.
 from __future__ import annotations
 
 import contextlib
-import functools
 import socket
 import ssl
 from typing import TYPE_CHECKING, Self
@@ -17,13 +16,13 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from . import wake
+from .lingering import Lingering
 from .tcp import TcpPipe
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from .stream import Buffer
-    from .wake.base import Waker
 
 __all__ = ["TlsLayer", "TlsPipe"]
 
@@ -273,7 +272,7 @@ class TlsPipe(TcpPipe):
         self._closed = self._lingering = True
         self.on_readable = None
         self._on_writable = None
-        _lingering_on(self._waker).add(self)
+        _lingering.add(self._waker, self)
         self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
         if not self._watching_writable:
             self._watch_writable()  # also when all is gone: then the next turn of the loop goes on
@@ -307,7 +306,7 @@ class TlsPipe(TcpPipe):
     def _end(self) -> None:
         if self._lingering:
             self._lingering = self._closed = False
-            _lingering_on(self._waker).discard(self)
+            _lingering.discard(self._waker, self)
             super().close()
 
     def abort(self) -> None:
@@ -317,19 +316,4 @@ class TlsPipe(TcpPipe):
             super().close()
 
 
-# Closed pipes that are still delivering, by event loop: they end with it at the latest.
-_lingering: dict[Waker, set[TlsPipe]] = {}
-
-
-def _lingering_on(waker: Waker) -> set[TlsPipe]:
-    pipes = _lingering.get(waker)
-    if pipes is None:
-        pipes = _lingering[waker] = set()
-        waker.at_loop_end(functools.partial(_end_all, waker))
-    return pipes
-
-
-def _end_all(waker: Waker) -> None:
-    for pipe in list(_lingering[waker]):
-        pipe._end()
-    del _lingering[waker]
+_lingering = Lingering[TlsPipe](TlsPipe._end)

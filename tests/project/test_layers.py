@@ -61,6 +61,7 @@ LAYERS: list[set[str]] = [
         "comeback",
         "devices",
         "framed",
+        "lingering",
         "road",
     },
     {
