@@ -4,19 +4,16 @@ memory.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-import pytest
 
-from aiordma import engine as engines
-from aiordma.config import Config
 from aiordma.proto import clc
-from tests.world import DEVICE
+from tests.engine.conftest import _open, open_engine
+from tests.engine.conftest import connect as connect_pair
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from aiordma._channel import MessageChannel
@@ -26,39 +23,12 @@ if TYPE_CHECKING:
     Open = Callable[..., AbstractAsyncContextManager[Engine]]
 
 
-@asynccontextmanager
-async def _open(**settings: object) -> AsyncIterator[Engine]:
-    engine = await engines.current(Config(device=DEVICE, **settings))  # type: ignore[arg-type]
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-@pytest.fixture
-def open_engine() -> Open:
-    return _open
+__all__ = ["End", "_open", "connect", "open_engine", "settled"]
 
 
 async def connect(engine: Engine, kind: int = clc.Kind.CALLS) -> tuple[MessageChannel, MessageChannel]:
     """A connected pair (client, server); the messages go through their encodings."""
-    client = await engine.propose(kind)
-    proposal = clc.decode(client.proposal.encode())
-    assert isinstance(proposal, clc.Proposal)
-    server = await engine.answer(proposal, "client")
-    accept = clc.decode(server.accept.encode())
-    assert isinstance(accept, clc.Accept)
-    confirm = clc.decode((await client.accepted(accept, "server")).encode())
-    assert isinstance(confirm, clc.Confirm)
-    pipes: list[MessageChannel] = []
-
-    async def confirmed() -> None:
-        pipes.append(await server.confirmed(confirm))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(confirmed)
-        pipe = await client.established()
-    return pipe, pipes[0]
+    return await connect_pair(engine, kind)
 
 
 class End:

@@ -5,7 +5,7 @@ memory.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from aiordma._ring import RingPipe
     from aiordma.engine import Engine
 
 
@@ -37,9 +36,9 @@ def open_engine() -> Callable[..., AbstractAsyncContextManager[Engine]]:
     return _open
 
 
-async def connect(engine: Engine) -> tuple[RingPipe, RingPipe]:
-    """A connected pair (client, server); the messages go through their encodings."""
-    client = await engine.propose()
+async def connect(engine: Engine, kind: int = 0) -> tuple[Any, Any]:
+    """A connected pair (client, server) of that kind; the messages go through their encodings."""
+    client = await engine.propose(kind)
     proposal = clc.decode(client.proposal.encode())
     assert isinstance(proposal, clc.Proposal)
     server = await engine.answer(proposal, "client")
@@ -47,7 +46,7 @@ async def connect(engine: Engine) -> tuple[RingPipe, RingPipe]:
     assert isinstance(accept, clc.Accept)
     confirm = clc.decode((await client.accepted(accept, "server")).encode())
     assert isinstance(confirm, clc.Confirm)
-    pipes: list[RingPipe] = []
+    pipes: list[Any] = []
 
     async def confirmed() -> None:
         pipes.append(await server.confirmed(confirm))

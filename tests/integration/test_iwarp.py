@@ -17,6 +17,7 @@ from aiordma.datagram import connect_datagram, listen_datagram
 from aiordma.endpoint import open_datagram_endpoint
 from aiordma.engine import current
 from aiordma.errors import Code, NegotiationError
+from tests.adversity.health import check_echo
 from tests.loops import LOOPS
 
 from .processes import process
@@ -76,12 +77,7 @@ async def client(control: Control, streams: int, datagrams: int, calls: int) -> 
     """Uses all three; says by which paths."""
     async with await aiordma.connect(LOCAL, streams, mode="rdma") as stream:
         for data in messages():
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send, data)
-                got = b""
-                while len(got) < len(data):
-                    got += await stream.receive()
-            assert got == data
+            await check_echo(stream, data)
         paths = [stream.path]
     async with await connect_datagram(LOCAL, datagrams, mode="rdma") as connection:
         for data in messages():

@@ -24,7 +24,7 @@ from tests.integration.roles import LOCAL, echo
 from tests.loops import LOOPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from tests.integration.program import Control
 
@@ -123,27 +123,37 @@ async def settled(engine: engines.Engine) -> None:
     await anyio.wait_all_tasks_blocked()
 
 
-async def churn(control: Control, port: int, times: int) -> None:
-    """Many connections, few at a time; and a server of its own that is hardly used otherwise."""
+async def check_churn(
+    turn: Callable[[int], Awaitable[None]],
+    times: int,
+    *,
+    at_once: int,
+    count: Callable[[engines.Engine], Count] = Count,
+) -> None:
+    """Many turns, some at a time, after which everything counts as much as before."""
 
     async def some(n: int) -> None:
         numbers = iter(range(n))
 
         async def work() -> None:
             for number in numbers:
-                await one_of_each(port, number)
+                await turn(number)
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(8):
+            for _ in range(at_once):
                 tasks.start_soon(work)
 
     async with nothing_left() as engine:
         await some(times // 4)
         await settled(engine)
-        before = Count(engine)
+        before = count(engine)
         await some(times)
         await settled(engine)
-        before.compare(Count(engine), times)
+        before.compare(count(engine), times)
+
+
+async def churn(control: Control, port: int, times: int) -> None:
+    await check_churn(lambda number: one_of_each(port, number), times, at_once=8)
     control.say("done")
 
 

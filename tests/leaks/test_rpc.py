@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from aiordma import rpc
-from tests.adversity.health import ROUNDS, nothing_left
+from tests.adversity.health import ROUNDS
 from tests.integration.processes import process
 from tests.integration.roles import LOCAL
 from tests.loops import LOOPS
 
-from .test_churn import Count, settled
+from .test_churn import Count, check_churn
 
 if TYPE_CHECKING:
     from aiordma.engine import Engine
@@ -59,24 +59,7 @@ def count(engine: Engine) -> Count:
 
 
 async def churn(control: Control, port: int, times: int) -> None:
-    async def some(n: int) -> None:
-        numbers = iter(range(n))
-
-        async def work() -> None:
-            for number in numbers:
-                await one_of_each(port, number)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(4):
-                tasks.start_soon(work)
-
-    async with nothing_left() as engine:
-        await some(times // 4)
-        await settled(engine)
-        before = count(engine)
-        await some(times)
-        await settled(engine)
-        before.compare(count(engine), times)
+    await check_churn(lambda number: one_of_each(port, number), times, at_once=4, count=count)
     control.say("done")
 
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from aiordma.listener import RdmaListener, listen
+from tests.adversity import health
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -59,21 +59,7 @@ async def plain_server(handler: Callable[[SocketStream], Awaitable[object]]) -> 
         tasks.cancel_scope.cancel()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what another task counts, and no event tells."""
-    with anyio.fail_after(10):
-        while not holds():  # noqa: ASYNC110
-            await anyio.sleep(0.001)
-
-
 async def check_echo(stream: RdmaStream) -> None:
-    data = bytes(range(256)) * 1000
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stream.send, data)
-        got = b""
-        while len(got) < len(data):
-            got += await stream.receive()
-    assert got == data
-    await stream.send_eof()
-    with pytest.raises(anyio.EndOfStream):
-        await stream.receive()
+    """And that it ends."""
+    await health.check_echo(stream)
+    await health.check_end(stream)

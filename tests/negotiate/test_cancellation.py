@@ -12,9 +12,10 @@ import pytest
 
 from aiordma.connect import connect
 from aiordma.listener import listen
+from tests.adversity.health import until
 
 from .fake import Engine, Trouble
-from .serving import LOCAL, check_echo, serving, until
+from .serving import LOCAL, check_echo, serving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -18,8 +18,9 @@ from aiordma.connect import connect
 from aiordma.errors import Code
 from aiordma.listener import listen
 from aiordma.proto.clc import Decline, Proposal
+from tests.adversity.health import until
 
-from .serving import LOCAL, check_echo, serving, until
+from .serving import LOCAL, check_echo, serving
 
 if TYPE_CHECKING:
     from .fake import Engine

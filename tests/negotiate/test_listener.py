@@ -13,8 +13,9 @@ from anyio.abc import SocketAttribute
 from aiordma.config import Config
 from aiordma.connect import connect
 from aiordma.listener import listen
+from tests.adversity.health import until
 
-from .serving import LOCAL, check_echo, echo, serving, until
+from .serving import LOCAL, check_echo, echo, serving
 
 if TYPE_CHECKING:
     from aiordma.stream import RdmaStream

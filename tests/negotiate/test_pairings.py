@@ -16,9 +16,10 @@ from aiordma.connect import connect
 from aiordma.errors import Code, CompletionError, LinkError, NegotiationError
 from aiordma.listener import listen
 from aiordma.proto.clc import Proposal
+from tests.adversity.health import until
 
 from .fake import Engine, Trouble
-from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving, until
+from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

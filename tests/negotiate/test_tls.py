@@ -16,8 +16,9 @@ from aiordma.config import Config
 from aiordma.connect import connect
 from aiordma.errors import Code, NegotiationError
 from aiordma.proto.clc import Proposal
+from tests.adversity.health import until
 
-from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving, until
+from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
 
 if TYPE_CHECKING:
     from anyio.abc import SocketStream

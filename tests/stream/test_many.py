@@ -9,6 +9,7 @@ from aiordma.config import Config
 from aiordma.connect import connect
 from aiordma.listener import listen
 from aiordma.stream import RdmaStream
+from tests.adversity.health import check_echo
 from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio
@@ -35,12 +36,7 @@ async def test_a_thousand_rdma_streams_at_once() -> None:
             if open_now == 1000:
                 everyone.set()
             await everyone.wait()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send, message)
-                got = b""
-                while len(got) < len(message):
-                    got += await stream.receive()
-            assert got == message
+            await check_echo(stream, message)
 
     async with await listen("127.0.0.1", config=config, mode="rdma") as listener:
         async with anyio.create_task_group() as tasks:
