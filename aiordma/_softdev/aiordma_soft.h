@@ -68,12 +68,15 @@ uint64_t aiordma_soft_rnr(void);
  * the sequence of draws repeatable. A reordered datagram comes behind the next one to its QP (and not at all when there
  * is none); a corrupt one has a bit changed that, on a wire, a checksum would have found. wire_drop, wire_duplicate,
  * wire_reorder, wire_corrupt, wire_delay (a millisecond) and wire_mark (congestion, as a router says it) are about packets from other hosts, of every kind.
+ * wire_renumber is about packets to other hosts that leave behind others in one piece: their checksum is for another IPv4
+ * identification, as where a network counts otherwise than Linux does.
  * 0, or EINVAL and no change.
  */
 int aiordma_soft_faults(const char *spec);
 
 /*
- * Counters of this process's packets to and from other hosts: sent, received, send_failed, malformed, bad_icrc, no_qp,
+ * Counters of this process's packets to and from other hosts: sent, runs (of several packets that were sent as one),
+ * received, send_failed, malformed, bad_icrc, no_qp,
  * wrong_peer (not from the address that the queue pair is connected to), forwarded (to another process of this host),
  * marked (by a congested router), cnps_sent, cnps_received (congestion
  * notifications), paced (sends that waited for their time). UINT64_MAX: no such counter.

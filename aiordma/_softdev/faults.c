@@ -24,6 +24,7 @@ static const char *const names[SOFT_FAULT_KINDS] = {
 	[SOFT_FAULT_WIRE_CORRUPT] = "wire_corrupt",
 	[SOFT_FAULT_WIRE_DELAY] = "wire_delay",
 	[SOFT_FAULT_WIRE_MARK] = "wire_mark",
+	[SOFT_FAULT_WIRE_RENUMBER] = "wire_renumber",
 };
 enum { SCALE_BITS = 53 };
 static _Atomic(uint64_t) thresholds[SOFT_FAULT_KINDS]; /* of 2^53 */

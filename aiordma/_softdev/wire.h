@@ -34,7 +34,7 @@ enum {
 };
 
 struct wire_counters {
-	_Atomic(uint64_t) sent, received, send_failed, malformed, bad_icrc, no_qp, wrong_peer, forwarded;
+	_Atomic(uint64_t) sent, runs, received, send_failed, malformed, bad_icrc, no_qp, wrong_peer, forwarded;
 	_Atomic(uint64_t) marked, cnps_sent, cnps_received, paced;
 };
 extern struct wire_counters soft_wire_counters;
@@ -45,7 +45,7 @@ struct wire_route {
 	uint32_t scope; /* interface, for link-local addresses */
 	uint8_t traffic_class;
 	bool here; /* on this host */
-	bool runs; /* several packets may be sent as one (wire_send.c) */
+	bool runs; /* several packets may be sent as one (wire_send.c), whatever wire_runs.h says */
 };
 
 /* One connected QP's end. */
@@ -53,6 +53,7 @@ struct soft_wire {
 	struct wire_ask ask;             /* sq_lock */
 	struct wire_answer answer;       /* rq_lock */
 	struct wire_route route;         /* both to change, either to read; dst_port: atomic */
+	struct wire_runs *runs;          /* the same; NULL: nobody need know whether they arrive */
 	_Atomic(uint16_t) port;          /* of the peer */
 	uint32_t seen;                   /* ask.head when last looked at */
 	uint64_t issued, acked;          /* messages */
@@ -101,6 +102,9 @@ struct wire_batch {
 	unsigned runs;  /* messages to the kernel: packets of one size, but for the last, which may be shorter */
 	size_t used;
 	bool front; /* from 4791 */
+	bool split; /* soft_wire_send() found a run that the kernel did not take as one */
+	struct wire_path path;
+	uint8_t traffic_class;
 	struct mmsghdr messages[WIRE_BATCH];
 	struct {
 		uint16_t packets, size; /* size of the first */
@@ -126,8 +130,8 @@ static inline bool soft_wire_full(const struct wire_batch *batch)
 {
 	return batch->count == WIRE_BATCH || batch->used > WIRE_BATCH_BYTES - WIRE_MAX_PACKET;
 }
-/* The packet in the room, without its ICRC, which is added. */
-void soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size);
+/* The packet in the room, without its ICRC, which is added. Returns its place in its run. */
+unsigned soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size);
 /* Returns how many packets left; the rest is for later, or lost. The batch is empty then. */
 unsigned soft_wire_send(struct wire_batch *batch);
 
@@ -136,6 +140,7 @@ unsigned soft_wire_send(struct wire_batch *batch);
 struct wire_inbound {
 	struct wire_path path;
 	uint8_t tos;
+	uint16_t place; /* in what came as one, from 0 */
 	const uint8_t *bytes;
 	size_t size;
 };
@@ -152,8 +157,9 @@ void soft_wire_forward(uint32_t slot, const struct wire_inbound *in);
 
 /* Begins the capture that the environment asks for. */
 void soft_wire_capture_read(void);
-/* A packet on its way, for the capture if there is one. */
-void soft_wire_capture(const struct wire_path *path, uint8_t tos, bool inbound, const uint8_t *bytes, size_t size);
+/* A packet on its way, for the capture if there is one. id: its IPv4 identification. */
+void soft_wire_capture(const struct wire_path *path, uint8_t tos, uint16_t id, const uint8_t *bytes, size_t size);
+void soft_wire_capture_inbound(const struct wire_inbound *in);
 
 /* ---- wire_faults.c: the thread that receives ---------------------------------------------------------- */
 

@@ -177,6 +177,9 @@ static struct wire_fetch *keep(struct wire_answer *s)
 	struct wire_fetch *f = &s->fetches[s->fetch_cursor];
 	if (f->pending && !f->repeated)
 		return NULL;
+	/* No requester has more outstanding than there is room for here: all of that answer has come. */
+	if (f->in_run && !f->again)
+		s->heard = WIRE_HEARD_ARRIVED;
 	if (f->pending) /* answered once; who asks for more has that answer, and a late copy asked again */
 		s->pending--;
 	s->fetch_cursor = (s->fetch_cursor + 1) % s->max_fetches;
@@ -250,9 +253,13 @@ static void repeat_fetch(struct wire_answer *s, const struct wire_packet *p)
 		if (opcode == IBV_WR_RDMA_READ) {
 			if (p->length > f->length - offset)
 				return;
+			/* It has what was before. */
+			if (f->in_run && !f->again)
+				s->heard = n ? WIRE_HEARD_LOST : WIRE_HEARD_UNCLEAR;
 			f->from = f->at = (uint32_t)offset;
 			f->to = (uint32_t)offset + p->length;
 		}
+		f->again = true;
 		pend(s, f, true);
 		return;
 	}
@@ -261,10 +268,14 @@ static void repeat_fetch(struct wire_answer *s, const struct wire_packet *p)
 static void take_duplicate(struct wire_answer *s, const struct wire_packet *p, uint16_t traits)
 {
 	s->duplicates++;
-	if (traits & (WIRE_IS_SEND | WIRE_IS_WRITE))
-		s->ack_due = true;
-	else
+	if (traits & (WIRE_IS_SEND | WIRE_IS_WRITE)) {
+		if (s->ack_in_run)
+			s->heard = WIRE_HEARD_UNCLEAR;
+		s->ack_due = s->ack_again = true;
+		s->ack_in_run = false;
+	} else {
 		repeat_fetch(s, p);
+	}
 }
 
 /* ---- all requests ----------------------------------------------------------------------------------- */
@@ -386,6 +397,8 @@ bool wire_answer_next(struct wire_answer *s, struct wire_packet *out)
 	out->qpn = s->qpn;
 	out->syndrome = WIRE_AETH_ACK | WIRE_NO_CREDITS;
 	struct wire_fetch *f = s->pending ? oldest(s) : NULL;
+	s->given = f;
+	s->alone = f && f->again;
 	if (f && f->opcode == IBV_WR_RDMA_READ) {
 		if (next_read(s, f, out))
 			return answered(s, out);
@@ -400,12 +413,20 @@ bool wire_answer_next(struct wire_answer *s, struct wire_packet *out)
 	if (!s->nak_due && !s->ack_due)
 		return false;
 	out->opcode = WIRE_ACK;
+	s->given = NULL; /* that may be what is refused */
+	s->alone = s->nak_due || s->ack_again;
+	s->ack_in_run = false;
 	/* Never the number of a READ or atomic: rxe would take it as complete, though its answer may be lost. */
 	out->msn = s->nak_due ? s->msn : s->ack_msn;
 	out->psn = s->nak_due ? s->nak_psn : s->ack_psn;
 	if (s->nak_due)
 		out->syndrome = s->syndrome;
 	/* A refusal acknowledges what was before it. */
-	s->nak_due = s->ack_due = false;
+	s->nak_due = s->ack_due = s->ack_again = false;
 	return true;
+}
+
+void wire_answer_in_run(struct wire_answer *s)
+{
+	*(s->given ? &s->given->in_run : &s->ack_in_run) = true;
 }

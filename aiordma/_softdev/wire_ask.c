@@ -206,6 +206,8 @@ static void probe(struct wire_ask *a, uint64_t now, struct wire_request *out)
 	begin(a, index, a->next - 1, out);
 	ask_message(a, index, (uint32_t)(a->next - 1 - at(a, index)->first), out);
 	out->packet.ack_request = true;
+	out->again = true;
+	a->watch.probed |= a->watch.on && a->watch.to == a->next - 1;
 	a->probe = false;
 	a->probes++;
 	repeat_later(a, now);
@@ -230,6 +232,7 @@ bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
 	if ((!done && m->fence && a->fetch_head != a->fetch_tail) || (fetch && !may_fetch(a)))
 		return false;
 	begin(a, a->cursor, a->next, out);
+	out->again = a->next != a->high;
 	if (!fetch) {
 		ask_message(a, a->cursor, done, out);
 		/* One for several packets, but always on the last one before we wait, and before the peer seems gone. */
@@ -260,23 +263,56 @@ static void go_to(struct wire_ask *a, uint64_t sequence)
 		a->fetch_tail--;
 	a->next = sequence;
 	a->probe = false;
+	a->watch.on &= a->watch.to < sequence;
 	if (a->trip.end > sequence)
 		a->trip.sent_at = 0; /* which of the two would be answered? */
 	while (a->cursor != a->head && at(a, a->cursor - 1)->first + at(a, a->cursor - 1)->packets > sequence)
 		a->cursor--;
 }
 
+/* Of a packet that was just given out. */
+static uint64_t sequence_of(const struct wire_ask *a, const struct wire_request *request)
+{
+	return a->next - (uint64_t)(int64_t)wire_psn_diff(psn_of(a, a->next), request->packet.psn);
+}
+
 void wire_ask_unsent(struct wire_ask *a, const struct wire_request *request)
 {
-	const int32_t back = wire_psn_diff(psn_of(a, a->next), request->packet.psn);
+	const uint64_t sequence = sequence_of(a, request);
 
 	if (!a->reliable) { /* its message may count as complete already */
-		a->next -= (uint32_t)back;
-		a->una = a->high = a->next;
+		a->una = a->high = a->next = sequence;
 		a->head = a->cursor = request->index;
 		return;
 	}
-	go_to(a, a->next - (uint32_t)back);
+	go_to(a, sequence);
+}
+
+/* ---- runs (wire_runs.h) ------------------------------------------------------------------------------ */
+
+void wire_ask_watch(struct wire_ask *a, const struct wire_request *first, const struct wire_request *last)
+{
+	a->watch.from = sequence_of(a, first);
+	a->watch.to = sequence_of(a, last);
+	a->watch.on = true;
+	a->watch.probed = false;
+}
+
+static void hear(struct wire_ask *a, enum wire_heard what)
+{
+	a->heard = (uint8_t)what;
+	a->watch.on = false;
+}
+
+/* All from una on is about to be sent again. */
+static void watch_lost(struct wire_ask *a, bool silence)
+{
+	if (!a->watch.on)
+		return;
+	if (a->una >= a->watch.from && a->una <= a->watch.to)
+		hear(a, WIRE_HEARD_LOST);
+	else if (silence && a->una < a->watch.from)
+		hear(a, WIRE_HEARD_UNCLEAR);
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------------- */
@@ -292,6 +328,8 @@ static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
 		while (a->cursor != a->tail && at(a, a->cursor)->first + at(a, a->cursor)->packets <= a->next)
 			a->cursor++;
 	}
+	if (a->watch.on && a->una > a->watch.to)
+		hear(a, a->watch.probed ? WIRE_HEARD_UNCLEAR : WIRE_HEARD_ARRIVED);
 	a->silent_ns = 0;
 	a->rnr_retries = a->rnr_retry;
 	a->deadline = a->una < a->next && a->timeout_ns ? now + a->timeout_ns : 0;
@@ -352,8 +390,10 @@ static void shrink(struct wire_ask *a)
 	a->grown = 0;
 }
 
-static void go_back(struct wire_ask *a, uint64_t now)
+/* silence: nobody says that anything was lost, but nothing comes. */
+static void go_back(struct wire_ask *a, bool silence, uint64_t now)
 {
+	watch_lost(a, silence);
 	a->rewound = true;
 	a->rewound_una = a->una;
 	a->rewound_at = now;
@@ -373,7 +413,7 @@ static void lost(struct wire_ask *a, uint64_t known, uint64_t now)
 		return;
 	if (!again)
 		a->deadline = a->timeout_ns ? now + a->timeout_ns : 0;
-	go_back(a, now);
+	go_back(a, !known, now);
 }
 
 static void take_nak(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
@@ -510,7 +550,7 @@ static void ask_again(struct wire_ask *a, uint64_t now)
 	if (a->repeats % 2 && !is_fetch(at(a, last_sent(a))))
 		a->probe = true;
 	else
-		go_back(a, now);
+		go_back(a, true, now);
 }
 
 /*
@@ -553,6 +593,6 @@ void wire_ask_flush(struct wire_ask *a)
 	a->una = a->next = a->high = a->posted;
 	a->fetch_head = a->fetch_tail;
 	a->trip.sent_at = 0;
-	a->probe = false;
+	a->probe = a->watch.on = false;
 	fail(a, IBV_WC_WR_FLUSH_ERR);
 }

@@ -90,8 +90,10 @@ static void put16(uint8_t *to, uint32_t value)
 }
 
 /* IP and UDP headers in front of the bytes. Returns their length. */
-static size_t headers(const struct wire_path *path, uint8_t tos, const uint8_t *bytes, size_t size, uint8_t to[48])
+static size_t headers(const struct wire_capture_origin *origin, const uint8_t *bytes, size_t size, uint8_t to[48])
 {
+	const struct wire_path *path = origin->path;
+	const uint8_t tos = origin->tos;
 	const size_t length = 8 + size;
 	uint8_t *udp;
 
@@ -100,7 +102,8 @@ static size_t headers(const struct wire_path *path, uint8_t tos, const uint8_t *
 		to[0] = 0x45;
 		to[1] = tos;
 		put16(to + 2, (uint32_t)(20 + length));
-		to[6] = 0x40;
+		put16(to + 4, origin->ip.id);
+		to[6] = origin->ip.may_fragment ? 0 : 0x40;
 		to[8] = 64;
 		to[9] = UDP;
 		memcpy(to + 12, path->src + 12, 4);
@@ -128,15 +131,15 @@ static size_t headers(const struct wire_path *path, uint8_t tos, const uint8_t *
 	return (size_t)(udp + 8 - to);
 }
 
-bool wire_capture_packet(struct wire_capture *capture, const struct wire_path *path, uint8_t tos, bool inbound,
-			 uint64_t now_ns, const uint8_t *bytes, size_t size)
+bool wire_capture_packet(struct wire_capture *capture, const struct wire_capture_origin *origin, uint64_t now_ns,
+			 const uint8_t *bytes, size_t size)
 {
 	static const uint8_t zeros[4];
 	uint8_t head[48];
-	const size_t hn = headers(path, tos, bytes, size, head);
+	const size_t hn = headers(origin, bytes, size, head);
 	const uint32_t captured = (uint32_t)(hn + size), pad = -captured & 3, block = 28 + captured + pad + 16;
 	uint32_t before[] = { PACKET, block, 0, (uint32_t)(now_ns >> 32), (uint32_t)now_ns, captured, captured };
-	uint32_t after[] = { OPTION_FLAGS | 4 << 16, inbound ? 1 : 2, 0, block };
+	uint32_t after[] = { OPTION_FLAGS | 4 << 16, origin->inbound ? 1 : 2, 0, block };
 	struct iovec iov[] = { { before, sizeof(before) },
 			       { head, hn },
 			       { (void *)bytes, size },

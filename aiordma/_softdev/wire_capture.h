@@ -15,12 +15,15 @@ struct wire_capture;
 /* Creates the file anew. NULL with errno. */
 struct wire_capture *wire_capture_open(const char *path);
 void wire_capture_close(struct wire_capture *capture);
-/*
- * One UDP payload, ICRC included. tos: traffic class with its ECN bits; now_ns: time of day. The IP and UDP headers
- * are written as the kernel sends them for us (identification 0, don't fragment); those that came are not known.
- * False: it could not be written, and no later one will be.
- */
-bool wire_capture_packet(struct wire_capture *capture, const struct wire_path *path, uint8_t tos, bool inbound,
-			 uint64_t now_ns, const uint8_t *bytes, size_t size);
+/* Of a packet, what its headers say. */
+struct wire_capture_origin {
+	const struct wire_path *path;
+	struct wire_ipv4 ip; /* as far as the ICRC tells */
+	uint8_t tos;         /* traffic class with its ECN bits */
+	bool inbound;
+};
+/* One UDP payload, ICRC included. now_ns: time of day. False: it could not be written, and no later one will be. */
+bool wire_capture_packet(struct wire_capture *capture, const struct wire_capture_origin *origin, uint64_t now_ns,
+			 const uint8_t *bytes, size_t size);
 
 #endif

@@ -293,3 +293,19 @@ bool wire_icrc_find(uint32_t difference, size_t size, struct wire_ipv4 *found)
 	*found = (struct wire_ipv4){ .id = (uint16_t)(header << 8 | (header >> 8 & 0xff)), .may_fragment = !flags };
 	return true;
 }
+
+bool wire_icrc_check(const struct wire_path *path, const uint8_t *bytes, size_t size, uint16_t guess,
+		     struct wire_ipv4 *found)
+{
+	const size_t covered = size - WIRE_ICRC;
+	const uint32_t stored = little32(bytes + covered);
+
+	*found = (struct wire_ipv4){ .id = guess };
+	const uint32_t difference = stored ^ wire_icrc_ipv4(path, *found, bytes, covered);
+	if (!difference)
+		return true;
+	if (!wire_gid_is_ipv4(path->src) || !wire_icrc_find(difference, covered, found))
+		return false;
+	found->id ^= guess; /* what was found is how it differs from the guess */
+	return true;
+}

@@ -2,8 +2,9 @@
  * The invariant CRC of RoCEv2 (IBTA annex A17.3.3): CRC-32 over what no router may change.
  *
  * The IP identification is covered, and a UDP socket neither sets nor sees it. Packets sent by an unconnected
- * socket with IP_MTU_DISCOVER=DO have the identification 0 and "don't fragment" set: that is what is assumed here.
- * IPv6 has no identification, so there the check is exact for everybody's packets.
+ * socket with IP_MTU_DISCOVER=DO have "don't fragment" set and the identification 0, or, where the kernel made several
+ * of what was sent as one (UDP_SEGMENT), their place in it. IPv6 has no identification, so there the check is exact for
+ * everybody's packets.
  */
 #ifndef AIORDMA_WIRE_ICRC_H
 #define AIORDMA_WIRE_ICRC_H
@@ -33,7 +34,7 @@ struct wire_ipv4 {
 
 /* ICRC of the bytes from the BTH to the end of the pad, as a number whose bytes are stored lowest first. */
 uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t size);
-/* For packets of others, of which the header is known (captures). */
+/* The same where the IPv4 header is another one than of a packet that was sent by itself. */
 uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size);
 
 /*
@@ -42,6 +43,12 @@ uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const
  * others, without privilege. difference: the one that was stored, exclusive-or wire_icrc().
  */
 bool wire_icrc_find(uint32_t difference, size_t size, struct wire_ipv4 *found);
+/*
+ * The same for a packet with its ICRC behind it; of one over IPv6 the ICRC is right or not. guess: the identification that
+ * is looked at first, which is quick.
+ */
+bool wire_icrc_check(const struct wire_path *path, const uint8_t *bytes, size_t size, uint16_t guess,
+		     struct wire_ipv4 *found);
 
 /* Continues a CRC-32 register (neither inverted before nor after) over more bytes. */
 uint32_t wire_crc(uint32_t crc, const void *bytes, size_t size);

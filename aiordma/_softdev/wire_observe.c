@@ -21,6 +21,7 @@ SOFT_EXPORT uint64_t aiordma_soft_wire_count(const char *name)
 		_Atomic(uint64_t) *value;
 	} all[] = {
 		{ "sent", &soft_wire_counters.sent },
+		{ "runs", &soft_wire_counters.runs },
 		{ "received", &soft_wire_counters.received },
 		{ "send_failed", &soft_wire_counters.send_failed },
 		{ "malformed", &soft_wire_counters.malformed },
@@ -74,14 +75,32 @@ void soft_wire_capture_read(void)
 			name, strerror(errno));
 }
 
-void soft_wire_capture(const struct wire_path *path, uint8_t tos, bool inbound, const uint8_t *bytes, size_t size)
+static void write_packet(struct wire_capture *to, const struct wire_capture_origin *origin, const uint8_t *bytes,
+			 size_t size)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	wire_capture_packet(to, origin, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, bytes, size);
+}
+
+void soft_wire_capture(const struct wire_path *path, uint8_t tos, uint16_t id, const uint8_t *bytes, size_t size)
 {
 	struct wire_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
-	struct timespec now;
+
+	if (soft_unlikely(to))
+		write_packet(to, &(struct wire_capture_origin){ .path = path, .tos = tos, .ip.id = id }, bytes, size);
+}
+
+void soft_wire_capture_inbound(const struct wire_inbound *in)
+{
+	struct wire_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
+	struct wire_capture_origin origin = { .path = &in->path, .tos = in->tos, .inbound = true };
 
 	if (soft_likely(!to))
 		return;
-	clock_gettime(CLOCK_REALTIME, &now);
-	wire_capture_packet(to, path, tos, inbound, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, bytes,
-			    size);
+	/* No header makes it right, or it is too short: shown with one that does not. */
+	if (in->size < WIRE_ICRC || !wire_icrc_check(&in->path, in->bytes, in->size, in->place, &origin.ip))
+		origin.ip = (struct wire_ipv4){ 0 };
+	write_packet(to, &origin, in->bytes, in->size);
 }

@@ -140,19 +140,18 @@ static const struct wire_route *route_of(struct soft_wire *w, struct wire_route 
 	return copy;
 }
 
-/* One packet into the batch. False: a local key does not allow it any more. */
-static bool add_request(struct soft_wire *w, struct wire_batch *batch, const struct wire_route *route,
-			const struct wire_request *r)
+/* One packet into the batch. Returns its place in its run; -1: a local key does not allow it any more. */
+static int add_request(struct soft_wire *w, struct wire_batch *batch, const struct wire_route *route,
+		       const struct wire_request *r)
 {
 	uint8_t *to = soft_wire_room(batch);
 	const uint32_t n = r->packet.payload_length, pad = wire_pad(n);
 	size_t size = wire_pack_headers(&r->packet, to);
 
 	if (n && !soft_wqe_gather(w->qp, w->wqes[r->index & w->ask.mask], r->offset, (char *)to + size, n))
-		return false;
+		return -1;
 	memset(to + size + n, 0, pad);
-	soft_wire_add(batch, route, size + n + pad);
-	return true;
+	return (int)soft_wire_add(batch, route, size + n + pad);
 }
 
 /* 0: the rate allows one more packet; else when it does. */
@@ -182,7 +181,21 @@ static bool may_send(struct soft_wire *w, uint64_t now)
 	return !w->blocked_until;
 }
 
-static void add_answer(struct wire_batch *batch, const struct wire_route *route, const struct wire_packet *p)
+/* Which of them may go in runs now. tries: of those with which it can be tried. */
+static enum wire_runs_use runs_use(const struct soft_wire *w, bool tries, uint64_t now)
+{
+	return w->route.runs ? WIRE_RUNS_ALL : wire_runs_use(w->runs, w->ask.reliable, tries, now);
+}
+
+static void heard(struct soft_wire *w, uint8_t *what)
+{
+	if (soft_unlikely(*what && w->runs))
+		wire_runs_heard(w->runs, *what, soft_now_ns());
+	*what = WIRE_HEARD_NOTHING;
+}
+
+/* Returns its place in its run. */
+static unsigned add_answer(struct wire_batch *batch, const struct wire_route *route, const struct wire_packet *p)
 {
 	uint8_t *to = soft_wire_room(batch);
 	const uint32_t n = p->payload_length, pad = wire_pad(n);
@@ -190,7 +203,7 @@ static void add_answer(struct wire_batch *batch, const struct wire_route *route,
 
 	soft_rx_copy((char *)to + size, (const char *)p->payload, n);
 	memset(to + size + n, 0, pad);
-	soft_wire_add(batch, route, size + n + pad);
+	return soft_wire_add(batch, route, size + n + pad);
 }
 
 static bool only_acknowledges(const struct wire_answer *answer)
@@ -199,7 +212,7 @@ static bool only_acknowledges(const struct wire_answer *answer)
 }
 
 /* Behind the requests, which somebody waits for. Should it get lost, the peer asks again. */
-static void add_owed(struct soft_wire *w, struct wire_batch *batch, const struct wire_route *route)
+static void add_owed(struct soft_wire *w, struct wire_batch *batch, struct wire_route *route, enum wire_runs_use use)
 {
 	struct wire_packet p;
 
@@ -207,9 +220,22 @@ static void add_owed(struct soft_wire *w, struct wire_batch *batch, const struct
 		return;
 	soft_lock(&w->qp->rq_lock);
 	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
-	if (only_acknowledges(&w->answer) && wire_answer_next(&w->answer, &p))
-		add_answer(batch, route, &p);
+	if (only_acknowledges(&w->answer) && wire_answer_next(&w->answer, &p)) {
+		route->runs = use == WIRE_RUNS_ALL || (use == WIRE_RUNS_NEW && !w->answer.alone);
+		if (add_answer(batch, route, &p))
+			wire_answer_in_run(&w->answer);
+	}
 	soft_unlock(&w->qp->rq_lock);
+}
+
+/* Of what was just sent, the requests behind the first of the first run. */
+static void watch(struct soft_wire *w, const struct wire_request *first, const struct wire_request *last,
+		  enum wire_runs_use use, uint64_t now)
+{
+	if (use == WIRE_RUNS_TRY)
+		wire_runs_tried(w->runs, now);
+	if (!w->ask.watch.on && w->ask.trip.smoothed)
+		wire_ask_watch(&w->ask, first, last);
 }
 
 void soft_wire_push(struct soft_qp *qp)
@@ -233,19 +259,30 @@ void soft_wire_push(struct soft_qp *qp)
 			break;
 		}
 		route_of(w, &route);
+		const enum wire_runs_use use = runs_use(w, w->ask.trip.smoothed && !w->ask.watch.on, now);
+		unsigned behind = 0, end = 0; /* the requests behind the first of a run */
 		while (!soft_wire_full(batch) &&
 		       (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {
-			if (soft_unlikely(!add_request(w, batch, &route, &requests[n]))) {
+			route.runs = use == WIRE_RUNS_ALL ||
+				     (!requests[n].again && (use == WIRE_RUNS_NEW || (use == WIRE_RUNS_TRY && !end)));
+			const int place = add_request(w, batch, &route, &requests[n]);
+			if (soft_unlikely(place < 0)) {
 				/* The region was taken away while its bytes were being sent. */
 				w->ask.status = IBV_WC_LOC_PROT_ERR;
 				more = false;
 				break;
 			}
 			count_sent(w, now, requests[n].packet.payload_length);
+			if (place == 1 && !end)
+				behind = end = n;
+			if (place && end == n)
+				end++;
 			n++;
 		}
-		add_owed(w, batch, &route);
+		add_owed(w, batch, &route, use);
 		const unsigned sent = soft_wire_send(batch);
+		if (end && end <= sent && !batch->split && use != WIRE_RUNS_ALL)
+			watch(w, &requests[behind], &requests[end - 1], use, now);
 		if (soft_unlikely(sent < n)) {
 			wire_ask_unsent(&w->ask, &requests[sent]);
 			w->blocked_until = now + FULL_NS;
@@ -260,6 +297,7 @@ void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
 	soft_lock(&qp->sq_lock);
 	if (qp->wire && atomic_load(&qp->wire_due_ns)) {
 		wire_ask_timer(&qp->wire->ask, soft_now_ns());
+		heard(qp->wire, &qp->wire->ask.heard);
 		atomic_store(&qp->wire_due_ns, 0); /* so that what is still due is asked for anew */
 	}
 	soft_unlock(&qp->sq_lock);
@@ -346,8 +384,9 @@ static void answer(struct soft_wire *w, bool paced)
 {
 	struct wire_packet p;
 	struct wire_route route;
-	uint64_t now = 0, held = 0;
+	uint64_t now = w->runs && w->answer.pending ? soft_now_ns() : 0, held = 0;
 	unsigned batches = 0;
+	enum wire_runs_use use = runs_use(w, w->answer.pending, now);
 
 	while (wire_answer_waits(&w->answer) && !held) {
 		if (paced && batches++ == ANSWER_BATCHES) {
@@ -366,7 +405,16 @@ static void answer(struct soft_wire *w, bool paced)
 			}
 			if (held || !wire_answer_next(&w->answer, &p))
 				break;
-			add_answer(batch, &route, &p);
+			route.runs = use == WIRE_RUNS_ALL ||
+				     (!w->answer.alone &&
+				      (use == WIRE_RUNS_NEW || (use == WIRE_RUNS_TRY && w->answer.given)));
+			if (add_answer(batch, &route, &p) && use != WIRE_RUNS_ALL) {
+				wire_answer_in_run(&w->answer);
+				if (use == WIRE_RUNS_TRY) {
+					wire_runs_tried(w->runs, now);
+					use = WIRE_RUNS_NONE;
+				}
+			}
 			if (p.payload_length)
 				count_sent(w, now, p.payload_length);
 		}
@@ -453,9 +501,11 @@ void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struc
 			notify(w);
 		if (response) {
 			wire_ask_take(&w->ask, p, soft_now_ns());
+			heard(w, &w->ask.heard);
 		} else {
 			w->after = after;
 			wire_answer_take(&w->answer, p);
+			heard(w, &w->answer.heard);
 			/* A refusal leaves before anybody can see why it was made, and close the queue pair. */
 			if (soft_unlikely(w->answer.stopped))
 				answer(w, false);
@@ -508,6 +558,7 @@ bool soft_wire_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 
 static void wire_free(struct soft_wire *w)
 {
+	wire_runs_release(w->runs);
 	free(w->ask.ring);
 	free(w->wqes);
 	free(w->answer.fetches);
@@ -570,6 +621,8 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	const uint32_t mtu = 128u << (attr->path_mtu < fits ? attr->path_mtu : fits);
 	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
 	w->qp = qp;
+	if (!w->route.runs)
+		w->runs = wire_runs_of(w->route.path.src, w->route.path.dst);
 	atomic_store(&w->port, w->route.path.dst_port);
 	w->ask.calls = &ask_calls;
 	w->answer.calls = &answer_calls;

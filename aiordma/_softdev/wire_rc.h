@@ -13,6 +13,7 @@
 #include <infiniband/verbs.h>
 
 #include "wire_packet.h"
+#include "wire_runs.h"
 
 /* ---- asking ----------------------------------------------------------------------------------------- */
 
@@ -74,7 +75,12 @@ struct wire_ask {
 	uint64_t repeat_at, asked_at; /* when to ask again what became of it (0: never), when last asked */
 	uint8_t repeats;              /* since una last rose */
 	bool probe;                   /* the last packet goes out once more */
-	uint8_t status;               /* enum ibv_wc_status of message `head`; nothing is sent any more */
+	struct {
+		uint64_t from, to; /* packets behind the first of a run, all sent once */
+		bool on, probed;   /* probed: the last of them was sent again */
+	} watch;
+	uint8_t heard;  /* enum wire_heard: what became of them; whoever reads it sets it back */
+	uint8_t status; /* enum ibv_wc_status of message `head`; nothing is sent any more */
 	uint64_t resent, timeouts, probes, naks, rnr_naks;
 };
 
@@ -87,6 +93,7 @@ uint32_t wire_ask_post(struct wire_ask *ask, const struct wire_message *message)
 struct wire_request {
 	struct wire_packet packet;
 	uint32_t index, offset;
+	bool again; /* it was sent before */
 };
 /* There may be something to send: not whether window and timers allow it. */
 static inline bool wire_ask_waits(const struct wire_ask *ask)
@@ -97,6 +104,8 @@ static inline bool wire_ask_waits(const struct wire_ask *ask)
 bool wire_ask_next(struct wire_ask *ask, uint64_t now, struct wire_request *out);
 /* The packet just given out could not be sent: it will be given out again. */
 void wire_ask_unsent(struct wire_ask *ask, const struct wire_request *request);
+/* The packets from first to last, not sent before, left behind the first of a run: see whether they arrive. */
+void wire_ask_watch(struct wire_ask *ask, const struct wire_request *first, const struct wire_request *last);
 /* A response, for this queue pair and from its peer. */
 void wire_ask_take(struct wire_ask *ask, const struct wire_packet *packet, uint64_t now);
 /* When wire_ask_timer() wants to be called, 0: never. */
@@ -133,6 +142,7 @@ struct wire_answer_owner {
 struct wire_fetch {
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	bool used, pending, repeated;
+	bool in_run, again; /* answered behind the first of a run; asked for more than once */
 	uint32_t psn, packets, msn;
 	uint64_t addr;
 	uint32_t rkey, length;
@@ -162,6 +172,10 @@ struct wire_answer {
 	uint8_t syndrome; /* of the refusal */
 	uint32_t nak_psn;
 	uint32_t pending; /* fetches to send */
+	bool alone;       /* what was just given out does not belong in a run: it is said again, or refuses */
+	bool ack_again, ack_in_run;
+	struct wire_fetch *given; /* whose answer was just given out */
+	uint8_t heard;            /* enum wire_heard: of answers in runs; whoever reads it sets it back */
 	uint64_t duplicates, out_of_sequence, dropped;
 };
 
@@ -173,6 +187,8 @@ void wire_answer_start(struct wire_answer *s, uint32_t psn);
 void wire_answer_take(struct wire_answer *s, const struct wire_packet *p);
 /* A response to send; its payload lies at packet.payload until the next call. False: none. */
 bool wire_answer_next(struct wire_answer *s, struct wire_packet *out);
+/* What was just given out left behind the first of a run. */
+void wire_answer_in_run(struct wire_answer *s);
 static inline bool wire_answer_waits(const struct wire_answer *answer)
 {
 	return answer->pending || answer->ack_due || answer->nak_due;

@@ -132,12 +132,12 @@ static unsigned message(const struct wire_port *port, int family, unsigned i, wi
 		struct wire_inbound in = whole;
 		in.bytes = at;
 		in.size = left < run ? left : run;
+		in.place = (uint16_t)n++;
 		at += in.size;
 		left -= in.size;
-		n++;
 		if (port->number != WIRE_PORT)
 			unwrap(&in);
-		soft_wire_capture(&in.path, in.tos, true, in.bytes, in.size);
+		soft_wire_capture_inbound(&in);
 		receiver(context, &in);
 	} while (left);
 	return n;

@@ -2,9 +2,8 @@
  * Packets on their way out. Those that follow each other to the same place leave as one where the kernel can be told to
  * split them (UDP_SEGMENT): a network device does it, the receiver's socket, or nobody.
  *
- * Split IPv4 packets count their identification up from 0, and the ICRC covers it. Which number a packet had is known
- * to no receiver that is a socket; so over IPv4 it is done only to this host's own addresses, where packets are never
- * split. IPv6 has no identification.
+ * Split IPv4 packets count their identification up from 0, and the ICRC covers it. To other hosts it is done once the
+ * network has shown that it does not count otherwise (wire_runs.h). IPv6 has no identification.
  *
  * To the kernel a message of one packet costs two thirds of one of fifteen, and packets of a run are of one size: the
  * first one of a WRITE, which is longer by its address, would end the run before it and begin one of two. Within this
@@ -42,7 +41,7 @@ struct wire_batch *soft_wire_batch(void)
 	}
 	batch->count = batch->runs = 0;
 	batch->used = 0;
-	batch->front = false;
+	batch->front = batch->split = false;
 	return batch;
 }
 
@@ -96,6 +95,8 @@ static void begin(struct wire_batch *batch, const struct wire_route *route, uint
 	struct msghdr *header = &batch->messages[i].msg_hdr;
 	const struct wire_port *port;
 
+	batch->path = route->path;
+	batch->traffic_class = route->traffic_class;
 	batch->front = route->path.src_port == WIRE_PORT;
 	port = port_of(batch, wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6);
 	batch->run[i].packets = 1;
@@ -114,25 +115,43 @@ static void begin(struct wire_batch *batch, const struct wire_route *route, uint
 	put_control(header, route);
 }
 
-void soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size)
+/* id: the identification that it will have. */
+static void put_icrc(const struct wire_path *path, uint16_t id, uint8_t *bytes, size_t size)
 {
-	uint8_t *bytes = soft_wire_room(batch);
-	const uint32_t icrc = wire_icrc(&route->path, bytes, size);
-	const size_t whole = size + WIRE_ICRC;
-	const unsigned last = batch->runs - 1;
+	const uint32_t icrc = wire_icrc_ipv4(path, (struct wire_ipv4){ .id = id }, bytes, size);
 
 	for (int k = 0; k < WIRE_ICRC; k++)
 		bytes[size + (size_t)k] = (uint8_t)(icrc >> 8 * k);
+}
+
+/* As if what splits runs on the way counted from another number. */
+static uint16_t fault(void)
+{
+	enum { OTHERWISE = 1000 };
+
+	return soft_unlikely(soft_fault(SOFT_FAULT_WIRE_RENUMBER)) ? OTHERWISE : 0;
+}
+
+unsigned soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size)
+{
+	uint8_t *bytes = soft_wire_room(batch);
+	const size_t whole = size + WIRE_ICRC;
+	const unsigned last = batch->runs - 1;
+	const bool joins = batch->runs && route->runs && !batch->run[last].ended && whole <= batch->run[last].size;
+	const uint16_t place = joins ? batch->run[last].packets : 0;
+
+	put_icrc(&route->path, place ? place + fault() : 0, bytes, size);
 	batch->used += whole;
 	batch->count++;
-	if (batch->runs && !batch->run[last].ended && whole <= batch->run[last].size) {
+	if (joins) {
 		batch->iov[last].iov_len += whole;
 		batch->run[last].packets++;
 		batch->run[last].ended = whole < batch->run[last].size;
 	} else {
 		begin(batch, route, bytes, whole);
 	}
-	soft_wire_capture(&route->path, route->traffic_class, false, bytes, whole);
+	soft_wire_capture(&route->path, route->traffic_class, place, bytes, whole);
+	return place;
 }
 
 /* Tells the kernel where to split each message that is more than a packet. */
@@ -153,10 +172,11 @@ static void put_sizes(struct wire_batch *batch)
 
 struct outcome {
 	unsigned done, lost; /* packets */
+	unsigned runs;       /* that left as such */
 	bool full;
 };
 
-/* The kernel does not take the run as one: each packet for itself. */
+/* The kernel does not take the run as one: each packet for itself. A capture has them once more, as they leave. */
 static void send_apart(int fd, struct wire_batch *batch, unsigned i, struct outcome *outcome)
 {
 	struct iovec iov = { .iov_base = batch->iov[i].iov_base };
@@ -165,14 +185,17 @@ static void send_apart(int fd, struct wire_batch *batch, unsigned i, struct outc
 
 	header.msg_iov = &iov;
 	header.msg_controllen -= CMSG_SPACE(sizeof(uint16_t));
+	batch->split = true;
 	while (left) {
 		iov.iov_len = left < batch->run[i].size ? left : batch->run[i].size;
+		put_icrc(&batch->path, 0, iov.iov_base, iov.iov_len - WIRE_ICRC);
 		const ssize_t n = sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n < 0 && errno == EINTR)
 			continue;
 		outcome->full = n < 0 && (errno == EAGAIN || errno == ENOBUFS);
 		if (outcome->full)
 			return;
+		soft_wire_capture(&batch->path, batch->traffic_class, 0, iov.iov_base, iov.iov_len);
 		outcome->done++;
 		outcome->lost += n < 0;
 		iov.iov_base = (uint8_t *)iov.iov_base + iov.iov_len;
@@ -190,8 +213,10 @@ unsigned soft_wire_send(struct wire_batch *batch)
 	put_sizes(batch);
 	for (unsigned i = 0; i < batch->runs && !outcome.full;) {
 		int n = sendmmsg(port->fd, batch->messages + i, batch->runs - i, MSG_DONTWAIT | MSG_NOSIGNAL);
-		for (; n > 0; n--)
+		for (; n > 0; n--) {
+			outcome.runs += batch->run[i].packets > 1;
 			outcome.done += batch->run[i++].packets;
+		}
 		if (!n || errno == EINTR)
 			continue;
 		if (errno == EAGAIN || errno == ENOBUFS)
@@ -207,6 +232,8 @@ unsigned soft_wire_send(struct wire_batch *batch)
 		i++;
 	}
 	atomic_fetch_add_explicit(&soft_wire_counters.sent, outcome.done - outcome.lost, memory_order_relaxed);
+	if (outcome.runs)
+		atomic_fetch_add_explicit(&soft_wire_counters.runs, outcome.runs, memory_order_relaxed);
 	if (outcome.lost)
 		atomic_fetch_add_explicit(&soft_wire_counters.send_failed, outcome.lost, memory_order_relaxed);
 	batch->count = batch->runs = 0;

@@ -241,6 +241,7 @@ void soft_wire_close(void)
 void soft_wire_after_fork(void)
 {
 	soft_wire_rx_after_fork();
+	wire_runs_after_fork();
 	pthread_mutex_init(&soft_wire_ports.lock, NULL); /* perhaps held by a thread that is not here */
 	soft_wire_close();
 }

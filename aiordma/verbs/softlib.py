@@ -16,6 +16,7 @@ LIBRARY = "libaiordma_soft.so"
 #: What is counted of packets to and from other hosts (aiordma_soft.h tells what each is).
 WIRE_COUNTERS = (
     "sent",
+    "runs",
     "received",
     "send_failed",
     "malformed",

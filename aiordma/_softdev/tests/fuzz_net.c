@@ -251,6 +251,7 @@ static size_t send_one(int fd, const struct msghdr *message)
             abort();
         memcpy(packet.bytes, bytes + at, packet.size);
         net_out(&packet);
+        packet.id++; /* as the kernel counts them */
     }
     return size;
 }

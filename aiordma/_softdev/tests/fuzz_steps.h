@@ -21,7 +21,8 @@ struct step {
     uint16_t length; /* of the message */
     uint8_t payload; /* of the packet: 0 as it should be, else that many times 5 bytes */
     uint8_t value;   /* syndrome, immediate, queue key, operands, time ... */
-    uint16_t raw;    /* xored into the packet, at the place that `value` says, if FLAG_RAW */
+    uint16_t
+        raw; /* xored into the packet, at the place that `value` says, if FLAG_RAW; else its IPv4 number */
 };
 _Static_assert(sizeof(struct step) == STEP_BYTES, "no holes");
 

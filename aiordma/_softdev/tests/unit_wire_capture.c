@@ -57,8 +57,8 @@ static unsigned int write_all(const char *name)
             if (!traits)
                 continue;
             const size_t size = make(path, &packet, bytes);
-            CHECK(wire_capture_packet(capture, path, 0xba, opcode % 2, 1700000000123456789 + opcode, bytes,
-                                      size));
+            const struct wire_capture_origin origin = {.path = path, .tos = 0xba, .inbound = opcode % 2};
+            CHECK(wire_capture_packet(capture, &origin, 1700000000123456789 + opcode, bytes, size));
             count++;
         }
     }

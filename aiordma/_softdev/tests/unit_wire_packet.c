@@ -163,6 +163,40 @@ static void any_identification(void)
     }
 }
 
+/* Behind a packet: right for its number and no other, whatever is guessed. */
+static void numbered(void)
+{
+    uint8_t bytes[80];
+    struct wire_path path = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
+                             .dst = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 2},
+                             .src_port = WIRE_PORT,
+                             .dst_port = WIRE_PORT};
+    const struct wire_path v6 = {
+        .src = {0xfd, 1}, .dst = {0xfd, 2}, .src_port = WIRE_PORT, .dst_port = WIRE_PORT};
+    struct wire_ipv4 found;
+
+    fill(bytes, sizeof bytes, 6);
+    for (uint16_t id = 0; id < 64; id++)
+        for (uint16_t guess = 0; guess < 64; guess++) {
+            const uint32_t icrc =
+                wire_icrc_ipv4(&path, (struct wire_ipv4){.id = id}, bytes, sizeof bytes - 4);
+            memcpy(bytes + sizeof bytes - 4, &icrc, 4);
+            CHECK(wire_icrc_check(&path, bytes, sizeof bytes, guess, &found));
+            CHECK_EQ(found.id, id);
+            CHECK(!found.may_fragment);
+            if (guess != id)
+                continue;
+            bytes[20] ^= 4;
+            CHECK(!wire_icrc_check(&path, bytes, sizeof bytes, guess, &found) || found.id != id);
+            bytes[20] ^= 4;
+        }
+    const uint32_t icrc = wire_icrc(&v6, bytes, sizeof bytes - 4);
+    memcpy(bytes + sizeof bytes - 4, &icrc, 4);
+    CHECK(wire_icrc_check(&v6, bytes, sizeof bytes, 9, &found));
+    bytes[20] ^= 4;
+    CHECK(!wire_icrc_check(&v6, bytes, sizeof bytes, 9, &found));
+}
+
 static void fast_crc_agrees(void)
 {
     static uint8_t bytes[5000];
@@ -285,5 +319,6 @@ static void sequence_numbers(void)
     CHECK_EQ(wire_packets(UINT32_MAX, 256), 1u << 24);
 }
 
-TEST_MAIN(TEST(adapters), TEST(rxe), TEST(identification), TEST(any_identification), TEST(fast_crc_agrees),
-          TEST(what_is_covered), TEST(every_opcode), TEST(too_long), TEST(sequence_numbers))
+TEST_MAIN(TEST(adapters), TEST(rxe), TEST(identification), TEST(any_identification), TEST(numbered),
+          TEST(fast_crc_agrees), TEST(what_is_covered), TEST(every_opcode), TEST(too_long),
+          TEST(sequence_numbers))

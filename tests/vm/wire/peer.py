@@ -287,7 +287,7 @@ class Peer:
             }
         count = ctypes.CDLL(None).aiordma_soft_wire_count
         count.restype = ctypes.c_uint64
-        names = ("sent", "received", "send_failed", "malformed", "bad_icrc", "no_qp", "wrong_peer")
+        names = ("sent", "runs", "received", "send_failed", "malformed", "bad_icrc", "no_qp", "wrong_peer")
         return {name: count(name.encode()) for name in (*names, "marked", "cnps_sent", "cnps_received")}
 
 

@@ -1,0 +1,52 @@
+/*
+ * Runs: packets that are sent as one, which the kernel or an adapter makes packets of (UDP_SEGMENT). Over IPv4 the copies
+ * count their identification, the ICRC covers it, and nothing but the outcome tells whether somebody on the way counts
+ * otherwise than Linux does, from 0. So it is tried for each pair of addresses: with two packets, of which the second one
+ * must be acknowledged without being sent again. What is sent again goes by itself, so a mistake costs one repetition.
+ *
+ *   untried, or not lately --(the second one arrived)--> proven --(several in a row did not)--> off, for a time that doubles
+ *
+ * No sockets, no clock. Any thread at any time.
+ */
+#ifndef AIORDMA_WIRE_RUNS_H
+#define AIORDMA_WIRE_RUNS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What became of packets behind the first of a run. */
+enum wire_heard {
+	WIRE_HEARD_NOTHING,
+	WIRE_HEARD_ARRIVED,
+	WIRE_HEARD_LOST,    /* they, and not what was before them */
+	WIRE_HEARD_UNCLEAR, /* silence */
+};
+
+struct wire_runs {
+	uint8_t src[16], dst[16];
+	unsigned users;
+	uint32_t doubt;
+	uint64_t pause_ns, proven_at;
+	atomic_bool proven;
+	_Atomic(uint64_t) try_at, arrived_at;
+};
+
+/* Of that pair. NULL: too many pairs are in use, runs of this one cannot be watched. */
+struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16]);
+void wire_runs_release(struct wire_runs *runs);
+void wire_runs_after_fork(void);
+
+enum wire_runs_use {
+	WIRE_RUNS_NONE,
+	WIRE_RUNS_TRY, /* one of two packets */
+	WIRE_RUNS_NEW, /* of packets that are sent for the first time */
+	WIRE_RUNS_ALL,
+};
+/* watched: losses are noticed. tries: somebody would hear what became of a trial. */
+enum wire_runs_use wire_runs_use(const struct wire_runs *runs, bool watched, bool tries, uint64_t now);
+/* A trial is on its way. */
+void wire_runs_tried(struct wire_runs *runs, uint64_t now);
+void wire_runs_heard(struct wire_runs *runs, enum wire_heard what, uint64_t now);
+
+#endif
