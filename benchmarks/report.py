@@ -28,7 +28,7 @@ second with 64 in flight.
 
 WIRE_NOTE = """\
 The software device through UDP sockets, by perftest, beside plain sockets: over loopback, or over a cable
-(veth) between two network namespaces, where packets over IPv4 leave one by one. Median over the rounds,
+(veth) between two network namespaces. Median over the rounds,
 [smallest-largest].
 """
 

@@ -265,7 +265,7 @@ RATES: dict[str, tuple[str, Callable[[float], float]]] = {
     "write_cable_ipv6": ("WRITE over veth, IPv6", lambda seconds: write_over_cable(seconds, "1")),
     "write_cable_ipv4": ("WRITE over veth, IPv4", lambda seconds: write_over_cable(seconds, "0")),
 }
-"""Bytes a second. Over IPv4 packets leave for other hosts one by one."""
+"""Bytes a second."""
 TIMES: dict[str, tuple[str, Callable[[float], float]]] = {
     "send": ("SEND of 64 B there and back, both ends polling", send_round_trip),
     "echo": ("UDP echo of 64 B by uvloop", udp_echo),
