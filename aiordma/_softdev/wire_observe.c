@@ -20,18 +20,12 @@ SOFT_EXPORT uint64_t aiordma_soft_wire_count(const char *name)
 		const char *name;
 		_Atomic(uint64_t) *value;
 	} all[] = {
-		{ "sent", &soft_wire_counters.sent },
-		{ "runs", &soft_wire_counters.runs },
-		{ "received", &soft_wire_counters.received },
-		{ "send_failed", &soft_wire_counters.send_failed },
-		{ "malformed", &soft_wire_counters.malformed },
-		{ "bad_icrc", &soft_wire_counters.bad_icrc },
-		{ "no_qp", &soft_wire_counters.no_qp },
-		{ "wrong_peer", &soft_wire_counters.wrong_peer },
-		{ "forwarded", &soft_wire_counters.forwarded },
-		{ "marked", &soft_wire_counters.marked },
-		{ "cnps_sent", &soft_wire_counters.cnps_sent },
-		{ "cnps_received", &soft_wire_counters.cnps_received },
+		{ "sent", &soft_wire_counters.sent },           { "runs", &soft_wire_counters.runs },
+		{ "received", &soft_wire_counters.received },   { "send_failed", &soft_wire_counters.send_failed },
+		{ "malformed", &soft_wire_counters.malformed }, { "bad_icrc", &soft_wire_counters.bad_icrc },
+		{ "no_qp", &soft_wire_counters.no_qp },         { "wrong_peer", &soft_wire_counters.wrong_peer },
+		{ "forwarded", &soft_wire_counters.forwarded }, { "marked", &soft_wire_counters.marked },
+		{ "cnps_sent", &soft_wire_counters.cnps_sent }, { "cnps_received", &soft_wire_counters.cnps_received },
 		{ "paced", &soft_wire_counters.paced },
 	};
 
