@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.softdev.namespaces import Host, cabled_hosts, ip
+from tests.softdev.namespaces import Host, cabled_hosts
 from tests.softdev.test_capture import tshark
-from tests.vm.wire.ends import MTU, SOFT, End, gid, namespaced
+from tests.vm.wire.ends import MTU, SOFT, End, gid, namespaced, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +137,7 @@ def test_found_out(library: Path, hosts: tuple[Host, Host], what: str) -> None:
 def test_split_on_the_way(library: Path, hosts: tuple[Host, Host], what: str, merges: bool) -> None:
     """The sender's end of the cable makes packets of runs, and the receiver's end makes pieces of those."""
     for host in hosts:
-        ip("-n", host.namespace, "link", "set", "cable", "gso_max_segs", "1")
+        run("ip", "-n", host.namespace, "link", "set", "cable", "gso_max_segs", "1")
         if merges:
             ethtool(host, ETHTOOL_STSO, 0)  # veth merges nothing from an end that has it
             ethtool(host, ETHTOOL_SGRO, 1)
