@@ -105,6 +105,20 @@ static void *object_of(const struct ibv_async_event *event)
 	}
 }
 
+struct ibv_context *soft_event_context(const struct ibv_async_event *event)
+{
+	switch (affiliation(event->event_type)) {
+	case OF_QP:
+		return event->element.qp->context;
+	case OF_CQ:
+		return event->element.cq->context;
+	case OF_SRQ:
+		return event->element.srq->context;
+	default:
+		return NULL;
+	}
+}
+
 static void mark_filled(const struct soft_ctx *ctx)
 {
 	ssize_t n;

@@ -139,31 +139,9 @@ SOFT_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_asyn
 		     context, event);
 }
 
-static struct ibv_context *event_context(const struct ibv_async_event *event)
-{
-	switch (event->event_type) {
-	case IBV_EVENT_CQ_ERR:
-		return event->element.cq->context;
-	case IBV_EVENT_QP_FATAL:
-	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-	case IBV_EVENT_COMM_EST:
-	case IBV_EVENT_SQ_DRAINED:
-	case IBV_EVENT_PATH_MIG:
-	case IBV_EVENT_PATH_MIG_ERR:
-	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		return event->element.qp->context;
-	case IBV_EVENT_SRQ_ERR:
-	case IBV_EVENT_SRQ_LIMIT_REACHED:
-		return event->element.srq->context;
-	default:
-		return NULL;
-	}
-}
-
 SOFT_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
 {
-	ROUTE_VOID(event_context(event), soft_ack_async_event(event), ibv_ack_async_event, "IBVERBS_1.1", event);
+	ROUTE_VOID(soft_event_context(event), soft_ack_async_event(event), ibv_ack_async_event, "IBVERBS_1.1", event);
 }
 
 SOFT_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)

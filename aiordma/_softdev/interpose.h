@@ -56,6 +56,8 @@ ssize_t soft_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 /* async.c */
 int soft_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
 void soft_ack_async_event(struct ibv_async_event *event);
+/* Of the object an event belongs to; NULL for events of a port or of the whole device. */
+struct ibv_context *soft_event_context(const struct ibv_async_event *event);
 
 /* qp_ex.c */
 struct ibv_qp_ex *soft_qp_to_qp_ex(struct ibv_qp *qp);
