@@ -53,7 +53,8 @@ struct soft_wire {
 	struct wire_ask ask;             /* sq_lock */
 	struct wire_answer answer;       /* rq_lock */
 	struct wire_route route;         /* both to change, either to read; dst_port: atomic */
-	struct wire_runs *runs;          /* the same; NULL: nobody need know whether they arrive */
+	struct wire_runs *runs[2];       /* the same: if the peer is another's device, or ours */
+	atomic_bool ours;                /* the peer, as its port says */
 	_Atomic(uint16_t) port;          /* of the peer */
 	uint32_t seen;                   /* ask.head when last looked at */
 	uint64_t issued, acked;          /* messages */
@@ -76,6 +77,11 @@ int soft_wire_open(void);
 static inline uint16_t soft_wire_own_port(uint32_t qpn)
 {
 	return (uint16_t)(WIRE_OWN_PORT + (qpn >> SOFT_QPN_INDEX_BITS));
+}
+/* Nobody else sends from those. */
+static inline bool soft_wire_is_ours(uint16_t port)
+{
+	return port == WIRE_PORT || (port >= WIRE_OWN_PORT && port < WIRE_OWN_PORT + SOFT_MAX_SLOT);
 }
 /* Addresses and ports for an address vector that soft_route_is_valid. */
 void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route);

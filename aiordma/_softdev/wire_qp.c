@@ -181,16 +181,24 @@ static bool may_send(struct soft_wire *w, uint64_t now)
 	return !w->blocked_until;
 }
 
-/* Which of them may go in runs now. tries: of those with which it can be tried. */
-static enum wire_runs_use runs_use(const struct soft_wire *w, bool tries, uint64_t now)
+/* NULL: nobody need know whether runs arrive. */
+static struct wire_runs *runs_of(struct soft_wire *w)
 {
-	return w->route.runs ? WIRE_RUNS_ALL : wire_runs_use(w->runs, w->ask.reliable, tries, now);
+	return w->runs[atomic_load_explicit(&w->ours, memory_order_relaxed)];
+}
+
+/* Which of them may go in runs now. tries: of those with which it can be tried. */
+static enum wire_runs_use runs_use(struct soft_wire *w, bool tries, uint64_t now)
+{
+	return w->route.runs ? WIRE_RUNS_ALL : wire_runs_use(runs_of(w), w->ask.reliable, tries, now);
 }
 
 static void heard(struct soft_wire *w, uint8_t *what)
 {
-	if (soft_unlikely(*what && w->runs))
-		wire_runs_heard(w->runs, *what, soft_now_ns());
+	struct wire_runs *runs = *what ? runs_of(w) : NULL;
+
+	if (soft_unlikely(runs))
+		wire_runs_heard(runs, *what, soft_now_ns());
 	*what = WIRE_HEARD_NOTHING;
 }
 
@@ -211,7 +219,10 @@ static bool only_acknowledges(const struct wire_answer *answer)
 	return answer->ack_due && !answer->nak_due && !answer->pending;
 }
 
-/* Behind the requests, which somebody waits for. Should it get lost, the peer asks again. */
+/*
+ * Behind the requests, which somebody waits for. Should it get lost, the peer asks again. Ours take it with them in one
+ * piece; for others the kernel makes packets of that, which takes longer than sending two.
+ */
 static void add_owed(struct soft_wire *w, struct wire_batch *batch, struct wire_route *route, enum wire_runs_use use)
 {
 	struct wire_packet p;
@@ -221,7 +232,8 @@ static void add_owed(struct soft_wire *w, struct wire_batch *batch, struct wire_
 	soft_lock(&w->qp->rq_lock);
 	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
 	if (only_acknowledges(&w->answer) && wire_answer_next(&w->answer, &p)) {
-		route->runs = use == WIRE_RUNS_ALL || (use == WIRE_RUNS_NEW && !w->answer.alone);
+		route->runs = w->route.here || (use >= WIRE_RUNS_NEW && !w->answer.alone &&
+						atomic_load_explicit(&w->ours, memory_order_relaxed));
 		if (add_answer(batch, route, &p))
 			wire_answer_in_run(&w->answer);
 	}
@@ -233,7 +245,7 @@ static void watch(struct soft_wire *w, const struct wire_request *first, const s
 		  enum wire_runs_use use, uint64_t now)
 {
 	if (use == WIRE_RUNS_TRY)
-		wire_runs_tried(w->runs, now);
+		wire_runs_tried(runs_of(w), now);
 	if (!w->ask.watch.on && w->ask.trip.smoothed)
 		wire_ask_watch(&w->ask, first, last);
 }
@@ -384,7 +396,7 @@ static void answer(struct soft_wire *w, bool paced)
 {
 	struct wire_packet p;
 	struct wire_route route;
-	uint64_t now = w->runs && w->answer.pending ? soft_now_ns() : 0, held = 0;
+	uint64_t now = runs_of(w) && w->answer.pending ? soft_now_ns() : 0, held = 0;
 	unsigned batches = 0;
 	enum wire_runs_use use = runs_use(w, w->answer.pending, now);
 
@@ -411,7 +423,7 @@ static void answer(struct soft_wire *w, bool paced)
 			if (add_answer(batch, &route, &p) && use != WIRE_RUNS_ALL) {
 				wire_answer_in_run(&w->answer);
 				if (use == WIRE_RUNS_TRY) {
-					wire_runs_tried(w->runs, now);
+					wire_runs_tried(runs_of(w), now);
 					use = WIRE_RUNS_NONE;
 				}
 			}
@@ -434,9 +446,12 @@ static bool from_peer(struct soft_wire *w, const struct wire_inbound *in)
 		atomic_fetch_add_explicit(&soft_wire_counters.wrong_peer, 1, memory_order_relaxed);
 		return false;
 	}
-	if (port != atomic_load_explicit(&w->port, memory_order_relaxed) &&
-	    (port == WIRE_PORT || (port >= WIRE_OWN_PORT && port < WIRE_OWN_PORT + SOFT_MAX_SLOT)))
+	const bool ours = soft_wire_is_ours(port);
+
+	if (ours && port != atomic_load_explicit(&w->port, memory_order_relaxed))
 		atomic_store_explicit(&w->port, port, memory_order_relaxed);
+	if (ours != atomic_load_explicit(&w->ours, memory_order_relaxed))
+		atomic_store_explicit(&w->ours, ours, memory_order_relaxed);
 	return true;
 }
 
@@ -558,7 +573,8 @@ bool soft_wire_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 
 static void wire_free(struct soft_wire *w)
 {
-	wire_runs_release(w->runs);
+	wire_runs_release(w->runs[0]);
+	wire_runs_release(w->runs[1]);
 	free(w->ask.ring);
 	free(w->wqes);
 	free(w->answer.fetches);
@@ -621,8 +637,8 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	const uint32_t mtu = 128u << (attr->path_mtu < fits ? attr->path_mtu : fits);
 	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
 	w->qp = qp;
-	if (!w->route.runs)
-		w->runs = wire_runs_of(w->route.path.src, w->route.path.dst);
+	for (int ours = 0; ours < 2 && !w->route.runs; ours++)
+		w->runs[ours] = wire_runs_of(w->route.path.src, w->route.path.dst, ours);
 	atomic_store(&w->port, w->route.path.dst_port);
 	w->ask.calls = &ask_calls;
 	w->answer.calls = &answer_calls;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum {
-	PAIRS = 256,
+	PAIRS = 512,
 	WEIGHS_LOST = 4,
 	WEIGHS_UNCLEAR = 1,
 	ENOUGH = 3 * WEIGHS_LOST,        /* of doubt, in a row */
@@ -18,14 +18,19 @@ static const uint64_t between_trials_ns = 10000000, pause_least_ns = 1000000000,
 static struct wire_runs pairs[PAIRS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16])
+static bool is(const struct wire_runs *r, const uint8_t src[16], const uint8_t dst[16], bool ours)
+{
+	return !memcmp(r->dst, dst, 16) && !memcmp(r->src, src, 16) && r->ours == ours;
+}
+
+struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16], bool ours)
 {
 	struct wire_runs *found = NULL;
 
 	pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < PAIRS; i++) {
 		struct wire_runs *r = &pairs[i];
-		if (!memcmp(r->src, src, 16) && !memcmp(r->dst, dst, 16)) {
+		if (is(r, src, dst, ours)) {
 			found = r;
 			break;
 		}
@@ -33,10 +38,12 @@ struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16])
 		if (!r->users && (!found || atomic_load(&r->arrived_at) < atomic_load(&found->arrived_at)))
 			found = r;
 	}
-	if (found && (memcmp(found->src, src, 16) != 0 || memcmp(found->dst, dst, 16) != 0)) {
+	if (found && !is(found, src, dst, ours)) {
 		memset(found, 0, sizeof(*found));
 		memcpy(found->src, src, 16);
 		memcpy(found->dst, dst, 16);
+		found->ours = ours;
+		atomic_store(&found->proven, ours);
 	}
 	if (found)
 		found->users++;

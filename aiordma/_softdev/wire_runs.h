@@ -4,6 +4,9 @@
  * otherwise than Linux does, from 0. So it is tried for each pair of addresses: with two packets, of which the second one
  * must be acknowledged without being sent again. What is sent again goes by itself, so a mistake costs one repetition.
  *
+ * Devices of our own see no headers and find the number by the ICRC: with them nothing needs to be proven. They have a
+ * record of their own, which begins as proven, and whose good news says nothing about others at that address.
+ *
  *   untried, or not lately --(the second one arrived)--> proven --(several in a row did not)--> off, for a time that doubles
  *
  * No sockets, no clock. Any thread at any time.
@@ -25,6 +28,7 @@ enum wire_heard {
 
 struct wire_runs {
 	uint8_t src[16], dst[16];
+	bool ours;
 	unsigned users;
 	uint32_t doubt;
 	uint64_t pause_ns, proven_at;
@@ -32,8 +36,8 @@ struct wire_runs {
 	_Atomic(uint64_t) try_at, arrived_at;
 };
 
-/* Of that pair. NULL: too many pairs are in use, runs of this one cannot be watched. */
-struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16]);
+/* Of that pair. ours: devices of our own there. NULL: too many pairs are in use, runs of this one cannot be watched. */
+struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16], bool ours);
 void wire_runs_release(struct wire_runs *runs);
 void wire_runs_after_fork(void);
 

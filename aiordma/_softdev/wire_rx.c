@@ -54,11 +54,6 @@ static void touch(struct round *round, struct soft_qp *qp)
 	round->touched[round->count++] = qp;
 }
 
-static bool sent_by_us(uint16_t port)
-{
-	return port == WIRE_PORT || (port >= WIRE_OWN_PORT && port < WIRE_OWN_PORT + SOFT_MAX_SLOT);
-}
-
 /*
  * Adapters and rxe number their IPv4 packets: the checksum must be right for some number. Ours are numbered by their place
  * in what was sent as one, which need not be what came as one: both are split and merged on the way.
@@ -72,7 +67,7 @@ static bool icrc_ok(const struct wire_inbound *in)
 		return false;
 	if (in->place)
 		by_place = ip.id == in->place;
-	return !sent_by_us(in->path.src_port) || (ip.id < WIRE_BATCH && !ip.may_fragment);
+	return !soft_wire_is_ours(in->path.src_port) || (ip.id < WIRE_BATCH && !ip.may_fragment);
 }
 
 static void count(_Atomic(uint64_t) *counter)

@@ -166,6 +166,11 @@ def test_unreliable_relies_on_others(library: Path, hosts: tuple[Host, Host]) ->
         connected(reliable.left, reliable.right, hosts, "uc") as unreliable,
     ):
         unreliable.send()
+        back = unreliable._replace(
+            left=unreliable.right, right=unreliable.left, qpn=unreliable.right_qpn, right_qpn=unreliable.qpn
+        )
+        back.send()  # from the port of one of ours
+        unreliable.send()
         assert reliable.left.counters()["runs"] == 0
         for _ in range(TRANSFERS):
             reliable.write()

@@ -668,15 +668,17 @@ static void reset(struct ibv_qp *qp)
 /* Whether runs arrive is remembered beyond queue pairs, but one input must not hear of another. */
 static void forget_runs(void)
 {
-    struct wire_runs *runs = wire_runs_of(net_here4, peer4);
+    for (int ours = 0; ours < 2; ours++) {
+        struct wire_runs *runs = wire_runs_of(net_here4, peer4, ours);
 
-    MUST(runs);
-    runs->doubt = 0;
-    runs->pause_ns = runs->proven_at = 0;
-    atomic_store(&runs->proven, false);
-    atomic_store(&runs->try_at, 0);
-    atomic_store(&runs->arrived_at, 0);
-    wire_runs_release(runs);
+        MUST(runs);
+        runs->doubt = 0;
+        runs->pause_ns = runs->proven_at = 0;
+        atomic_store(&runs->proven, ours);
+        atomic_store(&runs->try_at, 0);
+        atomic_store(&runs->arrived_at, 0);
+        wire_runs_release(runs);
+    }
 }
 
 static void begin(void)

@@ -22,7 +22,7 @@ static const uint8_t here[16] = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1};
 static struct wire_runs *pair(unsigned int number)
 {
     const uint8_t there[16] = {[10] = 0xff, [11] = 0xff, 10, 0, (uint8_t)(number >> 8), (uint8_t)number};
-    struct wire_runs *runs = wire_runs_of(here, there);
+    struct wire_runs *runs = wire_runs_of(here, there, false);
 
     CHECK(runs);
     return runs;
@@ -122,10 +122,32 @@ static void doubt(void)
     wire_runs_release(runs);
 }
 
+/* Our own devices need no proof, and theirs is no proof for others. */
+static void ours(void)
+{
+    struct wire_runs *foreign = fresh_pair(), *own = wire_runs_of(foreign->src, foreign->dst, true);
+
+    CHECK(own && own != foreign);
+    CHECK(wire_runs_of(foreign->src, foreign->dst, true) == own);
+    CHECK_EQ(wire_runs_use(own, true, false, begin), WIRE_RUNS_NEW);
+    CHECK_EQ(wire_runs_use(own, false, false, begin), WIRE_RUNS_NONE); /* nothing was heard of late */
+    wire_runs_heard(own, WIRE_HEARD_ARRIVED, begin);
+    CHECK_EQ(wire_runs_use(own, false, false, begin), WIRE_RUNS_NEW);
+    CHECK_EQ(wire_runs_use(foreign, true, true, begin), WIRE_RUNS_TRY);
+    for (int i = 0; i < 6; i++)
+        wire_runs_heard(own, WIRE_HEARD_LOST, begin);
+    CHECK_EQ(wire_runs_use(own, true, true, begin), WIRE_RUNS_NONE);
+    CHECK_EQ(wire_runs_use(own, true, true, begin + second), WIRE_RUNS_TRY);
+    CHECK_EQ(wire_runs_use(foreign, true, true, begin), WIRE_RUNS_TRY);
+    wire_runs_release(foreign);
+    wire_runs_release(own);
+    wire_runs_release(own);
+}
+
 /* Those in use keep their places, one that nobody uses any more gives it to the next. */
 static void many_pairs(void)
 {
-    enum { MANY = 256, FIRST = 1000 };
+    enum { MANY = 512, FIRST = 1000 };
     static struct wire_runs *all[MANY];
     const uint8_t other[16] = {1};
     unsigned int n = 0;
@@ -137,7 +159,7 @@ static void many_pairs(void)
     CHECK_EQ(wire_runs_use(known, true, true, begin), WIRE_RUNS_NEW);
     for (struct wire_runs *runs; n < MANY; n++) {
         const uint8_t there[16] = {2, (uint8_t)n, (uint8_t)(n >> 8)};
-        runs = wire_runs_of(here, there);
+        runs = wire_runs_of(here, there, false);
         if (!runs)
             break;
         CHECK(runs != known);
@@ -145,9 +167,9 @@ static void many_pairs(void)
         all[n] = runs;
     }
     CHECK_EQ(n, MANY - 1);
-    CHECK(!wire_runs_of(here, other));
+    CHECK(!wire_runs_of(here, other, false));
     wire_runs_release(all[7]);
-    struct wire_runs *next = wire_runs_of(here, other);
+    struct wire_runs *next = wire_runs_of(here, other, false);
     CHECK(next == all[7]);
     all[7] = next;
     for (unsigned int i = 0; i < n; i++)
@@ -468,5 +490,5 @@ static void worst(void)
     }
 }
 
-TEST_MAIN(TEST(proof), TEST(refusal), TEST(doubt), TEST(many_pairs), TEST(found_out), TEST(renumbered),
-          TEST(another_way), TEST(lossy), TEST(worst))
+TEST_MAIN(TEST(proof), TEST(refusal), TEST(doubt), TEST(ours), TEST(many_pairs), TEST(found_out),
+          TEST(renumbered), TEST(another_way), TEST(lossy), TEST(worst))
