@@ -187,10 +187,10 @@ static struct wire_runs *runs_of(struct soft_wire *w)
 	return w->runs[atomic_load_explicit(&w->ours, memory_order_relaxed)];
 }
 
-/* Which of them may go in runs now. tries: of those with which it can be tried. */
-static enum wire_runs_use runs_use(struct soft_wire *w, bool tries, uint64_t now)
+/* What may go in runs now. runs: of w, which may be another one the next time. tries: can it be tried? */
+static enum wire_runs_use runs_use(const struct soft_wire *w, const struct wire_runs *runs, bool tries, uint64_t now)
 {
-	return w->route.runs ? WIRE_RUNS_ALL : wire_runs_use(runs_of(w), w->ask.reliable, tries, now);
+	return w->route.runs ? WIRE_RUNS_ALL : wire_runs_use(runs, w->ask.reliable, tries, now);
 }
 
 static void heard(struct soft_wire *w, uint8_t *what)
@@ -241,11 +241,8 @@ static void add_owed(struct soft_wire *w, struct wire_batch *batch, struct wire_
 }
 
 /* Of what was just sent, the requests behind the first of the first run. */
-static void watch(struct soft_wire *w, const struct wire_request *first, const struct wire_request *last,
-		  enum wire_runs_use use, uint64_t now)
+static void watch(struct soft_wire *w, const struct wire_request *first, const struct wire_request *last)
 {
-	if (use == WIRE_RUNS_TRY)
-		wire_runs_tried(runs_of(w), now);
 	if (!w->ask.watch.on && w->ask.trip.smoothed)
 		wire_ask_watch(&w->ask, first, last);
 }
@@ -271,7 +268,8 @@ void soft_wire_push(struct soft_qp *qp)
 			break;
 		}
 		route_of(w, &route);
-		const enum wire_runs_use use = runs_use(w, w->ask.trip.smoothed && !w->ask.watch.on, now);
+		struct wire_runs *runs = runs_of(w);
+		const enum wire_runs_use use = runs_use(w, runs, w->ask.trip.smoothed && !w->ask.watch.on, now);
 		unsigned behind = 0, end = 0; /* the requests behind the first of a run */
 		while (!soft_wire_full(batch) &&
 		       (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {
@@ -293,8 +291,10 @@ void soft_wire_push(struct soft_qp *qp)
 		}
 		add_owed(w, batch, &route, use);
 		const unsigned sent = soft_wire_send(batch);
+		if (end && use == WIRE_RUNS_TRY)
+			wire_runs_tried(runs, now);
 		if (end && end <= sent && !batch->split && use != WIRE_RUNS_ALL)
-			watch(w, &requests[behind], &requests[end - 1], use, now);
+			watch(w, &requests[behind], &requests[end - 1]);
 		if (soft_unlikely(sent < n)) {
 			wire_ask_unsent(&w->ask, &requests[sent]);
 			w->blocked_until = now + FULL_NS;
@@ -396,9 +396,10 @@ static void answer(struct soft_wire *w, bool paced)
 {
 	struct wire_packet p;
 	struct wire_route route;
-	uint64_t now = runs_of(w) && w->answer.pending ? soft_now_ns() : 0, held = 0;
+	struct wire_runs *runs = runs_of(w);
+	uint64_t now = runs && w->answer.pending ? soft_now_ns() : 0, held = 0;
 	unsigned batches = 0;
-	enum wire_runs_use use = runs_use(w, w->answer.pending, now);
+	enum wire_runs_use use = runs_use(w, runs, w->answer.pending, now);
 
 	while (wire_answer_waits(&w->answer) && !held) {
 		if (paced && batches++ == ANSWER_BATCHES) {
@@ -423,7 +424,7 @@ static void answer(struct soft_wire *w, bool paced)
 			if (add_answer(batch, &route, &p) && use != WIRE_RUNS_ALL) {
 				wire_answer_in_run(&w->answer);
 				if (use == WIRE_RUNS_TRY) {
-					wire_runs_tried(runs_of(w), now);
+					wire_runs_tried(runs, now);
 					use = WIRE_RUNS_NONE;
 				}
 			}
