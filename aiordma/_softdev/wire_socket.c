@@ -1,6 +1,6 @@
 /*
- * Addresses and UDP sockets of the wire: unconnected, with IP_MTU_DISCOVER=DO, so that the IP identification is 0 and the ICRC can
- * be known without privilege (wire_icrc.h).
+ * Addresses and UDP sockets of the wire: unconnected, with IP_MTU_DISCOVER=DO, so that the IP identification and the ICRC can be
+ * known without privilege (wire_icrc.h).
  */
 #include <linux/udp.h>
 #include <netinet/ip.h>
