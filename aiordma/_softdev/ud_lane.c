@@ -1,7 +1,7 @@
 /*
  * Datagrams to other processes: one lane from a process to a UD QP, shared by all of the process's UD QPs. There
- * are no acknowledgements: a datagram is sent when it is in the ring. When the ring is full, or the lane not there
- * yet, the send queue waits for a moment and then drops it, as a congested network would.
+ * are no acknowledgements: a datagram is sent when it is in the ring. When the ring is full, the send queue waits for a
+ * moment and then drops it, as a congested network would. While the lane is not there yet it waits for longer, once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,11 @@
 
 #include "link.h"
 
-enum { ABSENT_NS = 50000000, REQ_MASK = SOFT_REQ_RING - 1 };
+enum {
+	ABSENT_NS = 50000000,
+	ANSWER_NS = 1000000000, /* an adapter delivers at once; a process may first have to wait for a CPU */
+	REQ_MASK = SOFT_REQ_RING - 1
+};
 
 /* Follows struct soft_rec. */
 struct deth {
@@ -24,7 +28,8 @@ struct soft_ud_out {
 	struct soft_ud_out *next;
 	uint32_t qpn;
 	enum out_state state;
-	uint64_t until; /* ABSENT: ask again then */
+	uint64_t until;        /* ABSENT: ask again then */
+	uint64_t answer_until; /* ASKED: nobody waits for it longer than that */
 	uint64_t attempt;
 	struct soft_link *link;
 	struct soft_seg *seg;
@@ -93,6 +98,7 @@ static struct soft_ud_out *usable(struct soft_qp *qp, uint32_t qpn, bool *hopele
 			return NULL;
 		*hopeless = false;
 	} else if (out) {
+		*hopeless = soft_now_ns() >= out->answer_until;
 		return NULL;
 	}
 	if (!out) {
@@ -105,6 +111,7 @@ static struct soft_ud_out *usable(struct soft_qp *qp, uint32_t qpn, bool *hopele
 	}
 	out->state = ASKED;
 	out->until = 0;
+	out->answer_until = soft_now_ns() + ANSWER_NS;
 	out->attempt++;
 	soft_service(qp, SOFT_SERVICE_DATAGRAM);
 	return NULL;
@@ -168,6 +175,8 @@ enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qk
 	soft_unlock(&soft_proc.ud_lock);
 	if (at || hopeless)
 		return SOFT_RUN_DONE;
+	if (!out)
+		qp->tries = 0; /* they are for full rings */
 	qp->wait = SOFT_WAIT_DATAGRAM;
 	return SOFT_RUN_WAIT;
 }

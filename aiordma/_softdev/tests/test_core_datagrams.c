@@ -4,10 +4,13 @@
 
 #include "../aiordma_soft.h"
 
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
-enum { QKEY = 0x11111111, SLOT = 256, RECEIVES = 128, SEQUENCE = 500 };
+enum { QKEY = 0x11111111, SLOT = 256, RECEIVES = 128, SEQUENCE = 500, PAUSE_NS = 300000000, ATTEMPTS = 20 };
 
 static const struct end_options datagrams = {
     .type = IBV_QPT_UD, .recv_wr = RECEIVES, .send_wr = 16, .cqe = 512, .channel = true};
@@ -35,7 +38,7 @@ static struct ibv_ah *route(struct end *end, const struct address *peer)
     return ah;
 }
 
-static void send_datagram(struct end *end, struct ibv_ah *ah, uint32_t qpn, uint32_t imm)
+static void post_datagram(struct end *end, struct ibv_ah *ah, uint32_t qpn, uint32_t imm)
 {
     struct ibv_sge sge = end_sge(end, 40000, 100);
     struct ibv_send_wr wr = {.wr_id = imm,
@@ -48,6 +51,11 @@ static void send_datagram(struct end *end, struct ibv_ah *ah, uint32_t qpn, uint
                        *bad;
 
     OK(ibv_post_send(end->qp, &wr, &bad));
+}
+
+static void send_datagram(struct end *end, struct ibv_ah *ah, uint32_t qpn, uint32_t imm)
+{
+    post_datagram(end, ah, qpn, imm);
     expect_wc(end->send_cq, imm, IBV_WC_SUCCESS);
 }
 
@@ -167,6 +175,86 @@ static void flood(void)
     end_close(&end);
 }
 
+/* Says whether there is a datagram when its sender says that it has left. */
+static void looks(int fd, void *unused)
+{
+    struct end end;
+    struct ibv_wc wc;
+    char byte;
+
+    (void)unused;
+    open_ready(&end);
+    exchange(fd, &end);
+    take(fd, &byte, 1);
+    const bool there = ibv_poll_cq(end.recv_cq, 1, &wc) == 1;
+    if (there)
+        CHECK_EQ(take_datagram(&end, &wc), 1);
+    give(fd, &there, 1);
+    end_close(&end);
+}
+
+static bool arrives_after_a_pause(void)
+{
+    struct child child = child_start(looks, NULL);
+    struct end end;
+    int status;
+    bool there;
+
+    open_ready(&end);
+    const struct address peer = exchange(child.fd, &end);
+    struct ibv_ah *ah = route(&end, &peer);
+    fill(end.buf + 40000, 100, 6);
+    CHECK(!kill(child.pid, SIGSTOP));
+    CHECK_EQ(waitpid(child.pid, &status, WUNTRACED), child.pid);
+    post_datagram(&end, ah, peer.qpn, 1);
+    /* Longer than a full ring is waited for. */
+    for (const uint64_t until = test_now_ns() + PAUSE_NS; test_now_ns() < until;)
+        sched_yield();
+    CHECK(!kill(child.pid, SIGCONT));
+    expect_wc(end.send_cq, 1, IBV_WC_SUCCESS);
+    give(child.fd, "s", 1);
+    take(child.fd, &there, 1);
+    child_join(&child);
+    OK(ibv_destroy_ah(ah));
+    end_close(&end);
+    return there;
+}
+
+/* The first one to a process that does not run for a moment is not lost. On a busy machine a pause may be any long. */
+static void first_contact(void)
+{
+    for (int attempts = 0; !arrives_after_a_pause();)
+        CHECK(++attempts < ATTEMPTS);
+}
+
+/* Those to a process that stays like that are, and others get theirs. */
+static void no_contact(void)
+{
+    struct child still = child_start(looks, NULL), child = child_start(echo, NULL);
+    struct end end;
+    int status;
+
+    open_ready(&end);
+    const struct address silent = exchange(still.fd, &end), peer = exchange(child.fd, &end);
+    struct ibv_ah *to_silent = route(&end, &silent), *ah = route(&end, &peer);
+    fill(end.buf + 40000, 100, 6);
+    CHECK(!kill(still.pid, SIGSTOP));
+    CHECK_EQ(waitpid(still.pid, &status, WUNTRACED), still.pid);
+    for (uint32_t i = 0; i < SEQUENCE; i++) {
+        send_datagram(&end, to_silent, silent.qpn, 1);
+        send_datagram(&end, ah, peer.qpn, i);
+        const struct ibv_wc wc = next_wc(end.recv_cq);
+        CHECK_EQ(take_datagram(&end, &wc), i);
+    }
+    char byte;
+    take(child.fd, &byte, 1);
+    child_join(&child);
+    child_kill(&still);
+    OK(ibv_destroy_ah(to_silent));
+    OK(ibv_destroy_ah(ah));
+    end_close(&end);
+}
+
 /* Faults of the receiving process: pairs change places, a bit of each changes. */
 static void faulty(int fd, void *unused)
 {
@@ -205,4 +293,5 @@ static void faults(void)
     end_close(&end);
 }
 
-TEST_MAIN(TEST(there_and_back), TEST(nobody), TEST(flood), TEST(faults))
+TEST_MAIN(TEST(there_and_back), TEST(nobody), TEST(flood), TEST(first_contact), TEST(no_contact),
+          TEST(faults))
