@@ -13,14 +13,20 @@
 #endif
 
 #define POLYNOMIAL 0xedb88320u
-enum { BACKWARDS = 16 }; /* powers of two: more than a packet has bytes */
+enum {
+	BACKWARDS = 16,  /* powers of two: more than a packet has bytes */
+	UNNUMBERED = 21, /* bytes of the pseudo header behind those that differ by number, fragments or not */
+};
 
 static uint32_t tables[8][256];
 static uint32_t backwards[BACKWARDS]; /* x^-8, squared again and again */
+static uint32_t numbers[2][256];      /* what the bytes of an IPv4 identification do to the pseudo header's register */
+static uint32_t fragments;            /* the same for "don't fragment" not being set */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool multiplies, multiplies_wide;
 
 static uint32_t multiply(uint32_t a, uint32_t b);
+static uint32_t by_tables(uint32_t crc, const uint8_t *at, size_t size);
 
 static void prepare(void)
 {
@@ -42,6 +48,14 @@ static void prepare(void)
 	}
 	for (unsigned i = 1; i < BACKWARDS; i++)
 		backwards[i] = multiply(backwards[i - 1], backwards[i - 1]);
+	/* Registers add up: what differs in a byte does the same whatever the rest is. */
+	for (unsigned n = 0; n < 256; n++) {
+		const uint8_t byte[UNNUMBERED + 3] = { (uint8_t)n };
+		numbers[0][n] = by_tables(0, byte, UNNUMBERED + 3);
+		numbers[1][n] = by_tables(0, byte, UNNUMBERED + 2);
+		if (n == 0x40)
+			fragments = by_tables(0, byte, UNNUMBERED + 1);
+	}
 #if defined(__x86_64__)
 	multiplies = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 	multiplies_wide = multiplies && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f");
@@ -60,6 +74,13 @@ static uint32_t by_tables(uint32_t crc, const uint8_t *at, size_t size)
 		crc = tables[7][low & 0xff] ^ tables[6][low >> 8 & 0xff] ^ tables[5][low >> 16 & 0xff] ^
 		      tables[4][low >> 24] ^ tables[3][high & 0xff] ^ tables[2][high >> 8 & 0xff] ^
 		      tables[1][high >> 16 & 0xff] ^ tables[0][high >> 24];
+	}
+	if (size >= 4) {
+		const uint32_t low = crc ^ little32(at);
+		crc = tables[3][low & 0xff] ^ tables[2][low >> 8 & 0xff] ^ tables[1][low >> 16 & 0xff] ^
+		      tables[0][low >> 24];
+		size -= 4;
+		at += 4;
 	}
 	while (size--)
 		crc = crc >> 8 ^ tables[0][(crc ^ *at++) & 0xff];
@@ -215,8 +236,11 @@ static uint8_t *put16(uint8_t *to, uint32_t value)
 	return to + 2;
 }
 
-/* All that may change on the way is ones: eight bytes for the local route header, traffic class, hop limit ... */
-static size_t pseudo(const struct wire_path *path, struct wire_ipv4 ip, size_t udp_length, uint8_t to[64])
+/*
+ * With identification 0, not to be fragmented. All that may change on the way is ones: eight bytes for the local route
+ * header, traffic class, hop limit ...
+ */
+static size_t pseudo(const struct wire_path *path, size_t udp_length, uint8_t to[64])
 {
 	uint8_t *at = to;
 
@@ -225,8 +249,8 @@ static size_t pseudo(const struct wire_path *path, struct wire_ipv4 ip, size_t u
 	if (wire_gid_is_ipv4(path->src)) {
 		at[0] = 0x45;
 		put16(at + 2, (uint32_t)udp_length + 20);
-		put16(at + 4, ip.id);
-		put16(at + 6, ip.may_fragment ? 0 : 0x4000);
+		put16(at + 4, 0);
+		put16(at + 6, 0x4000);
 		at[9] = 17; /* UDP */
 		memcpy(at + 12, path->src + 12, 4);
 		memcpy(at + 16, path->dst + 12, 4);
@@ -243,42 +267,47 @@ static size_t pseudo(const struct wire_path *path, struct wire_ipv4 ip, size_t u
 	return (size_t)(at + 2 - to);
 }
 
-static uint32_t behind(uint32_t crc, const uint8_t *bytes, size_t size)
+/* The register behind the pseudo header: all packets of a flow that have one size begin alike. */
+static uint32_t begin(const struct wire_path *path, size_t size)
 {
-	uint8_t head[WIRE_BTH];
-	const size_t first = size < WIRE_BTH ? size : WIRE_BTH;
-
-	memcpy(head, bytes, first);
-	head[4] = 0xff; /* congestion marks */
-	return ~wire_crc(wire_crc(crc, head, first), bytes + first, size - first);
-}
-
-uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size)
-{
-	uint8_t head[64];
-
-	return behind(wire_crc(0xffffffff, head, pseudo(path, ip, 8 + size + WIRE_ICRC, head)), bytes, size);
-}
-
-uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t size)
-{
-	/* The headers of a flow's packets of one size are all the same. */
 	enum { FLOWS = 32, PRIME = 13 };
 	static _Thread_local struct {
 		struct wire_path path;
 		size_t size;
 		uint32_t crc;
 	} known[FLOWS];
-	const size_t at = (path->src_port * PRIME + path->src[15] * PRIME + size / 4) % FLOWS;
+	__typeof__(known[0]) *k = &known[((path->src_port + path->src[15]) * PRIME + size / 4) % FLOWS];
 
-	if (known[at].size != size || memcmp(&known[at].path, path, sizeof(*path)) != 0) {
+	if (k->size != size || memcmp(&k->path, path, sizeof(*path)) != 0) {
 		uint8_t head[64];
-		known[at].path = *path;
-		known[at].size = size;
-		known[at].crc =
-			wire_crc(0xffffffff, head, pseudo(path, (struct wire_ipv4){ 0 }, 8 + size + WIRE_ICRC, head));
+		k->path = *path;
+		k->size = size;
+		k->crc = wire_crc(0xffffffff, head, pseudo(path, 8 + size + WIRE_ICRC, head));
 	}
-	return behind(known[at].crc, bytes, size);
+	return k->crc;
+}
+
+static uint32_t behind(uint32_t crc, const uint8_t *bytes, size_t size)
+{
+	uint8_t head[8];
+	const size_t first = size < sizeof(head) ? size : sizeof(head);
+
+	memcpy(head, bytes, first);
+	head[4] = 0xff; /* congestion marks */
+	return ~wire_crc(by_tables(crc, head, first), bytes + first, size - first);
+}
+
+uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size)
+{
+	uint32_t crc = begin(path, size);
+
+	if (wire_gid_is_ipv4(path->src)) {
+		if (ip.id)
+			crc ^= numbers[0][ip.id >> 8] ^ numbers[1][ip.id & 0xff];
+		if (ip.may_fragment)
+			crc ^= fragments;
+	}
+	return behind(crc, bytes, size);
 }
 
 bool wire_icrc_find(uint32_t difference, size_t size, struct wire_ipv4 *found)

@@ -33,9 +33,12 @@ struct wire_ipv4 {
 };
 
 /* ICRC of the bytes from the BTH to the end of the pad, as a number whose bytes are stored lowest first. */
-uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t size);
-/* The same where the IPv4 header is another one than of a packet that was sent by itself. */
 uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size);
+/* Of a packet that is sent by itself. */
+static inline uint32_t wire_icrc(const struct wire_path *path, const uint8_t *bytes, size_t size)
+{
+	return wire_icrc_ipv4(path, (struct wire_ipv4){ 0 }, bytes, size);
+}
 
 /*
  * Is there an IPv4 header, identification and "don't fragment" unknown, with which the ICRC of a packet of so many bytes
