@@ -270,13 +270,15 @@ static size_t pseudo(const struct wire_path *path, size_t udp_length, uint8_t to
 /* The register behind the pseudo header: all packets of a flow that have one size begin alike. */
 static uint32_t begin(const struct wire_path *path, size_t size)
 {
-	enum { FLOWS = 32, PRIME = 13 };
+	enum { FLOWS = 64 };
 	static _Thread_local struct {
 		struct wire_path path;
 		size_t size;
 		uint32_t crc;
 	} known[FLOWS];
-	__typeof__(known[0]) *k = &known[((path->src_port + path->src[15]) * PRIME + size / 4) % FLOWS];
+	/* Both directions of a flow have the same ports: mixed so that they do not take each other's place. */
+	const uint32_t ports = ((uint32_t)path->src_port << 16 | path->dst_port) + path->src[15];
+	__typeof__(known[0]) *k = &known[((ports * UINT32_C(0x9e3779b1) >> 16) + size / 4) % FLOWS];
 
 	if (k->size != size || memcmp(&k->path, path, sizeof(*path)) != 0) {
 		uint8_t head[64];
@@ -289,12 +291,14 @@ static uint32_t begin(const struct wire_path *path, size_t size)
 
 static uint32_t behind(uint32_t crc, const uint8_t *bytes, size_t size)
 {
-	uint8_t head[8];
-	const size_t first = size < sizeof(head) ? size : sizeof(head);
+	enum { HEAD = 8, CONGESTION = 4 };
+	uint8_t head[HEAD];
 
-	memcpy(head, bytes, first);
-	head[4] = 0xff; /* congestion marks */
-	return ~wire_crc(by_tables(crc, head, first), bytes + first, size - first);
+	if (size < HEAD) /* of no use, but given for a capture */
+		return ~by_tables(crc, bytes, size);
+	memcpy(head, bytes, HEAD);
+	head[CONGESTION] = 0xff; /* marks may come on the way */
+	return ~wire_crc(by_tables(crc, head, HEAD), bytes + HEAD, size - HEAD);
 }
 
 uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size)
