@@ -219,10 +219,7 @@ static bool only_acknowledges(const struct wire_answer *answer)
 	return answer->ack_due && !answer->nak_due && !answer->pending;
 }
 
-/*
- * Behind the requests, which somebody waits for. Should it get lost, the peer asks again. Ours take it with them in one
- * piece; for others the kernel makes packets of that, which takes longer than sending two.
- */
+/* Should it get lost, the peer asks again. */
 static void add_owed(struct soft_wire *w, struct wire_batch *batch, struct wire_route *route, enum wire_runs_use use)
 {
 	struct wire_packet p;
@@ -232,8 +229,7 @@ static void add_owed(struct soft_wire *w, struct wire_batch *batch, struct wire_
 	soft_lock(&w->qp->rq_lock);
 	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
 	if (only_acknowledges(&w->answer) && wire_answer_next(&w->answer, &p)) {
-		route->runs = w->route.here || (use >= WIRE_RUNS_NEW && !w->answer.alone &&
-						atomic_load_explicit(&w->ours, memory_order_relaxed));
+		route->runs = w->route.here || (use >= WIRE_RUNS_NEW && !w->answer.alone);
 		if (add_answer(batch, route, &p))
 			wire_answer_in_run(&w->answer);
 	}
@@ -270,6 +266,12 @@ void soft_wire_push(struct soft_qp *qp)
 		route_of(w, &route);
 		struct wire_runs *runs = runs_of(w);
 		const enum wire_runs_use use = runs_use(w, runs, w->ask.trip.smoothed && !w->ask.watch.on, now);
+		/*
+		 * An acknowledgement goes behind the requests, which somebody waits for. Ours take both in one piece. For
+		 * others the kernel would make packets of that, which takes longer than to send two: so it is not even made
+		 * before the requests have left.
+		 */
+		const bool together = w->route.here || atomic_load_explicit(&w->ours, memory_order_relaxed);
 		unsigned behind = 0, end = 0; /* the requests behind the first of a run */
 		while (!soft_wire_full(batch) &&
 		       (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {
@@ -289,7 +291,8 @@ void soft_wire_push(struct soft_qp *qp)
 				end++;
 			n++;
 		}
-		add_owed(w, batch, &route, use);
+		if (together)
+			add_owed(w, batch, &route, use);
 		const unsigned sent = soft_wire_send(batch);
 		if (end && use == WIRE_RUNS_TRY)
 			wire_runs_tried(runs, now);
@@ -299,6 +302,10 @@ void soft_wire_push(struct soft_qp *qp)
 			wire_ask_unsent(&w->ask, &requests[sent]);
 			w->blocked_until = now + FULL_NS;
 			break;
+		}
+		if (!together) {
+			add_owed(w, batch, &route, use);
+			soft_wire_send(batch);
 		}
 	}
 	set_due(qp);
