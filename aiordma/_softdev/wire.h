@@ -91,8 +91,8 @@ void soft_wire_heat(const struct wire_route *route);
 enum ibv_mtu soft_wire_mtu(const struct wire_route *route);
 /* Packets with so much payload that a receive buffer like ours holds. */
 uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu);
-/* The progress thread is told of packets, or not (somebody polls). */
-void soft_wire_watch(bool on);
+/* The progress thread is told of packets, or not (somebody polls). False: not all of it could be done. */
+bool soft_wire_watch(bool on);
 
 /* ---- wire_class.c ----------------------------------------------------------------------------------- */
 

@@ -146,8 +146,10 @@ static unsigned look(void *port, bool polled)
 {
 	/* Read with the lock held: who watches again pays after this, and asks for the lock. */
 	const bool later = polled && atomic_load(&unwatched);
-	struct round round = { .count = 0 };
+	struct round round;
 
+	round.after = (struct soft_after){ 0 };
+	round.count = 0; /* not all of it is cleared each time that somebody polls */
 	if (owed.count)
 		pay(true, &round.after);
 	unsigned n = soft_wire_receive(port, any_packet, &round);
@@ -208,7 +210,8 @@ static void set_unwatched(bool on)
 {
 	pthread_mutex_lock(&watch_lock);
 	atomic_store(&unwatched, on);
-	soft_wire_watch(!on);
+	if (!soft_wire_watch(!on) && !on)
+		atomic_store(&unwatched, true);
 	pthread_mutex_unlock(&watch_lock);
 }
 
@@ -292,6 +295,12 @@ void soft_wire_rewatch(void)
 		return;
 	set_unwatched(false);
 	pay_all();
+	/* The kernel had no memory for it: until it has, somebody looks from time to time. */
+	if (soft_unlikely(atomic_load(&unwatched))) {
+		pthread_mutex_lock(&receive_lock);
+		look(NULL, false);
+		ask_later();
+	}
 }
 
 void soft_wire_tick(void)

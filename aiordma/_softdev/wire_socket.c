@@ -182,9 +182,9 @@ static int open_port(int family, uint16_t number)
 	return fd;
 }
 
-static bool watch(struct wire_port *port, bool on, int operation)
+static bool watch(struct wire_port *port, int operation)
 {
-	struct epoll_event event = { .events = on ? EPOLLIN : 0, .data.ptr = port };
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = port };
 
 	return port->fd < 0 || !epoll_ctl(soft_proc.epoll_fd, operation, port->fd, &event);
 }
@@ -198,7 +198,7 @@ static void port_open(struct wire_port *port, int family, uint16_t number)
 		return;
 	port->number = number;
 	port->fd = fd;
-	port->watched = watch(port, true, EPOLL_CTL_ADD);
+	port->watched = watch(port, EPOLL_CTL_ADD);
 }
 
 void soft_wire_front_open(int family)
@@ -255,18 +255,26 @@ void soft_wire_heat(const struct wire_route *route)
 }
 
 /* Ports that polls do not look at are always watched. */
-void soft_wire_watch(bool on)
+bool soft_wire_watch(bool on)
 {
+	bool done = true;
+
 	pthread_mutex_lock(&soft_wire_ports.lock);
 	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
 		struct wire_port *ports[] = { &soft_wire_ports.own[family], &soft_wire_ports.front[family] };
 		for (int i = 0; i < 2; i++) {
 			const bool want = on || !atomic_load(&ports[i]->hot);
-			if (ports[i]->fd >= 0 && ports[i]->watched != want && watch(ports[i], want, EPOLL_CTL_MOD))
+			if (ports[i]->fd < 0 || ports[i]->watched == want)
+				continue;
+			/* Taken out, as one that only asks for nothing still costs each packet a call of epoll. */
+			if (watch(ports[i], want ? EPOLL_CTL_ADD : EPOLL_CTL_DEL))
 				ports[i]->watched = want;
+			else
+				done = false;
 		}
 	}
 	pthread_mutex_unlock(&soft_wire_ports.lock);
+	return done;
 }
 
 bool soft_wire_is_socket(const void *what)

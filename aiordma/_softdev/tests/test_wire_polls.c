@@ -1,7 +1,14 @@
 /* A program that polls all the time: what it receives is acknowledged behind its answer, or as soon as it does
  * something else, and in any case soon. */
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../aiordma_soft.h"
@@ -215,11 +222,70 @@ static void who_polled_once(void)
     child_join(&child);
 }
 
+/* From here on the kernel has no memory to watch another file with, for any thread of this process. */
+static void watch_nothing_more(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EPOLL_CTL_ADD, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOMEM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof code / sizeof *code, code};
+
+    OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    OK((int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter));
+}
+
+static void without_memory(int fd, void *argument)
+{
+    struct end end;
+    struct address peer;
+
+    (void)argument;
+    end_open(&end, &(struct end_options){.channel = true});
+    end_to_init(&end, 0);
+    post_recv(&end, 0, 0, LENGTH);
+    peer = exchange(fd, &end);
+    end_connect(&end, &peer, NULL);
+    poll_on(&end);
+    watch_nothing_more();
+    for (int i = 0; i < WANTED; i++) {
+        OK(ibv_req_notify_cq(end.recv_cq, 0));
+        expect_empty(end.recv_cq);
+        give(fd, "g", 1);
+        expect_event(end.channel, end.recv_cq);
+        expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS);
+        post_recv(&end, 0, 0, LENGTH);
+    }
+    end_close(&end);
+}
+
+static void who_cannot_be_woken(void)
+{
+    struct child child = child_start(without_memory, NULL);
+    struct end end;
+    char byte;
+
+    end_open(&end, NULL);
+    end_to_init(&end, 0);
+    const struct address peer = exchange(child.fd, &end);
+    end_connect(&end, &peer, NULL);
+    for (int i = 0; i < WANTED; i++) {
+        take(child.fd, &byte, 1);
+        do_send(&end, 0, LENGTH);
+    }
+    child_join(&child);
+    end_close(&end);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct test tests[] = {TEST(who_answers),       TEST(who_goes_to_sleep),
-                                        TEST(who_stops_polling), TEST(who_polls_again),
-                                        TEST(who_exits),         TEST(who_polled_once)};
+    static const struct test tests[] = {
+        TEST(who_answers), TEST(who_goes_to_sleep), TEST(who_stops_polling),  TEST(who_polls_again),
+        TEST(who_exits),   TEST(who_polled_once),   TEST(who_cannot_be_woken)};
 
     setenv("AIORDMA_SOFT_WIRE", "only", 1); /* before the device is opened */
     return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
