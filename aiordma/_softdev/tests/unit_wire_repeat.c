@@ -2,132 +2,16 @@
  * How soon what is lost goes out again: two ends in virtual time, a network of 1 ms each way that loses chosen packets,
  * and a timer of the queue pair (67 ms) that is to stay out of it.
  */
-#include <string.h>
+#include "wire_ends.h"
 
-#include "../wire_rc.h"
-#include "harness.h"
+static bool (*drops)(const struct wire_packet *packet, unsigned times);
+static unsigned seen; /* how many of those that `drops` wanted to know of */
 
-enum {
-    MS = 1000000,
-    ONE_WAY = MS,
-    TIMEOUT = 67 * MS,
-    MTU = 1024,
-    QUEUE = 16,
-    FETCHES = 4,
-    MEMORY = 1 << 20,
-    FLIGHT = 1 << 14,
-    RETRIES = 3,
-};
-
-struct flying {
-    uint64_t when;
-    bool request;
-    struct wire_packet packet;
-    uint8_t payload[MTU];
-};
-
-static struct {
-    uint64_t now;
-    uint32_t loss, random; /* of 1000 */
-    bool (*drops)(const struct wire_packet *packet, unsigned times);
-    unsigned seen; /* how many of those that `drops` wanted to know of */
-    struct flying flying[FLIGHT];
-    unsigned head, tail;
-    uint64_t requests, answers;
-} net;
-
-static struct wire_ask ask;
-static struct wire_answer answer;
-static struct wire_message ring[QUEUE];
-static struct wire_fetch fetches[FETCHES];
-static uint8_t from[MEMORY], to[MEMORY], *got;
-
-static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *bytes, uint32_t n)
+static void start(bool (*what)(const struct wire_packet *, unsigned))
 {
-    (void)owner;
-    const struct wire_message *m = &ring[index % QUEUE];
-
-    memcpy(got + m->addr - (uintptr_t)from + offset, bytes, n);
-    return true;
-}
-
-static bool receive(void *owner)
-{
-    (void)owner;
-    return true;
-}
-
-static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status)
-{
-    (void)owner;
-    (void)opcode;
-    (void)rkey;
-    (void)length;
-    *status = 0;
-    return (char *)(uintptr_t)addr;
-}
-
-static void write_to(void *owner, char *at, const uint8_t *bytes, uint32_t n)
-{
-    (void)owner;
-    memcpy(at, bytes, n);
-}
-
-static void broken(void *owner)
-{
-    (void)owner;
-    FAIL("a request made no sense");
-}
-
-static uint64_t patience(void *owner, uint64_t shortest_ns)
-{
-    (void)owner;
-    return shortest_ns;
-}
-
-static const struct wire_ask_owner ask_calls = {.scatter = scatter, .patience = patience};
-static const struct wire_answer_owner answer_calls = {
-    .receive = receive, .remote = remote, .write = write_to, .broken = broken};
-
-static void start(bool (*drops)(const struct wire_packet *, unsigned))
-{
-    memset(&net, 0, sizeof net);
-    net.now = 1000 * (uint64_t)MS;
-    net.drops = drops;
-    net.random = 1;
-    memset(&ask, 0, sizeof ask);
-    memset(&answer, 0, sizeof answer);
-    memset(to, 0, sizeof to);
-    got = to;
-    ask = (struct wire_ask){
-        .calls = &ask_calls, .ring = ring, .mask = QUEUE - 1, .reliable = true, .mtu = MTU, .qpn = 5};
-    ask.retry_cnt = ask.rnr_retry = RETRIES;
-    ask.max_fetches = FETCHES;
-    ask.timeout_ns = TIMEOUT;
-    ask.most = ask.window = 64;
-    answer = (struct wire_answer){.calls = &answer_calls,
-                                  .fetches = fetches,
-                                  .max_fetches = FETCHES,
-                                  .reliable = true,
-                                  .mtu = MTU,
-                                  .qpn = 5};
-    wire_ask_start(&ask, 0xfffff0);
-    wire_answer_start(&answer, 0xfffff0);
-    fill(from, MEMORY, 3);
-}
-
-static void transmit(bool request, const struct wire_packet *packet, const uint8_t *payload)
-{
-    struct flying *f = &net.flying[net.tail % FLIGHT];
-
-    *(request ? &net.requests : &net.answers) += 1;
-    if (test_random(&net.random) % 1000 < net.loss || (net.drops && net.drops(packet, net.seen)))
-        return;
-    CHECK(net.tail - net.head < FLIGHT);
-    *f = (struct flying){.when = net.now + ONE_WAY, .request = request, .packet = *packet};
-    if (packet->payload_length)
-        memcpy(f->payload, payload, packet->payload_length);
-    net.tail++;
+    start_ends(1000 * (uint64_t)MS);
+    drops = what;
+    seen = 0;
 }
 
 static void pump(void)
@@ -136,17 +20,9 @@ static void pump(void)
     struct wire_packet p;
 
     while (wire_answer_next(&answer, &p))
-        transmit(false, &p, p.payload);
+        transmit(false, &p, p.payload, drops && drops(&p, seen));
     while (wire_ask_next(&ask, net.now, &r))
-        transmit(true, &r.packet, from + (ring[r.index % QUEUE].addr - (uintptr_t)to) + r.offset);
-}
-
-static void post(uint8_t opcode, uint32_t at, uint32_t length)
-{
-    const uint8_t *base = opcode == IBV_WR_RDMA_READ ? from : to;
-
-    wire_ask_post(&ask,
-                  &(struct wire_message){.opcode = opcode, .length = length, .addr = (uintptr_t)base + at});
+        transmit(true, &r.packet, payload_of(&r), drops && drops(&r.packet, seen));
 }
 
 /* Until all is complete. Returns how long it took. */
@@ -154,26 +30,8 @@ static uint64_t settle(void)
 {
     const uint64_t begin = net.now;
 
-    for (pump(); ask.head != ask.tail; pump()) {
-        const uint64_t due = wire_ask_due(&ask);
-        const bool flies = net.head != net.tail;
-        struct flying *f = &net.flying[net.head % FLIGHT];
-
-        CHECK_EQ(ask.status, 0);
-        CHECK(flies || due);
-        if (!flies || (due && due < f->when)) {
-            net.now = due > net.now ? due : net.now;
-            wire_ask_timer(&ask, net.now);
-            continue;
-        }
-        net.head++;
-        net.now = f->when;
-        f->packet.payload = f->payload;
-        if (f->request)
-            wire_answer_take(&answer, &f->packet);
-        else
-            wire_ask_take(&ask, &f->packet, net.now);
-    }
+    for (pump(); ask.head != ask.tail; pump())
+        step();
     return net.now - begin;
 }
 
@@ -192,9 +50,9 @@ static void warm(void)
 /* The first `times` sendings of the third packet of a message (and what else is like it) are lost. */
 static bool third(const struct wire_packet *p, unsigned times)
 {
-    if (p->psn != ((0xfffff0 + 20 + 2) & 0xffffff) || p->opcode == WIRE_ACK)
+    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == WIRE_ACK)
         return false;
-    net.seen = times + 1;
+    seen = times + 1;
     return times < 2;
 }
 
@@ -213,9 +71,9 @@ static void repetition_is_lost(void)
 
 static bool last(const struct wire_packet *p, unsigned times)
 {
-    if (p->psn != ((0xfffff0 + 20 + 9) & 0xffffff) || p->opcode == WIRE_ACK)
+    if (p->psn != ((FIRST_PSN + 20 + 9) & 0xffffff) || p->opcode == WIRE_ACK)
         return false;
-    net.seen = times + 1;
+    seen = times + 1;
     return times < 1;
 }
 
@@ -236,12 +94,12 @@ static void last_packet_is_lost(void)
 static bool first_nak(const struct wire_packet *p, unsigned times)
 {
     if (p->opcode == WIRE_ACK && (p->syndrome & WIRE_AETH_KIND) == WIRE_AETH_NAK) {
-        net.seen = times + 1;
+        seen = times + 1;
         return times < 2; /* the one of the lost packet is 0 */
     }
-    if (p->psn != ((0xfffff0 + 20 + 2) & 0xffffff) || p->opcode == WIRE_ACK || times)
+    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == WIRE_ACK || times)
         return false;
-    net.seen = 1;
+    seen = 1;
     return true;
 }
 
@@ -260,9 +118,9 @@ static void refusal_is_lost(void)
 
 static bool third_answer(const struct wire_packet *p, unsigned times)
 {
-    if (p->psn != ((0xfffff0 + 20 + 2) & 0xffffff) || !(wire_traits(p->opcode) & WIRE_IS_RESPONSE))
+    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || !(wire_traits(p->opcode) & WIRE_IS_RESPONSE))
         return false;
-    net.seen = times + 1;
+    seen = times + 1;
     return times < 2;
 }
 
@@ -288,7 +146,7 @@ static void nobody_is_there(void)
 {
     start(NULL);
     warm();
-    net.drops = everything;
+    drops = everything;
     const uint64_t begin = net.now;
     post(IBV_WR_RDMA_WRITE, 0, 10 * MTU);
     uint64_t before = 0;

@@ -1,20 +1,7 @@
 /* Whether runs arrive: what is remembered of a pair of addresses, and two ends in virtual time that find it out. */
-#include <string.h>
+#include "wire_ends.h"
 
-#include "../wire_rc.h"
-#include "harness.h"
-
-enum {
-    MS = 1000000,
-    ONE_WAY = MS,
-    TIMEOUT = 67 * MS,
-    MTU = 1024,
-    QUEUE = 16,
-    FETCHES = 4,
-    EACH = 12 * MTU,
-    FLIGHT = 1 << 14,
-    BATCH = 15,
-};
+enum { EACH = 12 * MTU, BATCH = 15 };
 static const uint64_t second = 1000 * (uint64_t)MS, begin = 100000 * (uint64_t)MS;
 
 static const uint8_t here[16] = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1};
@@ -179,89 +166,17 @@ static void many_pairs(void)
 
 /* ---- two ends ----------------------------------------------------------------------------------------- */
 
-struct flying {
-    uint64_t when;
-    bool request;
-    struct wire_packet packet;
-    uint8_t payload[MTU];
-};
-
-static struct {
-    uint64_t now;
-    uint32_t loss, random; /* of 1000 */
-    bool renumbers;        /* nothing behind the first of a run arrives */
-    struct flying flying[FLIGHT];
-    unsigned head, tail;
-    uint64_t packets, in_runs;
-} net;
-
-static struct wire_ask ask;
-static struct wire_answer answer;
-static struct wire_message ring[QUEUE];
-static struct wire_fetch fetches[FETCHES];
+static bool renumbers; /* nothing behind the first of a run arrives */
+static uint64_t in_runs;
 static struct wire_runs *of_requests, *of_answers;
-static uint8_t from[QUEUE * EACH], to[QUEUE * EACH];
-
-static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *bytes, uint32_t n)
-{
-    (void)owner;
-    memcpy(to + (ring[index % QUEUE].addr - (uintptr_t)from) + offset, bytes, n);
-    return true;
-}
-
-static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status)
-{
-    (void)owner;
-    (void)opcode;
-    (void)rkey;
-    (void)length;
-    *status = 0;
-    return (char *)(uintptr_t)addr;
-}
-
-static void write_to(void *owner, char *at, const uint8_t *bytes, uint32_t n)
-{
-    (void)owner;
-    memcpy(at, bytes, n);
-}
-
-static void broken(void *owner)
-{
-    (void)owner;
-    FAIL("a request made no sense");
-}
-
-static uint64_t patience(void *owner, uint64_t shortest_ns)
-{
-    (void)owner;
-    return 1000 * shortest_ns;
-}
-
-static const struct wire_ask_owner ask_calls = {.scatter = scatter, .patience = patience};
-static const struct wire_answer_owner answer_calls = {.remote = remote, .write = write_to, .broken = broken};
 
 static void start(void)
 {
-    memset(&net, 0, sizeof net);
-    net.now = begin;
-    net.random = 1;
-    memset(&ask, 0, sizeof ask);
-    memset(&answer, 0, sizeof answer);
-    memset(fetches, 0, sizeof fetches);
-    ask = (struct wire_ask){
-        .calls = &ask_calls, .ring = ring, .mask = QUEUE - 1, .reliable = true, .mtu = MTU, .qpn = 5};
+    start_ends(begin);
     ask.retry_cnt = ask.rnr_retry = 7;
-    ask.max_fetches = FETCHES;
-    ask.timeout_ns = TIMEOUT;
-    ask.most = ask.window = 64;
-    answer = (struct wire_answer){.calls = &answer_calls,
-                                  .fetches = fetches,
-                                  .max_fetches = FETCHES,
-                                  .reliable = true,
-                                  .mtu = MTU,
-                                  .qpn = 5};
-    wire_ask_start(&ask, 0xfffff0);
-    wire_answer_start(&answer, 0xfffff0);
+    patience_times = 1000;
+    renumbers = false;
+    in_runs = 0;
     of_requests = fresh_pair();
     of_answers = fresh_pair();
 }
@@ -272,20 +187,11 @@ static void stop(void)
     wire_runs_release(of_answers);
 }
 
-static void transmit(bool request, const struct wire_packet *packet, const uint8_t *payload,
-                     unsigned int place)
+static void transmit_at(unsigned int place, bool request, const struct wire_packet *packet,
+                        const uint8_t *payload)
 {
-    struct flying *f = &net.flying[net.tail % FLIGHT];
-
-    net.packets++;
-    net.in_runs += place != 0;
-    if (test_random(&net.random) % 1000 < net.loss || (net.renumbers && place))
-        return;
-    CHECK(net.tail - net.head < FLIGHT);
-    *f = (struct flying){.when = net.now + ONE_WAY, .request = request, .packet = *packet};
-    if (packet->payload_length)
-        memcpy(f->payload, payload, packet->payload_length);
-    net.tail++;
+    in_runs += place != 0;
+    transmit(request, packet, payload, renumbers && place);
 }
 
 /* Batches, as the device makes them. */
@@ -299,7 +205,7 @@ static void pump_answers(void)
         const bool may = !answer.alone && (use == WIRE_RUNS_NEW || (use == WIRE_RUNS_TRY && answer.given));
         n = open && may && n + 1 < BATCH ? n + 1 : 0;
         open = may;
-        transmit(false, &p, p.payload, n);
+        transmit_at(n, false, &p, p.payload);
         if (!n)
             continue;
         wire_answer_in_run(&answer);
@@ -326,8 +232,7 @@ static void pump_requests(void)
                 behind = end = n;
             if (place && end == n)
                 end++;
-            transmit(true, &r[n].packet, from + ring[r[n].index % QUEUE].addr - (uintptr_t)to + r[n].offset,
-                     place);
+            transmit_at(place, true, &r[n].packet, payload_of(&r[n]));
         }
         if (end && use == WIRE_RUNS_TRY)
             wire_runs_tried(of_requests, net.now);
@@ -349,24 +254,7 @@ static void settle(void)
         pump_requests();
         if (ask.head == ask.tail)
             return;
-        const uint64_t due = wire_ask_due(&ask);
-        const bool flies = net.head != net.tail;
-        struct flying *f = &net.flying[net.head % FLIGHT];
-
-        CHECK_EQ(ask.status, 0);
-        CHECK(flies || due);
-        if (!flies || (due && due < f->when)) {
-            net.now = due > net.now ? due : net.now;
-            wire_ask_timer(&ask, net.now);
-        } else {
-            net.head++;
-            net.now = f->when;
-            f->packet.payload = f->payload;
-            if (f->request)
-                wire_answer_take(&answer, &f->packet);
-            else
-                wire_ask_take(&ask, &f->packet, net.now);
-        }
+        step();
         hear(of_requests, &ask.heard);
         hear(of_answers, &answer.heard);
     }
@@ -375,15 +263,12 @@ static void settle(void)
 /* Messages of a few packets each, all of them at once. */
 static void transfer(uint8_t opcode, uint32_t seed)
 {
-    const uint8_t *base = opcode == IBV_WR_RDMA_READ ? from : to;
-
-    fill(from, sizeof from, (int)seed);
-    memset(to, 0, sizeof to);
+    fill(from, QUEUE * EACH, (int)seed);
+    memset(to, 0, QUEUE * EACH);
     for (uint32_t i = 0; i < QUEUE; i++)
-        wire_ask_post(&ask, &(struct wire_message){
-                                .opcode = opcode, .length = EACH, .addr = (uintptr_t)base + i * EACH});
+        post(opcode, i * EACH, EACH);
     settle();
-    CHECK(!memcmp(to, from, sizeof from));
+    CHECK(!memcmp(to, from, QUEUE * EACH));
 }
 
 static struct wire_runs *watched(uint8_t opcode)
@@ -400,9 +285,9 @@ static void found_out(void)
         for (uint32_t round = 0; round < 3; round++)
             transfer(opcodes[i], round);
         CHECK(atomic_load(&watched(opcodes[i])->proven));
-        const uint64_t before = net.in_runs, all = net.packets;
+        const uint64_t before = in_runs, all = (net.requests + net.answers);
         transfer(opcodes[i], 9);
-        CHECK(net.in_runs - before > (net.packets - all) / 2);
+        CHECK(in_runs - before > ((net.requests + net.answers) - all) / 2);
         CHECK_EQ(ask.resent, 0);
         CHECK_EQ(ask.naks + ask.timeouts + ask.probes, 0);
         stop();
@@ -414,20 +299,19 @@ static void renumbered(void)
 {
     for (int i = 0; i < 2; i++) {
         start();
-        net.renumbers = true;
+        renumbers = true;
         while (!watched(opcodes[i])->pause_ns)
             transfer(opcodes[i], (uint32_t)net.now);
         CHECK_EQ(watched(opcodes[i])->pause_ns, second);
         CHECK(!atomic_load(&watched(opcodes[i])->proven));
         if (opcodes[i] == IBV_WR_RDMA_WRITE)
-            CHECK_EQ(net.in_runs, 3);
-        const uint64_t tried = net.in_runs, until = net.now + second - 200 * (uint64_t)MS,
-                       resent = ask.resent;
+            CHECK_EQ(in_runs, 3);
+        const uint64_t tried = in_runs, until = net.now + second - 200 * (uint64_t)MS, resent = ask.resent;
         CHECK_EQ(ask.timeouts, 0);
         while (net.now < until)
             transfer(opcodes[i], (uint32_t)net.now);
         /* Those in the other direction may still be tried. */
-        CHECK(net.in_runs - tried <= 3);
+        CHECK(in_runs - tried <= 3);
         if (opcodes[i] == IBV_WR_RDMA_WRITE)
             CHECK_EQ(ask.resent, resent);
         stop();
@@ -441,11 +325,11 @@ static void another_way(void)
         start();
         while (!atomic_load(&watched(opcodes[i])->proven))
             transfer(opcodes[i], (uint32_t)net.now);
-        net.renumbers = true;
+        renumbers = true;
         for (uint32_t round = 0; round < 20; round++)
             transfer(opcodes[i], round);
         CHECK(!atomic_load(&watched(opcodes[i])->proven));
-        net.renumbers = false;
+        renumbers = false;
         for (const uint64_t until = net.now + 10 * second; net.now < until;)
             transfer(opcodes[i], (uint32_t)net.now);
         CHECK(atomic_load(&watched(opcodes[i])->proven));
@@ -480,7 +364,7 @@ static void worst(void)
     for (uint32_t seed = 1; seed <= 20; seed++) {
         start();
         net.loss = 30;
-        net.renumbers = true;
+        renumbers = true;
         net.random = seed;
         for (uint32_t round = 0; round < 10; round++)
             transfer(opcodes[seed % 2], round);
