@@ -1,8 +1,10 @@
 /*
  * The wire: queue pairs whose destination is on another host, over UDP sockets.
  *
+ *   ibv_modify_qp -> qp_fsm.c -> wire_make.c
  *   post_send -> requester.c -> wire_qp.c -> wire_ask.c -> wire_send.c => network
- *   network => wire_receive.c -> wire_rx.c (a poll, or the progress thread) -> wire_qp.c -> wire_ask.c / wire_answer.c -> rx.c
+ *   network => wire_receive.c -> wire_rx.c (a poll, or the progress thread) -> wire_qp.c -> wire_ask.c / wire_answer.c ->
+ *              wire_memory.c -> rx.c
  *
  * Ports. Every process of an address has a port of its own, found from the process number in its QP numbers; the
  * first one has 4791 too, sends from there, and hands on what came for others. Whoever hears from one of those ports
@@ -177,6 +179,11 @@ void soft_wire_release(wire_receiver *receiver, void *context);
 /* ---- wire_rx.c -------------------------------------------------------------------------------------- */
 
 void soft_wire_rx_after_fork(void);
+
+/* ---- wire_memory.c ---------------------------------------------------------------------------------- */
+
+extern const struct wire_ask_owner soft_wire_ask_calls;
+extern const struct wire_answer_owner soft_wire_answer_calls;
 
 /* ---- wire_qp.c -------------------------------------------------------------------------------------- */
 

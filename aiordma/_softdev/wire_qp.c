@@ -1,8 +1,6 @@
 /*
- * Queue pairs on the wire: between the work requests and memory of the device and the two ends of wire_rc.h.
+ * Queue pairs on the wire: between the work requests of the device, packets, and the two ends of wire_rc.h.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "wire.h"
@@ -14,36 +12,6 @@ enum {
 };
 
 /* ---- asking: work requests -------------------------------------------------------------------------- */
-
-static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *from, uint32_t n)
-{
-	struct soft_wire *w = owner;
-
-	return soft_wqe_scatter(w->qp, w->wqes[index & w->ask.mask], offset, (const char *)from, n);
-}
-
-enum { LONGER = 4 };
-static const uint64_t living_ns = 10000000000;
-
-/*
- * An adapter answers at once or never. Here a process answers, and it may wait for a CPU, or stand still with the machine
- * it runs on: so it gets the longest time that the specification leaves (9.7.6.1.3), four times the shortest. On this host
- * it can be known whether the process is there at all.
- */
-static uint64_t patience(void *owner, uint64_t shortest_ns)
-{
-	const struct soft_wire *w = owner;
-	const uint32_t slot = w->ask.qpn >> SOFT_QPN_INDEX_BITS;
-	const uint64_t longer = shortest_ns * LONGER;
-
-	if (!w->route.here)
-		return longer;
-	if (slot == soft_proc.slot || !soft_slot_taken(slot))
-		return shortest_ns;
-	return longer > living_ns ? longer : living_ns;
-}
-
-static const struct wire_ask_owner ask_calls = { .scatter = scatter, .patience = patience };
 
 static bool keys_ok(struct soft_qp *qp, const struct soft_wqe *wqe)
 {
@@ -323,77 +291,7 @@ void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
 	soft_wire_go_on(qp, false, after);
 }
 
-/* ---- answering: memory and receives ----------------------------------------------------------------- */
-
-static bool receive(void *owner)
-{
-	struct soft_qp *qp = ((struct soft_wire *)owner)->qp;
-
-	if (qp->current || soft_rq_take(qp))
-		return true;
-	atomic_store(&qp->starved, false); /* the requester asks again */
-	if (qp->qp.qp_type == IBV_QPT_RC)
-		soft_count_rnr();
-	return false;
-}
-
-static int place(void *owner, uint32_t offset, const uint8_t *from, uint32_t n)
-{
-	struct soft_wire *w = owner;
-
-	return soft_rx_place(w->qp, offset, (const char *)from, n, w->after);
-}
-
-static int deliver(void *owner, const struct wire_delivery *delivery)
-{
-	struct soft_wire *w = owner;
-	const struct soft_rx what = {
-		.opcode = delivery->opcode,
-		.solicited = delivery->solicited,
-		.imm = delivery->imm,
-		.src_qp = w->qp->attr.dest_qp_num,
-		.length = delivery->length,
-	};
-
-	return soft_rx_receive_done(w->qp, &what, w->after);
-}
-
-static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status)
-{
-	struct soft_wire *w = owner;
-
-	return soft_rx_remote(w->qp, opcode, rkey, addr, length, status, w->after);
-}
-
-static void write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
-{
-	(void)owner;
-	soft_rx_copy(to, (const char *)from, n);
-}
-
-static uint64_t atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap)
-{
-	(void)owner;
-	return soft_rx_atomic(opcode, at, compare_add, swap);
-}
-
-static void broken(void *owner)
-{
-	struct soft_wire *w = owner;
-
-	soft_async_push(to_ctx(w->qp->qp.context), IBV_EVENT_QP_REQ_ERR, &w->qp->qp);
-	soft_after_fail(w->after, w->qp);
-}
-
-static const struct wire_answer_owner answer_calls = {
-	.receive = receive,
-	.place = place,
-	.deliver = deliver,
-	.remote = remote,
-	.write = write_to,
-	.atomic = atomic,
-	.broken = broken,
-};
+/* ---- answering -------------------------------------------------------------------------------------- */
 
 /*
  * rq_lock held. Data of READs keeps to the rate, if there is to be a later, and lets others at the locks: one request of a
@@ -579,127 +477,11 @@ bool soft_wire_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 
 /* ---- coming and going ------------------------------------------------------------------------------- */
 
-static void wire_free(struct soft_wire *w)
-{
-	wire_runs_release(w->runs[0]);
-	wire_runs_release(w->runs[1]);
-	free(w->ask.ring);
-	free(w->wqes);
-	free(w->answer.fetches);
-	free(w);
-}
-
-static const struct wire_rate_profile *chosen;
-static struct wire_line line;
-
-static void choose(void)
-{
-	const char *said = getenv("AIORDMA_SOFT_CONGESTION"), *name = said && *said ? said : "sigcomm15";
-
-	chosen = wire_rate_profile(name);
-	if (!chosen && strcmp(name, "off") != 0)
-		fprintf(stderr,
-			"aiordma: AIORDMA_SOFT_CONGESTION=\"%s\" is not understood, so nobody slows down when the "
-			"network is "
-			"congested; wanted: sigcomm15, connectx or off\n",
-			name);
-}
-
-static const struct wire_rate_profile *profile(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, choose);
-	return chosen;
-}
-
-struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err)
-{
-	struct soft_wire *w = calloc(1, sizeof(*w));
-	const uint32_t fetches = attr->max_dest_rd_atomic;
-
-	*err = soft_wire_open();
-	if (*err) {
-		free(w);
-		return NULL;
-	}
-	if (w) {
-		w->ask.ring = calloc(qp->sq_mask + 1, sizeof(*w->ask.ring));
-		w->wqes = calloc(qp->sq_mask + 1, sizeof(*w->wqes));
-		w->answer.fetches = calloc(fetches ? fetches : 1, sizeof(*w->answer.fetches));
-	}
-	if (!w || !w->ask.ring || !w->wqes || !w->answer.fetches) {
-		if (w)
-			wire_free(w);
-		*err = ENOMEM;
-		return NULL;
-	}
-	soft_wire_route(to_ctx(qp->qp.context), &attr->ah_attr, attr->dest_qp_num, &w->route);
-	const enum ibv_mtu fits = soft_wire_mtu(&w->route);
-	if (!fits) {
-		wire_free(w);
-		*err = ENETUNREACH;
-		return NULL;
-	}
-	/* Packets are never fragmented. Both ends find the same, as both look at the way between them. */
-	const uint32_t mtu = 128u << (attr->path_mtu < fits ? attr->path_mtu : fits);
-	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
-	w->qp = qp;
-	for (int ours = 0; ours < 2 && !w->route.runs; ours++)
-		w->runs[ours] = wire_runs_of(w->route.path.src, w->route.path.dst, ours);
-	atomic_store(&w->port, w->route.path.dst_port);
-	w->ask.calls = &ask_calls;
-	w->answer.calls = &answer_calls;
-	w->ask.owner = w->answer.owner = w;
-	w->ask.mask = qp->sq_mask;
-	w->ask.reliable = w->answer.reliable = reliable;
-	w->ask.singly = reliable && w->route.here;
-	w->ask.mtu = w->answer.mtu = mtu;
-	w->ask.qpn = w->answer.qpn = attr->dest_qp_num;
-	w->ask.most = soft_wire_buffered(&w->route, mtu);
-	if (w->ask.most > WIRE_WINDOW)
-		w->ask.most = WIRE_WINDOW;
-	w->ask.window = w->route.here ? w->ask.most : 0;
-	w->rate.profile = profile();
-	w->rate.line = &line;
-	w->answer.max_fetches = fetches;
-	w->answer.rnr_timer = attr->min_rnr_timer;
-	wire_answer_start(&w->answer, attr->rq_psn & WIRE_24);
-	return w;
-}
-
-void soft_wire_discard(struct soft_wire *w)
-{
-	if (w)
-		wire_free(w);
-}
-
-/* The attributes of RTS. sq_lock held. */
-void soft_wire_rts(struct soft_qp *qp, bool first)
-{
-	struct wire_ask *ask = &qp->wire->ask;
-	const struct ibv_qp_attr *attr = &qp->attr;
-
-	ask->retry_cnt = attr->retry_cnt;
-	ask->rnr_retry = attr->rnr_retry;
-	ask->max_fetches = attr->max_rd_atomic;
-	ask->timeout_ns = attr->timeout ? UINT64_C(4096) << attr->timeout : 0;
-	if (first)
-		wire_ask_start(ask, attr->sq_psn & WIRE_24);
-	else if (ask->status == IBV_WC_WR_FLUSH_ERR)
-		ask->status = IBV_WC_SUCCESS; /* back from SQE */
-}
-
 void soft_wire_join(struct soft_qp *qp, struct soft_wire *w)
 {
 	qp->wire = w;
 	soft_wire_heat(&w->route);
 	atomic_fetch_add(&soft_wire_users, 1);
-}
-
-enum ibv_mtu soft_wire_path_mtu(const struct soft_wire *w)
-{
-	return (enum ibv_mtu)(__builtin_ctz(w->ask.mtu) - 7);
 }
 
 /* Both locks held. */
@@ -724,5 +506,5 @@ void soft_wire_leave(struct soft_qp *qp)
 	qp->wire = NULL;
 	atomic_store(&qp->wire_due_ns, 0);
 	atomic_fetch_sub(&soft_wire_users, 1);
-	wire_free(w);
+	soft_wire_discard(w);
 }
