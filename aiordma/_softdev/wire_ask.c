@@ -1,7 +1,7 @@
 /*
  * The asking end: requests, acknowledgements, going back.
  */
-#include "wire_rc.h"
+#include "wire_request.h"
 
 #include <string.h>
 
@@ -10,22 +10,6 @@ enum {
 	REPEAT_LEAST_NS = 4000000, /* before that a peer may just not have run */
 	REPEAT_MOST_NS = 1000000000,
 };
-
-static bool is_fetch(const struct wire_message *m)
-{
-	return m->opcode == IBV_WR_RDMA_READ || m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-	       m->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
-
-static struct wire_message *at(const struct wire_ask *a, uint32_t index)
-{
-	return &a->ring[index & a->mask];
-}
-
-static uint32_t psn_of(const struct wire_ask *a, uint64_t sequence)
-{
-	return wire_psn_add(a->first_psn, (uint32_t)(sequence & WIRE_24));
-}
 
 uint64_t wire_rnr_ns(uint8_t code)
 {
@@ -47,13 +31,11 @@ void wire_ask_start(struct wire_ask *a, uint32_t psn)
 
 uint32_t wire_ask_post(struct wire_ask *a, const struct wire_message *message)
 {
-	struct wire_message *m = at(a, a->tail);
+	struct wire_message *m = wire_at(a, a->tail);
 
 	*m = *message;
 	m->first = a->posted;
-	m->packets = m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || m->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ?
-			     1 :
-			     wire_packets(m->length, a->mtu);
+	m->packets = wire_is_atomic(m) ? 1 : wire_packets(m->length, a->mtu);
 	a->posted += m->packets;
 	return a->tail++;
 }
@@ -96,75 +78,9 @@ static void repeat_later(struct wire_ask *a, uint64_t now)
 
 /* ---- sending ---------------------------------------------------------------------------------------- */
 
-static uint8_t operation(const struct wire_message *m, bool first, bool last)
-{
-	const bool write = m->opcode == IBV_WR_RDMA_WRITE || m->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-	const uint8_t base = write ? WIRE_WRITE_FIRST : WIRE_SEND_FIRST;
-
-	if (!last)
-		return base + (first ? WIRE_SEND_FIRST : WIRE_SEND_MIDDLE);
-	if (m->opcode == IBV_WR_SEND_WITH_INV)
-		return first ? WIRE_SEND_ONLY_INV : WIRE_SEND_LAST_INV;
-	const uint8_t imm = m->opcode == IBV_WR_SEND_WITH_IMM || m->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-	return base + imm + (first ? WIRE_SEND_ONLY : WIRE_SEND_LAST);
-}
-
 static bool may_fetch(const struct wire_ask *a)
 {
 	return a->fetch_tail - a->fetch_head < a->max_fetches && a->fetch_tail - a->fetch_head < WIRE_FETCHES;
-}
-
-/* Packets [from, ...) of a READ, up to the end of their segment. Returns how many. */
-static uint32_t ask_read(const struct wire_ask *a, const struct wire_message *m, uint32_t from, struct wire_packet *p)
-{
-	uint32_t end = (from / WIRE_READ_SEGMENT + 1) * WIRE_READ_SEGMENT;
-
-	if (end > m->packets)
-		end = m->packets;
-	p->opcode = WIRE_READ_REQUEST;
-	p->addr = m->addr + (uint64_t)from * a->mtu;
-	p->length = end == m->packets ? m->length - from * a->mtu : (end - from) * a->mtu;
-	return end - from;
-}
-
-static void ask_atomic(const struct wire_message *m, struct wire_packet *p)
-{
-	const bool swap = m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
-
-	p->opcode = swap ? WIRE_COMPARE_SWAP : WIRE_FETCH_ADD;
-	p->addr = m->addr;
-	p->swap_add = swap ? m->swap : m->compare_add;
-	p->compare = swap ? m->compare_add : 0;
-}
-
-/* One packet of a SEND or WRITE: its bytes from `done` packets on. */
-static void ask_message(const struct wire_ask *a, uint32_t index, uint32_t done, struct wire_request *out)
-{
-	const struct wire_message *m = at(a, index);
-	struct wire_packet *p = &out->packet;
-	const bool last = done + 1 == m->packets, singly = a->singly && m->opcode == IBV_WR_RDMA_WRITE;
-
-	out->offset = done * a->mtu;
-	p->payload_length = last ? m->length - out->offset : a->mtu;
-	p->opcode =
-		(uint8_t)((singly ? WIRE_WRITE_ONLY : operation(m, !done, last)) | (a->reliable ? WIRE_RC : WIRE_UC));
-	p->solicited = last && m->solicited;
-	p->addr = m->addr + (singly ? out->offset : 0);
-	p->length = singly ? p->payload_length : m->length;
-	p->imm = m->imm;
-	p->invalidate = m->imm;
-}
-
-static void begin(const struct wire_ask *a, uint32_t index, uint64_t sequence, struct wire_request *out)
-{
-	memset(&out->packet, 0, sizeof(out->packet));
-	out->index = index;
-	out->offset = 0;
-	out->packet.pkey = WIRE_PKEY;
-	out->packet.migrated = true;
-	out->packet.qpn = a->qpn;
-	out->packet.psn = psn_of(a, sequence);
-	out->packet.rkey = at(a, index)->rkey;
 }
 
 static void sent(struct wire_ask *a, uint32_t packets, bool asked, uint64_t now)
@@ -195,18 +111,14 @@ static void sent(struct wire_ask *a, uint32_t packets, bool asked, uint64_t now)
 /* The message that packet is of, the last one that was sent. */
 static uint32_t last_sent(const struct wire_ask *a)
 {
-	return a->cursor != a->tail && at(a, a->cursor)->first < a->next ? a->cursor : a->cursor - 1;
+	return a->cursor != a->tail && wire_at(a, a->cursor)->first < a->next ? a->cursor : a->cursor - 1;
 }
 
 /* The last packet again: the peer acknowledges it, or says what is missing before it. */
 static void probe(struct wire_ask *a, uint64_t now, struct wire_request *out)
 {
-	const uint32_t index = last_sent(a);
-
-	begin(a, index, a->next - 1, out);
-	ask_message(a, index, (uint32_t)(a->next - 1 - at(a, index)->first), out);
+	wire_request_make(a, last_sent(a), a->next - 1, out);
 	out->packet.ack_request = true;
-	out->again = true;
 	a->watch.probed |= a->watch.on && a->watch.to == a->next - 1;
 	a->probe = false;
 	a->probes++;
@@ -223,27 +135,20 @@ bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
 	}
 	if (a->cursor == a->tail || a->next - a->una >= a->window)
 		return false;
-	const struct wire_message *m = at(a, a->cursor);
+	const struct wire_message *m = wire_at(a, a->cursor);
 	const uint32_t done = (uint32_t)(a->next - m->first);
-	const bool fetch = is_fetch(m);
+	const bool fetch = wire_is_fetch(m);
 	struct wire_packet *p = &out->packet;
-	uint32_t n = 1;
 
 	if ((!done && m->fence && a->fetch_head != a->fetch_tail) || (fetch && !may_fetch(a)))
 		return false;
-	begin(a, a->cursor, a->next, out);
-	out->again = a->next != a->high;
+	const uint32_t n = wire_request_make(a, a->cursor, a->next, out);
 	if (!fetch) {
-		ask_message(a, a->cursor, done, out);
 		/* One for several packets, but always on the last one before we wait, and before the peer seems gone. */
 		p->ack_request = a->reliable && ((done + 1 == m->packets && a->cursor + 1 == a->tail) ||
 						 ++a->since_request >= ACK_EVERY || a->next + 1 - a->una >= a->window ||
 						 (a->trip.smoothed && now - a->asked_at >= repeat_after(a) / 2));
 	} else {
-		if (m->opcode == IBV_WR_RDMA_READ)
-			n = ask_read(a, m, done, p);
-		else
-			ask_atomic(m, p);
 		p->ack_request = true;
 		a->fetch_ends[a->fetch_tail++ % WIRE_FETCHES] = a->next + n;
 	}
@@ -266,14 +171,14 @@ static void go_to(struct wire_ask *a, uint64_t sequence)
 	a->watch.on &= a->watch.to < sequence;
 	if (a->trip.end > sequence)
 		a->trip.sent_at = 0; /* which of the two would be answered? */
-	while (a->cursor != a->head && at(a, a->cursor - 1)->first + at(a, a->cursor - 1)->packets > sequence)
+	while (a->cursor != a->head && wire_at(a, a->cursor - 1)->first + wire_at(a, a->cursor - 1)->packets > sequence)
 		a->cursor--;
 }
 
 /* Of a packet that was just given out. */
 static uint64_t sequence_of(const struct wire_ask *a, const struct wire_request *request)
 {
-	return a->next - (uint64_t)(int64_t)wire_psn_diff(psn_of(a, a->next), request->packet.psn);
+	return a->next - (uint64_t)(int64_t)wire_psn_diff(wire_psn_of(a, a->next), request->packet.psn);
 }
 
 void wire_ask_unsent(struct wire_ask *a, const struct wire_request *request)
@@ -325,7 +230,7 @@ static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
 		a->fetch_head++;
 	if (a->next < a->una) { /* acknowledged after all, while it was about to be sent again */
 		a->next = a->una;
-		while (a->cursor != a->tail && at(a, a->cursor)->first + at(a, a->cursor)->packets <= a->next)
+		while (a->cursor != a->tail && wire_at(a, a->cursor)->first + wire_at(a, a->cursor)->packets <= a->next)
 			a->cursor++;
 	}
 	if (a->watch.on && a->una > a->watch.to)
@@ -362,8 +267,8 @@ static bool acknowledge(struct wire_ask *a, uint64_t end, uint64_t now)
 	bool whole = true;
 
 	while (a->head != a->tail && a->una < end) {
-		const struct wire_message *m = at(a, a->head);
-		if (is_fetch(m)) {
+		const struct wire_message *m = wire_at(a, a->head);
+		if (wire_is_fetch(m)) {
 			whole = false;
 			break;
 		}
@@ -488,8 +393,8 @@ static void take_answer(struct wire_ask *a, const struct wire_packet *p, uint64_
 			lost(a, overdue(a), now);
 		return;
 	}
-	const struct wire_message *m = at(a, a->head);
-	if (a->head == a->tail || !is_fetch(m) || read != (m->opcode == IBV_WR_RDMA_READ))
+	const struct wire_message *m = wire_at(a, a->head);
+	if (a->head == a->tail || !wire_is_fetch(m) || read != (m->opcode == IBV_WR_RDMA_READ))
 		return;
 	const uint32_t n = (uint32_t)(sequence - m->first), offset = n * a->mtu;
 	const uint8_t *from = p->payload;
@@ -514,7 +419,7 @@ static void take_answer(struct wire_ask *a, const struct wire_packet *p, uint64_
 void wire_ask_take(struct wire_ask *a, const struct wire_packet *p, uint64_t now)
 {
 	/* Behind una it is old news, from high on nothing was sent. */
-	const int32_t ahead = wire_psn_diff(p->psn, psn_of(a, a->una));
+	const int32_t ahead = wire_psn_diff(p->psn, wire_psn_of(a, a->una));
 	const uint64_t sequence = a->una + (uint64_t)(int64_t)ahead;
 
 	if (a->status || !a->reliable || (ahead < 0 && a->una < (uint64_t) - (int64_t)ahead))
@@ -547,7 +452,7 @@ static void ask_again(struct wire_ask *a, uint64_t now)
 	if (a->una == a->next)
 		return;
 	a->repeats += a->repeats < 16;
-	if (a->repeats % 2 && !is_fetch(at(a, last_sent(a))))
+	if (a->repeats % 2 && !wire_is_fetch(wire_at(a, last_sent(a))))
 		a->probe = true;
 	else
 		go_back(a, true, now);

@@ -2,7 +2,7 @@
  * The two ends of a connected queue pair over packets (RC and UC), without sockets, clocks or threads: packets and
  * the time come in, packets are asked for, and the owner is called for memory. IBTA 9.7 (RC), 9.8 (UC).
  *
- * Asking end (wire_ask.c): messages in, request packets out, acknowledgements and responses in, completions out.
+ * Asking end (wire_ask.c, wire_request.c): messages in, request packets out, acknowledgements and responses in, completions out.
  * Answering end (wire_answer.c): request packets in, effects on memory, acknowledgements and responses out.
  *
  * Sequence numbers of the asking end are 64 bits wide inside and 24 on the wire.
