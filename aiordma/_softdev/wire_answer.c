@@ -247,7 +247,7 @@ static void repeat_fetch(struct wire_answer *s, const struct wire_packet *p)
 		const uint32_t n = (p->psn - f->psn) & WIRE_24;
 		const uint64_t offset = (uint64_t)n * s->mtu;
 
-		if (!f->used || f->opcode != opcode || n >= f->packets || p->rkey != f->rkey ||
+		if (!f->used || f->opcode != opcode || n >= f->packets || (f->length && p->rkey != f->rkey) ||
 		    p->addr != f->addr + offset)
 			continue;
 		if (opcode == IBV_WR_RDMA_READ) {

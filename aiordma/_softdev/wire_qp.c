@@ -240,6 +240,7 @@ void soft_wire_push(struct soft_qp *qp)
 		 * before the requests have left.
 		 */
 		const bool together = w->route.here || atomic_load_explicit(&w->ours, memory_order_relaxed);
+		w->ask.kin = together;
 		unsigned behind = 0, end = 0; /* the requests behind the first of a run */
 		while (!soft_wire_full(batch) &&
 		       (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {

@@ -49,6 +49,7 @@ struct wire_ask {
 	uint32_t mask;
 	bool reliable;
 	bool singly; /* RC: a WRITE goes as WRITEs of a packet each, all of one size, unless it is received */
+	bool kin;    /* the peer is known to be a device of ours, without rxe's quirks */
 	uint32_t mtu, qpn;
 	uint32_t first_psn;
 	uint8_t retry_cnt, rnr_retry;

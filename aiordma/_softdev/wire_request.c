@@ -58,6 +58,19 @@ static void piece(const struct wire_ask *a, const struct wire_message *m, uint32
 	p->invalidate = m->imm;
 }
 
+/*
+ * A READ of nothing need not have a key (C9-88), and rxe (6.12) does not keep it: asked again with the same one, it finds
+ * another READ in its place and does not answer. With key 0 it does, unless a request for bytes has come since, which it
+ * then looks for in that key, and fails. So the key is 0 where nothing was sent behind; else what follows is
+ * acknowledged, and the READ with it.
+ */
+static uint32_t key(const struct wire_ask *a, const struct wire_message *m, uint64_t sequence)
+{
+	const bool alone = sequence + 1 == a->high;
+
+	return m->opcode == IBV_WR_RDMA_READ && !m->length && alone ? 0 : m->rkey;
+}
+
 uint32_t wire_request_make(const struct wire_ask *a, uint32_t index, uint64_t sequence, struct wire_request *out)
 {
 	const struct wire_message *m = wire_at(a, index);
@@ -72,7 +85,7 @@ uint32_t wire_request_make(const struct wire_ask *a, uint32_t index, uint64_t se
 	p->migrated = true;
 	p->qpn = a->qpn;
 	p->psn = wire_psn_of(a, sequence);
-	p->rkey = m->rkey;
+	p->rkey = out->again ? key(a, m, sequence) : m->rkey;
 	if (m->opcode == IBV_WR_RDMA_READ)
 		return read(a, m, done, p);
 	if (wire_is_atomic(m))

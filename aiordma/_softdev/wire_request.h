@@ -27,6 +27,12 @@ static inline bool wire_is_fetch(const struct wire_message *m)
 	return m->opcode == IBV_WR_RDMA_READ || wire_is_atomic(m);
 }
 
+/* ... and brings something, so that no acknowledgement of what is behind it can stand for that. */
+static inline bool wire_brings(const struct wire_message *m)
+{
+	return wire_is_atomic(m) || (m->opcode == IBV_WR_RDMA_READ && m->length);
+}
+
 /* The packet at `sequence`, of message `index`. Returns how many numbers it takes: a READ's request those of its answer. */
 uint32_t wire_request_make(const struct wire_ask *ask, uint32_t index, uint64_t sequence, struct wire_request *out);
 

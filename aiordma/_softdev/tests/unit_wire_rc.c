@@ -146,7 +146,7 @@ static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, u
 
     (void)opcode;
     *status = IBV_WC_REM_ACCESS_ERR;
-    if (rkey != RKEY || addr > MEMORY || length > MEMORY - addr)
+    if (length && (rkey != RKEY || addr > MEMORY || length > MEMORY - addr)) /* C9-88 */
         return NULL;
     return (char *)me->memory + addr;
 }

@@ -141,6 +141,125 @@ static bool everything(const struct wire_packet *p, unsigned times)
     return true;
 }
 
+/*
+ * What rxe (6.12) does with a READ of nothing that it has carried out: one that comes again with a key it drops, and one
+ * without fails the queue pair when a request for bytes has come since. The first `answers_lost` answers are lost.
+ */
+static struct {
+    bool carried_out, bytes_since;
+    unsigned answers_lost;
+} rxe;
+
+static bool like_rxe(const struct wire_packet *p, unsigned times)
+{
+    const uint16_t traits = wire_traits(p->opcode);
+
+    (void)times;
+    if (p->opcode == WIRE_READ_ONLY && !p->payload_length)
+        return rxe.answers_lost && rxe.answers_lost--;
+    if (p->opcode == WIRE_READ_REQUEST && !p->length) {
+        if (!rxe.carried_out) {
+            rxe.carried_out = true;
+            return false;
+        }
+        CHECK(p->rkey || !rxe.bytes_since);
+        return p->rkey;
+    }
+    rxe.bytes_since |= rxe.carried_out && traits & WIRE_IS_WRITE && p->length;
+    return false;
+}
+
+static void post_read_of_nothing(unsigned answers_lost)
+{
+    start(NULL);
+    warm();
+    drops = like_rxe;
+    memset(&rxe, 0, sizeof rxe);
+    rxe.answers_lost = answers_lost;
+    wire_ask_post(&ask, &(struct wire_message){
+                            .opcode = IBV_WR_RDMA_READ, .addr = (uintptr_t)from, .rkey = 7, .length = 0});
+}
+
+static void answer_to_a_read_of_nothing_is_lost(void)
+{
+    post_read_of_nothing(2);
+    CHECK(settle() < 30 * MS);
+    CHECK_EQ(rxe.answers_lost, 0);
+    CHECK_EQ(ask.timeouts, 0);
+}
+
+/* An acknowledgement of what is behind it is enough. */
+static void read_of_nothing_in_front_of_others(void)
+{
+    static const uint32_t behind[] = {8, 10 * MTU};
+
+    for (size_t i = 0; i < sizeof behind / sizeof *behind; i++) {
+        post_read_of_nothing(1);
+        post(IBV_WR_RDMA_WRITE, 0, behind[i]);
+        CHECK_EQ(settle(), 2 * ONE_WAY);
+        CHECK_EQ(rxe.answers_lost, 0);
+        CHECK(!memcmp(to, from, behind[i]));
+    }
+}
+
+/* The acknowledgement is lost, too, and the one that the last packet brings when it goes once more. */
+static bool like_rxe_that_is_not_heard(const struct wire_packet *p, unsigned times)
+{
+    const bool lost = like_rxe(p, times);
+
+    seen = times + (p->opcode == WIRE_ACK);
+    return lost || (p->opcode == WIRE_ACK && times < 2);
+}
+
+static void read_of_nothing_is_asked_again_with_others_behind(void)
+{
+    post_read_of_nothing(1);
+    drops = like_rxe_that_is_not_heard;
+    post(IBV_WR_RDMA_WRITE, 0, 8);
+    CHECK(settle() < 30 * MS);
+    CHECK_EQ(seen, 3);
+    CHECK_EQ(ask.timeouts, 0);
+}
+
+/* Asked again for a READ it fails the queue pair when a request for nothing has come since. */
+static bool like_rxe_that_has_forgotten(const struct wire_packet *p, unsigned times)
+{
+    if (p->opcode == WIRE_READ_REQUEST)
+        CHECK(!rxe.carried_out);
+    rxe.carried_out |= p->opcode == WIRE_WRITE_ONLY;
+    seen = times + (p->opcode == WIRE_READ_ONLY);
+    return p->opcode == WIRE_READ_ONLY && !times;
+}
+
+static void read_in_front_of_a_write_of_nothing(void)
+{
+    memset(&rxe, 0, sizeof rxe);
+    start(NULL);
+    warm();
+    drops = like_rxe_that_has_forgotten;
+    post(IBV_WR_RDMA_READ, 0, 100);
+    post(IBV_WR_RDMA_WRITE, 0, 0);
+    CHECK(settle() < 30 * MS);
+    CHECK_EQ(seen, 2);
+    CHECK(!memcmp(to, from, 100));
+}
+
+static void only_others_are_waited_for(void)
+{
+    static const uint8_t opcodes[] = {IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+                                      IBV_WR_SEND};
+
+    for (size_t i = 0; i < sizeof opcodes; i++)
+        for (int kin = 0; kin < 2; kin++) {
+            start(NULL);
+            warm();
+            ask.kin = kin;
+            post(IBV_WR_RDMA_READ, 0, 100);
+            post(opcodes[i], 0, 0);
+            CHECK_EQ(settle(), (kin || opcodes[i] == IBV_WR_SEND ? 2 : 4) * ONE_WAY);
+        }
+}
+
 /* Asking again costs no retry and puts nothing off: the queue pair gives up when its own timer has passed as often. */
 static void nobody_is_there(void)
 {
@@ -216,4 +335,7 @@ static void bulk(void)
 }
 
 TEST_MAIN(TEST(repetition_is_lost), TEST(last_packet_is_lost), TEST(refusal_is_lost),
-          TEST(answers_to_a_read_are_lost), TEST(nobody_is_there), TEST(peer_is_slow), TEST(bulk))
+          TEST(answers_to_a_read_are_lost), TEST(answer_to_a_read_of_nothing_is_lost),
+          TEST(read_of_nothing_in_front_of_others), TEST(read_of_nothing_is_asked_again_with_others_behind),
+          TEST(read_in_front_of_a_write_of_nothing), TEST(only_others_are_waited_for), TEST(nobody_is_there),
+          TEST(peer_is_slow), TEST(bulk))

@@ -277,6 +277,12 @@ class Peer:
             self.mr.write(value.to_bytes(8, sys.byteorder), 8, offset)
         return int.from_bytes(self.mr.read(8, offset), sys.byteorder)
 
+    # ---- the software device alone -------------------------------------------------------------------------
+
+    def faults(self, spec: str) -> None:
+        """What goes wrong on purpose from here on; an empty one: nothing."""
+        assert ctypes.CDLL(None).aiordma_soft_faults(spec.encode()) == 0, spec
+
     # ---- counters ------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:

@@ -79,7 +79,7 @@ def test_everything_arrives_once(
         for side, what in (a, "send"), (fetcher, "add"), (fetcher, "read"), (a, "write"):
             expected[side.qpn].append((n, 0, what))
     done: dict[int, list[tuple[int, int, str]]] = {qpn: [] for qpn in expected}
-    for wc in a.completions(4 * ROUNDS, 90):
+    for wc in a.completions(4 * ROUNDS, 240):
         done[wc["qpn"]].append((wc["wr_id"], wc["status"], wc["opcode"]))
     assert done == expected
     got = b.completions(ROUNDS)
@@ -98,3 +98,32 @@ def test_everything_arrives_once(
         assert dropped() > 0
     if harm == "duplicates" and asker == "soft":
         assert after["duplicate_request"] > before["duplicate_request"]
+
+
+@pytest.mark.parametrize(
+    "sizes", [[0], [0, 100], [100, 0], [5000, 0, 100]], ids=["0", "0-100", "100-0", "5000-0-100"]
+)
+@pytest.mark.parametrize("behind", ["read", "write"])
+def test_answers_around_requests_for_nothing_are_lost(
+    ends: dict[str, End], family: str, sizes: list[int], behind: str
+) -> None:
+    """rxe (6.12) forgets what it needs to answer a READ again: one of nothing, or one in front of such."""
+    a, b = connect(ends["soft"], ends["rxe"], family)
+    wanted = [("read", sizes[0]), *((behind, size) for size in sizes[1:])]
+    b.end.fill(MIB, max(sizes), 3)
+    a.end.faults("wire_drop=0.4")
+    try:
+        for _ in range(12):
+            a.end.clear(0, max(sizes))
+            for n, (what, size) in enumerate(wanted):
+                to = 2 * MIB if what == "write" else MIB
+                a.post(what, wr_id=n, pieces=[(0, size)], **a.remote(to))
+            done = a.completions(len(wanted))
+            assert [(wc["wr_id"], wc["status"], wc["opcode"]) for wc in done] == [
+                (n, 0, what) for n, (what, _) in enumerate(wanted)
+            ]
+            assert a.end.digest(0, sizes[0]) == b.end.digest(MIB, sizes[0])
+    finally:
+        a.end.faults("")
+    for side in a, b:
+        side.close()
