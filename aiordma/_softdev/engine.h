@@ -295,6 +295,8 @@ void soft_rq_flush(struct soft_qp *qp);
 void soft_qp_set_state(struct soft_qp *qp, enum ibv_qp_state state);
 int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask);
 void soft_qp_reset(struct soft_qp *qp);
+/* Receives what has come so far. Before the program ends the queue pair; no lock held. */
+void soft_qp_last_look(struct soft_qp *qp);
 
 /* ---- rq.c ----------------------------------------------------------------------------------------- */
 

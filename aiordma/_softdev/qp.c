@@ -261,11 +261,30 @@ SOFT_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int
 	return soft_qp_modify(to_qp(ibqp), attr, mask);
 }
 
+/*
+ * An adapter would have received it, and told its sender, without being asked. Here nobody may have looked, and from now
+ * on nobody will.
+ */
+void soft_qp_last_look(struct soft_qp *qp)
+{
+	struct soft_after after = { 0 };
+
+	soft_lock(&qp->rq_lock);
+	const bool wire = qp->wire;
+	if (qp->in)
+		soft_in_progress(qp, &after);
+	soft_unlock(&qp->rq_lock);
+	soft_after_run(&after);
+	if (wire)
+		soft_wire_catch_up();
+}
+
 void soft_qp_reset(struct soft_qp *qp)
 {
 	struct soft_after after = { 0 };
 	uint32_t dest;
 
+	soft_qp_last_look(qp);
 	soft_lock(&qp->sq_lock);
 	soft_lock(&qp->rq_lock);
 	dest = qp->remote ? 0 : qp->attr.dest_qp_num;

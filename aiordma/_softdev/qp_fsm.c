@@ -211,6 +211,7 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	if (to == IBV_QPS_ERR) {
 		if (from == IBV_QPS_RESET)
 			soft_qp_set_state(qp, IBV_QPS_INIT); /* it leaves RESET, where an error means nothing */
+		soft_qp_last_look(qp);
 		soft_qp_error(qp, &after);
 		soft_after_run(&after);
 		return 0;

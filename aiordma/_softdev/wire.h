@@ -154,8 +154,8 @@ struct wire_inbound {
 };
 typedef void wire_receiver(void *context, const struct wire_inbound *packet);
 /*
- * Reads what is there, once, in that port, or (NULL) in all in which packets have come before. Returns how many
- * packets. One thread at a time.
+ * Reads what is there, once, in that port, in all of them (WIRE_EVERY_PORT), or (NULL) in those in which packets have
+ * come before. Returns how many packets. One thread at a time.
  */
 unsigned soft_wire_receive(void *port, wire_receiver *receiver, void *context);
 /* To the process of that slot on this host. */

@@ -21,6 +21,8 @@ struct wire_ports {
 	struct wire_port own[WIRE_FAMILIES], front[WIRE_FAMILIES];
 };
 extern struct wire_ports soft_wire_ports;
+/* For soft_wire_receive(). */
+#define WIRE_EVERY_PORT ((void *)&soft_wire_ports)
 
 socklen_t soft_wire_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to);
 void soft_wire_gid(const void *address, bool ipv4, uint8_t gid[16]);

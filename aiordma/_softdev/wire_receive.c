@@ -185,7 +185,8 @@ unsigned soft_wire_receive(void *port, wire_receiver *receiver, void *context)
 		struct wire_port *ports[] = { &soft_wire_ports.front[family], &soft_wire_ports.own[family] };
 		for (int i = 0; i < 2; i++)
 			if (ports[i]->fd >= 0 &&
-			    (port ? port == ports[i] : atomic_load_explicit(&ports[i]->hot, memory_order_relaxed)))
+			    (port == ports[i] || port == WIRE_EVERY_PORT ||
+			     (!port && atomic_load_explicit(&ports[i]->hot, memory_order_relaxed))))
 				n += receive(ports[i], family, receiver, context);
 	}
 	return n;

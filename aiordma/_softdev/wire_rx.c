@@ -141,7 +141,7 @@ static void owe(uint32_t qpn)
 	atomic_store_explicit(&owed.any, true, memory_order_relaxed);
 }
 
-/* receive_lock held; it is released. port: NULL for all with packets of late. polled: not by the progress thread. */
+/* receive_lock held; it is released. port: as for soft_wire_receive(). polled: not by the progress thread. */
 static unsigned look(void *port, bool polled)
 {
 	/* Read with the lock held: who watches again pays after this, and asks for the lock. */
@@ -256,7 +256,7 @@ static void look_often(void *port)
 		rounds += n != 0;
 		packets += n;
 		/* Behind many more are on their way: to be woken for them costs the sender more than to look here. */
-		if (n && packets >= RUN && port)
+		if (n && packets >= RUN && port != WIRE_EVERY_PORT)
 			more = MORE_LOOKS;
 		else if (!n && !more--)
 			break;
@@ -266,7 +266,7 @@ static void look_often(void *port)
 void soft_wire_catch_up(void)
 {
 	if (atomic_load(&soft_wire_users))
-		look_often(NULL);
+		look_often(WIRE_EVERY_PORT);
 }
 
 void soft_wire_progress(void *port)
