@@ -2,6 +2,7 @@
  * What comes from the network: checked, and given to the queue pair it is for. Whoever looks deals with all of it: a
  * poll of any CQ, or the progress thread, which the kernel wakes only while nobody polls.
  */
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ atomic_uint soft_wire_users;
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint polls;                        /* since the progress thread last asked, up to OFTEN */
 static _Atomic(uint64_t) polled_from, polled_at; /* without pause or going to sleep; 0: not */
+static atomic_uint kept_out;                     /* polls in a row that found receive_lock taken */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool unwatched;     /* the progress thread is not told of packets; watch_lock to change */
 static _Atomic(uint64_t) asks_at; /* when it looks at the polls next */
@@ -241,9 +243,33 @@ void soft_wire_poll(void)
 		atomic_store_explicit(&polls, n + 1, memory_order_relaxed);
 	else if (soft_unlikely(!atomic_load_explicit(&unwatched, memory_order_relaxed)))
 		consider();
+	if (soft_unlikely(pthread_mutex_trylock(&receive_lock))) {
+		/* Who has it may be waiting for this very CPU. */
+		if (atomic_fetch_add_explicit(&kept_out, 1, memory_order_relaxed) % OFTEN == OFTEN - 1)
+			sched_yield();
+		return;
+	}
+	if (atomic_load_explicit(&kept_out, memory_order_relaxed))
+		atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
 	/* What packets lead to (the window opens, answers) can take longer than sixteen polls may. */
-	if (!pthread_mutex_trylock(&receive_lock) && look(NULL, true))
+	if (look(NULL, true))
 		atomic_store_explicit(&polls, OFTEN, memory_order_relaxed);
+}
+
+/*
+ * Somebody polls, and finds the progress thread with the lock each time. On a CPU that both share that would go on: one
+ * works, the other polls in vain for all of its turns, and a stream of WRITEs was half as fast.
+ */
+static bool hand_over(void)
+{
+	if (atomic_load_explicit(&kept_out, memory_order_relaxed) < OFTEN)
+		return false;
+	atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
+	if (!atomic_load(&unwatched)) {
+		set_unwatched(true);
+		ask_later();
+	}
+	return true;
 }
 
 static void look_often(void *port)
@@ -255,6 +281,8 @@ static void look_often(void *port)
 		const unsigned n = look(port, false);
 		rounds += n != 0;
 		packets += n;
+		if (port != WIRE_EVERY_PORT && hand_over())
+			break;
 		/* Behind many more are on their way: to be woken for them costs the sender more than to look here. */
 		if (n && packets >= RUN && port != WIRE_EVERY_PORT)
 			more = MORE_LOOKS;
@@ -291,6 +319,7 @@ void soft_wire_rx_after_fork(void)
 void soft_wire_rewatch(void)
 {
 	atomic_store_explicit(&polled_from, 0, memory_order_relaxed);
+	atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
 	if (!atomic_load(&unwatched))
 		return;
 	set_unwatched(false);
