@@ -136,9 +136,8 @@ async def test_client() -> None:
                 before: list[str] = []
                 for _ in range(4 * ROUNDS):
                     with process(PUMP, port=listener.port, streams=3) as victim:
-                        paths: list[
-                            str
-                        ] = []  # said when a stream opens, however much others have carried by then
+                        # Said when a stream opens, however much others have carried by then.
+                        paths: list[str] = []
                         while len(paths) < 3:
                             paths += [said] if isinstance(said := await victim.heard(), str) else []
                         assert paths == ["rdma"] * 3
