@@ -312,6 +312,7 @@ void soft_wire_rx_after_fork(void)
 	pthread_mutex_init(&watch_lock, NULL);
 	atomic_store(&soft_wire_users, 0);
 	atomic_store(&unwatched, false);
+	atomic_store(&kept_out, 0);
 	owed.count = 0;
 	atomic_store(&owed.any, false);
 }
