@@ -13,7 +13,7 @@ As on two hosts, each end's program has a processor of its own. The programs pol
 else wants their processor (SCHED_IDLE): otherwise rxe's work in the kernel would wait for them. That work,
 which belongs to no processor by itself, is done by those of rxe's ends. A cable of this kind delivers packets
 on the sender's processor; for bandwidth the receiver's does it (RPS), for latency the sender's. For rxe and
-rxe both are the quicker way.
+rxe both are the quicker way. Factors are medians, too: of each turn beside what rxe and rxe gave in it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,14 @@ class Pair(NamedTuple):
             path = f"/sys/class/net/{interface}/queues/rx-0/rps_cpus"
             ends.run(*there, "sh", "-c", f"echo {mask if receivers else 0} >{path}")
         WORKQUEUES.write_text(self.rxe)
+
+
+class Turn(NamedTuple):
+    #: WRITEs, in megabytes a second.
+    rate: float
+    #: SENDs there and back, in microseconds.
+    median: float
+    mean: float
 
 
 def pairs() -> dict[str, Pair]:
@@ -108,19 +116,24 @@ def main() -> None:
     options = parser.parse_args()
     for interface in ("veth0", "veth1"):
         ends.run("ip", "link", "set", interface, "mtu", "4500")
-    found: dict[str, tuple[list[float], list[float], list[float]]] = {}
+    turns: list[dict[str, Turn]] = []
     with ends.cable(), ends.rxe("rxe2"):
         for _ in range(options.rounds):
+            turns.append({})
             for name, pair in pairs().items():
-                rates, trips, means = found.setdefault(name, ([], [], []))
-                rates.append(bandwidth(pair, options.writes))
-                for times, took in zip((trips, means), latency(pair, options.sends), strict=True):
-                    times.append(took)
-    print(f"{f'medians of {options.rounds} turns':24} {'WRITE 64 KiB':>14} {'64 B and back':>15} {'mean':>8}")
-    for name, (rates, trips, means) in found.items():
-        medians = f"{median(rates):9.1f} MB/s {median(trips):12.1f} us {median(means):5.0f} us"
-        spread = f"({min(rates):.0f}-{max(rates):.0f} MB/s, {min(trips):.1f}-{max(trips):.1f} us)"
-        print(f"{name:24} {medians}  {spread}")
+                turns[-1][name] = Turn(bandwidth(pair, options.writes), *latency(pair, options.sends))
+    print(f"{f'medians of {len(turns)} turns':24} {'WRITE 64 KiB':>20} {'64 B and back':>22} {'mean':>14}")
+    for name in turns[0]:
+        mine, beside = [turn[name] for turn in turns], [turn["rxe to rxe"] for turn in turns]
+        line = f"{name:24}"
+        for field, unit in zip(Turn._fields, ("MB/s", "us", "us"), strict=True):
+            values = [getattr(turn, field) for turn in mine]
+            others = [getattr(turn, field) for turn in beside]
+            # Turn by turn: a machine that grows slower meanwhile is slower for both.
+            times = median(value / other for value, other in zip(values, others, strict=True))
+            line += f" {median(values):9.1f} {unit} {times:4.2f}x"
+        rates, trips, _ = zip(*mine, strict=True)
+        print(f"{line}  ({min(rates):.0f}-{max(rates):.0f} MB/s, {min(trips):.1f}-{max(trips):.1f} us)")
 
 
 if __name__ == "__main__":
