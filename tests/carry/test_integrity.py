@@ -47,7 +47,10 @@ async def test_two_processes(settings: dict[str, Any]) -> None:
         with process(SERVER, total=TOTAL, **settings) as server:
             port = await server.heard()
             before: list[str] = []
-            for _ in range(6 * ROUNDS):
+            for number in range(60 * ROUNDS):
+                # Three breaks in ten come when everything has arrived already, sometimes six in a row.
+                if number >= 6 * ROUNDS and "tcp" in paths:
+                    break
                 streams = [await connected(port, settings) for _ in range(random.choice((1, 3)))]
                 results: list[list[Any]] = []
                 goal = random.randrange(TOTAL)
