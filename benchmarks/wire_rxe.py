@@ -13,7 +13,8 @@ As on two hosts, each end's program has a processor of its own. The programs pol
 else wants their processor (SCHED_IDLE): otherwise rxe's work in the kernel would wait for them. That work,
 which belongs to no processor by itself, is done by those of rxe's ends. A cable of this kind delivers packets
 on the sender's processor; for bandwidth the receiver's does it (RPS), for latency the sender's. For rxe and
-rxe both are the quicker way. Factors are medians, too: of each turn beside what rxe and rxe gave in it.
+rxe both are the quicker way. Factors are medians, too: of each turn beside what rxe and rxe gave in it;
+behind them in how many turns it was more.
 """
 
 from __future__ import annotations
@@ -118,20 +119,23 @@ def main() -> None:
         ends.run("ip", "link", "set", interface, "mtu", "4500")
     turns: list[dict[str, Turn]] = []
     with ends.cable(), ends.rxe("rxe2"):
-        for _ in range(options.rounds):
+        for first in range(options.rounds):
             turns.append({})
-            for name, pair in pairs().items():
+            order = list(pairs().items())
+            for _ in range(first % len(order)):  # nobody is always first
+                order.append(order.pop(0))
+            for name, pair in order:
                 turns[-1][name] = Turn(bandwidth(pair, options.writes), *latency(pair, options.sends))
-    print(f"{f'medians of {len(turns)} turns':24} {'WRITE 64 KiB':>20} {'64 B and back':>22} {'mean':>14}")
-    for name in turns[0]:
+    print(f"{f'medians of {len(turns)} turns':24} {'WRITE 64 KiB':>27} {'64 B and back':>25} {'mean':>25}")
+    for name in pairs():
         mine, beside = [turn[name] for turn in turns], [turn["rxe to rxe"] for turn in turns]
         line = f"{name:24}"
         for field, unit in zip(Turn._fields, ("MB/s", "us", "us"), strict=True):
             values = [getattr(turn, field) for turn in mine]
             others = [getattr(turn, field) for turn in beside]
             # Turn by turn: a machine that grows slower meanwhile is slower for both.
-            times = median(value / other for value, other in zip(values, others, strict=True))
-            line += f" {median(values):9.1f} {unit} {times:4.2f}x"
+            times = [value / other for value, other in zip(values, others, strict=True)]
+            line += f" {median(values):7.1f} {unit} {median(times):.2f}x, {sum(t > 1 for t in times)} above"
         rates, trips, _ = zip(*mine, strict=True)
         print(f"{line}  ({min(rates):.0f}-{max(rates):.0f} MB/s, {min(trips):.1f}-{max(trips):.1f} us)")
 
