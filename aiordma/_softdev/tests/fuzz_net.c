@@ -28,17 +28,21 @@
 
 /* What the device calls instead of the functions without the prefix: see CMakeLists.txt. */
 int net_bind(int fd, const struct sockaddr *address, socklen_t length);
+int net_getsockname(int fd, struct sockaddr *address, socklen_t *length);
 int net_connect(int fd, const struct sockaddr *address, socklen_t length);
 int net_getsockopt(int fd, int level, int name, void *value, socklen_t *length);
 int net_recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags, struct timespec *timeout);
+ssize_t net_recvmsg(int fd, struct msghdr *message, int flags);
 int net_sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags);
 ssize_t net_sendmsg(int fd, const struct msghdr *message, int flags);
+ssize_t net_sendto(int fd, const void *bytes, size_t size, int flags, const struct sockaddr *to,
+                   socklen_t length);
 int net_clock_gettime(clockid_t clock, struct timespec *now);
 int net_timerfd_settime(int fd, int flags, const struct itimerspec *new, struct itimerspec *old);
 int net_getifaddrs(struct ifaddrs **all);
 void net_freeifaddrs(struct ifaddrs *all);
 
-enum { PORTS = 8, QUEUE = 512 };
+enum { PORTS = 8, QUEUE = 512, EPHEMERAL = 50000 };
 
 const uint8_t net_here4[16] = {[10] = 0xff, [11] = 0xff, 10, 1, 0, 1};
 const uint8_t net_here6[16] = {0xfd, 1, [15] = 1};
@@ -109,8 +113,23 @@ int net_bind(int fd, const struct sockaddr *address, socklen_t length)
         abort();
     ports[nports].fd = fd;
     ports[nports].ipv4 = address->sa_family == AF_INET;
-    ports[nports++].number = port_of(address);
+    ports[nports].number = port_of(address);
+    if (!ports[nports].number)
+        ports[nports].number = (uint16_t)(EPHEMERAL + nports);
+    nports++;
     return 0;
+}
+
+int net_getsockname(int fd, struct sockaddr *address, socklen_t *length)
+{
+    for (unsigned int i = 0; i < nports; i++)
+        if (ports[i].fd == fd) {
+            struct sockaddr_in6 name = {.sin6_family = ports[i].ipv4 ? AF_INET : AF_INET6,
+                                        .sin6_port = htons(ports[i].number)};
+            memcpy(address, &name, *length < sizeof name ? *length : sizeof name);
+            return 0;
+        }
+    return getsockname(fd, address, length);
 }
 
 int net_connect(int fd, const struct sockaddr *address, socklen_t length)
@@ -158,9 +177,9 @@ static void put_cmsg(struct msghdr *to, size_t *used, int level, int type, const
     *used += CMSG_SPACE(size);
 }
 
-static void give(const struct net_packet *packet, struct mmsghdr *message)
+/* Returns the size of what it gave. */
+static size_t give(const struct net_packet *packet, struct msghdr *to)
 {
-    struct msghdr *to = &message->msg_hdr;
     size_t used = 0, at = 0;
 
     for (size_t i = 0; i < to->msg_iovlen && at < packet->size; i++) {
@@ -172,7 +191,6 @@ static void give(const struct net_packet *packet, struct mmsghdr *message)
         ASAN_POISON_MEMORY_REGION((uint8_t *)to->msg_iov[i].iov_base + n, to->msg_iov[i].iov_len - n);
         at += n;
     }
-    message->msg_len = (unsigned int)at;
     to->msg_flags = at < packet->size ? MSG_TRUNC : 0;
     if (wire_gid_is_ipv4(packet->path.dst)) {
         struct sockaddr_in from = {.sin_family = AF_INET, .sin_port = htons(packet->path.src_port)};
@@ -195,6 +213,13 @@ static void give(const struct net_packet *packet, struct mmsghdr *message)
         put_cmsg(to, &used, IPPROTO_IPV6, IPV6_TCLASS, &tclass, sizeof tclass);
     }
     to->msg_controllen = used;
+    return at;
+}
+
+/* In the order of their coming, as far as they are for this socket. */
+static bool is_next(int fd)
+{
+    return head != tail && queue[head % QUEUE].fd == fd;
 }
 
 int net_recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags, struct timespec *timeout)
@@ -202,13 +227,18 @@ int net_recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags
     unsigned int n = 0;
 
     (void)flags, (void)timeout;
-    /* In the order of their coming, as far as they are for this socket. */
-    while (n < count && head != tail && queue[head % QUEUE].fd == fd)
-        give(&queue[head++ % QUEUE].packet, &messages[n++]);
+    for (; n < count && is_next(fd); n++)
+        messages[n].msg_len = (unsigned int)give(&queue[head++ % QUEUE].packet, &messages[n].msg_hdr);
     if (n)
         return (int)n;
     errno = EAGAIN;
     return -1;
+}
+
+ssize_t net_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    /* What was not bound to a port here is none of this network; those that were are real, and silent. */
+    return is_next(fd) ? (ssize_t)give(&queue[head++ % QUEUE].packet, message) : recvmsg(fd, message, flags);
 }
 
 /* One message may be several packets (UDP_SEGMENT). Returns its size. */
@@ -256,15 +286,21 @@ static size_t send_one(int fd, const struct msghdr *message)
     return size;
 }
 
+static bool has_room(void)
+{
+    const bool has = net_room;
+
+    net_room -= has && net_room != UINT_MAX;
+    return has;
+}
+
 int net_sendmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags)
 {
     unsigned int n = 0;
 
     (void)flags;
-    for (; n < count && net_room; n++) {
-        net_room -= net_room != UINT_MAX;
+    for (; n < count && has_room(); n++)
         messages[n].msg_len = (unsigned int)send_one(fd, &messages[n].msg_hdr);
-    }
     if (n)
         return (int)n;
     errno = EAGAIN;
@@ -275,7 +311,22 @@ ssize_t net_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     const struct sockaddr *to = message->msg_name;
 
-    return to && is_ip(to->sa_family) ? (ssize_t)send_one(fd, message) : sendmsg(fd, message, flags);
+    if (!to || !is_ip(to->sa_family))
+        return sendmsg(fd, message, flags);
+    if (has_room())
+        return (ssize_t)send_one(fd, message);
+    errno = EAGAIN;
+    return -1;
+}
+
+ssize_t net_sendto(int fd, const void *bytes, size_t size, int flags, const struct sockaddr *to,
+                   socklen_t length)
+{
+    struct iovec iov = {(void *)(uintptr_t)bytes, size};
+    const struct msghdr message = {
+        .msg_name = (void *)(uintptr_t)to, .msg_namelen = length, .msg_iov = &iov, .msg_iovlen = 1};
+
+    return net_sendmsg(fd, &message, flags);
 }
 
 /* ---- time ------------------------------------------------------------------------------------------- */
