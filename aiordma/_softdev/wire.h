@@ -41,14 +41,19 @@ struct wire_counters {
 };
 extern struct wire_counters soft_wire_counters;
 
+struct wire_port; /* wire_port.h */
+
 /* Where packets of one QP, or to one address handle, go. */
 struct wire_route {
 	struct wire_path path;
-	uint32_t scope; /* interface, for link-local addresses */
+	struct wire_port *source; /* leaves by that one; NULL: by the one that path.src_port says */
+	uint32_t scope;           /* interface, for link-local addresses */
 	uint8_t traffic_class;
 	bool here; /* on this host */
 	bool runs; /* several packets may be sent as one (wire_send.c), whatever wire_runs.h says */
 };
+
+enum wire_peer { WIRE_UNHEARD, WIRE_OTHERS, WIRE_OURS };
 
 /* One connected QP's end. */
 struct soft_wire {
@@ -56,7 +61,8 @@ struct soft_wire {
 	struct wire_answer answer;       /* rq_lock */
 	struct wire_route route;         /* both to change, either to read; dst_port: atomic */
 	struct wire_runs *runs[2];       /* the same: if the peer is another's device, or ours */
-	atomic_bool ours;                /* the peer, as its port says */
+	_Atomic(uint8_t) peer;           /* enum wire_peer, as its port says */
+	struct wire_port *source;        /* for others; NULL: none. As the route */
 	_Atomic(uint16_t) port;          /* of the peer */
 	uint32_t seen;                   /* ask.head when last looked at */
 	uint64_t issued, acked;          /* messages */
@@ -96,6 +102,11 @@ uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu);
 /* The progress thread is told of packets, or not (somebody polls). False: not all of it could be done. */
 bool soft_wire_watch(bool on);
 
+/* ---- wire_source.c ---------------------------------------------------------------------------------- */
+
+/* A socket of the route's address, to send from to peers that are not ours. NULL: it has none. */
+struct wire_port *soft_wire_source(const struct wire_route *route);
+
 /* ---- wire_class.c ----------------------------------------------------------------------------------- */
 
 /* What to send with, where a user wants `wanted` (DSCP 0: no matter), and for congestion notifications. */
@@ -109,7 +120,7 @@ struct wire_batch {
 	unsigned count; /* packets */
 	unsigned runs;  /* messages to the kernel: packets of one size, but for the last, which may be shorter */
 	size_t used;
-	bool front; /* from 4791 */
+	struct wire_port *port;
 	bool split; /* soft_wire_send() found a run that the kernel did not take as one */
 	struct wire_path path;
 	uint8_t traffic_class;

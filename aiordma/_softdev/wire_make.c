@@ -75,6 +75,7 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	for (int ours = 0; ours < 2 && !w->route.runs; ours++)
 		w->runs[ours] = wire_runs_of(w->route.path.src, w->route.path.dst, ours);
 	atomic_store(&w->port, w->route.path.dst_port);
+	w->source = soft_wire_source(&w->route);
 	w->ask.calls = &soft_wire_ask_calls;
 	w->answer.calls = &soft_wire_answer_calls;
 	w->ask.owner = w->answer.owner = w;

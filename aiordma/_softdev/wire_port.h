@@ -40,4 +40,9 @@ bool soft_wire_front_is(const void *what);
 void soft_wire_front_ended(const void *what);
 void soft_wire_front_tick(void);
 
+/* ---- wire_source.c ---------------------------------------------------------------------------------- */
+
+/* The lock is held. */
+void soft_wire_sources_close(void);
+
 #endif

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "wire.h"
+#include "wire_port.h"
 
 enum {
 	FULL_NS = 200000,
@@ -101,10 +101,19 @@ static void set_due(struct soft_qp *qp)
 		soft_timer_want(due);
 }
 
+static enum wire_peer peer_of(const struct soft_wire *w)
+{
+	return atomic_load_explicit(&w->peer, memory_order_relaxed);
+}
+
 static const struct wire_route *route_of(struct soft_wire *w, struct wire_route *copy)
 {
 	*copy = w->route;
 	copy->path.dst_port = atomic_load_explicit(&w->port, memory_order_relaxed);
+	if (w->source && peer_of(w) == WIRE_OTHERS) {
+		copy->source = w->source;
+		copy->path.src_port = w->source->number;
+	}
 	return copy;
 }
 
@@ -152,7 +161,7 @@ static bool may_send(struct soft_wire *w, uint64_t now)
 /* NULL: nobody need know whether runs arrive. */
 static struct wire_runs *runs_of(struct soft_wire *w)
 {
-	return w->runs[atomic_load_explicit(&w->ours, memory_order_relaxed)];
+	return w->runs[peer_of(w) == WIRE_OURS];
 }
 
 /* What may go in runs now. runs: of w, which may be another one the next time. tries: can it be tried? */
@@ -239,7 +248,7 @@ void soft_wire_push(struct soft_qp *qp)
 		 * others the kernel would make packets of that, which takes longer than to send two: so it is not even made
 		 * before the requests have left.
 		 */
-		const bool together = w->route.here || atomic_load_explicit(&w->ours, memory_order_relaxed);
+		const bool together = w->route.here || peer_of(w) == WIRE_OURS;
 		w->ask.kin = together;
 		unsigned behind = 0, end = 0; /* the requests behind the first of a run */
 		while (!soft_wire_full(batch) &&
@@ -357,8 +366,8 @@ static bool from_peer(struct soft_wire *w, const struct wire_inbound *in)
 
 	if (ours && port != atomic_load_explicit(&w->port, memory_order_relaxed))
 		atomic_store_explicit(&w->port, port, memory_order_relaxed);
-	if (ours != atomic_load_explicit(&w->ours, memory_order_relaxed))
-		atomic_store_explicit(&w->ours, ours, memory_order_relaxed);
+	if (peer_of(w) != (ours ? WIRE_OURS : WIRE_OTHERS))
+		atomic_store_explicit(&w->peer, ours ? WIRE_OURS : WIRE_OTHERS, memory_order_relaxed);
 	return true;
 }
 

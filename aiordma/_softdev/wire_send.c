@@ -41,51 +41,49 @@ struct wire_batch *soft_wire_batch(void)
 	}
 	batch->count = batch->runs = 0;
 	batch->used = 0;
-	batch->front = batch->split = false;
+	batch->port = NULL;
+	batch->split = false;
 	return batch;
+}
+
+/* One control message more. `size` of data, which the kernel reads as `level` and `type` say. */
+static void put_one(struct msghdr *header, int level, int type, const void *data, size_t size)
+{
+	struct cmsghdr *c = (struct cmsghdr *)(void *)((char *)header->msg_control + header->msg_controllen);
+
+	c->cmsg_level = level;
+	c->cmsg_type = type;
+	c->cmsg_len = CMSG_LEN(size);
+	memcpy(CMSG_DATA(c), data, size);
+	header->msg_controllen += CMSG_SPACE(size);
 }
 
 /* The kernel allocates memory for more than an address: the usual class is the socket's (wire_socket.c). */
 static void put_control(struct msghdr *header, const struct wire_route *route)
 {
-	struct cmsghdr *c = CMSG_FIRSTHDR(header);
+	const bool ipv4 = wire_gid_is_ipv4(route->path.src);
 	const int tos = route->traffic_class;
-	const bool usual = tos == soft_wire_class(0);
 
-	if (wire_gid_is_ipv4(route->path.src)) {
+	if (!route->source && ipv4) {
 		struct in_pktinfo from = { 0 };
 		memcpy(&from.ipi_spec_dst, route->path.src + 12, 4);
-		c->cmsg_level = IPPROTO_IP;
-		c->cmsg_type = IP_PKTINFO;
-		c->cmsg_len = CMSG_LEN(sizeof(from));
-		memcpy(CMSG_DATA(c), &from, sizeof(from));
-		header->msg_controllen = CMSG_SPACE(sizeof(from)) + (usual ? 0 : CMSG_SPACE(sizeof(tos)));
-		if (usual)
-			return;
-		c = CMSG_NXTHDR(header, c);
-		c->cmsg_level = IPPROTO_IP;
-		c->cmsg_type = IP_TOS;
-	} else {
+		put_one(header, IPPROTO_IP, IP_PKTINFO, &from, sizeof(from));
+	} else if (!route->source) {
 		struct in6_pktinfo from = { .ipi6_ifindex = route->scope };
 		memcpy(&from.ipi6_addr, route->path.src, 16);
-		c->cmsg_level = IPPROTO_IPV6;
-		c->cmsg_type = IPV6_PKTINFO;
-		c->cmsg_len = CMSG_LEN(sizeof(from));
-		memcpy(CMSG_DATA(c), &from, sizeof(from));
-		header->msg_controllen = CMSG_SPACE(sizeof(from)) + (usual ? 0 : CMSG_SPACE(sizeof(tos)));
-		if (usual)
-			return;
-		c = CMSG_NXTHDR(header, c);
-		c->cmsg_level = IPPROTO_IPV6;
-		c->cmsg_type = IPV6_TCLASS;
+		put_one(header, IPPROTO_IPV6, IPV6_PKTINFO, &from, sizeof(from));
 	}
-	c->cmsg_len = CMSG_LEN(sizeof(tos));
-	memcpy(CMSG_DATA(c), &tos, sizeof(tos));
+	if (tos != soft_wire_class(0))
+		put_one(header, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TOS : IPV6_TCLASS, &tos, sizeof(tos));
 }
 
-static struct wire_port *port_of(const struct wire_batch *batch, int family)
+static struct wire_port *port_of(const struct wire_route *route)
 {
-	return batch->front ? &soft_wire_ports.front[family] : &soft_wire_ports.own[family];
+	const int family = wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+
+	if (route->source)
+		return route->source;
+	return route->path.src_port == WIRE_PORT ? &soft_wire_ports.front[family] : &soft_wire_ports.own[family];
 }
 
 /* Begins a message to the kernel. */
@@ -93,24 +91,20 @@ static void begin(struct wire_batch *batch, const struct wire_route *route, uint
 {
 	const unsigned i = batch->runs++;
 	struct msghdr *header = &batch->messages[i].msg_hdr;
-	const struct wire_port *port;
 
 	batch->path = route->path;
 	batch->traffic_class = route->traffic_class;
-	batch->front = route->path.src_port == WIRE_PORT;
-	port = port_of(batch, wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6);
+	batch->port = port_of(route);
 	batch->run[i].packets = 1;
 	batch->run[i].size = (uint16_t)size;
-	batch->run[i].ended = !route->runs || atomic_load_explicit(&port->apart, memory_order_relaxed);
+	batch->run[i].ended = !route->runs || atomic_load_explicit(&batch->port->apart, memory_order_relaxed);
 	batch->iov[i] = (struct iovec){ bytes, size };
-	memset(&batch->control[i], 0, sizeof(batch->control[i]));
 	*header = (struct msghdr){
 		.msg_name = &batch->to[i],
 		.msg_namelen = soft_wire_address(route->path.dst, route->path.dst_port, route->scope, &batch->to[i]),
 		.msg_iov = &batch->iov[i],
 		.msg_iovlen = 1,
 		.msg_control = batch->control[i].bytes,
-		.msg_controllen = sizeof(batch->control[i].bytes),
 	};
 	put_control(header, route);
 }
@@ -157,17 +151,10 @@ unsigned soft_wire_add(struct wire_batch *batch, const struct wire_route *route,
 /* Tells the kernel where to split each message that is more than a packet. */
 static void put_sizes(struct wire_batch *batch)
 {
-	for (unsigned i = 0; i < batch->runs; i++) {
-		struct msghdr *header = &batch->messages[i].msg_hdr;
-		if (batch->run[i].packets == 1)
-			continue;
-		struct cmsghdr *c = (struct cmsghdr *)(void *)(batch->control[i].bytes + header->msg_controllen);
-		c->cmsg_level = IPPROTO_UDP;
-		c->cmsg_type = UDP_SEGMENT;
-		c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-		memcpy(CMSG_DATA(c), &batch->run[i].size, sizeof(uint16_t));
-		header->msg_controllen += CMSG_SPACE(sizeof(uint16_t));
-	}
+	for (unsigned i = 0; i < batch->runs; i++)
+		if (batch->run[i].packets > 1)
+			put_one(&batch->messages[i].msg_hdr, IPPROTO_UDP, UDP_SEGMENT, &batch->run[i].size,
+				sizeof(batch->run[i].size));
 }
 
 struct outcome {
@@ -203,16 +190,29 @@ static void send_apart(int fd, struct wire_batch *batch, unsigned i, struct outc
 	}
 }
 
-/* All of a batch is of one family: batches are of one QP. */
+/* Returns how many, or -1. One alone costs less without a list, less still if its address is all there is to say. */
+static int hand_to_kernel(int fd, struct mmsghdr *messages, unsigned n)
+{
+	enum { FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL };
+
+	const struct msghdr *one = &messages->msg_hdr;
+
+	if (n > 1)
+		return sendmmsg(fd, messages, n, FLAGS);
+	const ssize_t sent = one->msg_controllen ? sendmsg(fd, one, FLAGS) :
+						   sendto(fd, one->msg_iov->iov_base, one->msg_iov->iov_len, FLAGS,
+							  one->msg_name, one->msg_namelen);
+	return sent < 0 ? -1 : 1;
+}
+
 unsigned soft_wire_send(struct wire_batch *batch)
 {
-	const int family = batch->count && batch->to[0].sin6_family == AF_INET6 ? WIRE_IPV6 : WIRE_IPV4;
-	struct wire_port *port = port_of(batch, family);
+	struct wire_port *port = batch->port; /* NULL: nothing is in it */
 	struct outcome outcome = { 0 };
 
 	put_sizes(batch);
 	for (unsigned i = 0; i < batch->runs && !outcome.full;) {
-		int n = sendmmsg(port->fd, batch->messages + i, batch->runs - i, MSG_DONTWAIT | MSG_NOSIGNAL);
+		int n = hand_to_kernel(port->fd, batch->messages + i, batch->runs - i);
 		for (; n > 0; n--) {
 			outcome.runs += batch->run[i].packets > 1;
 			outcome.done += batch->run[i++].packets;

@@ -234,6 +234,7 @@ void soft_wire_close(void)
 			atomic_store(&ports[i]->hot, false);
 		}
 	}
+	soft_wire_sources_close();
 	soft_wire_front_close(); /* now that the port is free */
 	pthread_mutex_unlock(&soft_wire_ports.lock);
 }

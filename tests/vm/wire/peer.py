@@ -91,8 +91,10 @@ class Peer:
                 return index
         raise LookupError(f"{self.device} has no GID {gid}")
 
-    def _address(self, gid: str, to: str) -> AHAttr:
-        route = GlobalRoute(dgid=GID(to), sgid_index=self._gid_index(gid), hop_limit=64)
+    def _address(self, gid: str, to: str, traffic_class: int = 0) -> AHAttr:
+        route = GlobalRoute(
+            dgid=GID(to), sgid_index=self._gid_index(gid), hop_limit=64, traffic_class=traffic_class
+        )
         return AHAttr(gr=route, is_global=1, port_num=1)
 
     # ---- queue pairs ---------------------------------------------------------------------------------------
@@ -126,6 +128,7 @@ class Peer:
         rnr_retry: int = 7,
         rnr_timer: int = 12,
         fetches: int = 4,
+        traffic_class: int = 0,
     ) -> int:
         """Bring it to RTS. Returns the path MTU (its number) that it has then."""
         qp = self.qps[qpn]
@@ -139,7 +142,7 @@ class Peer:
         attr.rq_psn = rq_psn
         attr.max_dest_rd_atomic = fetches
         attr.min_rnr_timer = rnr_timer
-        attr.ah_attr = self._address(gid, to)
+        attr.ah_attr = self._address(gid, to, traffic_class)
         qp.to_rtr(attr)
         attr.sq_psn = sq_psn
         attr.timeout = timeout
