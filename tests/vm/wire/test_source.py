@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from .ends import ADDRESSES, connect
+from tests.cable import ADDRESSES
+
+from .ends import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
