@@ -55,6 +55,7 @@ cdef class QueuePair(Endpoint):
     cdef bint hears_late                    # it failed, and not because the peer broke the protocol
     cdef bint flushing
     cdef list connections, free_tokens
+    cdef uint32_t generation
     cdef ControlLine control
     cdef object line                        # deque of Connections with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way

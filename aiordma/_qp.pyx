@@ -137,6 +137,7 @@ cdef class QueuePair(Endpoint):
         self.astray_seen = self.astray[0]
         self.connections = []
         self.free_tokens = []
+        self.generation = random.randrange(0x10000)
         self.line = deque()
         self.control = ControlLine()
         self.control.qp = self
@@ -187,7 +188,10 @@ cdef class QueuePair(Endpoint):
     # ---- connections of this link
 
     cdef int register(self, Connection connection) except -1:
-        """Give the connection its alert token: index and a random part, so that a stale token meets nobody."""
+        """Give the connection its alert token: index and a number that counts up, so that a stale token meets nobody.
+        A random one met somebody now and then: messages cross the end of a connection in every second of a busy link,
+        its index is given away at once, and 16 bits are the same again once in 65535 times.
+        """
         cdef uint32_t index
         if self.free_tokens:
             index = self.free_tokens.pop()
@@ -197,7 +201,8 @@ cdef class QueuePair(Endpoint):
             if index > 0xffff:
                 raise MemoryError("aiordma: more than 65536 connections on one link")
             self.connections.append(connection)
-        connection.token = (<uint32_t>random.randrange(1, 0x10000) << 16) | index       # never 0: that names nobody
+        self.generation = self.generation % 0xffff + 1      # never 0: a token of 0 names nobody
+        connection.token = (self.generation << 16) | index
         connection.qp = self
         return 0
 
