@@ -2,30 +2,22 @@
  * What comes from the network: checked, and given to the queue pair it is for. Whoever looks deals with all of it: a
  * poll of any CQ, or the progress thread, which the kernel wakes only while nobody polls.
  */
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cm_bus.h"
 #include "wire_port.h"
+#include "wire_watch.h"
 
 enum {
 	TOUCHED = 64,
-	QUIET_NS = 1000000, /* polls for so long: somebody does nothing else */
-	RUN = 8,            /* packets since it woke: there is a lot to send */
-	MORE_LOOKS = 40,    /* by the progress thread for the next ones before it sleeps: some 20 us */
-	EXIT_MS = 200,      /* for a thread that has a lock and waits for a CPU */
-	OFTEN = 16,         /* polls without packets, or one with, in QUIET_NS: he still does */
+	RUN = 8,         /* packets since it woke: there is a lot to send */
+	MORE_LOOKS = 40, /* by the progress thread for the next ones before it sleeps: some 20 us */
+	EXIT_MS = 200,   /* for a thread that has a lock and waits for a CPU */
 };
 
 atomic_uint soft_wire_users;
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_uint polls;                        /* since the progress thread last asked, up to OFTEN */
-static _Atomic(uint64_t) polled_from, polled_at; /* without pause or going to sleep; 0: not */
-static atomic_uint kept_out;                     /* polls in a row that found receive_lock taken */
-static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool unwatched;     /* the progress thread is not told of packets; watch_lock to change */
-static _Atomic(uint64_t) asks_at; /* when it looks at the polls next */
 
 /*
  * Acknowledgements that wait. A program that polls all the time answers what it finds, or polls again: behind its answer
@@ -147,7 +139,7 @@ static void owe(uint32_t qpn)
 static unsigned look(void *port, bool polled)
 {
 	/* Read with the lock held: who watches again pays after this, and asks for the lock. */
-	const bool later = polled && atomic_load(&unwatched);
+	const bool later = polled && wire_watch_stopped();
 	struct round round;
 
 	round.after = (struct soft_after){ 0 };
@@ -200,76 +192,13 @@ __attribute__((destructor)) static void pay_at_exit(void)
 	}
 }
 
-static void ask_later(void)
-{
-	const uint64_t when = soft_now_ns() + QUIET_NS;
-
-	atomic_store(&asks_at, when);
-	soft_timer_want(when);
-}
-
-static void set_unwatched(bool on)
-{
-	pthread_mutex_lock(&watch_lock);
-	atomic_store(&unwatched, on);
-	if (!soft_wire_watch(!on) && !on)
-		atomic_store(&unwatched, true);
-	pthread_mutex_unlock(&watch_lock);
-}
-
-/*
- * Somebody polls all the time: no need to be woken for each packet, only to look now and then whether he still does. On a
- * CPU that both share, being woken is also being first. Not for a poll or two between sleeps: to watch again is a system
- * call, too.
- */
-static void consider(void)
-{
-	const uint64_t now = soft_now_ns(), before = atomic_exchange_explicit(&polled_at, now, memory_order_relaxed);
-	uint64_t from = atomic_load_explicit(&polled_from, memory_order_relaxed);
-
-	if (!from || now - before > QUIET_NS) {
-		atomic_store_explicit(&polled_from, now, memory_order_relaxed);
-	} else if (now - from >= QUIET_NS) {
-		set_unwatched(true);
-		ask_later();
-	}
-}
-
 void soft_wire_poll(void)
 {
-	const unsigned n = atomic_load_explicit(&polls, memory_order_relaxed);
-
-	if (n < OFTEN)
-		atomic_store_explicit(&polls, n + 1, memory_order_relaxed);
-	else if (soft_unlikely(!atomic_load_explicit(&unwatched, memory_order_relaxed)))
-		consider();
-	if (soft_unlikely(pthread_mutex_trylock(&receive_lock))) {
-		/* Who has it may be waiting for this very CPU. */
-		if (atomic_fetch_add_explicit(&kept_out, 1, memory_order_relaxed) % OFTEN == OFTEN - 1)
-			sched_yield();
-		return;
-	}
-	if (atomic_load_explicit(&kept_out, memory_order_relaxed))
-		atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
-	/* What packets lead to (the window opens, answers) can take longer than sixteen polls may. */
-	if (look(NULL, true))
-		atomic_store_explicit(&polls, OFTEN, memory_order_relaxed);
-}
-
-/*
- * Somebody polls, and finds the progress thread with the lock each time. On a CPU that both share that would go on: one
- * works, the other polls in vain for all of its turns, and a stream of WRITEs was half as fast.
- */
-static bool hand_over(void)
-{
-	if (atomic_load_explicit(&kept_out, memory_order_relaxed) < OFTEN)
-		return false;
-	atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
-	if (!atomic_load(&unwatched)) {
-		set_unwatched(true);
-		ask_later();
-	}
-	return true;
+	wire_watch_poll();
+	if (soft_unlikely(pthread_mutex_trylock(&receive_lock)))
+		wire_watch_kept_out();
+	else
+		wire_watch_looked(look(NULL, true));
 }
 
 static void look_often(void *port)
@@ -281,8 +210,11 @@ static void look_often(void *port)
 		const unsigned n = look(port, false);
 		rounds += n != 0;
 		packets += n;
-		if (port != WIRE_EVERY_PORT && hand_over())
+		if (port != WIRE_EVERY_PORT && wire_watch_hand_over()) {
+			if (!wire_watch_stopped()) /* it was for a moment */
+				pay_all();
 			break;
+		}
 		/* Behind many more are on their way: to be woken for them costs the sender more than to look here. */
 		if (n && packets >= RUN && port != WIRE_EVERY_PORT)
 			more = MORE_LOOKS;
@@ -309,27 +241,22 @@ void soft_wire_progress(void *port)
 void soft_wire_rx_after_fork(void)
 {
 	pthread_mutex_init(&receive_lock, NULL);
-	pthread_mutex_init(&watch_lock, NULL);
+	wire_watch_after_fork();
 	atomic_store(&soft_wire_users, 0);
-	atomic_store(&unwatched, false);
-	atomic_store(&kept_out, 0);
 	owed.count = 0;
 	atomic_store(&owed.any, false);
 }
 
 void soft_wire_rewatch(void)
 {
-	atomic_store_explicit(&polled_from, 0, memory_order_relaxed);
-	atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
-	if (!atomic_load(&unwatched))
+	if (!wire_watch_sleeps())
 		return;
-	set_unwatched(false);
 	pay_all();
 	/* The kernel had no memory for it: until it has, somebody looks from time to time. */
-	if (soft_unlikely(atomic_load(&unwatched))) {
+	if (soft_unlikely(wire_watch_stopped())) {
 		pthread_mutex_lock(&receive_lock);
 		look(NULL, false);
-		ask_later();
+		wire_watch_ask_later();
 	}
 }
 
@@ -341,7 +268,7 @@ void soft_wire_tick(void)
 		soft_wire_rewatch();
 		return;
 	}
-	if (!atomic_load(&unwatched)) {
+	if (!wire_watch_stopped()) {
 		if (atomic_load(&soft_faults_on)) { /* some may be held back */
 			pthread_mutex_lock(&receive_lock);
 			look(NULL, false);
@@ -349,11 +276,6 @@ void soft_wire_tick(void)
 		return;
 	}
 	pay_all();
-	const uint64_t when = atomic_load(&asks_at);
-	if (soft_now_ns() < when)
-		soft_timer_want(when); /* another timer went off */
-	else if (atomic_exchange(&polls, 0) == OFTEN)
-		ask_later();
-	else
+	if (wire_watch_ask())
 		soft_wire_rewatch();
 }
