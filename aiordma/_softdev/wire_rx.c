@@ -163,8 +163,6 @@ static void pay_all(void)
 {
 	struct soft_after after = { 0 };
 
-	if (!atomic_load(&owed.any))
-		return;
 	pthread_mutex_lock(&receive_lock);
 	pay(true, &after);
 	pthread_mutex_unlock(&receive_lock);
@@ -251,6 +249,7 @@ void soft_wire_rewatch(void)
 {
 	if (!wire_watch_sleeps())
 		return;
+	/* Whatever owed.any says: a poll that began before may be about to owe one, and be the last. */
 	pay_all();
 	/* The kernel had no memory for it: until it has, somebody looks from time to time. */
 	if (soft_unlikely(wire_watch_stopped())) {
@@ -275,7 +274,8 @@ void soft_wire_tick(void)
 		}
 		return;
 	}
-	pay_all();
+	if (atomic_load(&owed.any))
+		pay_all();
 	if (wire_watch_ask())
 		soft_wire_rewatch();
 }

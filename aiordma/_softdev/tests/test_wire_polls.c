@@ -3,18 +3,28 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../aiordma_soft.h"
 #include "harness.h"
 
-enum { POLLED_NS = 3000000, ATTEMPTS = 400, WANTED = 5, TURNS = 40, LENGTH = 100 };
+enum {
+    POLLED_NS = 3000000,
+    QUIET_NS = 1000000,
+    LAST_POLLS = 1000,
+    ATTEMPTS = 400,
+    WANTED = 5,
+    TURNS = 40,
+    LENGTH = 100
+};
 
 /* What the receiver does next. */
 enum next { ANSWERS, SLEEPS, STOPS, POLLS };
@@ -227,6 +237,77 @@ static void who_polled_once(void)
     child_join(&child);
 }
 
+/* Sends when it is told to, and stops, so that it cannot ask again for an acknowledgement that does not come. */
+static void stops_behind_each_send(int fd, void *argument)
+{
+    struct end end;
+    char byte;
+    bool more = true;
+
+    (void)argument;
+    end_open(&end, NULL);
+    end_to_init(&end, 0);
+    const struct address peer = exchange(fd, &end);
+    end_connect(&end, &peer, NULL);
+    while (more) {
+        take(fd, &byte, 1);
+        const uint64_t before = sent();
+        post_send(&end, 0, 0, LENGTH, IBV_SEND_SIGNALED);
+        while (sent() == before)
+            ;
+        OK(raise(SIGSTOP));
+        expect_wc(end.send_cq, 0, IBV_WC_SUCCESS);
+        take(fd, &more, 1);
+    }
+    end_close(&end);
+}
+
+/*
+ * The progress thread finds that nobody polls any more, and just then somebody does, receives, and goes to sleep: each
+ * took the other one for who acknowledges, about once in a thousand times.
+ */
+static void who_sleeps_after_one_more_poll(void)
+{
+    struct child child = child_start(stops_behind_each_send, NULL);
+    struct end end;
+    struct ibv_wc wc;
+    unsigned int seed = 1;
+    int status;
+
+    end_open(&end, &(struct end_options){.channel = true});
+    end_to_init(&end, 0);
+    post_recv(&end, 0, 0, LENGTH);
+    const struct address peer = exchange(child.fd, &end);
+    end_connect(&end, &peer, NULL);
+    for (int turn = 0; turn < LAST_POLLS; turn++) {
+        const bool more = turn < LAST_POLLS - 1;
+
+        poll_on(&end);
+        const uint64_t before = sent(), until = test_now_ns() + QUIET_NS + (uint64_t)rand_r(&seed) % QUIET_NS;
+        give(child.fd, "g", 1);
+        while (test_now_ns() < until)
+            ;
+        int found = ibv_poll_cq(end.recv_cq, 1, &wc);
+        OK(ibv_req_notify_cq(end.recv_cq, 0));
+        for (int i = 0; sent() == before; i++) {
+            CHECK(i < 200000);
+            usleep(100);
+        }
+        CHECK_EQ(waitpid(child.pid, &status, WUNTRACED), child.pid);
+        CHECK(WIFSTOPPED(status));
+        OK(kill(child.pid, SIGCONT));
+        for (; !found; found = ibv_poll_cq(end.recv_cq, 1, &wc)) {
+            expect_event(end.channel, end.recv_cq);
+            OK(ibv_req_notify_cq(end.recv_cq, 0));
+        }
+        CHECK_STATUS(&wc, IBV_WC_SUCCESS);
+        post_recv(&end, 0, 0, LENGTH);
+        give(child.fd, &more, 1);
+    }
+    child_join(&child);
+    end_close(&end);
+}
+
 /* From here on the kernel has no memory to watch another file with, for any thread of this process. */
 static void watch_nothing_more(void)
 {
@@ -288,9 +369,14 @@ static void who_cannot_be_woken(void)
 
 int main(int argc, char **argv)
 {
-    static const struct test tests[] = {
-        TEST(who_answers), TEST(who_goes_to_sleep), TEST(who_stops_polling),  TEST(who_polls_again),
-        TEST(who_exits),   TEST(who_polled_once),   TEST(who_cannot_be_woken)};
+    static const struct test tests[] = {TEST(who_answers),
+                                        TEST(who_goes_to_sleep),
+                                        TEST(who_stops_polling),
+                                        TEST(who_polls_again),
+                                        TEST(who_exits),
+                                        TEST(who_polled_once),
+                                        TEST(who_sleeps_after_one_more_poll),
+                                        TEST(who_cannot_be_woken)};
 
     setenv("AIORDMA_SOFT_WIRE", "only", 1); /* before the device is opened */
     return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
