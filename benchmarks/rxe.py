@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import json
 import multiprocessing
@@ -167,10 +168,16 @@ def run(path: str, rounds: int, sends: int) -> dict[str, float]:
         target=server_process, args=(path, rounds, sends, theirs)
     )
     server.start()
+    theirs.close()  # the server's own copy alone, so that the line breaks if it dies
     try:
         trips, seconds = asyncio.run(measure(path, ours.recv(), rounds, sends))
+    except EOFError:
+        raise SystemExit(
+            f"{path}: the server ended, its error stands above; tests/vm/run wants --net wire"
+        ) from None
     finally:
-        ours.send("end")
+        with contextlib.suppress(OSError):  # it may be gone
+            ours.send("end")
         server.join(20)
         server.kill()
     trips.sort()
