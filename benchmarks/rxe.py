@@ -170,11 +170,13 @@ def run(path: str, rounds: int, sends: int) -> dict[str, float]:
     server.start()
     theirs.close()  # the server's own copy alone, so that the line breaks if it dies
     try:
-        trips, seconds = asyncio.run(measure(path, ours.recv(), rounds, sends))
-    except EOFError:
-        raise SystemExit(
-            f"{path}: the server ended, its error stands above; tests/vm/run wants --net wire"
-        ) from None
+        try:
+            port = ours.recv()
+        except EOFError:
+            raise SystemExit(
+                f"{path}: the server ended, its error stands above; tests/vm/run wants --net wire"
+            ) from None
+        trips, seconds = asyncio.run(measure(path, port, rounds, sends))
     finally:
         with contextlib.suppress(OSError):  # it may be gone
             ours.send("end")
