@@ -582,7 +582,7 @@ cdef class QueuePair(Endpoint):
                 if channel:
                     return (<Connection>found).on_channel(message, length)
                 return (<Connection>found).on_cdc(message, length)
-        if is_damaged(message):
+        if not channel and is_damaged(message):
             # It may have been for anybody: some connection has lost it.
             return self.fail(RemoteProtocolError("a cursor message arrived damaged"))
         # A message to a connection that is gone already: it crossed our last one.
