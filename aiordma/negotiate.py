@@ -493,7 +493,11 @@ async def _finish(
 ) -> tuple[Any, list[Event]]:
     """The last step of this end; meanwhile the TCP connection is watched: the peer may decline, or die.
 
+    Its outcome and the peer's word may come in the same turn of the loop: what ends the handshake first
+    decides.
+
     :param watch: on a link that exists already there is nothing to wait for, and so nothing to watch.
+    :returns: the pipe if the link is to be used, else None; and the events that end the negotiation.
     :raises NegotiationError: the peer's answer does not fit; it can still be declined.
     """
     pipe: Any = None
@@ -510,31 +514,40 @@ async def _finish(
             code = Code.TIMEOUT_CONFIRM_LINK if isinstance(error, LinkError) else Code.DEVICE_FAILURE
             if isinstance(error, RemoteProtocolError):
                 code = Code.PROTOCOL_VIOLATION
-            events.extend(handshake.broken(code, str(error), wire.now()))
+            if not handshake.done:
+                events.extend(handshake.broken(code, str(error), wire.now()))
+        else:
+            # At once: what the peer sends from now on is the stream's.
+            if not handshake.done:
+                events.extend(handshake.established(wire.now()))
 
     async def listen(scope: anyio.CancelScope) -> None:
         heard = await wire.receive(handshake)
-        scope.cancel()
-        events.extend(heard)
+        if heard:
+            events.extend(heard)
+            scope.cancel()
 
-    if watch:
-        try:
+    try:
+        if watch:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(listen, tasks.cancel_scope)
                 await finish()
                 tasks.cancel_scope.cancel()
-        except BaseException:
-            # Cancelled between the pipe's end of the work and ours: the offer has let go of it already.
-            if pipe is not None:
-                pipe.abort()
-            raise
-    else:
-        await finish()
-    if refused is not None and not events:
-        if isinstance(handshake, ServerHandshake):
-            raise refused
-        events = handshake.broken(refused.code, refused.detail, wire.now())
-    return pipe, events or handshake.established(wire.now())
+        else:
+            await finish()
+        if refused is not None and not events:
+            if isinstance(handshake, ServerHandshake):
+                raise refused
+            events = handshake.broken(refused.code, refused.detail, wire.now())
+    except BaseException:
+        # Cancelled between the pipe's end of the work and ours: the offer has let go of it already.
+        if pipe is not None:
+            pipe.abort()
+        raise
+    if pipe is not None and handshake.state is not State.RDMA:
+        pipe.abort()
+        pipe = None
+    return pipe, events
 
 
 def _tcp_reason(event: UseTcp, refusal: NegotiationError | None) -> FallbackReason:

@@ -66,10 +66,16 @@ class Wire:
                 return
 
     async def receive(self, handshake: ClientHandshake | ServerHandshake) -> list[Event]:
-        """Read up to the end of a message at most; what that, the end, or the clock means."""
-        while True:
+        """Read up to the end of a message at most; what that, the end, or the clock means.
+
+        Nothing is read, and nothing returned, of what comes when the peer has said its last word, or the
+        handshake is done: these bytes are the stream's.
+        """
+        while not handshake.done:
             try:
                 ahead = self._carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
+                if ahead and handshake.heard_all:
+                    return []
                 data = self._carrier.recv(self._rest_of_message(ahead)) if ahead else b""
             except (BlockingIOError, InterruptedError):
                 # What has come counts, however late we are to look: this process may not have run.
@@ -86,6 +92,7 @@ class Wire:
                     events = handshake.on_timer(self.now())
             if events:
                 return events
+        return []
 
     def _rest_of_message(self, ahead: bytes) -> int:
         """How many of the bytes that are there belong to the message that has begun, or begins with them."""

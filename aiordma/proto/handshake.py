@@ -135,6 +135,11 @@ class _Handshake:
         """Whether the end is reached; then nothing may be fed any more."""
         return self.state in _ENDS
 
+    @property
+    def heard_all(self) -> bool:
+        """Whether the peer has said its last word: all that follows is the stream's."""
+        return self._splitter.done
+
     def next_deadline(self) -> float | None:
         """When :meth:`on_timer` must be called, None when only the owner's own work is awaited."""
         return self._deadline
