@@ -38,10 +38,11 @@ LINES = [b"%d %s\n" % (number, b"x" * (number * 37 % 900)) for number in range(2
 async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) -> None:
     """``work(reader, writer, gone)`` at both ends; the link goes away after so many bytes (``gone``)."""
     async with nothing_left() as engine:
-        gone = asyncio.Event()
+        gone, begun = asyncio.Event(), asyncio.Event()
         served: asyncio.Queue[BaseException | None] = asyncio.Queue()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            begun.set()
             try:
                 await work(reader, writer, gone)
             except BaseException as error:
@@ -56,6 +57,8 @@ async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) ->
         stream = writer.get_extra_info("aiordma.stream")
 
         async def harm() -> None:
+            # A link that fails while the server's end still waits for it fails the connection.
+            await begun.wait()
             await until(lambda: stream.statistics().bytes_received >= goal)
             take_off(engine, way)
             gone.set()
@@ -177,13 +180,16 @@ async def test_pipes_know_no_transport_after_the_end() -> None:
     """A transport aborted on the way, with nothing queued, ends the stream, wherever that goes on."""
     async with nothing_left() as engine:
         ended: list[bytes] = []
+        begun = asyncio.Event()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            begun.set()
             ended.append(await reader.read())
             writer.close()
 
         server = await aiordma.start_server(serve, LOCAL, 0, mode="rdma")
         _, writer = await aiordma.open_connection(LOCAL, server.sockets[0].getsockname()[1], mode="rdma")
+        await begun.wait()
         take_off(engine, "link")
         writer.transport.abort()
         await until(lambda: ended == [b""])
