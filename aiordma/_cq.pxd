@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from ._spare cimport SpareBytes
+from ._starved cimport Starving, StarvedQueue
 from ._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
 cdef enum:
@@ -20,11 +21,6 @@ cdef class Endpoint:
     cdef int on_completion(self, ibv_wc *wc) except -1
     cdef int flush(self) except -1          # post what was put off to the end of the tick
 
-cdef class Starving:
-    """Who waits for send WRs."""
-    cdef bint starving
-    cdef int on_room(self) except -1        # some have come back
-
 cdef class CompletionQueue:
     cdef ibv_cq *cq
     cdef ibv_comp_channel *channel
@@ -34,8 +30,9 @@ cdef class CompletionQueue:
     cdef list endpoints
     cdef list free_slots
     cdef list dirty                         # endpoints with put-off work
-    cdef object starved                     # deque of users that wait for send WRs, first come first served
+    cdef StarvedQueue starved
     cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit
+    cdef uint32_t promised_fragments        # those that others have been promised
     cdef uint32_t generation
     cdef object call_soon                   # waker.call_soon
     cdef object ready                       # the loop's ready queue, or None where it cannot be seen
@@ -59,9 +56,10 @@ cdef class CompletionQueue:
     cdef int attach(self, Endpoint endpoint) except -1
     cdef void detach(self, Endpoint endpoint)
     cdef void mark_dirty(self, Endpoint endpoint)
-    cdef bint may_post_fragment(self) noexcept
-    cdef void starve(self, Starving who)
-    cdef void no_longer_starved(self, Starving who)
+    cdef inline bint may_post_fragment(self, bint promised) noexcept:
+        """:param promised: whether one of the promised ones is the caller's."""
+        return self.fragments + self.promised_fragments - (1 if promised else 0) < self.max_fragments
+
     cdef int feed_starved(self) except -1
     cdef int flush(self) except -1
     cdef int poll(self) except -1

@@ -8,9 +8,6 @@ from ._spare import SpareBytes
 class Endpoint: ...
 
 @disjoint_base
-class Starving: ...
-
-@disjoint_base
 class CompletionQueue:
     wakes: int
     spare: SpareBytes

@@ -26,7 +26,6 @@ busy with others it does not (``linger_rest``).
 """
 import logging
 import os
-from collections import deque
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
@@ -81,11 +80,6 @@ cdef class Endpoint:
         raise NotImplementedError
 
 
-cdef class Starving:
-    cdef int on_room(self) except -1:
-        raise NotImplementedError
-
-
 cdef class CompletionQueue:
     """One per engine. Single-threaded: every method runs in the thread of the engine's event loop.
 
@@ -111,7 +105,7 @@ cdef class CompletionQueue:
         self.spare = SpareBytes()
         self.free_slots = []
         self.dirty = []
-        self.starved = deque()
+        self.starved = StarvedQueue()
         self.max_fragments = max_fragments
         self.single_cpu = (os.cpu_count() or 1) < 2
         self.set_busy_poll(busy_poll_us)
@@ -178,30 +172,11 @@ cdef class CompletionQueue:
             endpoint.flush()
         return 0
 
-    # ---- send work requests are finite: whoever finds none waits in one queue for all QPs
-
-    cdef bint may_post_fragment(self) noexcept:
-        return self.fragments < self.max_fragments
-
-    cdef void starve(self, Starving who):
-        if not who.starving:
-            who.starving = True
-            self.starved.append(who)
-
-    cdef void no_longer_starved(self, Starving who):
-        if who.starving:
-            who.starving = False
-            self.starved.remove(who)
-
     cdef int feed_starved(self) except -1:
-        """Some completed: call those who wait, once each; whoever still finds none queues up again behind the others."""
-        cdef Starving who
-        cdef Py_ssize_t n = len(self.starved)
-        while n > 0 and self.starved and self.fragments < self.max_fragments:
-            n -= 1
-            who = self.starved.popleft()
-            who.starving = False
-            who.on_room()
+        """Send work requests have come back."""
+        self.starved.feed()
+        if self.starved.in_turns:
+            self.schedule()
         return 0
 
     # ---- polling
@@ -330,6 +305,10 @@ cdef class CompletionQueue:
             if clock_ns() - self.idle_since > IDLE_TURN_NS:
                 self.linger, self.linger_rest = 0, LINGER_REST
             self.idle_since = 0
+        if self.starved.in_turns:
+            self.starved.next_turn()
+            if self.starved.in_turns:
+                self.schedule()
         seen = self.completions
         self.flush()
         while batches < BUDGET and self.poll() == BATCH:

@@ -2,8 +2,8 @@
 from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
-from ._cq cimport Starving
 from ._qp cimport Connection, QueuePair
+from ._starved cimport Starving
 
 cdef class Announced:
     """What this end keeps until its peer has pulled it."""

@@ -2,8 +2,8 @@ from typing import Self
 
 from typing_extensions import disjoint_base
 
-from ._cq import Starving
 from ._qp import Connection, QueuePair
+from ._starved import Starving
 from .messagememory import MessageMemory
 
 @disjoint_base

@@ -14,8 +14,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from ._cq cimport Starving
 from ._qp cimport SQ_RESERVE, Connection, QueuePair
+from ._starved cimport WANTS_A_CALL, WANTS_NOTHING_NOW, Starving
 from ._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 
 cdef enum:
@@ -101,6 +101,9 @@ cdef class Puller(Starving):
             self.turns.append(connection)
         return 0
 
+    cdef int wants(self) except -1:
+        return WANTS_A_CALL if self.qp.cq.may_post_fragment(False) else WANTS_NOTHING_NOW
+
     cdef int on_room(self) except -1:
         """READs or sends have completed, here or elsewhere."""
         cdef list ready
@@ -118,8 +121,8 @@ cdef class Puller(Starving):
         cdef int more
         cdef QueuePair qp = self.qp
         while self.turns and self.reads < qp.max_reads and not qp.failed:
-            if not qp.cq.may_post_fragment() or qp.sq_free() <= SQ_RESERVE + 1:
-                qp.cq.starve(self)
+            if not qp.cq.may_post_fragment(False) or qp.sq_free() <= SQ_RESERVE + 1:
+                qp.cq.starved.add(self)
                 return 0
             connection = self.turns.popleft()
             connection.in_turns = False
@@ -130,9 +133,9 @@ cdef class Puller(Starving):
                 self.add(connection)
             elif more < 0:
                 connection.memory.wait(connection)
-            if self.turns and qp.cq.starved:
+            if self.turns and qp.cq.starved.waiting:
                 # Others of this engine wait for the same limit: one each.
-                qp.cq.starve(self)
+                qp.cq.starved.add(self)
                 return 0
         return 0
 

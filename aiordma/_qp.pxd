@@ -1,7 +1,8 @@
 # Table of contents of _qp.pyx (station 3 of the path of a byte, and the receiving half of a link).
 from libc.stdint cimport uint32_t, uint64_t
 
-from ._cq cimport Endpoint, Starving
+from ._cq cimport Endpoint
+from ._starved cimport Starving
 from ._verbs cimport aio_chain, ibv_qp, ibv_wc
 from .proto.seqack cimport SeqAckWindow
 
@@ -48,6 +49,7 @@ cdef class QueuePair(Endpoint):
     cdef uint64_t recv_addr, message_addr
     cdef uint32_t recv_bytes, recv_count, recv_lkey, message_lkey
     cdef uint32_t sq_depth, sq_posted, sq_retired, sq_unsignalled, sq_signal_every
+    cdef uint32_t promised                  # connections with a promise of room in the send queue
     cdef readonly uint32_t max_inline
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message

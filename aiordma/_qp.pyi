@@ -2,7 +2,8 @@ from typing import Protocol
 
 from typing_extensions import disjoint_base
 
-from ._cq import CompletionQueue, Endpoint, Starving
+from ._cq import CompletionQueue, Endpoint
+from ._starved import Starving
 from .proto.seqack import SeqAckWindow
 
 class _Owner(Protocol):

@@ -15,7 +15,7 @@ from collections import deque
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from ._cq cimport CompletionQueue, Endpoint, Starving
+from ._cq cimport CompletionQueue, Endpoint
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -214,7 +214,7 @@ cdef class QueuePair(Endpoint):
         if connection.queued:
             connection.queued = False
             self.line.remove(connection)
-        self.cq.no_longer_starved(connection)
+        self.cq.starved.remove(connection)
 
     @property
     def connection_count(self) -> int:
@@ -386,7 +386,7 @@ cdef class QueuePair(Endpoint):
     cdef void wait_for_room(self, Connection connection):
         """The connection found no free send WR: on_room() when some have come back."""
         self.wr_waits += 1
-        self.cq.starve(connection)
+        self.cq.starved.add(connection)
 
     cdef int flush(self) except -1:
         cdef Connection connection

@@ -12,6 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from ._qp cimport SQ_RESERVE, Connection, QueuePair
+from ._starved cimport WANTS_A_CALL, WANTS_A_PLACE, WANTS_NOTHING_NOW
 from ._verbs cimport aio_chain
 from .proto.cdc cimport (
     CHANGE_CREDIT,
@@ -130,14 +131,14 @@ cdef class RingBase(Connection):
     cdef uint32_t room(self) noexcept:
         """Bytes the next step of a send may place. In the mirror, what is under way is the device's until it completes."""
         cdef uint32_t free = self.tx.free(), own
-        if self.qp.sq_free() <= SQ_RESERVE + CHAIN or self.leaving:
+        if self.qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + self.qp.promised - self.promised) or self.leaving:
             return 0
         if self.mirror != NULL:
             if self.mirror_busy:
                 own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)
                 if own < free:
                     free = own
-            if not self.qp.cq.may_post_fragment():
+            if not self.qp.cq.may_post_fragment(self.promised):
                 return 0
         return free
 
@@ -261,6 +262,20 @@ cdef class RingBase(Connection):
         if self.closed:
             self.finish_if_done()
         return 0
+
+    cdef int wants(self) except -1:
+        if self.closed or self.leaving:
+            return WANTS_A_CALL
+        if self.qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + self.qp.promised):
+            return WANTS_NOTHING_NOW
+        if self.mirror != NULL and not self.qp.cq.may_post_fragment(False):
+            return WANTS_NOTHING_NOW
+        return WANTS_A_PLACE
+
+    cdef void count_promise(self, int change) noexcept:
+        self.qp.promised += change
+        if self.mirror != NULL:
+            self.qp.cq.promised_fragments += change
 
     cdef int on_room(self) except -1:
         self.wake_writers()

@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
         "_filter",
         "_fill",
         "_spare",
+        "_starved",
         "_ring",
         "_ringbase",
         "_ringleave",
