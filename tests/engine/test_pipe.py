@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from tests.world import DEVICE
+from tests.world import LATE
 
 from .conftest import connect
 
@@ -205,8 +205,8 @@ async def test_idle_links_are_closed_and_made_again(open_engine: Open) -> None:
         with anyio.fail_after(5):
             while engine.all_groups:
                 await anyio.lowlevel.checkpoint()
-                if DEVICE != "soft":
-                    # The server closes behind its answer, and a real device may stop before it has sent it:
+                if LATE:
+                    # The server closes behind its answer, and such a device may stop before it has sent it:
                     # then the client does not wait for ever.
                     engine.retire_idle(engine.waker.now() + 51)
         assert engine.pool.statistics().used_bytes == sum(parts.pool_bytes for parts in engine._parked)
