@@ -97,5 +97,8 @@ cdef class StarvedQueue:
         return self.feed()
 
     cdef void clear(self):
-        self.waiting.clear()
-        self.kept.clear()
+        """Nothing comes back any more."""
+        while self.kept:
+            self.came(self.kept[0])
+        while self.waiting:
+            self.remove(self.waiting[0])
