@@ -153,8 +153,9 @@ lint-stubs: install
 
 lint-c: .venv/.apt-lint
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
-	@if [ -n "$(TIDY_FILES)" ]; then set -x; clang-tidy --quiet $(TIDY_FILES) -- \
-	  -std=c11 -D_GNU_SOURCE -Wall -Wextra -Iaiordma -Iaiordma/_softdev; fi
+	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*.c"; \
+	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 6 sh -c 'clang-tidy --quiet "$$@" -- \
+	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Iaiordma -Iaiordma/_softdev' clang-tidy; fi
 
 format: .venv/.deps .venv/.apt-lint ## rewrite the sources as lint wants them
 	$(PY) -m ruff check --fix-only -q .
