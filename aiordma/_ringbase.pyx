@@ -266,11 +266,8 @@ cdef class RingBase(Connection):
     cdef int wants(self) except -1:
         if self.closed or self.leaving:
             return WANTS_A_CALL
-        if self.qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + self.qp.promised):
-            return WANTS_NOTHING_NOW
-        if self.mirror != NULL and not self.qp.cq.may_post_fragment(False):
-            return WANTS_NOTHING_NOW
-        return WANTS_A_PLACE
+        # All that its task will look at: called without room it would come back in each turn of the loop, and never sleep.
+        return WANTS_A_PLACE if self.room() > 0 else WANTS_NOTHING_NOW
 
     cdef void count_promise(self, int change) noexcept:
         self.qp.promised += change
