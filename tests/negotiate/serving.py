@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from aiordma.listener import RdmaListener, listen
 from tests.adversity import health
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from aiordma.stream import RdmaStream
 
@@ -57,6 +58,19 @@ async def plain_server(handler: Callable[[SocketStream], Awaitable[object]]) -> 
         tasks.start_soon(listener.serve, handle)
         yield listener.extra(SocketAttribute.local_port)
         tasks.cancel_scope.cancel()
+
+
+@contextlib.contextmanager
+def tcp_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection between two bare sockets: the client's, which blocks, and the server's, which does not."""
+    with (
+        socket.create_server((LOCAL, 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        server, _ = listener.accept()
+        with server:
+            server.setblocking(False)
+            yield client, server
 
 
 async def check_echo(stream: RdmaStream) -> None:

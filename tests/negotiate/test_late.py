@@ -13,7 +13,7 @@ from aiordma.proto.events import Failed, Proposed
 from aiordma.proto.handshake import ServerHandshake, Timeouts
 from aiordma.wire import Wire
 
-from .serving import LOCAL
+from .serving import tcp_pair
 from .test_hostile import PROPOSAL
 
 if TYPE_CHECKING:
@@ -39,14 +39,8 @@ class Pause:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    with (
-        socket.create_server((LOCAL, 0)) as listener,
-        socket.create_connection(listener.getsockname()) as client,
-    ):
-        server, _ = listener.accept()
-        with server:
-            server.setblocking(False)
-            yield client, server
+    with tcp_pair() as pair:
+        yield pair
 
 
 @contextlib.contextmanager

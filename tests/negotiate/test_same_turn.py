@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from functools import partial
+from socket import SHUT_WR
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,10 +19,10 @@ from aiordma.testing.memory import memory_pipe_pair
 from aiordma.wire import Wire
 
 from .fake import ClientOffer, Engine, ServerOffer
-from .serving import LOCAL
+from .serving import tcp_pair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import socket
 
     from aiordma.testing.memory import MemoryPipe
 
@@ -34,18 +33,6 @@ DECLINE = Decline(diagnosis=Code.TIMEOUT_CONFIRM_LINK).encode()
 #: In one of the first turns behind its bytes the waiting end notices them.
 TURNS = 8
 REFUSED = None
-
-
-@contextlib.contextmanager
-def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
-    with (
-        socket.create_server((LOCAL, 0)) as listener,
-        socket.create_connection(listener.getsockname()) as peer,
-    ):
-        sock, _ = listener.accept()
-        with sock:
-            sock.setblocking(False)
-            yield peer, sock
 
 
 async def at_last_step(side: str, now: float) -> ClientHandshake | ServerHandshake:
@@ -76,7 +63,7 @@ async def test_one_decides(side: str, sent: bytes, outcome: str) -> None:
         if sent:
             peer.send(sent)
         else:
-            peer.shutdown(socket.SHUT_WR)
+            peer.shutdown(SHUT_WR)
         for _ in range(turns):
             await anyio.lowlevel.checkpoint()
         if outcome == "lost":
@@ -88,7 +75,7 @@ async def test_one_decides(side: str, sent: bytes, outcome: str) -> None:
 
     finals: list[State | None] = []
     for turns in range(TURNS):
-        with connected() as (peer, sock), Wire(sock) as wire:
+        with tcp_pair() as (peer, sock), Wire(sock) as wire:
             handshake = await at_last_step(side, wire.now())
             made.clear()
             try:
