@@ -1,0 +1,1 @@
+"""Tracing of calls and links, and its export to OpenTelemetry."""

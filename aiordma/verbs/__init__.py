@@ -1,0 +1,1 @@
+"""The control path through pyverbs: devices, protection domains, memory regions, CQs, QPs."""
