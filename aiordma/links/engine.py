@@ -450,6 +450,11 @@ _engines: dict[Waker, Engine] = {}
 _refusals: dict[str | None, NegotiationError] = {}
 
 
+def running() -> Engine | None:
+    """The running loop's engine, None while there is none."""
+    return _engines.get(wake.current())
+
+
 async def current(config: Config | None = None) -> Engine:
     """The running loop's engine, made on first use with the offline settings of ``config``.
 
