@@ -21,13 +21,14 @@ from ..verbs.abi import Mtu
 from ..verbs.memory import MemoryLimitError
 from ..verbs.qp import QpAddress
 from .cm_connect import CmPlace
-from .group import LinkGroup, Member
+from .group import LinkGroup
 from .link import LinkKey
 from .pregranted import Holder, Issuer
 
 if TYPE_CHECKING:
     from ..addresses import Address
     from .engine import Engine
+    from .member import Member
     from .pregranted import Service
 
 
