@@ -16,12 +16,12 @@ cdef int64_t clock_ns() noexcept nogil
 
 cdef class Endpoint:
     """What completions are dispatched to: one queue pair."""
-    cdef CompletionQueue cq
+    cdef CompletionPoller cq
     cdef uint64_t tag                       # high 32 bits of every wr_id of this endpoint
     cdef int on_completion(self, ibv_wc *wc) except -1
     cdef int flush(self) except -1          # post what was put off to the end of the tick
 
-cdef class CompletionQueue:
+cdef class CompletionPoller:
     cdef ibv_cq *cq
     cdef ibv_comp_channel *channel
     cdef get_cq_event_fn get_event

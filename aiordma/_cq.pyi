@@ -8,7 +8,7 @@ from .datapath._bytes_pool import SpareBytes
 class Endpoint: ...
 
 @disjoint_base
-class CompletionQueue:
+class CompletionPoller:
     wakes: int
     spare: SpareBytes
     completions: int

@@ -7,7 +7,7 @@ Why a wake-up cannot be lost
 ``ibv_req_notify_cq`` asks for ONE event, for a completion that is added AFTER the call. So whoever wants to
 sleep must arm first and look again afterwards; everything that came before the arming is found by that
 second look, everything after it raises the event. The flag ``armed`` means "the device will raise an event, or
-has raised one that we have not read yet": it is set by :meth:`CompletionQueue.arm` and cleared only by reading an event.
+has raised one that we have not read yet": it is set by :meth:`CompletionPoller.arm` and cleared only by reading an event.
 At any moment one of these holds, and each leads to another look at the queue:
 
 * ``armed``: the channel's fd is or becomes readable, the loop calls :meth:`on_readable`;
@@ -81,7 +81,7 @@ cdef class Endpoint:
         raise NotImplementedError
 
 
-cdef class CompletionQueue:
+cdef class CompletionPoller:
     """One per engine. Single-threaded: every method runs in the thread of the engine's event loop.
 
     :param cq, channel: addresses of ``struct ibv_cq`` and of its ``struct ibv_comp_channel`` (fd non-blocking).

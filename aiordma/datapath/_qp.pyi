@@ -2,7 +2,7 @@ from typing import Protocol
 
 from typing_extensions import disjoint_base
 
-from .._cq import CompletionQueue, Endpoint
+from .._cq import CompletionPoller, Endpoint
 from ..proto.seqack import SeqAckWindow
 from ._fairness import Starving
 
@@ -40,7 +40,7 @@ class QueuePair(Endpoint):
     max_reads: int
     def __init__(
         self,
-        cq: CompletionQueue,
+        cq: CompletionPoller,
         qp: int,
         qp_num: int,
         window: SeqAckWindow,

@@ -15,7 +15,7 @@ from collections import deque
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from .._cq cimport CompletionQueue, Endpoint
+from .._cq cimport CompletionPoller, Endpoint
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -116,7 +116,7 @@ cdef class QueuePair(Endpoint):
     :param astray: address of the device's count of WRITEs that it did not carry out while they were posted; 0: it has none.
     """
 
-    def __init__(self, CompletionQueue cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, object owner, object keep, *,
+    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, object owner, object keep, *,
                  uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
                  uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
                  uintptr_t astray=0):

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 from typing_extensions import Buffer, disjoint_base
 
-from .._cq import CompletionQueue, Endpoint
+from .._cq import CompletionPoller, Endpoint
 from ..verbs.ud import AddressHandle
 
 def source_gid(header: Buffer) -> bytes | None: ...
@@ -47,7 +47,7 @@ class UdPort(Endpoint):
     malformed: int
     def __init__(
         self,
-        cq: CompletionQueue,
+        cq: CompletionPoller,
         qp: int,
         qp_num: int,
         *,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import faults, wake
-from .._cq import CompletionQueue as Poller
+from .._cq import CompletionPoller
 from ..config import Config
 from ..errors import Code, NegotiationError, VerbsError
 from ..observe.trace import recorder
@@ -101,7 +101,7 @@ class Engine:
         self.pool = MemoryPool(
             slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
         )
-        self.poller = Poller(
+        self.poller = CompletionPoller(
             self.cq.cq_pointer,
             self.cq.channel_pointer,
             self.backend.symbol("ibv_get_cq_event"),
