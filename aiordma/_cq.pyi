@@ -5,7 +5,7 @@ from typing_extensions import disjoint_base
 from .datapath._bytes_pool import SpareBytes
 
 @disjoint_base
-class Endpoint: ...
+class CompletionOwner: ...
 
 @disjoint_base
 class CompletionPoller:

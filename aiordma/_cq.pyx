@@ -73,7 +73,7 @@ cdef int64_t clock_ns() noexcept nogil:
     return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 
-cdef class Endpoint:
+cdef class CompletionOwner:
     cdef int on_completion(self, ibv_wc *wc) except -1:
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ cdef class CompletionPoller:
         self.call_soon = call_soon
         self.ready = ready
         self.keep = keep
-        self.endpoints = []
+        self.owners = []
         self.spare = SpareBytes()
         self.free_slots = []
         self.dirty = []
@@ -133,44 +133,44 @@ cdef class CompletionPoller:
 
     # ---- who gets the completions
 
-    cdef int attach(self, Endpoint endpoint) except -1:
+    cdef int attach(self, CompletionOwner owner) except -1:
         cdef uint64_t index
         self.generation = (self.generation + 1) & 0xffff
         if self.free_slots:
             index = self.free_slots.pop()
-            self.endpoints[index] = endpoint
+            self.owners[index] = owner
         else:
-            index = len(self.endpoints)
+            index = len(self.owners)
             if index > 0xffff:
                 raise MemoryError("aiordma: more than 65536 queue pairs on one completion queue")
-            self.endpoints.append(endpoint)
+            self.owners.append(owner)
         # The generation tells completions of a destroyed QP from those of the next one in the same slot.
-        endpoint.cq = self
-        endpoint.tag = (index << 48) | (<uint64_t>self.generation << 32)
+        owner.cq = self
+        owner.tag = (index << 48) | (<uint64_t>self.generation << 32)
         return 0
 
-    cdef void detach(self, Endpoint endpoint):
-        cdef uint64_t index = endpoint.tag >> 48
-        if index < <uint64_t>len(self.endpoints) and self.endpoints[index] is endpoint:
-            self.endpoints[index] = None
+    cdef void detach(self, CompletionOwner owner):
+        cdef uint64_t index = owner.tag >> 48
+        if index < <uint64_t>len(self.owners) and self.owners[index] is owner:
+            self.owners[index] = None
             self.free_slots.append(index)
-        if endpoint in self.dirty:
-            self.dirty.remove(endpoint)
+        if owner in self.dirty:
+            self.dirty.remove(owner)
 
     # ---- work put off to the end of the tick
 
-    cdef void mark_dirty(self, Endpoint endpoint):
-        self.dirty.append(endpoint)
+    cdef void mark_dirty(self, CompletionOwner owner):
+        self.dirty.append(owner)
         self.schedule()
 
     cdef int flush(self) except -1:
         cdef list work
-        cdef Endpoint endpoint
+        cdef CompletionOwner owner
         if not self.dirty:
             return 0
         work, self.dirty = self.dirty, []
-        for endpoint in work:
-            endpoint.flush()
+        for owner in work:
+            owner.flush()
         return 0
 
     cdef int feed_starved(self) except -1:
@@ -196,7 +196,7 @@ cdef class CompletionPoller:
         cdef int i
         cdef int64_t started = 0
         cdef uint64_t index
-        cdef Endpoint endpoint
+        cdef CompletionOwner owner
         cdef object found
         if n <= 0:
             if n < 0:
@@ -212,18 +212,18 @@ cdef class CompletionPoller:
         try:
             for i in range(n):
                 index = self.wc[i].wr_id >> 48
-                if index >= <uint64_t>len(self.endpoints):
+                if index >= <uint64_t>len(self.owners):
                     self.stale_completions += 1
                     continue
-                found = self.endpoints[index]
-                if found is None or (<Endpoint>found).tag != self.wc[i].wr_id & <uint64_t>0xffffffff00000000:
+                found = self.owners[index]
+                if found is None or (<CompletionOwner>found).tag != self.wc[i].wr_id & <uint64_t>0xffffffff00000000:
                     self.stale_completions += 1
                     continue
-                endpoint = <Endpoint>found
+                owner = <CompletionOwner>found
                 try:
-                    endpoint.on_completion(&self.wc[i])
+                    owner.on_completion(&self.wc[i])
                 except Exception:
-                    # One endpoint's failure must not take the batch of the others with it.
+                    # One owner's failure must not take the batch of the others with it.
                     self.dispatch_errors += 1
                     logger.exception("completion handler failed")
         finally:
@@ -441,6 +441,6 @@ cdef class CompletionPoller:
         """Stop dispatching. The owner then unregisters the fd, destroys the QPs, the CQ and the channel, in that order.
         All events read so far have been acked."""
         self.closed = True
-        self.endpoints.clear()
+        self.owners.clear()
         self.dirty.clear()
         self.starved.clear()

@@ -1,7 +1,7 @@
 # Table of contents of _qp.pyx (station 3 of the path of a byte, and the receiving half of a link).
 from libc.stdint cimport uint32_t, uint64_t
 
-from .._cq cimport Endpoint
+from .._cq cimport CompletionOwner
 from ._fairness cimport Starving
 from ._verbs cimport aio_chain, ibv_qp, ibv_wc
 from ..proto.seqack cimport SeqAckWindow
@@ -40,7 +40,7 @@ cdef class ControlLine(Connection):
     """Link control messages that found no credit: one place in the line for all of them."""
     cdef object waiting
 
-cdef class QueuePair(Endpoint):
+cdef class QueuePair(CompletionOwner):
     cdef ibv_qp *qp
     cdef SeqAckWindow window
     cdef Hook hook                          # None but for tests and fault drills

@@ -2,7 +2,7 @@ from typing import Protocol
 
 from typing_extensions import disjoint_base
 
-from .._cq import CompletionPoller, Endpoint
+from .._cq import CompletionOwner, CompletionPoller
 from ..proto.seqack import SeqAckWindow
 from ._fairness import Starving
 
@@ -22,7 +22,7 @@ class Connection(Starving):
 class ControlLine(Connection): ...
 
 @disjoint_base
-class QueuePair(Endpoint):
+class QueuePair(CompletionOwner):
     max_inline: int
     qp_num: int
     failed: bool

@@ -6,7 +6,7 @@ The window counts receives that the peer has posted, so RNR cannot happen; it is
 dispatched and its receive re-posted, never by an application. What finds no credit waits in ``line``, first come
 first served; a connection is there once however much it has to say, because CDC messages carry absolute cursors.
 
-wr_id = tag of the endpoint (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
+wr_id = tag of the completion owner (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
 """
 import logging
 import random
@@ -15,7 +15,7 @@ from collections import deque
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from .._cq cimport CompletionPoller, Endpoint
+from .._cq cimport CompletionOwner, CompletionPoller
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -105,7 +105,7 @@ cdef class ControlLine(Connection):
         return 1
 
 
-cdef class QueuePair(Endpoint):
+cdef class QueuePair(CompletionOwner):
     """The data path of one link.
 
     :param qp: address of the ``struct ibv_qp``, in RTS (or in RTR with the receives to be posted by :meth:`start`).

@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from .._cq cimport CompletionPoller, Endpoint, clock_ns
+from .._cq cimport CompletionOwner, CompletionPoller, clock_ns
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -101,7 +101,7 @@ cdef class Route:
             self.expected = (number + 1) & NUMBERS
 
 
-cdef class UdPort(Endpoint):
+cdef class UdPort(CompletionOwner):
     """One UD QP in RTS, with its receives and sends.
 
     :param recv_addr, recv_lkey, recv_count: slots of ``40 + mtu`` bytes.
