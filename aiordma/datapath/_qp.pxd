@@ -22,7 +22,7 @@ cdef class Hook:
     cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1
     cdef int end(self) except -1                        # the link has failed
 
-cdef class Connection(Starving):
+cdef class Flow(Starving):
     """What messages with an alert token are dispatched to: the rings of a stream, or a channel."""
     cdef QueuePair qp
     cdef readonly uint32_t token            # ours: the peer puts it into every CDC sent to us
@@ -36,7 +36,7 @@ cdef class Connection(Starving):
     # Whether a message with this token of the peer's, or a request for this remote address, is one of ours (0: none).
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept
 
-cdef class ControlLine(Connection):
+cdef class LlcFlow(Flow):
     """Link control messages that found no credit: one place in the line for all of them."""
     cdef object waiting
 
@@ -49,20 +49,20 @@ cdef class QueuePair(CompletionOwner):
     cdef uint64_t recv_addr, message_addr
     cdef uint32_t recv_bytes, recv_count, recv_lkey, message_lkey
     cdef uint32_t sq_depth, sq_posted, sq_retired, sq_unsignalled, sq_signal_every
-    cdef uint32_t promised                  # connections with a promise of room in the send queue
+    cdef uint32_t promised                  # flows with a promise of room in the send queue
     cdef readonly uint32_t max_inline
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
     cdef readonly bint failed
     cdef bint hears_late                    # it failed, and not because the peer broke the protocol
     cdef bint flushing
-    cdef list connections, free_tokens
+    cdef list flows, free_tokens
     cdef uint32_t generation
-    cdef ControlLine control
-    cdef object line                        # deque of Connections with something to post, first come first served
+    cdef LlcFlow llc
+    cdef object line                        # deque of flows with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way
     cdef uint32_t sq_heard                  # iWARP: the farthest send queue position that has completed
-    cdef object fragments                   # deque of (send queue position, Connection, byte): WRITEs from registered memory
+    cdef object fragments                   # deque of (send queue position, Flow, byte): WRITEs from registered memory
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
     # registered slots; long_until tells at which position of the send queue each is free again.
     cdef unsigned char *long_memory
@@ -100,7 +100,7 @@ cdef class QueuePair(CompletionOwner):
     cdef void add_write(self, aio_chain *chain, uint64_t addr, uint32_t length, uint32_t lkey, uint64_t remote_addr,
                         uint32_t rkey)
     cdef int post(self, aio_chain *chain) except -1
-    cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1
+    cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until) except -1
     cdef void retire_fragments(self)
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept
     cdef int _post_receive(self, uint32_t slot) except -1
@@ -108,10 +108,10 @@ cdef class QueuePair(CompletionOwner):
     cdef uint64_t _send_id(self, aio_chain *chain) noexcept
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1
     cdef int ack_if_due(self) except -1
-    cdef void enqueue(self, Connection connection)
-    cdef void wait_for_room(self, Connection connection)
-    cdef int register(self, Connection connection) except -1
-    cdef void unregister(self, Connection connection)
+    cdef void enqueue(self, Flow flow)
+    cdef void wait_for_room(self, Flow flow)
+    cdef int register(self, Flow flow) except -1
+    cdef void unregister(self, Flow flow)
     cdef int on_receive(self, ibv_wc *wc) except -1
     cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1
     cdef int finish(self, bint announced, uint32_t seq) except -1

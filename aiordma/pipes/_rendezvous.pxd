@@ -2,7 +2,7 @@
 from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
-from ..datapath._qp cimport Connection, QueuePair
+from ..datapath._qp cimport Flow, QueuePair
 from ..datapath._fairness cimport Starving
 
 cdef class Announced:
@@ -45,7 +45,7 @@ cdef class Puller(Starving):
     cdef int add(self, PullingConnection connection) except -1
     cdef int pump(self) except -1
 
-cdef class PullingConnection(Connection):
+cdef class PullingConnection(Flow):
     cdef object memory              # messagememory.MessageMemory of the link group
     cdef Puller puller
     cdef object pulls               # deque of Pulls with READs to be posted

@@ -3,7 +3,7 @@ from typing import Self
 from typing_extensions import disjoint_base
 
 from ..datapath._fairness import Starving
-from ..datapath._qp import Connection, QueuePair
+from ..datapath._qp import Flow, QueuePair
 from ..links.message_memory import MessageMemory
 
 @disjoint_base
@@ -21,4 +21,4 @@ class Puller(Starving):
     def __new__(cls, qp: QueuePair) -> Self: ...
 
 @disjoint_base
-class PullingConnection(Connection): ...
+class PullingConnection(Flow): ...

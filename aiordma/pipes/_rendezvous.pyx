@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from ..datapath._qp cimport SQ_RESERVE, Connection, QueuePair
+from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
 from ..datapath._fairness cimport WANTS_A_CALL, WANTS_NOTHING_NOW, Starving
 from ..datapath._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 
@@ -140,7 +140,7 @@ cdef class Puller(Starving):
         return 0
 
 
-cdef class PullingConnection(Connection):
+cdef class PullingConnection(Flow):
     """A connection whose large messages are pulled, in the order in which they were announced."""
 
     cdef int prepare(self, QueuePair qp, object memory, uint32_t fragment) except -1:

@@ -11,7 +11,7 @@ behind its last WRITE), or when the QP is gone. Freed earlier, the peer would wr
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from ..datapath._qp cimport SQ_RESERVE, Connection, QueuePair
+from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
 from ..datapath._fairness cimport WANTS_A_CALL, WANTS_A_PLACE, WANTS_NOTHING_NOW
 from ..datapath._verbs cimport aio_chain
 from ..proto.cdc cimport (
@@ -35,7 +35,7 @@ cdef enum:
     CHAIN = 3               # most WRs that one step of a send posts
 
 
-cdef class RingBase(Connection):
+cdef class RingBase(Flow):
     def __init__(self, QueuePair qp, *, uint64_t rx_addr, uint32_t rx_size,
                  uint32_t fragment=65536, object own=None):
         self.rx_memory = <unsigned char *><uintptr_t>rx_addr
