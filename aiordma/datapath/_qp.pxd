@@ -26,10 +26,10 @@ cdef class Flow(Starving):
     """What messages with an alert token are dispatched to: the rings of a stream, or a channel."""
     cdef QueuePair qp
     cdef readonly uint32_t token            # ours: the peer puts it into every CDC sent to us
-    cdef bint queued                        # waits in the QP's line for credit or for the end of the tick
+    cdef bint queued                        # waits in waiting_flows for credit or for the end of the tick
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1
     cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1
-    # 1: nothing left to post; 0: out of credit, stays first in line; 2: there is more, but others come first.
+    # 1: nothing left to post; 0: out of credit, stays first; 2: there is more, but others come first.
     cdef int flush(self) except -1
     cdef void on_fragment_done(self, uint64_t until) noexcept    # its WRITEs up to this byte, or its oldest READ, are done
     cdef int on_broken(self, object reason) except -1
@@ -37,7 +37,7 @@ cdef class Flow(Starving):
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept
 
 cdef class LlcFlow(Flow):
-    """Link control messages that found no credit: one place in the line for all of them."""
+    """Link control messages that found no credit: one place in waiting_flows for all of them."""
     cdef object waiting
 
 cdef class QueuePair(CompletionOwner):
@@ -59,7 +59,7 @@ cdef class QueuePair(CompletionOwner):
     cdef list flows, free_tokens
     cdef uint32_t generation
     cdef LlcFlow llc
-    cdef object line                        # deque of flows with something to post, first come first served
+    cdef object waiting_flows               # deque of flows with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way
     cdef uint32_t sq_heard                  # iWARP: the farthest send queue position that has completed
     cdef object fragments                   # deque of (send queue position, Flow, byte): WRITEs from registered memory
@@ -84,9 +84,9 @@ cdef class QueuePair(CompletionOwner):
         return self.window.credit() > 0 and self.sq_free() > SQ_RESERVE
 
     cdef inline bint can_send_data(self, bint queued) noexcept:
-        """Whether there is credit for a message now that has not waited: those in line come first, each with one, and the
+        """Whether there is credit for a message now that has not waited: those that wait come first, each with one, and the
         last credit is for control messages."""
-        cdef uint32_t kept = <uint32_t>len(self.line) - (1 if queued else 0) + (1 if self.window.window > 1 else 0)
+        cdef uint32_t kept = <uint32_t>len(self.waiting_flows) - (1 if queued else 0) + (1 if self.window.window > 1 else 0)
         return self.window.credit() > kept and self.sq_free() > SQ_RESERVE
 
     cdef inline bint can_send_in_turn(self) noexcept:

@@ -3,7 +3,7 @@
 
 A :class:`QueuePair` is one RC QP with the X-RDMA seq-ack window (``proto/seqack.py``) in the immediate data of every SEND.
 The window counts receives that the peer has posted, so RNR cannot happen; it is given back when a message has been
-dispatched and its receive re-posted, never by an application. What finds no credit waits in ``line``, first come
+dispatched and its receive re-posted, never by an application. What finds no credit waits in ``waiting_flows``, first come
 first served; a flow is there once however much it has to say, because CDC messages carry absolute cursors.
 
 wr_id = tag of the completion owner (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
@@ -138,7 +138,7 @@ cdef class QueuePair(CompletionOwner):
         self.flows = []
         self.free_tokens = []
         self.generation = random.randrange(0x10000)
-        self.line = deque()
+        self.waiting_flows = deque()
         self.llc = LlcFlow()
         self.llc.qp = self
         self.fragments = deque()
@@ -213,7 +213,7 @@ cdef class QueuePair(CompletionOwner):
             self.free_tokens.append(index)
         if flow.queued:
             flow.queued = False
-            self.line.remove(flow)
+            self.waiting_flows.remove(flow)
         self.cq.starved.remove(flow)
 
     @property
@@ -374,14 +374,14 @@ cdef class QueuePair(CompletionOwner):
         self.post(&chain)
         return not self.failed
 
-    # ---- the line of flows with something to post
+    # ---- flows with something to post
 
     cdef void enqueue(self, Flow flow):
         if not flow.queued and not self.failed:
             flow.queued = True
-            if not self.line:
+            if not self.waiting_flows:
                 self.cq.mark_dirty(self)
-            self.line.append(flow)
+            self.waiting_flows.append(flow)
 
     cdef void wait_for_room(self, Flow flow):
         """The flow found no free send WR: on_room() when some have come back."""
@@ -395,19 +395,19 @@ cdef class QueuePair(CompletionOwner):
             return 0
         self.flushing = True
         try:
-            while self.line and not self.failed:
-                flow = self.line[0]
+            while self.waiting_flows and not self.failed:
+                flow = self.waiting_flows[0]
                 verdict = flow.flush()
                 if verdict == 0:
                     # It stays first; acks or completions of sends bring us back here.
                     self.credit_waits += 1
                     break
-                if not self.line or self.line[0] is not flow:
+                if not self.waiting_flows or self.waiting_flows[0] is not flow:
                     continue        # a callback of its user ended it
                 if verdict == 2:
-                    self.line.rotate(-1)
+                    self.waiting_flows.rotate(-1)
                 else:
-                    self.line.popleft()
+                    self.waiting_flows.popleft()
                     flow.queued = False
         finally:
             self.flushing = False
@@ -444,7 +444,7 @@ cdef class QueuePair(CompletionOwner):
         self.sq_retired += (position - self.sq_retired) & 0xfffffff
         if self.fragments:
             self.retire_fragments()
-        if self.line:
+        if self.waiting_flows:
             self.flush()
         if self.puller is not None:
             self.puller.on_room()
@@ -540,7 +540,7 @@ cdef class QueuePair(CompletionOwner):
         return self.window.complete(seq)
 
     cdef int after_receive(self) except -1:
-        if self.line and self.can_message():
+        if self.waiting_flows and self.can_message():
             self.flush()
         return self.ack_if_due()
 
@@ -598,7 +598,7 @@ cdef class QueuePair(CompletionOwner):
         self.failed = True
         if self.hook is not None:
             self.hook.end()
-        self.line.clear()
+        self.waiting_flows.clear()
         self.llc.waiting.clear()
         self.llc.queued = False
         self.llc.qp = None      # they know each other
