@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from .datapath._bytes_pool cimport SpareBytes
-from .datapath._fairness cimport Starving, StarvedQueue
+from .datapath._fairness cimport FairQueue, SendQueueWaiter
 from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
 cdef enum:
@@ -30,9 +30,9 @@ cdef class CompletionPoller:
     cdef list owners                        # of completions, at the index in their tag
     cdef list free_slots
     cdef list dirty                         # owners with put-off work
-    cdef StarvedQueue starved
+    cdef FairQueue fair_queue
     cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit
-    cdef uint32_t promised_fragments        # those that others have been promised
+    cdef uint32_t reserved_fragments        # those that waiters hold a reservation for
     cdef uint32_t generation
     cdef object call_soon                   # waker.call_soon
     cdef object ready                       # the loop's ready queue, or None where it cannot be seen
@@ -56,11 +56,11 @@ cdef class CompletionPoller:
     cdef int attach(self, CompletionOwner owner) except -1
     cdef void detach(self, CompletionOwner owner)
     cdef void mark_dirty(self, CompletionOwner owner)
-    cdef inline bint may_post_fragment(self, bint promised) noexcept:
-        """:param promised: whether one of the promised ones is the caller's."""
-        return self.fragments + self.promised_fragments - (1 if promised else 0) < self.max_fragments
+    cdef inline bint may_post_fragment(self, bint reserved) noexcept:
+        """:param reserved: whether one of the reservations is the caller's."""
+        return self.fragments + self.reserved_fragments - (1 if reserved else 0) < self.max_fragments
 
-    cdef int feed_starved(self) except -1
+    cdef int serve_waiters(self) except -1
     cdef int flush(self) except -1
     cdef int poll(self) except -1
     cdef int _dispatch(self, int n) except -1

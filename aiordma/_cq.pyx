@@ -106,7 +106,7 @@ cdef class CompletionPoller:
         self.spare = SpareBytes()
         self.free_slots = []
         self.dirty = []
-        self.starved = StarvedQueue()
+        self.fair_queue = FairQueue()
         self.max_fragments = max_fragments
         self.single_cpu = (os.cpu_count() or 1) < 2
         self.set_busy_poll(busy_poll_us)
@@ -173,10 +173,10 @@ cdef class CompletionPoller:
             owner.flush()
         return 0
 
-    cdef int feed_starved(self) except -1:
+    cdef int serve_waiters(self) except -1:
         """Send work requests have come back."""
-        self.starved.feed()
-        if self.starved.in_turns:
+        self.fair_queue.serve()
+        if self.fair_queue.needs_next_turn:
             self.schedule()
         return 0
 
@@ -306,9 +306,9 @@ cdef class CompletionPoller:
             if clock_ns() - self.idle_since > IDLE_TURN_NS:
                 self.linger, self.linger_rest = 0, LINGER_REST
             self.idle_since = 0
-        if self.starved.in_turns:
-            self.starved.next_turn()
-            if self.starved.in_turns:
+        if self.fair_queue.needs_next_turn:
+            self.fair_queue.next_turn()
+            if self.fair_queue.needs_next_turn:
                 self.schedule()
         seen = self.completions
         self.flush()
@@ -443,4 +443,4 @@ cdef class CompletionPoller:
         self.closed = True
         self.owners.clear()
         self.dirty.clear()
-        self.starved.clear()
+        self.fair_queue.clear()

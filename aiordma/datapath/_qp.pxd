@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from .._cq cimport CompletionOwner
-from ._fairness cimport Starving
+from ._fairness cimport SendQueueWaiter
 from ._verbs cimport aio_chain, ibv_qp, ibv_wc
 from ..proto.seqack cimport SeqAckWindow
 
@@ -22,7 +22,7 @@ cdef class Hook:
     cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1
     cdef int end(self) except -1                        # the link has failed
 
-cdef class Flow(Starving):
+cdef class Flow(SendQueueWaiter):
     """What messages with an alert token are dispatched to: the rings of a stream, or a channel."""
     cdef QueuePair qp
     cdef readonly uint32_t token            # ours: the peer puts it into every CDC sent to us
@@ -49,7 +49,7 @@ cdef class QueuePair(CompletionOwner):
     cdef uint64_t recv_addr, message_addr
     cdef uint32_t recv_bytes, recv_count, recv_lkey, message_lkey
     cdef uint32_t sq_depth, sq_posted, sq_retired, sq_unsignalled, sq_signal_every
-    cdef uint32_t promised                  # flows with a promise of room in the send queue
+    cdef uint32_t reservations              # flows with a reservation in the send queue
     cdef readonly uint32_t max_inline
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
@@ -70,7 +70,7 @@ cdef class QueuePair(CompletionOwner):
     cdef uint32_t *long_until
     # READs: how many the QP may have under way (max_rd_atomic), and who pulls, in turn.
     cdef public uint32_t max_reads
-    cdef Starving puller
+    cdef SendQueueWaiter puller
     cdef readonly uint64_t messages_sent, messages_received, nops_sent, nops_received, writes_posted, bytes_written
     cdef readonly uint64_t credit_waits, wr_waits, keepalives_sent, keepalives_done
     cdef const volatile uint64_t *astray    # the device's count of WRITEs not carried out while they were posted

@@ -4,7 +4,7 @@ from typing_extensions import disjoint_base
 
 from .._cq import CompletionOwner, CompletionPoller
 from ..proto.seqack import SeqAckWindow
-from ._fairness import Starving
+from ._fairness import SendQueueWaiter
 
 class _Owner(Protocol):
     def on_llc(self, data: bytes) -> None: ...
@@ -15,7 +15,7 @@ class _Owner(Protocol):
 class Hook: ...
 
 @disjoint_base
-class Flow(Starving):
+class Flow(SendQueueWaiter):
     token: int
 
 @disjoint_base

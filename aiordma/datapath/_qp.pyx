@@ -70,7 +70,7 @@ cdef bint is_announced_ack(unsigned char first) noexcept:
     return first & 0xf == ANNOUNCE_ACK and first != CDC_TYPE
 
 
-cdef class Flow(Starving):
+cdef class Flow(SendQueueWaiter):
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
         return self.on_broken(RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
 
@@ -214,7 +214,7 @@ cdef class QueuePair(CompletionOwner):
         if flow.queued:
             flow.queued = False
             self.waiting_flows.remove(flow)
-        self.cq.starved.remove(flow)
+        self.cq.fair_queue.remove(flow)
 
     @property
     def flow_count(self) -> int:
@@ -386,7 +386,7 @@ cdef class QueuePair(CompletionOwner):
     cdef void wait_for_room(self, Flow flow):
         """The flow found no free send WR: on_room() when some have come back."""
         self.wr_waits += 1
-        self.cq.starved.add(flow)
+        self.cq.fair_queue.add(flow)
 
     cdef int flush(self) except -1:
         cdef Flow flow
@@ -448,7 +448,7 @@ cdef class QueuePair(CompletionOwner):
             self.flush()
         if self.puller is not None:
             self.puller.on_room()
-        self.cq.feed_starved()
+        self.cq.serve_waiters()
         return 0
 
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept:

@@ -2,7 +2,7 @@ from typing import Self
 
 from typing_extensions import disjoint_base
 
-from ..datapath._fairness import Starving
+from ..datapath._fairness import SendQueueWaiter
 from ..datapath._qp import Flow, QueuePair
 from ..links.message_memory import MessageMemory
 
@@ -17,7 +17,7 @@ class ReceivedBlock: ...
 class Pull: ...
 
 @disjoint_base
-class Puller(Starving):
+class Puller(SendQueueWaiter):
     def __new__(cls, qp: QueuePair) -> Self: ...
 
 @disjoint_base

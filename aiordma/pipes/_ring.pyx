@@ -134,8 +134,8 @@ cdef class RingPipe(RingLeave):
             if room == 0:
                 if self.tx.free() > 0:
                     qp.wait_for_room(self)      # it is the device that has none
-                elif self.promised:
-                    qp.cq.starved.came(self)
+                elif self.reserved:
+                    qp.cq.fair_queue.end_reservation(self)
                 break
             want = self.step if n - placed > self.step else <uint32_t>(n - placed)
             if want > room:
@@ -174,8 +174,8 @@ cdef class RingPipe(RingLeave):
             else:
                 qp.post(&chain)
             self.posting = False
-            if self.promised:
-                qp.cq.starved.came(self)
+            if self.reserved:
+                qp.cq.fair_queue.end_reservation(self)
             if self.mirror == NULL:
                 if qp.astray[0] != qp.astray_seen or qp.failed or qp.hook is not None:
                     qp.astray_seen = qp.astray[0]
