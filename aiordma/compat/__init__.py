@@ -1,0 +1,1 @@
+"""asyncio's own surface on aiordma: its connection and datagram functions, transports and servers."""

@@ -1,0 +1,1 @@
+"""The protocols, without I/O: bytes and the time go in; messages, events and errors come out."""
