@@ -1,16 +1,25 @@
-"""The tables of the documentation that say what the code says: `python docs/tables.py` rewrites them.
+"""The reference pages that repeat what the sources say: `python docs/tables.py` rewrites them.
 
-`tests/project/test_docs.py` fails when one of them is behind.
+`python docs/tables.py --check` only compares, and names each page that is out of date;
+`tests/project/test_docs.py` does the same.
 """
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
 from pathlib import Path
 
 from aiordma.config import settings
 from aiordma.errors import Code
 
 REFERENCE = Path(__file__).parent / "reference"
+ROOT = REFERENCE.parents[1]
+
+# A module may consist of several files of one name. Its sentence comes from the first of them in this order:
+# the implementation of a Python or Cython module, but the header of a C file.
+SUFFIXES = (".py", ".pyx", ".h", ".c", ".pxd")
 
 
 def settings_page() -> str:
@@ -51,9 +60,110 @@ def reasons_page() -> str:
     return "\n".join(rows) + "\n"
 
 
-PAGES = {REFERENCE / "settings.md": settings_page, REFERENCE / "reasons.md": reasons_page}
+# ---- the module map, read from the sources: nothing is imported, so nothing needs to be built
+
+
+def header_comment(path: Path) -> str:
+    """What a source file says about itself: its docstring, or the comment that it begins with; or ""."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return ast.get_docstring(ast.parse(text)) or ""
+    if path.suffix in (".c", ".h"):
+        comment = re.match(r"/\*(.*?)\*/", text, re.DOTALL)
+        return re.sub(r"\n[ \t]*\* ?", "\n", comment[1]).strip() if comment else ""
+    text = re.sub(r"\A(?:# cython:.*\n)+", "", text)
+    docstring = re.match(r'"""(.*?)"""', text, re.DOTALL)
+    if docstring:
+        return docstring[1].strip()
+    comment = re.match(r"(?:#.*\n)+", text)
+    return re.sub(r"^# ?", "", comment[0], flags=re.MULTILINE).strip() if comment else ""
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of the first paragraph, as the cell of a Markdown table."""
+    paragraph = " ".join(re.split(r"\n\s*\n", text, maxsplit=1)[0].split())
+    sentence = re.split(r"(?<=[.!?])\s", paragraph, maxsplit=1)[0]
+    sentence = re.sub(r"(?::\w+)?:\w+:`~?([^`]*)`", r"`\1`", sentence).replace("``", "`")
+    outside = re.split(r"(`[^`]*`)", sentence)
+    outside[::2] = [piece.replace("<", "\\<").replace("__", "\\_\\_") for piece in outside[::2]]
+    return "".join(outside).replace("|", "\\|")
+
+
+def _folders(package: Path) -> list[Path]:
+    """The package and the folders of sources in it; tests and what builds leave behind are neither."""
+    found = [package]
+    for folder in sorted(package.iterdir()):
+        if folder.is_dir() and folder.name not in ("tests", "__pycache__"):
+            found += [inner for inner in _folders(folder) if _modules(inner)]
+    return found
+
+
+def _modules(folder: Path) -> dict[str, list[Path]]:
+    """The source files of a folder by module, the one that describes the module first."""
+    modules: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir(), key=lambda path: (path.stem, path.suffix)):
+        if path.suffix in SUFFIXES:
+            modules.setdefault(path.stem, []).append(path)
+    for files in modules.values():
+        files.sort(key=lambda path: SUFFIXES.index(path.suffix))
+    return modules
+
+
+def _described(path: Path) -> str:
+    sentence = first_sentence(header_comment(path))
+    if not sentence:
+        raise ValueError(f"{path} has no docstring, or no comment at its beginning: the module map needs one")
+    return sentence
+
+
+def module_map_page(package: Path = ROOT / "aiordma") -> str:
+    """:raises ValueError: naming a module that does not describe itself."""
+    rows = [
+        "# Module map",
+        "",
+        "Every package of the source tree, and every module in it with the first sentence of its docstring.",
+        "A module of several files (`.pyx` and `.pxd`, `.h` and `.c`) is one row.",
+    ]
+    for folder in _folders(package):
+        modules = _modules(folder)
+        rows += ["", f"## `{folder.relative_to(package.parent)}`", ""]
+        if about := modules.pop("__init__", None):
+            rows += [_described(about[0]), ""]
+        if not modules:
+            continue
+        rows += ["| module | what it is |", "| --- | --- |"]
+        for name, files in modules.items():
+            suffixes = ", ".join(f"`{path.suffix}`" for path in files)
+            rows.append(f"| `{name}` {suffixes} | {_described(files[0])} |")
+    return "\n".join(rows).rstrip("\n") + "\n"
+
+
+PAGES = {
+    REFERENCE / "settings.md": settings_page,
+    REFERENCE / "reasons.md": reasons_page,
+    REFERENCE / "module-map.md": module_map_page,
+}
+
+
+def outdated() -> list[Path]:
+    """The pages that differ from what the sources say now."""
+    return [
+        path
+        for path, page in PAGES.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != page()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    behind = outdated()
+    for path in behind:
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)} is out of date: run .venv/bin/python docs/tables.py")
+        else:
+            path.write_text(PAGES[path](), encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if behind and "--check" in arguments else 0
+
 
 if __name__ == "__main__":
-    for path, page in PAGES.items():
-        path.write_text(page(), encoding="utf-8")
-        print(f"wrote {path}")
+    sys.exit(main(sys.argv[1:]))

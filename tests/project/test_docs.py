@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -25,11 +26,56 @@ def _tables() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["settings.md", "reasons.md"])
+@pytest.mark.parametrize("name", ["settings.md", "reasons.md", "module-map.md"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
     (page,) = (make for path, make in _tables().PAGES.items() if path.name == name)
     current = (DOCS / "reference" / name).read_text(encoding="utf-8")
     assert current == page(), "run: .venv/bin/python docs/tables.py"
+
+
+SOURCES = {
+    "__init__.py": '"""A package."""',
+    "module.py": '"""One :class:`~a.Name` | two ``words``. And another sentence."""',
+    "data.pyx": '# cython: language_level=3\n"""A Cython\nmodule: __main__."""\n',
+    "data.pxd": "# Not this one, since there is a .pyx.\n",
+    "types.pxd": "# From <header.h>,\n# in two lines. More.\ncdef int x\n",
+    "both.c": "/* The implementation. */\n",
+    "both.h": "/*\n * The interface (see 3.5).\n *\n * More.\n */\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "pack"
+    folder.mkdir()
+    for name, text in SOURCES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_the_module_map_has_the_first_sentence_of_each_module(package: Path) -> None:
+    (package / "tests").mkdir()
+    (package / "tests" / "test.c").write_text("no comment, and no part of the map")
+    lines = _tables().module_map_page(package).splitlines()
+    assert lines[lines.index("## `pack`") :] == [
+        "## `pack`",
+        "",
+        "A package.",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `both` `.h`, `.c` | The interface (see 3.5). |",
+        "| `data` `.pyx`, `.pxd` | A Cython module: \\_\\_main\\_\\_. |",
+        "| `module` `.py` | One `a.Name` \\| two `words`. |",
+        "| `types` `.pxd` | From \\<header.h>, in two lines. |",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"data.pxd", "both.c"}))
+def test_a_module_without_a_docstring_fails(package: Path, name: str) -> None:
+    (package / name).write_text("\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(name)):
+        _tables().module_map_page(package)
 
 
 def test_only_settings_that_exist_are_named() -> None:
