@@ -80,7 +80,7 @@ test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k clo
 SEED := 1
 test-late: install .venv/.examples ## the tests of test-rxe on the software device, with requests held back at random (SEED)
 	AIORDMA_FILTER="seed=$(SEED); delay p=0.3 ms=3" $(PY) -m pytest -q --deselect tests/faults/test_streams.py \
-	  --deselect tests/tickets/test_leaving.py $(or $(ARGS),@tests/vm/suite.txt)
+	  --deselect tests/links/pregranted/test_leaving.py $(or $(ARGS),@tests/vm/suite.txt)
 
 # In a virtual machine with a device of the kernel (tests/vm/run), which needs neither KVM nor a module of this machine's.
 .venv/.apt-vm: .venv/.apt

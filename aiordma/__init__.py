@@ -8,8 +8,6 @@ pyverbs and the compiled modules; what is missing shows as a reason in ``stream.
 from __future__ import annotations
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 from .verbs import import_order
@@ -17,16 +15,12 @@ from .verbs import import_order
 if TYPE_CHECKING:
     from .attributes import RdmaAttribute
     from .compat.connection import create_connection, create_server, open_connection, start_server
-    from .compat.datagram import (
-        create_datagram_connection,
-        create_datagram_endpoint,
-        create_datagram_server,
-    )
+    from .compat.datagram import create_datagram_connection, create_datagram_endpoint, create_datagram_server
     from .config import Config
-    from .connect import connect
+    from .control import statistics
     from .credit import CreditWindow
-    from .datagram import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
-    from .endpoint import DatagramEndpoint, open_datagram_endpoint
+    from .datagrams.connection import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
+    from .datagrams.endpoint import DatagramEndpoint, EndpointStatistics, open_datagram_endpoint
     from .errors import (
         AioRdmaError,
         Code,
@@ -39,8 +33,11 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         VerbsError,
     )
-    from .listener import RdmaListener, listen
-    from .stream import RdmaStream
+    from .links.statistics import EngineStatistics
+    from .streams.connector import connect
+    from .streams.info import StreamInfo
+    from .streams.listener import RdmaListener, listen
+    from .streams.stream import RdmaStream
 
 __version__ = "0.1.0"
 
@@ -49,24 +46,28 @@ import_order.watch()
 _HOME = {
     "RdmaAttribute": "attributes",
     "Config": "config",
-    "connect": "connect",
+    "connect": "streams.connector",
     "CreditWindow": "credit",
-    "DatagramConnection": "datagram",
-    "DatagramEndpoint": "endpoint",
-    "DatagramListener": "datagram",
-    "connect_datagram": "datagram",
-    "listen_datagram": "datagram",
-    "open_datagram_endpoint": "endpoint",
-    "RdmaListener": "listener",
+    "DatagramConnection": "datagrams.connection",
+    "DatagramEndpoint": "datagrams.endpoint",
+    "DatagramListener": "datagrams.connection",
+    "connect_datagram": "datagrams.connection",
+    "listen_datagram": "datagrams.connection",
+    "open_datagram_endpoint": "datagrams.endpoint",
+    "EndpointStatistics": "datagrams.endpoint",
+    "EngineStatistics": "links.statistics",
+    "RdmaListener": "streams.listener",
     "create_connection": "compat.connection",
     "create_datagram_connection": "compat.datagram",
     "create_datagram_endpoint": "compat.datagram",
     "create_datagram_server": "compat.datagram",
     "create_server": "compat.connection",
-    "listen": "listener",
+    "listen": "streams.listener",
     "open_connection": "compat.connection",
-    "RdmaStream": "stream",
+    "RdmaStream": "streams.stream",
+    "StreamInfo": "streams.info",
     "start_server": "compat.connection",
+    "statistics": "control",
     "AioRdmaError": "errors",
     "Code": "errors",
     "CompletionError": "errors",
@@ -88,6 +89,8 @@ __all__ = [
     "DatagramConnection",
     "DatagramEndpoint",
     "DatagramListener",
+    "EndpointStatistics",
+    "EngineStatistics",
     "FallbackReason",
     "LinkError",
     "LocalProtocolError",
@@ -97,6 +100,7 @@ __all__ = [
     "RdmaListener",
     "RdmaStream",
     "RemoteProtocolError",
+    "StreamInfo",
     "VerbsError",
     "connect",
     "connect_datagram",
@@ -110,23 +114,8 @@ __all__ = [
     "open_connection",
     "open_datagram_endpoint",
     "start_server",
+    "statistics",
 ]
-
-
-class _Package(types.ModuleType):
-    """Keeps ``aiordma.connect`` the function.
-
-    The import system binds a submodule to its package's attribute of the same name, so without this the
-    function would turn into ``aiordma/connect.py`` as soon as anybody imports that.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "connect" and isinstance(value, types.ModuleType):
-            value = value.connect
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

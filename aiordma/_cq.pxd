@@ -1,9 +1,9 @@
 # Table of contents of _cq.pyx (stations 5 and 6 of the path of a byte).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from ._spare cimport SpareBytes
-from ._starved cimport Starving, StarvedQueue
-from ._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
+from .datapath._bytes_pool cimport SpareBytes
+from .datapath._fairness cimport Starving, StarvedQueue
+from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
 cdef enum:
     BATCH = 32              # completions taken by one ibv_poll_cq

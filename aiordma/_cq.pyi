@@ -2,7 +2,7 @@ from collections.abc import Callable, Sized
 
 from typing_extensions import disjoint_base
 
-from ._spare import SpareBytes
+from .datapath._bytes_pool import SpareBytes
 
 @disjoint_base
 class Endpoint: ...

@@ -1,3 +1,4 @@
+# Belongs to the package aiordma.datapath; only its path is fixed.
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """Completion channel and completion queue: stations 5 and 6 of the path of a byte.
 
@@ -29,8 +30,8 @@ import os
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
-from ._spare cimport SpareBytes
-from ._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
+from .datapath._bytes_pool cimport SpareBytes
+from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
 
 cdef extern from "<time.h>" nogil:
     cdef struct timespec:

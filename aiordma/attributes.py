@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from ssl import SSLObject
 
+    from .addresses import Address
     from .errors import FallbackReason
 
-__all__ = ["Address", "RdmaAttribute", "address_attributes", "plain_address", "tls_attributes"]
-
-Address = tuple[str, int]
+__all__ = ["RdmaAttribute", "address_attributes", "tls_attributes"]
 
 
 class RdmaAttribute(TypedAttributeSet):
@@ -32,13 +31,6 @@ class RdmaAttribute(TypedAttributeSet):
     path: str = typed_attribute()
     #: why the stream runs on TCP; absent on the RDMA path
     fallback_reason: FallbackReason = typed_attribute()
-
-
-def plain_address(sockaddr: Any) -> Address:
-    """Host and port of what ``getsockname()`` gave; an IPv6 scope joins the host (``fe80::1%2``)."""
-    if len(sockaddr) == 4 and sockaddr[3] and "%" not in sockaddr[0]:
-        return f"{sockaddr[0]}%{sockaddr[3]}", sockaddr[1]
-    return sockaddr[0], sockaddr[1]
 
 
 def address_attributes(local: Address, remote: Address | None) -> Mapping[Any, Callable[[], Any]]:

@@ -20,13 +20,13 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ._filter import LinkFilter
+from .datapath._filter import LinkFilter
 from .proto.filter import Act, Counters, Direction, Filter, Op, Rule, parse, parse_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .link import Link
+    from .links.link import Link
     from .proto.filter import Decision
 
 __all__ = [

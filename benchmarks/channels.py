@@ -15,12 +15,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from aiordma import channel, wake
+from aiordma import wake
+from aiordma.channels import channel
 
 from .numbers import percentile
 
 if TYPE_CHECKING:
-    from aiordma.channel import Channel, Message
+    from aiordma.pipes.contracts import Channel, Message
 
 LOCAL = "127.0.0.1"
 

@@ -15,8 +15,8 @@ import time
 from collections import defaultdict
 
 import aiordma
-from aiordma import engine as engines
 from aiordma.config import Config
+from aiordma.links import engine as engines
 
 from .numbers import percentile
 

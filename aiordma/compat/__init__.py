@@ -1,1 +1,1 @@
-"""asyncio's own surface on aiordma: its connection and datagram functions, transports and servers."""
+"""The asyncio surface: functions of the same names as asyncio's, with real transports and stream readers."""

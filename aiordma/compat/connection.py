@@ -6,7 +6,7 @@ loop's own TCP transport. `get_extra_info()` of transports and writers tells whi
 
 * ``"aiordma.path"``: ``"rdma"`` or ``"tcp"``
 * ``"aiordma.fallback_reason"``: why it is TCP (`aiordma.FallbackReason`), None on RDMA
-* ``"aiordma.stream"``: the ring pipe, for its statistics(); None on TCP
+* ``"aiordma.stream"``: statistics and credit of the stream (`aiordma.StreamInfo`); None on TCP
 * ``"peername"``, ``"sockname"``, ``"socket"``: of the TCP connection, on both paths
 
 With TLS, "ssl_object", "peercert" and "cipher" are there as asyncio has them.
@@ -24,9 +24,10 @@ import asyncio.trsock
 import socket
 from typing import TYPE_CHECKING, Any
 
-from .. import negotiate, peers
 from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError
+from ..negotiation import driver as negotiate
+from ..negotiation import peer_cache as peers
 from .fallback import Introduction, tcp_info, with_info
 from .server import RdmaServer, bind_sockets
 from .streams import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ..config import Mode
-    from ..negotiate import Outcome
+    from ..negotiation.driver import Outcome
     from .streams import ClientConnected
 
     Factory = Callable[[], asyncio.BaseProtocol]

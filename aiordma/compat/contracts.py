@@ -14,7 +14,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class Pipe(Protocol):
-    """What the transport needs of a ring pipe (`aiordma._ring.RingPipe`)."""
+    """What the transport needs of a ring pipe (`aiordma.pipes._ring.RingPipe`)."""
 
     on_readable: Callable[[], None] | None
     on_writable: Callable[[], None] | None

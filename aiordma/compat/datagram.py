@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from .. import negotiate, peers
 from ..config import Config
-from ..datagram import message_pipe_of, open_message_pipe
-from ..endpoint import open_datagram_endpoint
+from ..datagrams.connection import message_pipe_of, open_message_pipe
+from ..datagrams.endpoint import open_datagram_endpoint
 from ..errors import as_connection_error
+from ..negotiation import driver as negotiate
+from ..negotiation import peer_cache as peers
 from ..proto.clc import Kind
 from .server import RdmaServer, bind_sockets
 
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from typing import TypeVar
 
-    from ..attributes import Address
+    from ..addresses import Address
     from ..config import Mode
-    from ..datagram import MessagePipe
-    from ..endpoint import DatagramEndpoint
+    from ..datagrams.endpoint import DatagramEndpoint
+    from ..pipes.contracts import MessagePipe
     from .contracts import Bytes, TransportOwner
 
     P = TypeVar("P", bound=asyncio.DatagramProtocol)

@@ -18,7 +18,7 @@ from ..errors import AioRdmaError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from ..negotiate import Engine
+    from ..negotiation.driver import Engine
 
 _log = logging.getLogger("aiordma.compat")
 

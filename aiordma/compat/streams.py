@@ -231,7 +231,7 @@ class RingStreamReader(asyncio.StreamReader):
 
     async def _readexactly_large(self, n: int) -> bytes:
         """Copy straight from the ring into the result. What cannot be finished goes back into the buffer."""
-        from .._fill import unfilled  # compiled, as everything that rings need
+        from ..datapath._fill import unfilled  # compiled, as everything that rings need
 
         waker = self._waker
         blocks: list[bytes] = []

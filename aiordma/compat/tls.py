@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..negotiate import Tls
-from ..tls import TlsPipe
+from ..negotiation.driver import Tls
+from ..pipes.tls import TlsPipe
 from .transport import RingTransport
 
 if TYPE_CHECKING:
     import ssl as ssl_module
 
-    from ..negotiate import Outcome
-    from ..tls import TlsLayer
+    from ..negotiation.driver import Outcome
+    from ..pipes.tls import TlsLayer
 
 #: options of asyncio's functions that are about TLS
 TLS_OPTIONS = {"ssl", "server_hostname", "ssl_handshake_timeout", "ssl_shutdown_timeout"}

@@ -1,1 +1,1 @@
-"""Looking into a running program: where the time of calls goes, and what is slow."""
+"""Tracing of calls and links, and its export to OpenTelemetry."""

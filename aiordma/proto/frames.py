@@ -12,10 +12,10 @@ from __future__ import annotations
 import enum
 import struct
 
-from .carry import MESSAGE_BYTES
 from .cdc import StateFlag
 from .clcframe import MAX_MESSAGE_BYTES
 from .errors import RemoteProtocolError
+from .failover import MESSAGE_BYTES
 
 __all__ = [
     "HEADER_BYTES",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from .. import channel as channels
+from ..channels import channel as channels
 from ..config import Config
 from ..proto.rpc import encode_metadata
 from .codec import decode_result, encode_arguments

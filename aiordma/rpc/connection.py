@@ -23,7 +23,7 @@ from .endpoint import Endpoint, newest
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
-    from ..channel import Channel, Message
+    from ..pipes.contracts import Channel, Message
     from ..proto.trace import ClientTrace
     from ..wake.base import Waiter
     from .endpoint import Buffer

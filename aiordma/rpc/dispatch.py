@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from contextvars import Context as Variables
 
-    from ..channel import Channel, Message
+    from ..pipes.contracts import Channel, Message
     from ..wake.base import Job, Starter, Waiter
     from .endpoint import Buffer
     from .interceptor import ServerInterceptor

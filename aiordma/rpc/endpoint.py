@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from anyio import BrokenResourceError, ClosedResourceError
 
-from ..channel import MAX_HEAD_BYTES
+from ..channels.channel import MAX_HEAD_BYTES
 from ..errors import LinkError
 from ..wake import current
 from .errors import Code, RpcError
@@ -26,7 +26,7 @@ from .errors import Code, RpcError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..channel import Channel, Message
+    from ..pipes.contracts import Channel, Message
     from ..proto.calls import Call, ClientCalls, ServerCalls
     from ..wake.base import Handle, Waiter
 

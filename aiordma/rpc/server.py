@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from .. import channel as channels
+from ..channels import channel as channels
 from ..wake import current
 from .dispatch import Dispatch, ServerConnection
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
     from ssl import SSLContext
 
-    from ..channel import Channel, ChannelListener
+    from ..channels.channel import ChannelListener
     from ..config import Config, Mode
+    from ..pipes.contracts import Channel
     from .interceptor import ServerInterceptor
     from .service import Method, Service
 

@@ -1,4 +1,4 @@
-"""A message channel in memory: the contract of ``aiordma.channel.Channel`` without a device or a socket.
+"""A message channel in memory: the contract ``aiordma.pipes.contracts.Channel`` without device or socket.
 
 Messages, credit and the end travel by ``call_soon``, or by hand, step by step; the budget is as small as
 the test wants, so ``try_send()`` returns False all the time; and the connection can be broken at any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from ..channel import Message
+    from ..pipes.contracts import Message
 
 __all__ = ["MemoryChannel", "memory_channels"]
 

@@ -1,4 +1,4 @@
-"""A ring pipe in memory: the contract of the RDMA ring (`aiordma._ring.RingPipe`) without a device.
+"""A ring pipe in memory: the contract of the RDMA ring (`aiordma.pipes._ring.RingPipe`) without a device.
 
 Everything that sits on a ring pipe (streams, the asyncio transport, examples) can be tested over it: the
 rings are as small as the test wants, so partial writes and wrap-around happen all the time; delivery is

@@ -1,1 +1,1 @@
-"""The control path of a verbs device, by way of pyverbs: devices, queue pairs, completion queues, memory."""
+"""The control path through pyverbs: devices, protection domains, memory regions, CQs, QPs."""

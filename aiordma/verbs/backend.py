@@ -105,7 +105,7 @@ def _with_port(device: str | None) -> tuple[str | None, int]:
 
 
 def _open(name: str, api: Pyverbs, soft: SoftLibrary | None, port: int) -> Backend:
-    from .. import _accessors
+    from . import _accessors
 
     with translated(api, "ibv_open_device", name):
         context = protect(api.Context(name=name))
@@ -205,7 +205,7 @@ def _import_pyverbs() -> Pyverbs:
     finally:
         root.removeHandler(guard)
     try:
-        importlib.import_module("aiordma._accessors")
+        importlib.import_module("aiordma.verbs._accessors")
     except (ImportError, ValueError) as error:
         raise _explain_missing_accessors(error) from error
     _pyverbs = Pyverbs(
@@ -255,7 +255,7 @@ def _explain_missing_pyverbs(error: ImportError) -> NegotiationError:
 
 
 def _explain_missing_accessors(error: Exception) -> NegotiationError:
-    directories = [Path(__file__).parents[1], *map(Path, sys.modules["aiordma"].__path__)]
+    directories = [Path(__file__).parent, *map(Path, sys.modules["aiordma.verbs"].__path__)]
     built_for = sorted({tag for directory in directories for tag in _built_for(directory, "_accessors")})
     if not built_for:
         return NegotiationError(
@@ -296,7 +296,7 @@ def _prove_layout(backend: Backend) -> None:
     if known is not None:
         backend.limits.max_inline_bytes = known.max_inline_bytes
         return
-    from .. import _accessors
+    from . import _accessors
     from .cq import CompletionQueue
     from .qp import QpSize, RcQp
 

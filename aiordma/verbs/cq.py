@@ -21,7 +21,7 @@ class CompletionQueue:
     cq: Any
 
     def __init__(self, backend: Backend, depth: int, vector: int = 0) -> None:
-        from .. import _accessors
+        from . import _accessors
 
         if depth < 1:
             raise ValueError(f"a completion queue of {depth} entries: at least 1 is needed")

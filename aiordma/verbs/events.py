@@ -45,7 +45,7 @@ class AsyncEvents:
     """Reads a device's asynchronous events without blocking. Watch :attr:`fd` for readability."""
 
     def __init__(self, backend: Backend) -> None:
-        from .. import _accessors
+        from . import _accessors
 
         backend.check_process()
         self._backend = backend

@@ -82,7 +82,7 @@ class Qp:
     size: QpSize
 
     def __init__(self, backend: Backend, pd: Any, queue: CompletionQueue, size: QpSize) -> None:
-        from .. import _accessors
+        from . import _accessors
 
         backend.check_process()
         self._backend = backend

@@ -35,7 +35,7 @@ class DeviceRegistrar:
     def __init__(
         self, backend: Backend, pd: Any, *, remote: bool, access: Access | None = None, private: bool = False
     ) -> None:
-        from .. import _accessors
+        from . import _accessors
 
         self.remote = remote
         self._access = (_REMOTE if remote else _LOCAL) if access is None else access

@@ -139,7 +139,7 @@ class SoftLibrary:
 def locate() -> Path | None:
     """Where the library is: in the package, or (editable installs) beside its compiled modules."""
     directories = [Path(__file__).parents[1]]
-    spec = importlib.util.find_spec("aiordma._accessors")
+    spec = importlib.util.find_spec("aiordma._cq")
     if spec is not None and spec.origin:
         directories.append(Path(spec.origin).parent)
     for directory in directories:

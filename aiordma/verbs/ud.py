@@ -59,7 +59,7 @@ class AddressHandle:
     def __init__(
         self, backend: Backend, pd: Any, gid: bytes, lid: int = 0, path: QpPath | None = None
     ) -> None:
-        from .. import _accessors
+        from . import _accessors
 
         path = path or QpPath()
         api = backend.pyverbs

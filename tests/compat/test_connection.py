@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aiordma import negotiate
 from aiordma.compat.connection import create_connection, create_server, open_connection, start_server
 from aiordma.compat.fallback import TransportView
 from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason, NegotiationError
+from aiordma.negotiation import driver as negotiate
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 
 from .recorder import Recorder, settle
@@ -37,7 +37,7 @@ REASON = FallbackReason.of_local(Code.NO_DEVICE, "in this test")
 
 
 class Negotiation:
-    """Stands in for `aiordma.negotiate`."""
+    """Stands in for `aiordma.negotiation.driver`."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -11,9 +11,9 @@ import pytest
 
 import aiordma
 import aiordma.compat.datagram
-from aiordma import engine as engines
 from aiordma.compat.datagram import MessageTransport
-from tests.adversity.health import until
+from aiordma.links import engine as engines
+from tests.system.adversity.health import until
 
 pytestmark = pytest.mark.anyio
 

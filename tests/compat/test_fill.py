@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from aiordma._fill import unfilled
+from aiordma.datapath._fill import unfilled
 
 
 def test_what_is_put_into_the_view_is_in_the_object() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from aiordma import negotiate
 from aiordma.compat.connection import create_server, start_server
 from aiordma.errors import Code, FallbackReason
+from aiordma.negotiation import driver as negotiate
 from aiordma.proto import clc, clcstream
 
 from .recorder import BufferedRecorder, Recorder, settle

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aiordma.compat.streams import (
-    RingStreamReader,
-    ring_streams,
-)
+from aiordma.compat.streams import RingStreamReader, ring_streams
 from aiordma.compat.transport import RingTransport
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 

@@ -18,7 +18,7 @@ from pubsublib.broker import Broker
 
 import aiordma
 from aiordma.config import Config
-from tests.adversity.health import until
+from tests.system.adversity.health import until
 
 from .conftest import EXAMPLES, MODES
 

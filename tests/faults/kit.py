@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from aiordma.stream import RdmaStream
+    from aiordma.streams.stream import RdmaStream
 
 #: A hang is a failure, and says so itself.
 PATIENCE = 20

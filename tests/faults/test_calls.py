@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aiordma import engine as engines
 from aiordma import faults, rpc
 from aiordma.config import Config
 from aiordma.errors import AioRdmaError
+from aiordma.links import engine as engines
 from tests.loops import LOOPS
 from tests.world import DEVICE
 

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aiordma import engine as engines
 from aiordma import faults
 from aiordma.config import Config
-from aiordma.connect import connect
 from aiordma.errors import AioRdmaError
-from aiordma.listener import listen
-from tests.integration.processes import process
+from aiordma.links import engine as engines
+from aiordma.streams.connector import connect
+from aiordma.streams.listener import listen
 from tests.loops import LOOPS
+from tests.system.integration.processes import process
 from tests.world import DEVICE
 
 from .kit import PATIENCE, Outcome, exchange, read, write_quietly
 
 if TYPE_CHECKING:
-    from aiordma.stream import RdmaStream
-    from tests.integration.program import Control
+    from aiordma.streams.stream import RdmaStream
+    from tests.system.integration.program import Control
 
 SETTINGS = {
     "device": DEVICE,

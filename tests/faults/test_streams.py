@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aiordma import engine as engines
 from aiordma import faults
 from aiordma.config import Config
-from aiordma.connect import connect
 from aiordma.errors import AioRdmaError, CompletionError, LinkError, RemoteProtocolError
-from aiordma.listener import listen
-from tests.adversity.health import nothing_left
-from tests.stream.pairs import negotiated_pair
+from aiordma.links import engine as engines
+from aiordma.streams.connector import connect
+from aiordma.streams.listener import listen
+from tests.streams.pairs import negotiated_pair
+from tests.system.adversity.health import nothing_left
 from tests.world import DEVICE, SLOWER
 
 from .kit import PATIENCE, Outcome, exchange
@@ -24,11 +24,11 @@ from .kit import PATIENCE, Outcome, exchange
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiordma.stream import RdmaStream
+    from aiordma.streams.stream import RdmaStream
 
 pytestmark = pytest.mark.anyio
 
-# What breaks a link shall break its streams here, to see what they are told (tests/carry has the other).
+# Here, what breaks a link breaks its streams, so that they report why (otherwise: tests/links/failover).
 CONFIG = Config(
     device=DEVICE,
     ring_bytes=16384,

@@ -10,12 +10,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aiordma import engine as engines
 from aiordma import rpc
 from aiordma.config import Config
+from aiordma.links import engine as engines
 from aiordma.observe import trace
 from aiordma.testing.rpc import rpc_pair
-from tests.stream.pairs import negotiated_pair
+from tests.streams.pairs import negotiated_pair
 from tests.world import DEVICE
 
 if TYPE_CHECKING:

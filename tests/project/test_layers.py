@@ -1,173 +1,89 @@
-"""Imports point one way (DESIGN 3): each layer knows only those below it.
-
-Read from the source with `ast`, so that an import inside a function counts too, and a module that cannot be
-imported here (no device, no pyverbs) is judged all the same. Imports under `if TYPE_CHECKING` bind nothing at
-run time and are left out.
-"""
+"""Imports point one way: `layers.ORDER` says which package may import which."""
 
 from __future__ import annotations
 
-import ast
+import shutil
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
+from . import layers
 from .tree import ROOT
 
-PACKAGE = ROOT / "aiordma"
-
-# Lowest first. A name is a module or a folder of aiordma; what is not listed here is not judged by the order,
-# but `test_every_module_has_a_layer` demands that it is listed.
-LAYERS: list[set[str]] = [
-    {"proto", "errors", "config"},
-    {
-        "_softdev",
-        "_accessors",
-        "_filter",
-        "_fill",
-        "_spare",
-        "_starved",
-        "_ring",
-        "_ringbase",
-        "_ringleave",
-        "_channel",
-        "_inbox",
-        "_large",
-        "_qp",
-        "_cq",
-        "_datagram",
-        "_ud",
-        "verbs",
-    },
-    {"wake"},
-    {"observe", "credit", "attributes", "faults"},
-    {
-        "engine",
-        "udparts",
-        "link",
-        "linkgroup",
-        "messagememory",
-        "message_tcp",
-        "offer",
-        "cmconnect",
-        "tickets",
-        "tcp",
-        "tls",
-        "peers",
-        "dial",
-        "wire",
-        "negotiate",
-        "outcome",
-        "carry",
-        "comeback",
-        "devices",
-        "framed",
-        "lingering",
-        "road",
-    },
-    {
-        "stream",
-        "records",
-        "waiting",
-        "datagram",
-        "endpoint",
-        "resolver",
-        "peertable",
-        "channel",
-        "listener",
-        "connect",
-        "rpc",
-    },
-    {"compat", "testing", "fabric"},
-    {"cli", "__init__", "__main__"},
-]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def _parts() -> set[str]:
+@pytest.fixture(scope="module")
+def edges() -> list[layers.Import]:
+    return layers.all_imports(ROOT)
+
+
+def upward(edges: list[layers.Import]) -> set[str]:
     return {
-        path.name.split(".")[0]
-        for path in PACKAGE.iterdir()
-        if path.suffix in {".py", ".pyx"} or (path / "__init__.py").exists()
+        f"{edge.importer}:{edge.line} imports {edge.imported}" for edge in edges if layers.is_upward(edge)
     }
 
 
-def _runtime_nodes(tree: ast.AST) -> list[ast.AST]:
-    found: list[ast.AST] = []
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            nodes: list[ast.AST] = [part for other in node.orelse for part in (other, *_runtime_nodes(other))]
-        else:
-            nodes = [node, *_runtime_nodes(node)]
-        found.extend(nodes)
-    return found
+def test_every_module_belongs_to_a_package() -> None:
+    packages = {layers.package_of(layers.module_name(path, ROOT)) for path in layers.sources(ROOT)}
+    assert packages - layers.RANK.keys() == {layers.FACADE}
 
 
-def imported_modules(source: str, package: str) -> set[str]:
-    """Absolute names of all modules that `source`, a module of `package`, imports at run time."""
-    names: set[str] = set()
-    for node in _runtime_nodes(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parent = package.split(".")
-                parent = parent[: len(parent) - node.level + 1]
-                base = ".".join([*parent, *([node.module] if node.module else [])])
-            names.update(f"{base}.{alias.name}" for alias in node.names)
-    return names
+def test_imports_point_down(edges: list[layers.Import]) -> None:
+    assert upward(edges) == set()
 
 
-def _upward(source: str, package: str, own: str) -> set[str]:
-    """Parts of aiordma above `own` that `source` imports."""
-    found = set()
-    for name in imported_modules(source, package):
-        pieces = name.split(".")
-        if pieces[0] != "aiordma" or len(pieces) < 2:
-            continue
-        part = pieces[1]
-        if part in RANK and RANK[part] > RANK[own]:
-            found.add(part)
-    return found
+def test_every_exception_is_still_needed(edges: list[layers.Import]) -> None:
+    pairs = {(edge.importer, edge.imported) for edge in edges}
+    assert {pair for pair in layers.EXCEPTIONS if pair not in pairs} == set()
 
 
-def test_imports_are_read_as_python_reads_them() -> None:
-    source = (
-        "from ..wake import base\nfrom . import x\nimport aiordma.engine\nif TYPE_CHECKING:\n import trio\n"
-    )
-    expected = {"aiordma.wake.base", "aiordma.proto.x", "aiordma.engine"}
-    assert imported_modules(source, "aiordma.proto") == expected
-    assert _upward(source, "aiordma.proto", "proto") == {"wake", "engine"}
-
-
-def test_every_module_has_a_layer() -> None:
-    assert _parts() - RANK.keys() == set()
-
-
-@pytest.mark.parametrize("part", sorted(_parts() & RANK.keys()))
-def test_imports_point_down(part: str) -> None:
-    folder = PACKAGE / part
-    files = sorted(folder.rglob("*.py")) if folder.is_dir() else sorted(PACKAGE.glob(f"{part}.py"))
-    found = {}
-    for path in files:
-        package = ".".join(("aiordma", *path.relative_to(PACKAGE).parts[:-1]))
-        if up := _upward(path.read_text(encoding="utf-8"), package, part):
-            found[str(path.relative_to(ROOT))] = up
-    assert found == {}
+def test_no_module_imports_itself_around_others(edges: list[layers.Import]) -> None:
+    inside = [edge for edge in edges if layers.FACADE not in (edge.importer, edge.imported)]
+    assert len(layers.module_cycles(inside)) <= layers.KNOWN_CYCLES
 
 
 def test_proto_needs_nothing_but_the_standard_library_and_itself() -> None:
-    allowed = {"aiordma.proto", "aiordma.errors"}
     found = {}
-    for path in sorted((PACKAGE / "proto").rglob("*.py")):
-        names = imported_modules(path.read_text(encoding="utf-8"), "aiordma.proto")
-        foreign = {
-            name
-            for name in names
-            if name.split(".")[0] not in sys.stdlib_module_names | {"cython"}
-            and ".".join(name.split(".")[:2]) not in allowed
-        }
-        if foreign:
+    for path in sorted((ROOT / "aiordma" / "proto").glob("*.py")):
+        names = {name.split(".")[0] for name in layers.absolute_imports(path)}
+        if foreign := names - sys.stdlib_module_names - {"cython", "aiordma"}:
             found[path.name] = foreign
     assert found == {}
+
+
+# ---- the check itself: an upward import is found wherever it hides
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("wake/base.py", "from ..links import engine"),
+        ("proto/cursor.py", "def late() -> None:\n    import aiordma.errors"),
+        ("pipes/tcp.py", "if TYPE_CHECKING:\n    from ..streams.stream import RdmaStream"),
+        ("datapath/_qp.pyx", "from ..pipes._ring cimport RingPipe"),
+        ("datapath/_qp.pyx", "from aiordma.links import engine as _engine"),
+        ("datapath/_qp.pxd", "from aiordma.pipes._ring cimport (\n    RingPipe,\n)"),
+        ("datapath/_qp.pyi", "from ..links.link import Link"),
+        ("_cq.pyx", "from .pipes._ring cimport RingPipe"),
+        ("credit.py", "import aiordma"),
+    ],
+)
+def test_a_planted_upward_import_is_found(tmp_path: Path, module: str, line: str) -> None:
+    skipped = shutil.ignore_patterns("_softdev", "*.so", "__pycache__")
+    shutil.copytree(ROOT / "aiordma", tmp_path / "aiordma", ignore=skipped)
+    assert upward(layers.all_imports(tmp_path)) == set()
+    with (tmp_path / "aiordma" / module).open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    assert len(upward(layers.all_imports(tmp_path))) == 1
+
+
+def test_a_planted_cycle_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "aiordma" / "wake"
+    package.mkdir(parents=True)
+    (package / "one.py").write_text("from . import two\n", encoding="utf-8")
+    (package / "two.py").write_text("def late():\n    from .one import name\n", encoding="utf-8")
+    (package / "three.py").write_text("from . import one\n", encoding="utf-8")
+    assert layers.module_cycles(layers.all_imports(tmp_path)) == [["aiordma.wake.one", "aiordma.wake.two"]]

@@ -52,7 +52,7 @@ def test_the_wheel_has_modules_and_no_sources_of_compiled_ones(wheel: Path) -> N
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in names} == {"aiordma"}
     assert {Path(name).suffix for name in names} <= {".py", ".pyi", ".so", ".typed"}
-    assert {"aiordma/py.typed", "aiordma/libaiordma_soft.so", "aiordma/stream.py"} <= names
+    assert {"aiordma/py.typed", "aiordma/libaiordma_soft.so", "aiordma/streams/stream.py"} <= names
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "aiordma").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
 

@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from aiordma.proto.codes import Code
 from aiordma.proto.errors import RemoteProtocolError
-from aiordma.proto.resolve import (
-    Hello,
-    QueuePairAddress,
-    Splitter,
-    Welcome,
-    is_proof,
-    refusal,
-    udp_proof,
-)
+from aiordma.proto.resolve import Hello, QueuePairAddress, Splitter, Welcome, is_proof, refusal, udp_proof
 
 nonces = st.binary(min_size=16, max_size=16)
 addresses = st.builds(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def accessors(backend: Backend) -> Any:
     # Only after the device was opened: importing it imports pyverbs.
-    from aiordma import _accessors
+    from aiordma.verbs import _accessors
 
     return _accessors
 

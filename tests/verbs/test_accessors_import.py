@@ -11,7 +11,7 @@ import sys
 
 PROGRAM = """
 import pyverbs.base
-from aiordma import _accessors
+from aiordma.verbs import _accessors
 
 for function in (
     _accessors.context_pointer, _accessors.pd_pointer, _accessors.comp_channel_pointer, _accessors.cq_pointer,

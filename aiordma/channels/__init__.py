@@ -1,0 +1,1 @@
+"""Message channels: connecting and accepting them; what RPC is built on."""

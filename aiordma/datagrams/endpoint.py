@@ -1,0 +1,587 @@
+"""Datagrams to and from many peers, without connections: UD queue pairs, and UDP where RDMA is not to be had.
+
+``await open_datagram_endpoint(("127.0.0.1", 7000))`` gives a :class:`DatagramEndpoint`. It owns a UDP port
+and, with RDMA, a UD queue pair. Who is sent to is asked for his queue pair in the background
+(``resolver.py``); until he has answered, and if he has none, datagrams go by UDP. Both ways are unreliable
+and keep no order.
+
+What is received waits in one bounded queue. When it is full, what comes is dropped and counted: no peer can
+take memory, and none can stop the others.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import socket
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio.abc
+from anyio import ClosedResourceError, WouldBlock
+
+from ..addresses import plain_address, show
+from ..attributes import RdmaAttribute, address_attributes
+from ..config import Config
+from ..errors import Code, FallbackReason, NegotiationError, describe
+from ..negotiation import driver as negotiate
+from ..proto.record import too_large
+from ..wake.duplex import CLOSED, Waiting
+from .peer_table import PeerTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..addresses import Address
+    from ..config import Mode
+    from ..datapath._ud import UdPort
+    from ..pipes.contracts import Buffer
+    from ..wake.base import Waker
+    from .peer_table import Peer
+    from .ud_resources import UdParts
+
+__all__ = ["DatagramEndpoint", "EndpointStatistics", "open_datagram_endpoint"]
+
+_log = logging.getLogger("aiordma.datagram")
+
+Datagram = tuple[bytes, "Address"]
+
+#: The most that fits into a UDP datagram over IPv4.
+_UDP_MOST = 65507
+_READS_PER_TURN = 64
+_SWEEP_S = 15.0
+_BUFFER_BYTES = 1 << 20
+
+
+class EndpointStatistics(NamedTuple):
+    """Counters of an endpoint; what does not arrive is counted in one of ``dropped_*`` and ``lost``."""
+
+    sent_rdma: int
+    sent_udp: int
+    received_rdma: int
+    received_udp: int
+    #: nobody took what had come, so that the queue was full
+    dropped_full: int
+    #: came from a queue pair that has not proved who it is, or from others than ``remote``
+    dropped_unknown: int
+    #: were no datagrams of ours at all
+    dropped_malformed: int
+    #: the kernel had no room for them on the UDP port (as far as it has told)
+    dropped_by_kernel: int
+    #: numbers that were missing between datagrams of peers on RDMA
+    lost: int
+    #: of peers known now
+    peers_rdma: int
+    peers_udp: int
+
+
+class DatagramEndpoint(Waiting, anyio.abc.UnreliableObjectStream[Datagram]):
+    """Items are ``(data, (host, port))``. Unreliable and unordered, as UDP is; never duplicated by this end.
+
+    Made by :func:`open_datagram_endpoint`. Belongs to the event loop it was made in. One task may send while
+    another receives; a second one in the same direction gets ``anyio.BusyResourceError``.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        listening: list[socket.socket],
+        *,
+        config: Config,
+        mode: Mode,
+        remote: Address | None,
+        max_peers: int,
+        receive_queue: int,
+        make_parts: Callable[[deque[Datagram], int], UdParts] | None,
+        fallback_reason: FallbackReason | None,
+    ) -> None:
+        super().__init__()
+        self._sock, self._fd = sock, sock.fileno()
+        self._must = mode == "rdma"
+        self._local_address = plain_address(sock.getsockname())
+        self._remote = remote
+        self._most = receive_queue
+        self._queue: deque[Datagram] = deque()
+        self._fallback_reason = fallback_reason
+        self._on_readable: Callable[[], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self._watching_writable = False
+        self._closed = False
+        self._sent_udp = self._received_udp = self._full = self._unknown = self._by_kernel = 0
+        self._parts: UdParts | None = None if make_parts is None else make_parts(self._queue, receive_queue)
+        self._port: UdPort | None = None if self._parts is None else self._parts.port
+        self._table = PeerTable(
+            sock,
+            listening,
+            config=config,
+            parts=self._parts,
+            remote=remote,
+            most=max_peers,
+            reason=fallback_reason,
+            changed=self._wake_writers,
+        )
+        self._peers = self._table.peers
+        if self._port is not None:
+            self._port.on_control = self._table.resolver.on_datagram
+            self._port.on_failed = self._on_device_failed
+        self._waker.watch_fd(self._fd, self._on_udp)
+        if remote is not None:
+            self._table.peer(remote)
+        _register(self._waker, self)
+
+    # -- sending
+
+    async def send(self, item: tuple[Buffer, Address | None]) -> None:
+        """Send ``(data, (host, port))``; without an address, to the endpoint's ``remote``.
+
+        Returns when the device or the kernel has it. A host's name is looked up, and remembered.
+
+        :raises OSError: (``errno.EMSGSIZE``) larger than the way to this peer takes; or the kernel's answer
+        :raises aiordma.NegotiationError: mode "rdma", and this peer is not reached by RDMA
+        :raises anyio.ClosedResourceError: after :meth:`aclose`
+        """
+        data, address = item
+        waker = self._waker
+        if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
+            peer = self._peers.get(address or self._remote)  # type: ignore[arg-type]
+            if peer is not None and self._place(peer, data):
+                waker.share -= 1
+                return
+        await self._send_later(data, address)
+
+    async def _send_later(self, data: Buffer, address: Address | None) -> None:
+        if self._send_guard is not None:
+            raise self._refusal(self._send_guard, "sending to")
+        target = await self._table.numeric(address)
+        await self._send_when_room(lambda: self._place(self._table.peer(target), data), len(data), False)
+
+    async def sendto(self, data: Buffer, host: str, port: int) -> None:
+        """``send((data, (host, port)))``."""
+        await self.send((data, (host, port)))
+
+    def send_nowait(self, item: tuple[Buffer, Address | None]) -> None:
+        """Send now. Never yields to the event loop.
+
+        :raises anyio.WouldBlock: neither device nor kernel takes it now; or, in mode "rdma", the peer is
+            still being asked for its queue pair
+        :raises ValueError: the host is a name that :meth:`send` or :meth:`resolve` has not looked up
+        """
+        if self._send_guard is not None:
+            raise self._refusal(self._send_guard, "sending to")
+        data, address = item
+        if not self._place(self._table.peer(self._table.known(address)), data):
+            raise WouldBlock
+
+    def _place(self, peer: Peer, data: Buffer) -> bool:
+        """False: not now."""
+        if self._closed:
+            raise ClosedResourceError("this DatagramEndpoint is closed")
+        route = peer.route
+        if route is not None and self._port is not None:
+            return self._port.try_send(route, data)
+        return self._place_udp(peer, data)
+
+    def _place_udp(self, peer: Peer, data: Buffer) -> bool:
+        if self._must:
+            if (reason := peer.reason) is not None:
+                detail = reason.text.removeprefix(describe(reason.code)).removeprefix(": ")
+                raise NegotiationError(reason.code, detail)
+            return False
+        peer.used = True
+        size = memoryview(data).nbytes
+        if size > self.max_message_bytes:
+            raise too_large(size, self.max_message_bytes)
+        try:
+            self._sock.sendto(data, peer.sockaddr)
+        except (BlockingIOError, InterruptedError):
+            if not self._watching_writable:
+                self._watching_writable = True
+                self._waker.watch_writable(self._fd, self._writable_again)
+            return False
+        self._sent_udp += 1
+        return True
+
+    def _writable_again(self) -> None:
+        self._watching_writable = False
+        self._waker.unwatch_writable(self._fd)
+        self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        if self._on_writable is not None:
+            self._on_writable()
+
+    # -- receiving
+
+    async def receive(self) -> Datagram:
+        """The next datagram and who sent it: ``(data, (host, port))``.
+
+        Cancelled: nothing was taken.
+
+        :raises anyio.ClosedResourceError: this end is closed
+        :raises anyio.BusyResourceError: another task is receiving
+        """
+        waker = self._waker
+        if waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
+            if self._queue or (self._port is not None and self._port.spin()):
+                share = waker.share - 1
+                waker.share = share if share & 7 or not waker.share_overdue() else 0
+                return self._queue.popleft()
+            return await self._receive_when_there(self._take, True)
+        return await self._receive_when_there(self._take, False)
+
+    def receive_nowait(self) -> Datagram:
+        """The next datagram, if it is here now. :raises anyio.WouldBlock: none is"""
+        if self._receive_guard is not None:
+            raise self._refusal(self._receive_guard, "receiving from")
+        if not self._queue and (self._port is None or not self._port.spin()):
+            raise WouldBlock
+        return self._queue.popleft()
+
+    async def receive_many(self, most: int = 256) -> list[Datagram]:
+        """All datagrams that are here, from one to ``most``; otherwise as :meth:`receive`."""
+        if most < 1:
+            raise ValueError(f"most must be at least 1, not {most}")
+
+        return await self._receive_when_there(lambda: self.take_many(most), False)
+
+    def take_many(self, most: int) -> list[Datagram] | None:
+        """What is there now, at most ``most``; None when nothing is."""
+        self._check_open()
+        queue = self._queue
+        return [queue.popleft() for _ in range(min(most, len(queue)))] or None
+
+    def call_when(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
+        """For surfaces with callbacks: from now on call these when something has come, and when there is room
+        after there was none."""
+        self._call_when_readable(readable)
+        self._call_when_writable(writable)
+
+    def _take(self) -> Datagram | None:
+        if self._closed:
+            raise ClosedResourceError("this DatagramEndpoint is closed")
+        return self._queue.popleft() if self._queue else None
+
+    def _on_udp(self) -> None:
+        came = False
+        for _ in range(_READS_PER_TURN):
+            try:
+                data, ancillary, _, sockaddr = self._sock.recvmsg(65536, 64)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as exc:
+                _log.debug("%r: %s", self, exc)  # an ICMP error of something sent before
+                continue
+            for level, kind, value in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, _SO_RXQ_OVFL) and len(value) == 4:
+                    self._by_kernel = struct.unpack("=I", value)[0]
+            address = plain_address(sockaddr)
+            if self._table.resolver.on_udp(data, address):
+                continue
+            if self._remote is not None and address != self._remote:
+                self._unknown += 1
+            elif len(self._queue) >= self._most:
+                self._full += 1
+            else:
+                self._received_udp += 1
+                self._queue.append((data, address))
+                came = True
+        if came and self._on_readable is not None:
+            self._on_readable()
+
+    # -- who is reached how
+
+    async def resolve(self, address: Address | None = None) -> str:
+        """Find out how a peer is reached: ``"rdma"`` or ``"udp"``. (Sending does not wait for that.)
+
+        :raises OSError: the host's name is not known
+        """
+        self._check_open()
+        peer = self._table.peer(await self._table.numeric(address))
+        await self._waker.checkpoint()
+        while peer.route is None and peer.reason is None:
+            waiter = self._waker.new_waiter()
+            peer.waiters.append(waiter)
+            try:
+                await waiter.wait()
+            finally:
+                if waiter in peer.waiters:
+                    peer.waiters.remove(waiter)
+            self._check_open()
+            # It may have been forgotten and be asked anew.
+            peer = self._table.peer(peer.address)
+        return "rdma" if peer.route is not None else "udp"
+
+    def path_to(self, address: Address | None = None) -> str | None:
+        """How a peer is reached: ``"rdma"``, ``"udp"``, or None while that is not known."""
+        peer = self._peers.get(self._table.known(address))
+        if peer is None or (peer.route is None and peer.reason is None):
+            return None
+        return "rdma" if peer.route is not None else "udp"
+
+    def reason_for(self, address: Address | None = None) -> FallbackReason | None:
+        """Why a peer is reached by UDP; None when it is not, or nobody knows yet."""
+        peer = self._peers.get(self._table.known(address))
+        return None if peer is None or peer.route is not None else peer.reason
+
+    def _on_device_failed(self, reason: BaseException) -> None:
+        """The queue pair is broken: everybody is reached by UDP from now on."""
+        _log.warning("%r: the queue pair failed, going on by UDP: %s", self, reason)
+        self._fallback_reason = FallbackReason.of_local(Code.DEVICE_FAILURE, str(reason))
+        self._table.reason = self._fallback_reason
+        # Not from inside a completion: this takes things down.
+        self._waker.call_soon(self._give_up_device)
+
+    def _give_up_device(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        self._table.forget_all()
+        self._table.parts = self._port = None
+        parts.close()
+        self._wake_writers()
+
+    # -- the end
+
+    async def aclose(self) -> None:
+        """Close the queue pair and the ports. Datagrams under way may be lost, as always. Idempotent."""
+        self.close()
+        await self._waker.checkpoint()
+
+    def close(self) -> None:
+        """What :meth:`aclose` does, without the checkpoint."""
+        if self._closed:
+            return
+        self._closed = True
+        self._send_guard = self._receive_guard = CLOSED
+        self._on_readable = self._on_writable = None
+        self._table.close()
+        self._waker.unwatch_fd(self._fd)
+        if self._watching_writable:
+            self._waker.unwatch_writable(self._fd)
+        self._sock.close()
+        if self._parts is not None:
+            self._parts.close()
+        self._queue.clear()
+        _open[self._waker].discard(self)
+        self._wake_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedResourceError("this DatagramEndpoint is closed")
+
+    # -- what it is
+
+    @property
+    def local_address(self) -> Address:
+        """Host and port."""
+        return self._local_address
+
+    @property
+    def remote_address(self) -> Address | None:
+        """The only peer, if there is one."""
+        return self._remote
+
+    @property
+    def fallback_reason(self) -> FallbackReason | None:
+        """Why this endpoint has no queue pair and reaches everybody by UDP; None when it has one."""
+        return self._fallback_reason
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest datagram: the MTU of the device's port, else what UDP takes. A peer may take less."""
+        return _UDP_MOST if self._parts is None else self._parts.mtu
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        attributes = dict(address_attributes(self._local_address, self._remote))
+        attributes[RdmaAttribute.path] = lambda: "udp" if self._fallback_reason is not None else "rdma"
+        reason = self._fallback_reason
+        if reason is not None:
+            attributes[RdmaAttribute.fallback_reason] = lambda: reason
+        return attributes
+
+    def statistics(self) -> EndpointStatistics:
+        """What happened so far."""
+        port = self._port
+        routes = [peer.route for peer in self._peers.values() if peer.route is not None]
+        return EndpointStatistics(
+            sent_rdma=0 if port is None else port.sent,
+            sent_udp=self._sent_udp,
+            received_rdma=0 if port is None else port.received,
+            received_udp=self._received_udp,
+            dropped_full=self._full + (0 if port is None else port.dropped_full),
+            dropped_unknown=self._unknown + (0 if port is None else port.dropped_unknown),
+            dropped_malformed=self._table.resolver.rejected + (0 if port is None else port.malformed),
+            dropped_by_kernel=self._by_kernel,
+            lost=self._table.lost + sum(route.lost for route in routes),
+            peers_rdma=len(routes),
+            peers_udp=len(self._peers) - len(routes),
+        )
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        to = "" if self._remote is None else f" - {show(self._remote)}"
+        kind = "udp" if self._fallback_reason is not None else "rdma"
+        return f"<DatagramEndpoint {kind} {show(self._local_address)}{to}{state}>"
+
+    # -- what there is to wait for
+
+    def _spin_readable(self) -> bool:
+        return self._port is not None and self._port.spin()
+
+    def _spin_writable(self, size: int) -> bool:
+        return False
+
+    def _call_when_readable(self, callback: Callable[[], None]) -> None:
+        self._on_readable = callback
+        if self._port is not None:
+            self._port.on_readable = callback
+            self._port.park()
+
+    def _call_when_writable(self, callback: Callable[[], None]) -> None:
+        self._on_writable = callback
+        if self._port is not None:
+            self._port.on_writable = self._wake_writers
+            self._port.park()
+
+
+#: Not in Python's socket module: ask for the number of datagrams that found no room in the socket.
+_SO_RXQ_OVFL = 40
+
+_open: dict[Waker, set[DatagramEndpoint]] = {}
+
+
+def _register(waker: Waker, endpoint: DatagramEndpoint) -> None:
+    """Loops end with what is left in them: queue pairs before the device."""
+    if waker not in _open:
+        _open[waker] = set()
+        waker.at_loop_end(functools.partial(_close_all, waker))
+    _open[waker].add(endpoint)
+
+
+def _close_all(waker: Waker) -> None:
+    for endpoint in list(_open.get(waker, ())):
+        endpoint.close()
+    _open.pop(waker, None)
+
+
+async def open_datagram_endpoint(
+    local: tuple[str | None, int] | None = None,
+    remote: Address | None = None,
+    *,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    max_peers: int = 1024,
+    receive_queue: int = 1024,
+) -> DatagramEndpoint:
+    """Open an endpoint for datagrams to and from anybody.
+
+    :param local: host and port (UDP, and TCP for the resolver); default: any interface and a free port.
+    :param remote: the only peer: items may leave out its address, and what others send is dropped.
+    :param config: settings; default: ``Config.from_env()``.
+    :param mode: ``"auto"``; ``"rdma"``: nothing is ever sent by UDP, sending to a peer without RDMA is an
+        error; ``"tcp"``: never RDMA, a UDP socket and nothing else. Default: the one of ``config``.
+    :param max_peers: peers that are remembered (with an address handle and a TCP connection each, if they are
+        reached by RDMA); beyond so many, those not used for the longest time are forgotten.
+    :param receive_queue: datagrams that wait to be received; beyond so many they are dropped and counted.
+    :raises OSError: the address cannot be bound, naming it.
+    :raises aiordma.NegotiationError: mode "rdma", and this end has no RDMA.
+    """
+    if max_peers < 1 or receive_queue < 1:
+        raise ValueError(f"max_peers={max_peers} and receive_queue={receive_queue} must be at least 1")
+    config = config or Config.from_env()
+    mode = mode or config.mode
+    reason: FallbackReason | None = None
+    make_parts: Callable[[deque[Datagram], int], UdParts] | None = None
+    if mode == "tcp":
+        reason = FallbackReason.of_local(Code.DISABLED)
+    else:
+        try:
+            engine = await negotiate.find_engine(config)
+            from .ud_resources import UdParts
+
+            make_parts = functools.partial(UdParts, engine, config.traffic_class)  # type: ignore[arg-type]
+        except NegotiationError as error:
+            if mode == "rdma":
+                raise
+            reason = FallbackReason.of_error(error)
+    host, port = local or (None, 0)
+    family = 0
+    if remote is not None:
+        infos = await anyio.getaddrinfo(*remote, type=socket.SOCK_DGRAM)
+        family, remote = infos[0][0], plain_address(infos[0][4])
+    infos = await anyio.getaddrinfo(
+        host or None, port, family=family, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+    )
+    sock, listening = _bind(infos[0][0], infos[0][4], alone=mode == "tcp")
+    make = functools.partial(
+        DatagramEndpoint,
+        sock,
+        listening,
+        config=config,
+        mode=mode,
+        remote=remote,
+        max_peers=max_peers,
+        receive_queue=receive_queue,
+    )
+    try:
+        try:
+            endpoint = make(make_parts=make_parts, fallback_reason=reason)
+        except NegotiationError as error:
+            if mode == "rdma":
+                raise
+            endpoint = make(make_parts=None, fallback_reason=FallbackReason.of_error(error))
+    except BaseException:
+        for one in (sock, *listening):
+            one.close()
+        raise
+    return endpoint
+
+
+def _bind(family: int, sockaddr: Any, *, alone: bool) -> tuple[socket.socket, list[socket.socket]]:
+    """A UDP socket, and a listening TCP socket on the port of the same number.
+
+    With a port of the user's choice that TCP does not have, nobody can ask this endpoint; it can still ask.
+    """
+    for attempt in range(16):
+        sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+            if family == socket.AF_INET6:
+                # An IPv4 peer would have two addresses.
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            sock.bind(sockaddr)
+            if alone:
+                return sock, []
+            listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.bind(sock.getsockname())
+                listening.listen(128)
+            except OSError as exc:
+                listening.close()
+                if sockaddr[1]:
+                    _log.warning(
+                        "TCP port %d is taken (%s): others cannot ask for the queue pair of the datagram "
+                        "endpoint on that UDP port, and reach it by UDP unless it has sent to them first",
+                        sockaddr[1],
+                        os.strerror(exc.errno or 0),
+                    )
+                    return sock, []
+                if attempt < 15:
+                    sock.close()
+                    continue
+                return sock, []
+        except OSError as exc:
+            sock.close()
+            raise OSError(
+                exc.errno, f"cannot bind UDP {show(sockaddr)}: {os.strerror(exc.errno or 0)}"
+            ) from exc
+        return sock, [listening]
+    raise OSError(errno.EADDRINUSE, "no port is free for both UDP and TCP")

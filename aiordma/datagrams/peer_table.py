@@ -1,0 +1,318 @@
+"""The peers of a datagram endpoint: who is reached how, since when, and for how long that is believed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .. import wake
+from ..addresses import plain_address, show
+from ..errors import FallbackReason, NegotiationError
+from ..negotiation import peer_cache as peers
+from ..proto.resolve import sender_key
+from .resolver import Resolver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..addresses import Address
+    from ..config import Config
+    from ..datapath._ud import Route
+    from ..wake.base import Handle, Job, Waiter
+    from .ud_resources import UdParts
+
+__all__ = ["Peer", "PeerTable"]
+
+_log = logging.getLogger("aiordma.datagram")
+
+#: Answers are looked through for expired ones so often.
+_SWEEP_S = 15.0
+_KEEPALIVE_S = 10
+
+
+class Peer:
+    """What is known of an address."""
+
+    __slots__ = ("address", "job", "links", "reason", "route", "sockaddr", "until", "used", "waiters")
+
+    def __init__(self, address: Address, sockaddr: Any) -> None:
+        self.address, self.sockaddr = address, sockaddr
+        self.route: Route | None = None
+        #: Why it is reached by UDP; None while that is not known.
+        self.reason: FallbackReason | None = None
+        self.until = 0.0
+        self.used = True
+        self.job: Job | None = None
+        #: TCP connections that stand for the route, with the nonces that proved it.
+        self.links: dict[socket.socket, bytes] = {}
+        self.waiters: list[Waiter] = []
+
+
+class PeerTable:
+    """Peers by address, at most ``most`` of them. The resolver's home.
+
+    :param sock: the endpoint's UDP port.
+    :param reason: why there is no RDMA at all.
+    :param changed: called when somebody can be sent to who could not, or not like this.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        listening: list[socket.socket],
+        *,
+        config: Config,
+        parts: UdParts | None,
+        remote: Address | None,
+        most: int,
+        reason: FallbackReason | None,
+        changed: Callable[[], None],
+    ) -> None:
+        self.parts = parts
+        self.remote = remote
+        self.reason = reason
+        #: Numbers missing between the datagrams of peers that are forgotten.
+        self.lost = 0
+        self.peers: dict[Address, Peer] = {}
+        self._sock = sock
+        self._config = config
+        self._family = sock.family
+        self._local_host = plain_address(sock.getsockname())[0]
+        self._most = most
+        self._changed = changed
+        self._names: dict[Address, Address] = {}
+        self._waker = wake.current()
+        self._closed = False
+        self._sweep_timer: Handle | None = None
+        self.resolver = Resolver(self, config, listening, None if reason is None else reason.code)
+
+    def send_proof(self, data: bytes, sockaddr: Any) -> None:
+        """For the resolver."""
+        if not self._closed:
+            with contextlib.suppress(OSError):  # it is repeated
+                self._sock.sendto(data, sockaddr)
+
+    # -- addresses
+
+    def known(self, address: Address | None) -> Address:
+        """An address with a number for a host."""
+        if address is None:
+            if self.remote is None:
+                raise ValueError("this endpoint has no remote address: say whom to send to")
+            return self.remote
+        if address in self.peers:
+            return address
+        known = self._names.get(address)
+        if known is not None:
+            return known
+        host, port = address
+        if not 0 < port < 65536:
+            raise ValueError(f"port {port} of {host}: must be from 1 to 65535")
+        version = ipaddress.ip_address(host.partition("%")[0]).version  # ValueError for a name
+        if (version == 6) != (self._family == socket.AF_INET6):
+            raise ValueError(f"{show(address)} is IPv{version}, this endpoint is bound to {self._local_host}")
+        return host, port
+
+    async def numeric(self, address: Address | None) -> Address:
+        """The same for a name, which is looked up. :raises OSError: it is not known"""
+        try:
+            return self.known(address)
+        except ValueError:
+            if address is None or not 0 < address[1] < 65536 or _is_number(address[0]):
+                raise
+        infos = await anyio.getaddrinfo(*address, family=self._family, type=socket.SOCK_DGRAM)
+        if len(self._names) >= self._most:
+            self._names.clear()
+        found = self._names[address] = plain_address(infos[0][4])
+        return found
+
+    def peer(self, address: Address) -> Peer:
+        peer = self.peers.get(address)
+        if peer is None:
+            if self.remote is not None and address != self.remote:
+                raise ValueError(f"this endpoint talks to {show(self.remote)} only, not to {show(address)}")
+            self._make_room()
+            peer = self.peers[address] = Peer(address, self._sockaddr(address))
+            if self.parts is None:
+                peer.reason = self.reason
+                peer.until = float("inf")
+            else:
+                peer.job = self._waker.spawn(functools.partial(self._find, peer))
+            self._sweep_later()
+        return peer
+
+    def _sockaddr(self, address: Address) -> Any:
+        if self._family == socket.AF_INET:
+            return address
+        host, _, scope = address[0].partition("%")
+        return host, address[1], 0, int(scope) if scope.isdigit() else 0
+
+    def _make_room(self) -> None:
+        """Peers are forgotten in the order in which they came, those in use a round later."""
+        while len(self.peers) >= self._most:
+            for address, peer in list(self.peers.items()):
+                route = peer.route
+                used = peer.used if route is None else route.used
+                if used and len(self.peers) > 1:
+                    peer.used = False
+                    if route is not None:
+                        route.used = False
+                    self.peers[address] = self.peers.pop(address)
+                else:
+                    self._forget(peer)
+                    break
+
+    async def _find(self, peer: Peer) -> None:
+        """Ask a peer for its queue pair."""
+        parts = self.parts
+        assert parts is not None
+        host = self._local_host
+        local = None if ipaddress.ip_address(host.partition("%")[0]).is_unspecified else host
+        try:
+            route, nonce, sock = await self.resolver.ask(
+                parts, self._family, peer.sockaddr, peer.address, local
+            )
+        except NegotiationError as error:
+            if peer.route is None:
+                peer.reason = FallbackReason.of_error(error)
+                peer.until = self._waker.now() + self._config.plain_peer_memory_ms / 1000
+                peers.announce("peer", show(peer.address), "UDP", peer.reason)
+        else:
+            if self._closed or self.peers.get(peer.address) is not peer:
+                sock.close()
+                parts.port.bury(route)
+            else:
+                self.adopt(peer.address, route, nonce, sock)
+        finally:
+            peer.job = None
+            self._tell(peer)
+
+    def _tell(self, peer: Peer) -> None:
+        for waiter in peer.waiters:
+            waiter.set()
+        peer.waiters.clear()
+        self._changed()
+
+    def adopt(self, address: Address, route: Route, nonce: bytes, sock: socket.socket) -> Route | None:
+        """For the resolver: the peer at ``address`` has proved its queue pair."""
+        parts = self.parts
+        if parts is None or self._closed or (self.remote is not None and address != self.remote):
+            if parts is not None:
+                parts.port.bury(route)
+            sock.close()
+            return None
+        peer = self.peers.get(address)
+        if peer is None:
+            self._make_room()
+            peer = self.peers[address] = Peer(address, self._sockaddr(address))
+            self._sweep_later()
+        old = peer.route
+        if old is not None:
+            if (old.gid, old.qpn) != (route.gid, route.qpn):
+                # Another process has the address now: connections of the old one end by themselves.
+                self._drop_route(peer)
+            else:
+                # Both asked each other at the same time. Numbers of datagrams go on.
+                parts.port.bury(route)
+                route = old
+        key = sender_key(route.gid, route.qpn)
+        other = parts.port.senders.get(key)
+        if other is not None and other is not route:
+            # The queue pair was known under another address, which its owner has given up.
+            holder = self.peers.get(other.address)
+            if holder is not None and holder.route is other:
+                self._forget(holder)
+        peer.route, peer.reason = route, None
+        parts.port.senders[key] = route
+        peer.links[sock] = nonce
+        # A host that vanishes says nothing.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        self._waker.watch_fd(sock.fileno(), functools.partial(self._on_link, peer, sock))
+        peers.announce("peer", show(address), "RDMA", None)
+        self._tell(peer)
+        return route
+
+    def _on_link(self, peer: Peer, sock: socket.socket) -> None:
+        """A TCP connection that stands for a route has ended, or says what it never should."""
+        try:
+            if sock.recv(1, socket.MSG_PEEK):
+                _log.warning("unexpected bytes on the resolver's connection with %s", show(peer.address))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass
+        self._unlink(peer, sock)
+        if not peer.links:
+            self._forget(peer)
+
+    def _unlink(self, peer: Peer, sock: socket.socket) -> None:
+        self.resolver.forget(peer.links.pop(sock))
+        self._waker.unwatch_fd(sock.fileno())
+        sock.close()
+
+    def _drop_route(self, peer: Peer) -> None:
+        route, peer.route = peer.route, None
+        for sock in list(peer.links):
+            self._unlink(peer, sock)
+        if route is not None and self.parts is not None:
+            port = self.parts.port
+            self.lost += route.lost
+            key = sender_key(route.gid, route.qpn)
+            if port.senders.get(key) is route:
+                del port.senders[key]
+            port.bury(route)
+
+    def _forget(self, peer: Peer) -> None:
+        """The next datagram to it begins anew."""
+        self._drop_route(peer)
+        if self.peers.get(peer.address) is peer:
+            del self.peers[peer.address]
+        if peer.job is not None:
+            peer.job.cancel()
+        self._tell(peer)
+
+    def _sweep_later(self) -> None:
+        if self._sweep_timer is None and not self._closed:
+            self._sweep_timer = self._waker.call_at(self._waker.now() + _SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Forget answers that have expired: plain peers may have learned RDMA meanwhile."""
+        self._sweep_timer = None
+        now = self._waker.now()
+        for peer in list(self.peers.values()):
+            if peer.route is None and peer.job is None and now >= peer.until:
+                self._forget(peer)
+        if self.peers:
+            self._sweep_later()
+
+    # -- the end
+
+    def forget_all(self) -> None:
+        """Begin anew with everybody."""
+        for peer in list(self.peers.values()):
+            self._forget(peer)
+
+    def close(self) -> None:
+        """Stop asking and answering, and let go of everybody."""
+        self._closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self.resolver.close()
+        self.forget_all()
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True

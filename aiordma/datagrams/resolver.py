@@ -1,0 +1,288 @@
+"""The resolver of datagram endpoints: the I/O around ``proto/resolve.py``, for both ends.
+
+Who asks is answered by a task of its own with a time limit; whoever sends garbage, or nothing, harms nobody.
+What has been proved is handed to the endpoint as a route and the TCP connection whose end ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from .. import wake
+from ..addresses import show
+from ..errors import Code, NegotiationError, RemoteProtocolError, describe
+from ..negotiation.tcp_connect import dial
+from ..proto.resolve import (
+    NONCE_BYTES,
+    PROVE,
+    PROVED,
+    Hello,
+    QueuePairAddress,
+    Splitter,
+    Welcome,
+    is_proof,
+    refusal,
+    sender_key,
+    udp_proof,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..addresses import Address
+    from ..config import Config
+    from ..datapath._ud import Route
+    from ..wake.base import Job, Waiter
+    from .ud_resources import UdParts
+
+__all__ = ["Resolver"]
+
+_log = logging.getLogger("aiordma.datagram")
+
+#: Questions that are answered at the same time; more are turned away.
+_MOST_QUESTIONS = 256
+_ACCEPTS_PER_TURN = 16
+#: A proof is repeated after this time, then after longer ones: datagrams get lost.
+_REPEAT_S = 0.05
+
+
+class Home(Protocol):
+    """The endpoint, as the resolver sees it."""
+
+    parts: UdParts | None
+
+    def send_proof(self, data: bytes, sockaddr: Any) -> None:
+        """Send from the UDP port, if the kernel takes it now."""
+
+    def adopt(self, address: Address, route: Route, nonce: bytes, sock: socket.socket) -> Route | None:
+        """A peer has proved who it is: the route is good until ``sock`` ends. Then :meth:`Resolver.forget` is
+        to be called with the nonce.
+
+        The route that is used now, since a peer has one only; None: the peer is not wanted."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """Somebody has said Hello and must prove it."""
+
+    where: QueuePairAddress
+    nonce: bytes
+    their_nonce: bytes
+    sock: socket.socket
+    waiter: Waiter
+    from_queue_pair: bool = False
+    from_port: Address | None = None
+    route: Route | None = None
+
+
+class Resolver:
+    """Answers on listening TCP sockets, and asks. Belongs to one endpoint.
+
+    :param why_not: the code of the refusals of an endpoint without RDMA.
+    """
+
+    def __init__(
+        self, home: Home, config: Config, listening: Sequence[socket.socket], why_not: int | None
+    ) -> None:
+        self._home = home
+        self._config = config
+        self._why_not = why_not
+        self._waker = wake.current()
+        self._listening = list(listening)
+        self._questions: dict[bytes, _Question] = {}
+        self._asked: dict[bytes, tuple[bytes, Waiter]] = {}
+        self._jobs: dict[socket.socket, Job] = {}
+        #: answers given, and proofs that were wrong
+        self.answered = self.rejected = 0
+        for sock in self._listening:
+            self._waker.watch_fd(sock.fileno(), functools.partial(self._accept, sock))
+
+    # -- answering
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as exc:
+                _log.warning("the resolver cannot accept connections: %s", exc)
+                return
+            sock.setblocking(False)
+            if len(self._jobs) >= _MOST_QUESTIONS:
+                sock.close()
+                continue
+            self._jobs[sock] = self._waker.spawn(functools.partial(self._serve, sock))
+
+    async def _serve(self, sock: socket.socket) -> None:
+        question: _Question | None = None
+        try:
+            with anyio.fail_after(self._config.negotiate_timeout_ms / 1000):
+                question = await self._answer(sock)
+                while question is not None and question.route is None:
+                    await question.waiter.wait()
+        except (OSError, RemoteProtocolError) as exc:  # TimeoutError is an OSError
+            _log.debug("a question to the resolver came to nothing: %s", str(exc) or "no proof in time")
+        finally:
+            del self._jobs[sock]
+            if question is None or question.route is None:
+                if question is not None:
+                    self._questions.pop(question.nonce, None)
+                sock.close()
+
+    async def _answer(self, sock: socket.socket) -> _Question | None:
+        hello = Hello.decode(await self._read(sock, Hello.SIZE))
+        parts = self._home.parts
+        try:
+            if parts is None:
+                raise NegotiationError(Code.NO_DEVICE if self._why_not is None else self._why_not)
+            parts.engine.check_reachable(hello.where.host_id)
+        except NegotiationError as error:
+            sock.send(refusal(hello.nonce, error.code).encode())
+            return None
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        question = _Question(hello.where, nonce, hello.nonce, sock, self._waker.new_waiter())
+        self._questions[nonce] = question
+        sock.send(Welcome(hello.nonce, nonce, parts.where).encode())
+        return question
+
+    async def _read(self, sock: socket.socket, size: int) -> bytes:
+        splitter = Splitter(size)
+        while True:
+            try:
+                data = sock.recv(splitter.missing)
+            except (BlockingIOError, InterruptedError):
+                await self._waker.wait_readable(sock.fileno())
+                continue
+            if splitter.feed(data):
+                return splitter.data
+
+    # -- proofs, as they come in
+
+    def on_udp(self, data: bytes, address: Address) -> bool:
+        """Whether this datagram, which came to the UDP port, was a proof and no data."""
+        nonce = is_proof(data)
+        question = None if nonce is None else self._questions.get(nonce)
+        if question is None:
+            return False
+        if question.from_port is None:
+            question.from_port = address
+            self._conclude(question)
+        return True
+
+    def on_datagram(self, what: int, gid: bytes, qpn: int, payload: bytes) -> None:
+        """A datagram of the resolver came to the queue pair; the device says where from."""
+        if what == PROVE and (question := self._questions.get(payload)) is not None:
+            if (gid, qpn) == (question.where.gid, question.where.qpn):
+                question.from_queue_pair = True
+                self._conclude(question)
+                return
+        elif what == PROVED and (asked := self._asked.get(payload)) is not None:
+            key, waiter = asked
+            if sender_key(gid, qpn) == key:
+                waiter.set()
+                return
+        self.rejected += 1
+
+    def _conclude(self, question: _Question) -> None:
+        parts = self._home.parts
+        if not question.from_queue_pair or question.from_port is None or parts is None:
+            return
+        if question.route is None:
+            try:
+                route = parts.route(question.where, question.from_port)
+            except NegotiationError as error:
+                _log.warning("no way to %s: %s", show(question.from_port), error)
+                return
+            self.answered += 1
+            question.route = self._home.adopt(question.from_port, route, question.nonce, question.sock)
+            question.waiter.set()
+        # Also for a proof that was repeated: the answer to the first one may be lost.
+        if question.route is not None:
+            parts.port.send_control(question.route, PROVED, question.their_nonce)
+
+    def forget(self, nonce: bytes) -> None:
+        """The route that was proved with it has ended."""
+        self._questions.pop(nonce, None)
+
+    # -- asking
+
+    async def ask(
+        self, parts: UdParts, family: int, sockaddr: Any, address: Address, local_host: str | None
+    ) -> tuple[Route, bytes, socket.socket]:
+        """The way to the queue pair of the endpoint at ``address``, proved; the nonce and the connection for
+        ``adopt()``.
+
+        :raises NegotiationError: there is none, or it does not work; ``code`` and ``text`` say why.
+        """
+        where = show(sockaddr)
+        route: Route | None = None
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        with contextlib.ExitStack() as stack:
+            try:
+                with anyio.fail_after(self._config.negotiate_timeout_ms / 1000):
+                    sock = await dial([(family, sockaddr)], local_host)
+                    stack.callback(sock.close)
+                    sock.send(Hello(nonce, parts.where).encode())
+                    welcome = Welcome.decode(await self._read(sock, Welcome.SIZE), nonce)
+            except RemoteProtocolError as exc:
+                raise NegotiationError(Code.PROTOCOL_VIOLATION, str(exc)) from exc
+            except OSError as exc:
+                reason = str(exc) or "no answer in time"
+                raise NegotiationError(Code.PLAIN_UDP_PEER, f"no resolver at {where}: {reason}") from exc
+            if welcome.where is None:
+                raise NegotiationError(
+                    welcome.code, f"{where} has no RDMA for datagrams: {describe(welcome.code)}"
+                )
+            route = parts.route(welcome.where, address)
+            waiter = self._waker.new_waiter()
+            self._asked[nonce] = sender_key(welcome.where.gid, welcome.where.qpn), waiter
+            proved = False
+            try:
+                proved = await self._prove(parts, route, welcome.nonce, sockaddr, sock, waiter)
+            finally:
+                del self._asked[nonce]
+                if not proved:
+                    parts.port.bury(route)
+            if not proved:
+                raise NegotiationError(
+                    Code.PEER_UNREACHABLE,
+                    f"datagrams between the devices of this end and {where} do not arrive",
+                )
+            stack.pop_all()
+        return route, nonce, sock
+
+    async def _prove(
+        self, parts: UdParts, route: Route, nonce: bytes, sockaddr: Any, sock: socket.socket, waiter: Waiter
+    ) -> bool:
+        now = self._waker.now
+        deadline, pause = now() + self._config.link_timeout_ms / 1000, _REPEAT_S
+        while now() < deadline and not parts.port.failed:
+            parts.port.send_control(route, PROVE, nonce)
+            self._home.send_proof(udp_proof(nonce), sockaddr)
+            if await waiter.wait_until(min(deadline, now() + pause)):
+                return True
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                sock.recv(1, socket.MSG_PEEK)
+                return False  # it does not want us
+            pause *= 1.5
+        return False
+
+    # -- the end
+
+    def close(self) -> None:
+        """Stop answering; what was adopted is the endpoint's."""
+        for sock in self._listening:
+            self._waker.unwatch_fd(sock.fileno())
+            sock.close()
+        self._listening.clear()
+        for job in self._jobs.values():
+            job.cancel()

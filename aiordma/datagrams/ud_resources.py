@@ -1,0 +1,134 @@
+"""What a datagram endpoint holds of the device: protection domain, UD queue pair, slots, and its port."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING
+
+from ..datapath._ud import Route, UdPort
+from ..errors import Code, NegotiationError, VerbsError
+from ..proto.resolve import QueuePairAddress
+from ..verbs.memory import MemoryLimitError
+from ..verbs.qp import QpPath, QpSize
+from ..verbs.registrar import DeviceRegistrar
+from ..verbs.ud import GRH_BYTES, AddressHandle, UdQp
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from ..addresses import Address
+    from ..links.engine import Engine
+    from ..verbs.memory import Arena
+
+logger = logging.getLogger("aiordma.datagram")
+
+#: With the largest MTU these receives fill a megabyte of slots.
+_RECEIVES = 248
+_SENDS = 256
+
+
+class UdParts:
+    """Made for one endpoint.
+
+    :param traffic_class: of the datagrams that it sends.
+    :raises NegotiationError: the device has not got what it takes.
+    """
+
+    def __init__(
+        self, engine: Engine, traffic_class: int, queue: deque[tuple[bytes, Address]], most: int
+    ) -> None:
+        backend = engine.backend
+        if backend.is_iwarp:
+            raise NegotiationError(Code.NO_SMCR_DEVICE, f"{backend.name}: iWARP has no datagrams")
+        self.engine = engine
+        self._path = QpPath(traffic_class=traffic_class)
+        self.mtu = backend.mtu.size
+        self._closed = False
+        receives, sends = (min(count, backend.limits.max_qp_wr) for count in (_RECEIVES, _SENDS))
+        self._reserved = engine.reserve_completions(receives + sends)
+        self._arena: Arena | None = None
+        try:
+            self.pd = backend.alloc_pd()
+        except BaseException:
+            engine.return_completions(self._reserved)
+            raise
+        try:
+            size = QpSize(send_wr=sends, recv_wr=receives, send_sge=1, inline_bytes=self.mtu)
+            self.qp = UdQp(backend, self.pd, engine.cq, size, secrets.randbits(31))
+            try:
+                inline = self.qp.size.inline_bytes or 0
+                recv_room = receives * (GRH_BYTES + self.mtu)
+                room = recv_room + (0 if inline >= self.mtu else sends * self.mtu)
+                registrar = DeviceRegistrar(backend, self.pd, remote=False)
+                self._arena = engine.pool.arena(registrar, first_slab_bytes=room)
+                self._slots = self._arena.allocate(room)
+                self.qp.start()
+                self.port = UdPort(
+                    engine.poller,
+                    self.qp.pointer,
+                    self.qp.number,
+                    recv_addr=self._slots.address,
+                    recv_lkey=self._slots.lkey,
+                    recv_count=receives,
+                    send_addr=self._slots.address + recv_room,
+                    send_lkey=self._slots.lkey,
+                    sq_depth=min(sends, self.qp.size.send_wr),
+                    max_inline=inline,
+                    mtu=self.mtu,
+                    queue=queue,
+                    most=most,
+                    keep=self,
+                )
+                self.port.start()
+            except BaseException:
+                self.qp.close()
+                raise
+        except BaseException as error:
+            self._give_back()
+            if isinstance(error, MemoryLimitError):
+                raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+            if isinstance(error, VerbsError):
+                raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
+            raise
+        self.where = QueuePairAddress(
+            gid=backend.gid.raw,
+            lid=backend.lid,
+            qpn=self.qp.number,
+            qkey=self.qp.qkey,
+            mtu=self.mtu,
+            host_id=engine.host_id,
+        )
+
+    def route(self, where: QueuePairAddress, address: Address) -> Route:
+        """The way to a peer's queue pair.
+
+        :raises NegotiationError: this device cannot reach it, or the endpoint has closed meanwhile.
+        """
+        if self._closed or self.engine.closed:
+            raise NegotiationError(Code.SHUTTING_DOWN)
+        self.engine.check_reachable(where.host_id)
+        try:
+            handle = AddressHandle(self.engine.backend, self.pd, where.gid, where.lid, self._path)
+        except VerbsError as error:
+            raise NegotiationError(Code.NO_ROUTE, str(error)) from error
+        return Route(handle, where.gid, where.qpn, where.qkey, min(self.mtu, where.mtu), address)
+
+    def close(self) -> None:
+        """Give everything back; routes must have been buried. Idempotent."""
+        if self._closed or self.engine.backend.in_forked_child:
+            return
+        self._closed = True
+        self.port.close()
+        if self.engine.closed:
+            return  # everything went with the device
+        self.qp.close()
+        self.port.bury_all()
+        self._slots.free()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._arena is not None:
+            self._arena.close()
+        self.pd.close()
+        self.engine.return_completions(self._reserved)

@@ -1,0 +1,27 @@
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from typing_extensions import disjoint_base
+
+from ..proto.filter import Decision, Direction, Op
+from ..wake.base import Handle
+from ._qp import Hook, QueuePair
+
+class _Link(Protocol):
+    peer: str
+    side: str
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Handle: ...
+    def cut(self) -> None: ...
+
+_Decide: TypeAlias = Callable[[Direction, Op, int, str, str, int | None], Decision | None]
+
+@disjoint_base
+class Held: ...
+
+@disjoint_base
+class LinkFilter(Hook):
+    def __init__(self, qp: QueuePair, link: _Link, decide: _Decide) -> None: ...
+    @property
+    def idle(self) -> bool: ...
+    def attach(self) -> None: ...
+    def detach(self) -> bool: ...

@@ -1,0 +1,75 @@
+from typing import Protocol
+
+from typing_extensions import disjoint_base
+
+from .._cq import CompletionQueue, Endpoint
+from ..proto.seqack import SeqAckWindow
+from ._fairness import Starving
+
+class _Owner(Protocol):
+    def on_llc(self, data: bytes) -> None: ...
+    def explain(self, reason: BaseException) -> BaseException: ...
+    def on_failed(self, reason: BaseException) -> None: ...
+
+@disjoint_base
+class Hook: ...
+
+@disjoint_base
+class Connection(Starving):
+    token: int
+
+@disjoint_base
+class ControlLine(Connection): ...
+
+@disjoint_base
+class QueuePair(Endpoint):
+    max_inline: int
+    qp_num: int
+    failed: bool
+    messages_sent: int
+    messages_received: int
+    nops_sent: int
+    nops_received: int
+    writes_posted: int
+    bytes_written: int
+    credit_waits: int
+    wr_waits: int
+    keepalives_sent: int
+    keepalives_done: int
+    last_heard: int
+    max_reads: int
+    def __init__(
+        self,
+        cq: CompletionQueue,
+        qp: int,
+        qp_num: int,
+        window: SeqAckWindow,
+        owner: _Owner,
+        keep: object,
+        *,
+        recv_addr: int,
+        recv_bytes: int,
+        recv_count: int,
+        recv_lkey: int,
+        message_addr: int,
+        message_lkey: int,
+        sq_depth: int,
+        max_inline: int,
+        with_imm: bool,
+        astray: int = 0,
+    ) -> None: ...
+    @property
+    def counts_astray(self) -> bool: ...
+    @property
+    def connection_count(self) -> int: ...
+    @property
+    def ack_owed(self) -> bool: ...
+    def prepare_long(self, message_bytes: int, addr: int = 0, lkey: int = 0, slots: int = 0) -> None: ...
+    @staticmethod
+    def long_slot_bytes(message_bytes: int) -> int: ...
+    def start(self) -> None: ...
+    def send_llc(self, message: bytes) -> bool: ...
+    def say(self, message: bytes) -> None: ...
+    def probe(self, remote_addr: int, rkey: int) -> bool: ...
+    def break_link(self, reason: BaseException) -> None: ...
+    def detach_from_cq(self) -> None: ...

@@ -1,0 +1,628 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Posting, and the receiving half of a link: station 3 of the path of a byte.
+
+A :class:`QueuePair` is one RC QP with the X-RDMA seq-ack window (``proto/seqack.py``) in the immediate data of every SEND.
+The window counts receives that the peer has posted, so RNR cannot happen; it is given back when a message has been
+dispatched and its receive re-posted, never by an application. What finds no credit waits in ``line``, first come
+first served; a connection is there once however much it has to say, because CDC messages carry absolute cursors.
+
+wr_id = tag of the endpoint (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
+"""
+import logging
+import random
+from collections import deque
+
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+
+from .._cq cimport CompletionQueue, Endpoint
+from ._verbs cimport (
+    IBV_SEND_INLINE,
+    IBV_SEND_SIGNALED,
+    IBV_WC_RDMA_READ,
+    IBV_WC_RECV,
+    IBV_WC_SUCCESS,
+    IBV_WC_WITH_IMM,
+    IBV_WC_WR_FLUSH_ERR,
+    aio_chain,
+    aio_chain_bytes,
+    aio_chain_is_read,
+    aio_chain_post,
+    aio_chain_send,
+    aio_chain_signal_last,
+    aio_chain_write,
+    aio_post_recv,
+    ibv_qp,
+    ibv_wc,
+)
+from ..proto.cdc cimport is_damaged
+from ..proto.seqack cimport SeqAckWindow
+
+from ..errors import CompletionError, LinkError, RemoteProtocolError, VerbsError
+
+cdef extern from "<arpa/inet.h>" nogil:
+    uint32_t ntohl(uint32_t)
+
+logger = logging.getLogger("aiordma.link")
+
+cdef enum:
+    CDC_BYTES = 44
+    CHANNEL_FIRST = 0xC0        # messages of channels (_channel.pyx): 12 bytes of header at least
+    CHANNEL_LAST = 0xCF
+    CHANNEL_HEADER_BYTES = 12
+    LONG_LEAD = 4               # in front of every long message, for iWARP
+    ANNOUNCE_ACK = 0x0A
+    LONG_POST_BYTES = 16384
+
+
+cdef class Hook:
+    cdef int post(self, aio_chain *chain) except -1:
+        raise NotImplementedError
+
+    cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1:
+        raise NotImplementedError
+
+    cdef int end(self) except -1:
+        raise NotImplementedError
+
+
+cdef bint is_announced_ack(unsigned char first) noexcept:
+    return first & 0xf == ANNOUNCE_ACK and first != CDC_TYPE
+
+
+cdef class Connection(Starving):
+    cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
+        return self.on_broken(RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
+
+    cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1:
+        return self.on_broken(RemoteProtocolError("the peer broke the protocol: a message of a channel for something else"))
+
+    cdef int flush(self) except -1:
+        raise NotImplementedError
+
+    cdef void on_fragment_done(self, uint64_t until) noexcept:
+        pass
+
+    cdef int on_broken(self, object reason) except -1:
+        raise NotImplementedError
+
+    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
+        return False
+
+
+cdef class ControlLine(Connection):
+    def __cinit__(self):
+        self.waiting = deque()
+
+    cdef int on_room(self) except -1:
+        return 0
+
+    cdef int flush(self) except -1:
+        while self.waiting:
+            if not self.qp.send_llc(self.waiting[0]):
+                return 0
+            self.waiting.popleft()
+        return 1
+
+
+cdef class QueuePair(Endpoint):
+    """The data path of one link.
+
+    :param qp: address of the ``struct ibv_qp``, in RTS (or in RTR with the receives to be posted by :meth:`start`).
+    :param window: messages in flight each way, a power of two; the peer's is the same (negotiated).
+    :param recv_addr, recv_bytes, recv_count, recv_lkey: the receive slots; ``recv_count >= window + reserve``.
+    :param message_addr, message_lkey: ``sq_depth`` slots of 64 bytes for outgoing control messages.
+    :param owner: gets ``on_llc(bytes)``, ``explain(reason)`` and ``on_failed(reason)``.
+    :param astray: address of the device's count of WRITEs that it did not carry out while they were posted; 0: it has none.
+    """
+
+    def __init__(self, CompletionQueue cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, object owner, object keep, *,
+                 uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
+                 uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
+                 uintptr_t astray=0):
+        self.qp = <ibv_qp *>qp
+        self.qp_num = qp_num
+        self.window = window
+        self.owner = owner
+        self.keep = keep
+        self.recv_addr, self.recv_bytes, self.recv_count = recv_addr, recv_bytes, recv_count
+        self.recv_lkey = recv_lkey
+        self.message_addr, self.message_lkey = message_addr, message_lkey
+        self.sq_depth = sq_depth
+        # Signalling a quarter of the queue keeps completions rare and still returns slots long before the end.
+        self.sq_signal_every = max(1, sq_depth // 8)
+        self.max_inline = max_inline
+        self.with_imm = with_imm
+        self.astray = <const volatile uint64_t *>astray if astray else &self.no_count
+        self.astray_seen = self.astray[0]
+        self.connections = []
+        self.free_tokens = []
+        self.generation = random.randrange(0x10000)
+        self.line = deque()
+        self.control = ControlLine()
+        self.control.qp = self
+        self.fragments = deque()
+        self.reads_out = deque()
+        cq.attach(self)
+
+    def __dealloc__(self):
+        free(self.long_until)
+        if self.long_slots == 0:
+            free(self.long_memory)
+
+    def prepare_long(self, uint32_t message_bytes, uint64_t addr=0, uint32_t lkey=0, uint32_t slots=0) -> None:
+        """Have room to build messages of up to ``message_bytes``. Where the device does not take them inline:
+
+        :param addr, lkey: registered memory for ``slots`` of them, of :meth:`long_slot_bytes` each.
+        """
+        if self.long_memory != NULL:
+            return
+        self.long_bytes = message_bytes + LONG_LEAD
+        if addr:
+            self.long_until = <uint32_t *>calloc(slots, sizeof(uint32_t))
+            if self.long_until == NULL:
+                raise MemoryError
+            self.long_memory, self.long_lkey, self.long_slots = <unsigned char *><uintptr_t>addr, lkey, slots
+        else:
+            self.long_memory = <unsigned char *>malloc(self.long_bytes)
+            if self.long_memory == NULL:
+                raise MemoryError
+
+    @staticmethod
+    def long_slot_bytes(uint32_t message_bytes) -> int:
+        return (message_bytes + LONG_LEAD + 63) & ~63
+
+    def start(self) -> None:
+        """Post all receives. Must be done before the peer may send (before the QP goes to RTR)."""
+        cdef uint32_t slot
+        for slot in range(self.recv_count):
+            self._post_receive(slot)
+
+    cdef int _post_receive(self, uint32_t slot) except -1:
+        cdef int rc = aio_post_recv(self.qp, self.tag | (<uint64_t>KIND_RECEIVE << 28) | slot,
+                                    self.recv_addr + <uint64_t>slot * self.recv_bytes, self.recv_bytes, self.recv_lkey)
+        if rc:
+            raise VerbsError(rc, "ibv_post_recv")
+        return 0
+
+    # ---- connections of this link
+
+    cdef int register(self, Connection connection) except -1:
+        """Give the connection its alert token: index and a number that counts up, so that a stale token meets nobody.
+        A random one met somebody now and then: messages cross the end of a connection in every second of a busy link,
+        its index is given away at once, and 16 bits are the same again once in 65535 times.
+        """
+        cdef uint32_t index
+        if self.free_tokens:
+            index = self.free_tokens.pop()
+            self.connections[index] = connection
+        else:
+            index = len(self.connections)
+            if index > 0xffff:
+                raise MemoryError("aiordma: more than 65536 connections on one link")
+            self.connections.append(connection)
+        self.generation = self.generation % 0xffff + 1      # never 0: a token of 0 names nobody
+        connection.token = (self.generation << 16) | index
+        connection.qp = self
+        return 0
+
+    cdef void unregister(self, Connection connection):
+        cdef uint32_t index = connection.token & 0xffff
+        if index < <uint32_t>len(self.connections) and self.connections[index] is connection:
+            self.connections[index] = None
+            self.free_tokens.append(index)
+        if connection.queued:
+            connection.queued = False
+            self.line.remove(connection)
+        self.cq.starved.remove(connection)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.connections) - len(self.free_tokens)
+
+    # ---- posting
+
+    cdef unsigned int next_flags(self, bint signal):
+        self.sq_unsignalled += 1
+        if signal or self.sq_unsignalled >= self.sq_signal_every:
+            self.sq_unsignalled = 0
+            return IBV_SEND_SIGNALED
+        return 0
+
+    cdef unsigned char *message_room(self) noexcept:
+        """Where the next message is to be built: the slot of the send WR that will carry it is free until that WR completes.
+        Only valid for the chain that is posted next, with at most two WRITEs before the message."""
+        return <unsigned char *><uintptr_t>(
+            self.message_addr + <uint64_t>(self.messages_sent % self.sq_depth) * MESSAGE_BYTES) + (0 if self.with_imm else 4)
+
+    cdef void add_message(self, aio_chain *chain, uint32_t length, bint signal):
+        """Append the message built in message_room() to the chain. The caller has checked can_message()."""
+        cdef uint32_t imm = <uint32_t>self.window.send()
+        self._add_send(chain, length, signal, imm)
+
+    cdef void _add_send(self, aio_chain *chain, uint32_t length, bint signal, uint32_t imm):
+        cdef unsigned char *room = self.message_room()
+        cdef unsigned int flags = self.next_flags(signal)
+        if not self.with_imm:
+            room -= 4
+            room[0], room[1], room[2], room[3] = imm >> 24, (imm >> 16) & 0xff, (imm >> 8) & 0xff, imm & 0xff
+            length += 4
+        if length <= self.max_inline:
+            flags |= IBV_SEND_INLINE
+        aio_chain_send(chain, self._send_id(chain), <uint64_t><uintptr_t>room, length, self.message_lkey, flags,
+                       self.with_imm, imm)
+        self.messages_sent += 1
+
+    cdef unsigned char *long_room(self) noexcept:
+        """Where the next long message is to be built; NULL: nowhere until sends complete."""
+        cdef uint32_t slot
+        if self.long_slots == 0:
+            return self.long_memory + LONG_LEAD
+        slot = self.longs_sent % self.long_slots
+        if <int>(self.sq_retired - self.long_until[slot]) < 0:
+            return NULL
+        return self.long_memory + <uint64_t>slot * ((self.long_bytes + 63) & ~63) + LONG_LEAD
+
+    cdef int send_long(self, unsigned char *room, uint32_t length) except -1:
+        """Send the message built in long_room(). The caller has checked the credit."""
+        cdef aio_chain chain
+        cdef uint32_t slot, imm = <uint32_t>self.window.send()
+        cdef unsigned int flags
+        cdef bint signal = False
+        if self.long_slots:
+            slot = self.longs_sent % self.long_slots
+            # Twice a round is enough to get the slots back, and often enough that the slots never run out for good.
+            signal = slot == self.long_slots - 1 or slot == self.long_slots >> 1
+            self.long_until[slot] = self.sq_posted + 1
+            self.longs_sent += 1
+        flags = self.next_flags(signal)
+        if not self.with_imm:
+            room -= 4
+            room[0], room[1], room[2], room[3] = imm >> 24, (imm >> 16) & 0xff, (imm >> 8) & 0xff, imm & 0xff
+            length += 4
+        if length <= self.max_inline:
+            flags |= IBV_SEND_INLINE
+        chain.length = 0
+        aio_chain_send(&chain, self._send_id(&chain), <uint64_t><uintptr_t>room, length, self.long_lkey, flags, self.with_imm,
+                       imm)
+        self.messages_sent += 1
+        return self.post(&chain)
+
+    cdef uint64_t _send_id(self, aio_chain *chain) noexcept:
+        # The position after this WR: its completion retires everything up to here.
+        return self.tag | (<uint64_t>KIND_SEND << 28) | ((self.sq_posted + chain.length + 1) & 0xfffffff)
+
+    cdef void add_write(self, aio_chain *chain, uint64_t addr, uint32_t length, uint32_t lkey, uint64_t remote_addr,
+                        uint32_t rkey):
+        cdef unsigned int flags = self.next_flags(False)
+        if length <= self.max_inline:
+            flags |= IBV_SEND_INLINE
+        aio_chain_write(chain, self._send_id(chain), addr, length, lkey, flags, remote_addr, rkey)
+        self.writes_posted += 1
+        self.bytes_written += length
+
+    cdef int post(self, aio_chain *chain) except -1:
+        cdef int posted = 0
+        cdef int rc
+        if self.hook is not None:
+            return self.hook.post(chain)
+        if aio_chain_bytes(chain) < LONG_POST_BYTES:
+            rc = aio_chain_post(self.qp, chain, &posted)
+        else:
+            # The device may copy it all here (inline): other threads can run meanwhile.
+            with nogil:
+                rc = aio_chain_post(self.qp, chain, &posted)
+        self.sq_posted += posted
+        if rc:
+            # The window and the cursors have moved already: there is no way back but to give the link up. Its
+            # connections hear of it like of any other failure.
+            self.fail(VerbsError(rc, "ibv_post_send"))
+        return 0
+
+    cdef int ack_if_due(self) except -1:
+        """A NOP when the peer has used half of its window and nothing else went its way. Outside the window and from
+        the reserve of send WRs, else two full windows would wait for each other."""
+        cdef aio_chain chain
+        if self.failed or not self.window.nop_due() or self.sq_free() == 0:
+            return 0
+        chain.length = 0
+        self._add_send(&chain, 0, False, self.window.nop())
+        self.nops_sent += 1
+        return self.post(&chain)
+
+    @property
+    def ack_owed(self) -> bool:
+        """Something was received, and nothing has carried its acknowledgement yet."""
+        return self.window.ack_owed() != 0
+
+    def send_llc(self, bytes message) -> bool:
+        """Send a link control message (<= 60 bytes); False when there is no credit now."""
+        cdef aio_chain chain
+        cdef unsigned char *room
+        cdef Py_ssize_t i, n = len(message)
+        if n > MESSAGE_BYTES - 4:
+            raise ValueError(f"LLC message of {n} bytes, at most {MESSAGE_BYTES - 4}")
+        if self.failed or not self.can_message():
+            return False
+        room = self.message_room()
+        for i in range(n):
+            room[i] = <unsigned char>message[i]
+        chain.length = 0
+        self.add_message(&chain, <uint32_t>n, False)
+        self.post(&chain)
+        return not self.failed
+
+    def say(self, bytes message) -> None:
+        """Send a link control message, in turn with the connections when there is no credit now. How many may wait is
+        the caller's to bound."""
+        if self.failed:
+            return
+        if self.control.queued or not self.send_llc(message):
+            self.control.waiting.append(message)
+            self.enqueue(self.control)
+
+    def probe(self, uint64_t remote_addr, uint32_t rkey) -> bool:
+        """Keepalive: a zero-byte WRITE, signalled. The peer's device answers it without its CPU. False: no send WR free."""
+        cdef aio_chain chain
+        if self.failed or self.sq_free() == 0:
+            return False
+        chain.length = 0
+        aio_chain_write(&chain, self.tag | (<uint64_t>KIND_KEEPALIVE << 28) | ((self.sq_posted + 1) & 0xfffffff),
+                        0, 0, 0, IBV_SEND_SIGNALED, remote_addr, rkey)
+        self.sq_unsignalled = 0
+        self.keepalives_sent += 1
+        self.post(&chain)
+        return not self.failed
+
+    # ---- the line of connections with something to post
+
+    cdef void enqueue(self, Connection connection):
+        if not connection.queued and not self.failed:
+            connection.queued = True
+            if not self.line:
+                self.cq.mark_dirty(self)
+            self.line.append(connection)
+
+    cdef void wait_for_room(self, Connection connection):
+        """The connection found no free send WR: on_room() when some have come back."""
+        self.wr_waits += 1
+        self.cq.starved.add(connection)
+
+    cdef int flush(self) except -1:
+        cdef Connection connection
+        cdef int verdict
+        if self.flushing:
+            return 0
+        self.flushing = True
+        try:
+            while self.line and not self.failed:
+                connection = self.line[0]
+                verdict = connection.flush()
+                if verdict == 0:
+                    # It stays first; acks or completions of sends bring us back here.
+                    self.credit_waits += 1
+                    break
+                if not self.line or self.line[0] is not connection:
+                    continue        # a callback of its user ended it
+                if verdict == 2:
+                    self.line.rotate(-1)
+                else:
+                    self.line.popleft()
+                    connection.queued = False
+        finally:
+            self.flushing = False
+        return 0
+
+    # ---- completions
+
+    cdef int on_completion(self, ibv_wc *wc) except -1:
+        cdef uint32_t kind = (wc.wr_id >> 28) & 0xf
+        if wc.status != IBV_WC_SUCCESS:
+            return self._on_error(wc, kind)
+        if kind == KIND_RECEIVE:
+            return self.on_receive(wc)
+        if kind == KIND_KEEPALIVE:
+            self.keepalives_done += 1
+            self.last_heard += 1
+        return self.on_sent(wc)
+
+    cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1:
+        if self.failed:
+            return 0            # flushed after the failure that we have reported already
+        if wc.status == IBV_WC_WR_FLUSH_ERR:
+            # No request of ours failed first: there is no better reason to come.
+            return self.fail(LinkError(
+                f"the device stopped QP {self.qp_num}: the peer is gone, or it broke the rules of RDMA (a message too large, "
+                "memory that is not its own)"))
+        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE/READ", self.qp_num))
+
+    cdef int on_sent(self, ibv_wc *wc) except -1:
+        cdef uint32_t position = wc.wr_id & 0xfffffff
+        if not self.with_imm:
+            position = self._done_up_to(position, wc.opcode == IBV_WC_RDMA_READ)
+        # Positions count modulo 2^28.
+        self.sq_retired += (position - self.sq_retired) & 0xfffffff
+        if self.fragments:
+            self.retire_fragments()
+        if self.line:
+            self.flush()
+        if self.puller is not None:
+            self.puller.on_room()
+        self.cq.feed_starved()
+        return 0
+
+    cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept:
+        """On iWARP a SEND may complete while a READ that was posted before it is still under way (siw; RFC 5040, 5.5, lets
+        the messages overtake): its completion says nothing of the READ."""
+        cdef uint32_t ahead = (position - self.sq_retired) & 0xfffffff
+        if is_read and self.reads_out:
+            self.reads_out.popleft()
+        if ahead > self.sq_heard - self.sq_retired:
+            self.sq_heard = self.sq_retired + ahead
+        if self.reads_out:
+            return min(self.sq_heard - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired) + self.sq_retired
+        return self.sq_heard
+
+    cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1:
+        """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding fragments until it
+        completes, which its last WR therefore signals."""
+        aio_chain_signal_last(chain)
+        self.sq_unsignalled = 0
+        self.post(chain)
+        if self.failed:
+            return 0
+        self.fragments.append((self.sq_posted, connection, until))
+        if not self.with_imm and aio_chain_is_read(chain):
+            self.reads_out.append(self.sq_posted)
+        self.cq.fragments += 1
+        return 0
+
+    cdef void retire_fragments(self):
+        while self.fragments:
+            position, connection, until = self.fragments[0]
+            if not self.failed and <int>(self.sq_retired - <uint32_t>position) < 0:
+                break
+            self.fragments.popleft()
+            self.cq.fragments -= 1
+            (<Connection>connection).on_fragment_done(until)
+
+    cdef int on_receive(self, ibv_wc *wc) except -1:
+        cdef uint32_t slot = wc.wr_id & 0xfffffff
+        cdef uint32_t length = wc.byte_len, imm
+        cdef const unsigned char *message
+        cdef int verdict
+        cdef bint announced
+        if self.failed:
+            return self.hear_late(wc, slot)
+        self.last_heard += 1
+        message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes)
+        if slot >= self.recv_count or length > self.recv_bytes:
+            return self.fail(RemoteProtocolError(f"receive completion for slot {slot} with {length} bytes"))
+        if wc.opcode != IBV_WC_RECV or bool(wc.wc_flags & IBV_WC_WITH_IMM) != self.with_imm:
+            return self.fail(RemoteProtocolError(
+                f"the peer broke the protocol: a message by another operation than SEND {'with' if self.with_imm else 'without'} "
+                f"immediate data (opcode {wc.opcode}, flags 0x{wc.wc_flags:x})"))
+        if self.with_imm:
+            imm = ntohl(wc.imm_data)
+        else:
+            if length < 4:
+                return self.fail(RemoteProtocolError(f"message of {length} bytes, too short for its sequence and ack"))
+            imm = (<uint32_t>message[0] << 24) | (<uint32_t>message[1] << 16) | (<uint32_t>message[2] << 8) | message[3]
+            message += 4
+            length -= 4
+        if length == 0:
+            self.nops_received += 1
+            verdict = self.window.receive_nop(imm)
+            if verdict < 0:
+                return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
+            self._post_receive(slot)
+        else:
+            self.messages_received += 1
+            verdict = self.window.receive(imm)
+            if verdict < 0:
+                return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
+            if self.hook is not None:
+                return self._give_to_hook(message, length, slot, imm >> 16)
+            self.dispatch(message, length)
+            if self.failed:
+                return 0
+            # Only after the receive is posted again may the peer count on it.
+            announced = is_announced_ack(message[0])
+            self._post_receive(slot)
+            self.finish(announced, imm >> 16)
+        return self.after_receive()
+
+    cdef int finish(self, bint announced, uint32_t seq) except -1:
+        """The message is through: the peer may send one more."""
+        if announced:
+            # It is an acknowledgement itself: acknowledging it in turn would go on for ever.
+            return self.window.complete_quiet(seq)
+        return self.window.complete(seq)
+
+    cdef int after_receive(self) except -1:
+        if self.line and self.can_message():
+            self.flush()
+        return self.ack_if_due()
+
+    cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1:
+        """A message that had arrived when the link failed, and is polled afterwards. Its sender knows that it was delivered, and
+        may have gone on that: a stream's last word counts."""
+        cdef uint32_t lead = 0 if self.with_imm else 4
+        cdef const unsigned char *message
+        if not self.hears_late or slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
+            return 0
+        message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes) + lead
+        return self.dispatch(message, CDC_BYTES) if message[0] == CDC_TYPE else 0
+
+    cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1:
+        """It takes a copy, and calls dispatch() and finish() when it thinks fit."""
+        self.hook.arrived(message, length, seq)
+        if self.failed:
+            return 0
+        self._post_receive(slot)
+        return self.after_receive()
+
+    cdef int dispatch(self, const unsigned char *message, uint32_t length) except -1:
+        cdef uint32_t token, index
+        cdef object found
+        cdef bint channel = CHANNEL_FIRST <= message[0] <= CHANNEL_LAST
+        if not channel and message[0] != CDC_TYPE:
+            self.owner.on_llc(message[:length])
+            return 0
+        if channel:
+            if length < CHANNEL_HEADER_BYTES:
+                return self.fail(RemoteProtocolError(f"message of a channel of {length} bytes, shorter than its header"))
+        elif length != CDC_BYTES:
+            return self.fail(RemoteProtocolError(f"CDC message of {length} bytes, must be {CDC_BYTES}"))
+        token = (<uint32_t>message[4] << 24) | (<uint32_t>message[5] << 16) | (<uint32_t>message[6] << 8) | message[7]
+        index = token & 0xffff
+        if index < <uint32_t>len(self.connections):
+            found = self.connections[index]
+            if found is not None and (<Connection>found).token == token:
+                if channel:
+                    return (<Connection>found).on_channel(message, length)
+                return (<Connection>found).on_cdc(message, length)
+        if not channel and is_damaged(message):
+            # It may have been for anybody: some connection has lost it.
+            return self.fail(RemoteProtocolError("a cursor message arrived damaged"))
+        # A message to a connection that is gone already: it crossed our last one.
+        return 0
+
+    # ---- failure
+
+    cdef int fail(self, object reason) except -1:
+        """Everything on this link is broken, once. Memory stays ours until the QP has been flushed or destroyed."""
+        cdef Connection connection
+        if self.failed:
+            return 0
+        self.failed = True
+        if self.hook is not None:
+            self.hook.end()
+        self.line.clear()
+        self.control.waiting.clear()
+        self.control.queued = False
+        self.control.qp = None      # they know each other
+        self.retire_fragments()
+        reason = self.owner.explain(reason)
+        self.hears_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
+        for found in list(self.connections):
+            if found is not None:
+                connection = found
+                connection.queued = False
+                connection.on_broken(reason)
+        self.owner.on_failed(reason)
+        return 0
+
+    @property
+    def counts_astray(self) -> bool:
+        """Whether the device tells which WRITEs it did not carry out while they were posted."""
+        return self.astray != &self.no_count
+
+    def break_link(self, reason: BaseException) -> None:
+        """Fail from outside: TCP connection lost, keepalive, operator. What the peer said before that counts."""
+        if not self.failed:
+            self.cq.drain()
+        self.fail(reason)
+
+    def detach_from_cq(self) -> None:
+        self.cq.detach(self)

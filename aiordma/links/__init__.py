@@ -1,0 +1,1 @@
+"""Links, link groups and the engine: RC queue pairs between two event loops, and what shares them."""

@@ -1,0 +1,332 @@
+"""One negotiation, as the engine sees it: what a Proposal, Accept and Confirm mean for QPs and rings.
+
+The messages travel elsewhere (``negotiate.py``); an offer is driven through its steps and gives everything
+back on any other
+way out (:meth:`abandon`).
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..errors import Code, LinkError, NegotiationError, VerbsError
+from ..proto.clc import Accept, Confirm, Proposal
+from ..proto.proof import accept_proof, confirm_proof, link_secret
+from ..verbs.abi import Mtu
+from ..verbs.memory import MemoryLimitError
+from ..verbs.qp import QpAddress
+from .cm_connect import CmPlace
+from .group import LinkGroup, Member
+from .link import LinkKey
+from .pregranted import Holder, Issuer
+
+if TYPE_CHECKING:
+    from ..addresses import Address
+    from .engine import Engine
+    from .pregranted import Service
+
+
+def _qp_address(answer: Accept | Confirm) -> QpAddress:
+    return QpAddress(answer.gid, answer.lid, answer.qpn, answer.psn, Mtu(answer.mtu), answer.dest_rd_atomic)
+
+
+class _Offer:
+    def __init__(self, engine: Engine, kind: int) -> None:
+        self.engine, self.kind = engine, kind
+        self.group: LinkGroup | None = None
+        self.member: Member | None = None
+        self.first_contact = False
+        #: The caller will hand the connection its TCP connection. Should the link fail before that, it waits
+        #: for it, to go on there.
+        self.awaits_tcp = False
+        self._done = False
+
+    def _answer_fields(self) -> dict[str, object]:
+        assert self.group is not None
+        assert self.member is not None
+        own = self.group.link.address
+        return {
+            "first_contact": self.first_contact,
+            "gid": own.gid,
+            "lid": own.lid,
+            "qpn": own.qp_num,
+            "psn": own.psn,
+            "mtu": int(own.mtu),
+            **self.member.offered(),
+            "engine_id": self.engine.engine_id,
+            "host_id": self.engine.host_id,
+            "window": self.engine.config.window,
+            "rd_atomic": own.rd_atomic,
+            "dest_rd_atomic": own.rd_atomic,
+            "recv_bytes": self.engine.config.small_message_bytes,
+            "hostname": socket.gethostname() if self.first_contact else "",
+            "max_links": self.engine.max_links,
+        }
+
+    def _check_answer(self, answer: Accept | Confirm) -> None:
+        if not answer.is_aiordma:
+            raise NegotiationError(Code.MODE_MISMATCH, "the answer does not come from aiordma")
+        if answer.window != self.engine.config.window:
+            raise NegotiationError(
+                Code.CONFIGURATION,
+                f"message window {self.engine.config.window} here, {answer.window} at the peer: "
+                "set AIORDMA_WINDOW alike",
+            )
+
+    def _connect(self, answer: Accept | Confirm) -> Any:
+        assert self.member is not None
+        self.member.awaits_tcp = self.awaits_tcp
+        return self.member.connect(
+            peer_token=answer.token,
+            ring_addr=answer.ring_addr,
+            rkey=answer.rkey,
+            ring_bytes=answer.ring_bytes,
+            recv_bytes=answer.recv_bytes,
+        )
+
+    def break_link(self, reason: str) -> None:
+        """The peer may be using what it was offered: nothing less ends that for sure."""
+        if self.group is not None:
+            self.group.link.queue_pair.break_link(LinkError(reason, self.group.peer))
+
+    @property
+    def is_over(self) -> bool:
+        """The pipe has been handed out, or will not be."""
+        return self._done
+
+    def abandon(self) -> None:
+        """Give everything back. Idempotent; without effect once the pipe has been handed out."""
+        if self._done:
+            return
+        self._done = True
+        if self.member is not None:
+            self.member.discard()
+        if self.group is None:
+            return
+        if not self.first_contact:
+            # Perhaps the peer knows nothing of this link any more: find out before the next one asks.
+            self.group.link.suspect()
+        elif not self.group.active:
+            self.group.close()
+
+
+class ClientOffer(_Offer):
+    def __init__(self, engine: Engine, kind: int, unknown_qpn: int, traffic_class: int) -> None:
+        super().__init__(engine, kind)
+        self.proposal = Proposal(
+            kind=kind,
+            unknown_qpn=unknown_qpn,
+            traffic_class=traffic_class,
+            max_links=engine.max_links,
+            tickets=engine.config.tickets if not kind else 0,
+            engine_id=engine.engine_id,
+            nonce=secrets.token_bytes(16),
+            host_id=engine.host_id,
+            gid=engine.backend.gid.raw,
+            lid=engine.backend.lid,
+            by_cm=engine.backend.by_cm,
+        )
+
+    async def accepted(self, accept: Accept, peer: str = "") -> Confirm:
+        """Bring up this end. :raises NegotiationError: decline with its ``code``."""
+        engine = self.engine
+        self._check_answer(accept)
+        known = None if accept.first_contact else self._known(accept)
+        secret = known.secret if known is not None else b""
+        if accept.proof != accept_proof(self.proposal.nonce, accept.engine_id, secret):
+            raise NegotiationError(
+                Code.PROTOCOL_VIOLATION, "the Accept does not prove that it answers our Proposal"
+            )
+        engine.check_reachable(accept.host_id)
+        if accept.first_contact and bool(accept.cm_port) != engine.backend.by_cm:
+            raise NegotiationError(Code.NEEDS_RDMA_CM)
+        key = self._key(accept)
+        self.first_contact = accept.first_contact
+        try:
+            if accept.first_contact:
+                old = engine.groups.get(key)
+                if old is not None and not old.members:
+                    # The server knows nothing of it any more. One with streams tells by itself: an engine id
+                    # proves nothing, and nobody may take somebody else's link down with it.
+                    old.close()
+                self.group = LinkGroup(engine, key, peer)
+                self.group.peer_links = accept.max_links
+                self.member = self.group.join(self.kind)
+                if engine.backend.by_cm:
+                    await self._connect_by_cm(accept)
+                else:
+                    self.group.link.bring_up(_qp_address(accept))
+            else:
+                assert known is not None
+                if not await known.wait_ready():
+                    raise NegotiationError(Code.LINK_NOT_FOUND)
+                self.group = known
+                self.member = known.join(self.kind)
+            self._connect(accept)
+        except MemoryLimitError as error:
+            raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+        except VerbsError as error:
+            engine.devices.way_failed(engine, peer, str(error))
+            raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
+        if self.proposal.tickets and isinstance(self.group.tickets, Holder):
+            self.group.tickets.learn(accept, peer)
+        proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, engine.engine_id, secret)
+        confirm = Confirm(**self._answer_fields(), proof=proof)  # type: ignore[arg-type]
+        if known is None:
+            self.group.secret = link_secret(accept, confirm)
+        return confirm
+
+    def _key(self, accept: Accept) -> LinkKey:
+        return LinkKey(accept.engine_id, "client", self.proposal.traffic_class)
+
+    async def _connect_by_cm(self, accept: Accept) -> None:
+        """:raises VerbsError: the server's queue pair is not reached."""
+        assert self.group is not None
+        place = CmPlace(accept.cm_port, accept.cm_address, accept.cm_token)
+        try:
+            with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                await self.group.link.bring_up_by_cm(_qp_address(accept), place)
+        except TimeoutError:
+            where = f"{place.host} port {place.port}"
+            raise VerbsError(errno.ETIMEDOUT, "rdma_connect", f"{where}; a firewall?") from None
+        except LinkError as error:
+            raise VerbsError(errno.ECONNRESET, "rdma_connect", error.reason) from error
+
+    def _known(self, accept: Accept) -> LinkGroup:
+        """The group whose link the Accept names. :raises NegotiationError: there is none."""
+        key = self._key(accept)
+        for group in self.engine.all_groups:
+            # One that was retired before the server heard of it is on its way out.
+            if group.key == key and group.link.peer_qpn == accept.qpn and not group.retired:
+                return group
+        raise NegotiationError(Code.LINK_NOT_FOUND)
+
+    async def established(self) -> Any:
+        """Wait for Confirm Link on first contact. :raises LinkError: it did not come (after Accept that is
+        no reason to fall back).
+        """
+        assert self.group is not None
+        assert self.member is not None
+        if self.first_contact:
+            try:
+                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                    if self.engine.backend.by_cm:
+                        await self.group.link.ask_to_confirm()
+                    else:
+                        await self.group.link.wait_for_confirm()
+            except TimeoutError:
+                engine, peer = self.group.engine, self.group.peer
+                engine.devices.way_failed(engine, peer, Code.TIMEOUT_CONFIRM_LINK.text)
+                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, peer) from None
+            self.group.settled()
+            self.engine.devices.works(self.engine, self.group.peer)
+        self._done = True
+        return self.member.pipe
+
+
+class ServerOffer(_Offer):
+    accept: Accept
+
+    def __init__(
+        self, engine: Engine, proposal: Proposal, peer: str, service: Service | None, local: Address | None
+    ) -> None:
+        super().__init__(engine, proposal.kind)
+        self._proposal, self._peer = proposal, peer
+        self._service = service if proposal.tickets and not proposal.kind else None
+        self._local = local
+
+    async def prepare(self) -> None:
+        """Find or make the link group, and the ring of this connection."""
+        engine = self.engine
+        # The client may have closed an idle link just before this: its goodbye was sent first, so it is here.
+        engine.poller.drain()
+        key = LinkKey(self._proposal.engine_id, "server", self._proposal.traffic_class)
+        # What the client said on its link before it asked (goodbye, perhaps) comes first.
+        engine.poller.drain()
+        group = engine.groups.get(key)
+        # One first contact at a time: whoever comes meanwhile waits for its end and joins, or is first
+        # himself.
+        while group is not None and not await group.wait_ready():
+            group = engine.groups.get(key)
+        self.first_contact = group is None
+        self.group = LinkGroup(engine, key, self._peer) if group is None else group
+        self.member = self.group.join(self.kind)
+        self.accept = Accept(
+            **self._answer_fields(),  # type: ignore[arg-type]
+            **self._service_fields(),  # type: ignore[arg-type]
+            **self._cm_fields(),  # type: ignore[arg-type]
+            proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
+        )
+
+    def _service_fields(self) -> dict[str, object]:
+        return {} if self._service is None or self._local is None else self._service.fields(self._local)
+
+    def _cm_fields(self) -> dict[str, object]:
+        """:raises NegotiationError: rdma_cm cannot listen at this address."""
+        assert self.group is not None
+        if not self.engine.backend.by_cm or not self.first_contact:
+            return {}
+        if self._local is None:
+            raise NegotiationError(Code.NO_ROUTE, "the address of the connection is not known")
+        place = self.group.link.listen_by_cm(self._local[0])
+        return {"cm_port": place.port, "cm_address": place.address, "cm_token": place.token}
+
+    async def confirmed(self, confirm: Confirm) -> Any:
+        """The client has agreed: connect, and on first contact prove the link.
+
+        :raises NegotiationError: the Confirm does not fit. :raises LinkError: the link does not come up.
+        """
+        assert self.group is not None
+        assert self.member is not None
+        self._check_answer(confirm)
+        if confirm.engine_id != self._proposal.engine_id or confirm.first_contact != self.first_contact:
+            raise NegotiationError(Code.OUT_OF_SYNC, "the Confirm does not belong to the Proposal")
+        if self.first_contact:
+            try:
+                await self._bring_up(confirm)
+            except VerbsError as error:
+                self.engine.devices.way_failed(self.engine, self._peer, str(error))
+                raise LinkError(str(error), self._peer) from error
+            self.group.secret = link_secret(self.accept, confirm)
+        elif confirm.qpn != self.group.link.peer_qpn:
+            raise NegotiationError(Code.OUT_OF_SYNC, "the Confirm names another link")
+        elif confirm.proof != confirm_proof(self._proposal.nonce, confirm.engine_id, self.group.secret):
+            raise NegotiationError(
+                Code.PROTOCOL_VIOLATION, "the Confirm does not come from the client that made the link"
+            )
+        self._connect(confirm)
+        if self.first_contact:
+            try:
+                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                    if self.engine.backend.by_cm:
+                        await self.group.link.wait_for_confirm()
+                    else:
+                        await self.group.link.ask_to_confirm()
+            except TimeoutError:
+                self.engine.devices.way_failed(self.engine, self._peer, Code.TIMEOUT_CONFIRM_LINK.text)
+                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
+            self.group.settled()
+            self.engine.devices.works(self.engine, self._peer)
+        if self._service is not None and isinstance(self.group.tickets, Issuer):
+            self.group.tickets.limit = self._proposal.tickets
+            self.group.tickets.asked(self._service, first=self.first_contact)
+        self._done = True
+        return self.member.pipe
+
+    async def _bring_up(self, confirm: Confirm) -> None:
+        """:raises VerbsError:"""
+        assert self.group is not None
+        if not self.engine.backend.by_cm:
+            self.group.link.bring_up(_qp_address(confirm))
+            return
+        # The client has confirmed because its end is connected, so this one is about to be.
+        try:
+            with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                await self.group.link.bring_up_by_cm(_qp_address(confirm), None)
+        except TimeoutError:
+            raise VerbsError(errno.ETIMEDOUT, "rdma_accept") from None

@@ -1,0 +1,1 @@
+"""How a stream leaves RDMA for its TCP connection without losing a byte, and how it rejoins."""

@@ -1,0 +1,163 @@
+"""A stream's TCP connection, plain or inside TLS, as carrying on needs it: written without waiting, and read
+piece by piece."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from ...errors import LinkError
+from ...pipes.tls import TlsLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...pipes.tls import Carrier
+    from ...wake.base import Waker
+
+__all__ = ["Road", "lost_because"]
+
+_RESET = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so that close() sends RST
+
+
+def lost_because(error: OSError) -> str:
+    """In words: TCP failed with ``error``."""
+    return f"the TCP connection to the peer broke ({errno.errorcode.get(error.errno or 0, error)})"
+
+
+class Road:
+    """Owns the connection. Its callbacks come from the loop.
+
+    :param carrier: connected and non-blocking.
+    """
+
+    __slots__ = (
+        "_carrier",
+        "_fd",
+        "_out",
+        "_reading",
+        "_tls",
+        "_waker",
+        "_writing",
+        "closed",
+        "failure",
+        "on_failed",
+        "on_flushed",
+        "on_input",
+    )
+
+    def __init__(self, carrier: Carrier, waker: Waker) -> None:
+        self._carrier, self._waker = carrier, waker
+        self._tls = carrier if isinstance(carrier, TlsLayer) else None
+        self._fd = carrier.fileno()
+        self._out = bytearray()
+        self._reading = self._writing = False
+        self.closed = False
+        #: Why nothing can be sent any more; what has arrived can still be read.
+        self.failure: LinkError | None = None
+        self.on_input: Callable[[], None] | None = None
+        self.on_flushed: Callable[[], None] | None = None
+        self.on_failed: Callable[[], None] | None = None
+
+    # -- sending
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the kernel has not taken (with TLS, 1 also stands for what is encrypted already)."""
+        return len(self._out) or int(self._writing)
+
+    def put(self, *parts: bytes | memoryview) -> None:
+        """Send, behind what waits; what the kernel does not take is kept."""
+        if self.closed or self.failure is not None:
+            return
+        for part in parts:
+            self._out += part
+        if not self._writing:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        try:
+            while out:
+                with memoryview(out) as view:
+                    sent = self._carrier.send(view)
+                del out[:sent]
+            done = self._tls is None or self._tls.flush()
+        except (BlockingIOError, InterruptedError):
+            done = False
+        except OSError as error:
+            self.failure = LinkError(lost_because(error))
+            out.clear()
+            done = True
+        if done == self._writing:
+            self._writing = not done
+            if done:
+                self._waker.unwatch_writable(self._fd)
+            else:
+                self._waker.watch_writable(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        self._flush()
+        if self.failure is not None:
+            if self.on_failed is not None:
+                self.on_failed()
+        elif not self._writing and self.on_flushed is not None:
+            self.on_flushed()
+
+    # -- receiving
+
+    def read(self, size: int) -> bytes | None:
+        """Up to ``size`` bytes; ``b""`` at the end, None when nothing is there.
+
+        :raises LinkError: the connection broke.
+        """
+        try:
+            return self._carrier.recv(size)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise LinkError(lost_because(error)) from error
+
+    def watch(self, on: bool) -> None:
+        """Whether ``on_input`` is called while there is something to read."""
+        if on != self._reading and not self.closed:
+            self._reading = on
+            if on:
+                self._waker.watch_fd(self._fd, self._readable)
+            else:
+                self._waker.unwatch_fd(self._fd)
+
+    def _readable(self) -> None:
+        if self.on_input is not None:
+            self.on_input()
+
+    # -- the end
+
+    def release(self) -> Carrier:
+        """Let go of the connection, on which nothing is pending; the caller has it then."""
+        self.watch(False)
+        self.closed = True
+        self.on_input = self.on_flushed = self.on_failed = None
+        return self._carrier
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        if not self.closed:
+            self.watch(False)
+            self.closed = True
+            if self._writing:
+                self._writing = False
+                self._waker.unwatch_writable(self._fd)
+            self._out.clear()
+            self.on_input = self.on_flushed = self.on_failed = None
+            self._carrier.close()
+
+    def reset(self) -> None:
+        """Close so that the peer gets an error."""
+        if not self.closed:
+            with contextlib.suppress(OSError):
+                self._carrier.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.close()

@@ -1,0 +1,436 @@
+"""A link: one RC QP between two event loops' engines, with its window, its receives and its keepalive.
+
+``LinkParts`` is what costs time to make (protection domain, QP, registered receive slots) and can be parked
+and reused
+(X-RDMA's QP cache); :class:`Link` is one use of it, from INIT to its failure or end.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import faults
+from ..datapath._qp import QueuePair
+from ..errors import LinkError, RemoteProtocolError, VerbsError
+from ..proto import llc
+from ..proto.keepalive import Keepalive, Verdict
+from ..proto.message import SLOT_EXTRA_BYTES
+from ..proto.seqack import SeqAckWindow
+from ..verbs.abi import QpState
+from ..verbs.lifetime import give_back
+from ..verbs.qp import QpAddress, QpPath, QpSize, RcQp
+from ..verbs.registrar import DeviceRegistrar
+from .cm_connect import CmConnection, CmPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..datapath._filter import LinkFilter
+    from ..verbs.events import DeviceEvent
+    from ..verbs.memory import Arena, Block
+    from ..wake.base import Handle
+    from .engine import Engine
+
+logger = logging.getLogger("aiordma.link")
+
+#: Send WRs of a QP. Each may be a WRITE or a message; completions come for every eighth of them.
+SEND_QUEUE_DEPTH = 512
+_MESSAGE_SLOT_BYTES = 64
+#: READs under way on a link at most, whatever the devices allow: what is posted goes before what comes later.
+MAX_READS = 8
+
+
+class LinkParts:
+    """Protection domain, QP in RESET, receive and message slots. One protection domain a link group: an rkey
+    opens the memory of its peer and of nobody else."""
+
+    def __init__(self, engine: Engine) -> None:
+        config, backend = engine.config, engine.backend
+        self.engine = engine
+        self.recv_count = config.window + config.recv_reserve
+        self.recv_bytes = config.small_message_bytes + SLOT_EXTRA_BYTES
+        self.pd = backend.alloc_pd()
+        self.local: Arena | None = None
+        self._long: Block | None = None
+        try:
+            depth = min(SEND_QUEUE_DEPTH, backend.limits.max_qp_wr)
+            self.qp = RcQp(
+                backend, self.pd, engine.cq, QpSize(send_wr=depth, recv_wr=self.recv_count, send_sge=1)
+            )
+            try:
+                self.send_depth = min(depth, self.qp.size.send_wr)
+                room = self.recv_count * self.recv_bytes + self.send_depth * _MESSAGE_SLOT_BYTES
+                self.local = engine.pool.arena(
+                    DeviceRegistrar(backend, self.pd, remote=False), first_slab_bytes=room
+                )
+                self.slots: Block = self.local.allocate(room)
+            except BaseException:
+                self.qp.close()
+                raise
+        except BaseException:
+            self._close_arena()
+            self.pd.close()
+            raise
+
+    def _close_arena(self) -> None:
+        if self.local is not None:
+            self.local.close()
+
+    def long_slots(self) -> tuple[int, int, int]:
+        """Address, lkey and number of slots to build long messages in: as many as may be under way. Made for
+        the first channel, on devices that do not take such messages inline.
+        """
+        config = self.engine.config
+        if self._long is None:
+            assert self.local is not None
+            self._long = self.local.allocate(config.window * QueuePair.long_slot_bytes(self.recv_bytes))
+        return self._long.address, self._long.lkey, config.window
+
+    @property
+    def _blocks(self) -> list[Block]:
+        return [self.slots] if self._long is None else [self.slots, self._long]
+
+    @property
+    def pool_bytes(self) -> int:
+        """What it holds of the engine's pool."""
+        return sum(block.length for block in self._blocks)
+
+    def silence(self) -> bool:
+        """Back to RESET: what was posted is forgotten, and late packets of the old peer find nobody.
+
+        False: the device refused, and the QP was destroyed instead; close the parts.
+        """
+        if self.engine.backend.by_cm:
+            self.qp.close()  # its connection was given to it for life
+            return False
+        try:
+            self.qp.to_reset()
+        except VerbsError as error:
+            logger.debug("QP %d is not reusable: %s", self.qp.number, error)
+            self.qp.close()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Everything in use by others in the protection domain must be gone."""
+        give_back(
+            f"link of QP {self.qp.number}",
+            self.qp.close,
+            *(block.free for block in self._blocks),
+            self._close_arena,
+            self.pd.close,
+        )
+
+
+class LinkKey(NamedTuple):
+    """What connections must have in common to share a link."""
+
+    #: The peer's engine.
+    engine_id: bytes
+    #: Our part: "client" or "server".
+    side: str
+    #: Of its packets in both directions: an adapter and the network know queue pairs, not connections.
+    traffic_class: int
+
+
+class LinkState(enum.Enum):
+    SETTING_UP = "setting up"
+    ACTIVE = "active"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Link:
+    """One QP in use.
+
+    :param key: who the peer is, and our part.
+    :param peer: the other end, for people.
+    :param on_failed: called once with the reason.
+    :param in_use: whether anybody would miss it.
+    :param on_ticket: called with messages about tickets; raises RemoteProtocolError for wrong ones.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: LinkParts,
+        key: LinkKey,
+        peer: str,
+        on_failed: Callable[[BaseException], None],
+        in_use: Callable[[], bool],
+        on_ticket: Callable[[llc.Ticket | llc.TicketBack], None],
+    ) -> None:
+        self.engine, self.parts, self.peer = engine, parts, peer
+        self.side, self.traffic_class = key.side, key.traffic_class
+        self.state = LinkState.SETTING_UP
+        self.failure: BaseException | None = None
+        #: The peer has said goodbye.
+        self.orderly = False
+        self.peer_qpn = 0
+        self.probe_target = (0, 0)
+        #: What connects the queue pair where only rdma_cm can.
+        self._cm: CmConnection | None = None
+        config = engine.config
+        self._keepalive = Keepalive(
+            config.keepalive_ms / 1000, config.keepalive_timeout_ms / 1000, engine.waker.now()
+        )
+        self._on_failed = on_failed
+        self._in_use = in_use
+        self._on_ticket = on_ticket
+        self._confirmed = engine.waker.new_waiter()
+        self._response: llc.ConfirmLink | None = None
+        parts.qp.to_init()
+        self.queue_pair = QueuePair(
+            engine.poller,
+            parts.qp.pointer,
+            parts.qp.number,
+            SeqAckWindow(config.window),
+            self,
+            parts,
+            recv_addr=parts.slots.address,
+            recv_bytes=parts.recv_bytes,
+            recv_count=parts.recv_count,
+            recv_lkey=parts.slots.lkey,
+            message_addr=parts.slots.address + parts.recv_count * parts.recv_bytes,
+            message_lkey=parts.slots.lkey,
+            sq_depth=parts.send_depth,
+            max_inline=parts.qp.size.inline_bytes or 0,
+            with_imm=not engine.backend.is_iwarp,
+            astray=parts.qp.astray,
+        )
+        self.filter: LinkFilter | None = None
+        faults.watch(self)
+        # Before RTR: the peer may send the moment it knows us.
+        self.queue_pair.start()
+
+    @property
+    def address(self) -> QpAddress:
+        return self.parts.qp.address
+
+    def bring_up(self, peer: QpAddress) -> None:
+        """INIT to RTR to RTS. :raises VerbsError: the device refuses, for instance because it has no route
+        to the peer.
+        """
+        self.peer_qpn = peer.qp_num
+        path = QpPath(traffic_class=self.traffic_class)
+        self.parts.qp.to_rtr(peer, path)
+        self.parts.qp.to_rts(peer, path)
+        self.queue_pair.max_reads = min(self.parts.qp.max_reads, MAX_READS)
+
+    # ---- the same where only rdma_cm connects queue pairs
+
+    def _new_cm(self) -> CmConnection:
+        backend = self.engine.backend
+        self._cm = CmConnection(
+            self.engine.waker,
+            backend.rdma_cm(),
+            backend.name,
+            self.parts.qp.number,
+            min(backend.limits.max_qp_rd_atom, backend.limits.max_qp_init_rd_atom, MAX_READS),
+            self._on_cm_peer,
+            self._on_cm_lost,
+        )
+        return self._cm
+
+    def listen_by_cm(self, host: str) -> CmPlace:
+        """Server: wait for the client. :raises NegotiationError: that cannot be. :raises VerbsError:"""
+        return self._new_cm().listen(host)
+
+    async def bring_up_by_cm(self, peer: QpAddress, place: CmPlace | None) -> None:
+        """Connect to the server's ``place``; server: None, it has listened. Time limits are the caller's.
+
+        :raises VerbsError: there is no connection.
+        """
+        if place is not None:
+            self.peer_qpn = peer.qp_num
+            await self._new_cm().connect(place)
+        else:
+            assert self._cm is not None
+            await self._cm.accepted()
+            if peer.qp_num != self.peer_qpn:
+                raise VerbsError(0, "rdma_accept", f"QP {self.peer_qpn} came, QP {peer.qp_num} was meant")
+        self._raise_if_failed()
+        limits = self.engine.backend.limits
+        self.parts.qp.connected_by_cm(min(peer.rd_atomic, limits.max_qp_init_rd_atom, MAX_READS))
+        self.queue_pair.max_reads = self.parts.qp.max_reads
+
+    def _on_cm_peer(self, qp_number: int) -> None:
+        # The client may ask to confirm the link before its Confirm has come by TCP.
+        self.peer_qpn = qp_number
+
+    def _on_cm_lost(self, reason: str) -> None:
+        self.engine.poller.drain()  # its last words
+        if self.state in (LinkState.ACTIVE, LinkState.SETTING_UP):
+            self.queue_pair.break_link(LinkError(f"the peer's queue pair is gone ({reason})", self.peer))
+
+    # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)
+
+    async def ask_to_confirm(self) -> None:
+        """Server: send the request and wait for the client's answer. Time limits are the caller's."""
+        self._say(self._confirm(response=False))
+        await self._confirmed.wait()
+        self._raise_if_failed()
+        self.state = LinkState.ACTIVE
+
+    async def wait_for_confirm(self) -> None:
+        """Client: wait for the server's request (which was answered at once)."""
+        await self._confirmed.wait()
+        self._raise_if_failed()
+        self.state = LinkState.ACTIVE
+
+    def _confirm(self, *, response: bool) -> llc.ConfirmLink:
+        own = self.address
+        return llc.ConfirmLink(gid=own.gid, qpn=own.qp_num, link_uid=own.qp_num, response=response)
+
+    def _say(self, message: llc.LlcMessage) -> None:
+        if not self.queue_pair.send_llc(message.encode()):
+            self.queue_pair.break_link(LinkError("no window left for a link control message", self.peer))
+
+    def _raise_if_failed(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    # ---- called by QueuePair
+
+    def on_llc(self, data: bytes) -> None:
+        try:
+            message = llc.decode(data)
+        except RemoteProtocolError as error:
+            self.queue_pair.break_link(error)
+            return
+        match message:
+            case llc.ConfirmLink():
+                if message.qpn != self.peer_qpn or self.state is not LinkState.SETTING_UP:
+                    self.queue_pair.break_link(
+                        RemoteProtocolError("Confirm Link for a link that is not being set up")
+                    )
+                    return
+                if not message.response:
+                    self._say(self._confirm(response=True))
+                self._confirmed.set()
+            case llc.TestLink(response=False):
+                self._say(llc.TestLink(user_data=message.user_data, response=True))
+            case llc.DeleteLink():
+                if not message.response:
+                    self.queue_pair.send_llc(
+                        llc.DeleteLink(
+                            reason=message.reason, all_links=True, orderly=True, response=True
+                        ).encode()
+                    )
+                self.orderly = True
+                text = f"the peer closed the link (reason 0x{message.reason:08x})"
+                self.queue_pair.break_link(LinkError(text, self.peer))
+            case llc.Ticket() | llc.TicketBack():
+                try:
+                    self._on_ticket(message)
+                except RemoteProtocolError as error:
+                    self.queue_pair.break_link(error)
+            case _:
+                logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
+
+    def device_event(self, event: DeviceEvent) -> None:
+        """The device says that the QP, its port or itself can no longer be used."""
+        if event.is_violation:
+            self.failure = RemoteProtocolError(f"the peer broke the rules of RDMA ({event})")
+            self.queue_pair.break_link(self.failure)
+        else:
+            self.queue_pair.break_link(LinkError(str(event), self.peer))
+
+    def explain(self, reason: BaseException) -> BaseException:
+        """Why the link fails, if the device knows it better: a QP that it stopped because the peer broke the
+        rules looks, from its completions, like one whose peer is gone."""
+        self.engine.read_events()
+        return self.failure or reason
+
+    def on_failed(self, reason: BaseException) -> None:
+        if self.state in (LinkState.FAILED, LinkState.CLOSED):
+            return
+        self.failure = reason
+        self.state = LinkState.FAILED
+        level = logging.WARNING if self._in_use() and not self.engine.closed else logging.DEBUG
+        text = reason.reason if isinstance(reason, LinkError) else reason
+        logger.log(level, "link to %s lost: %s", self.peer, text)
+        self.cut()
+        self._confirmed.set()
+        self._on_failed(reason)
+
+    # ---- called by the filter
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Handle:
+        return self.engine.waker.call_at(self.engine.waker.now() + seconds, callback)
+
+    def cut(self) -> None:
+        """Move the QP to ERROR, as if the device had lost it: what is under way is flushed."""
+        try:
+            self.parts.qp.to_error()
+        except VerbsError as error:
+            logger.debug("QP %d: %s", self.parts.qp.number, error)
+
+    # ---- the engine's timer comes by
+
+    def look(self, now: float) -> None:
+        """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself), and
+        the acknowledgement of what was received when nothing else has carried it."""
+        if self.state is not LinkState.ACTIVE:
+            return
+        match self._keepalive.look(now, self.queue_pair.last_heard):
+            case Verdict.PROBE:
+                addr, rkey = self.probe_target
+                if self.queue_pair.probe(addr, rkey):
+                    self._keepalive.probed(now)
+            case Verdict.LOST:
+                seconds = self.engine.config.keepalive_timeout_ms / 1000
+                self.queue_pair.break_link(
+                    LinkError(f"no answer to the keepalive probe within {seconds:g} s", self.peer)
+                )
+                return
+        if self.queue_pair.ack_owed:
+            self.queue_pair.send_llc(llc.AnnounceAck().encode())
+
+    def suspect(self) -> None:
+        """Something else looks wrong: probe now."""
+        self._keepalive.suspect()
+        self.look(self.engine.waker.now())
+
+    def lost_by_peer(self) -> None:
+        """The peer says that its end has failed: so this end knows, before it has anything to send."""
+        if self.state is LinkState.ACTIVE:
+            self.queue_pair.break_link(LinkError("the peer has lost its end of the link", self.peer))
+
+    # ---- end
+
+    def say_goodbye(self) -> None:
+        """Tell the peer, if it can still be told, that this end closes: it need not find out by retries."""
+        # One that is given up while it is being set up may be up already at the other end.
+        if self.state is LinkState.ACTIVE or (
+            self.state is LinkState.SETTING_UP and self.parts.qp.state == QpState.RTS
+        ):
+            reason = llc.DeleteReason.OPERATOR
+            self.queue_pair.send_llc(llc.DeleteLink(reason=reason, all_links=True, orderly=True).encode())
+
+    def close(self) -> LinkParts:
+        """Stop dispatching; the parts go back to the caller (to be recycled or closed)."""
+        if self.state is not LinkState.FAILED:
+            self.state = LinkState.CLOSED
+        self.queue_pair.detach_from_cq()
+        if self._cm is not None:
+            self._cm.close()
+        return self.parts
+
+    def statistics(self) -> dict[str, Any]:
+        qp = self.queue_pair
+        return {
+            "peer": self.peer,
+            "state": self.state.value,
+            "qp_num": qp.qp_num,
+            "peer_qp_num": self.peer_qpn,
+            "messages_sent": qp.messages_sent,
+            "messages_received": qp.messages_received,
+            "nops_sent": qp.nops_sent,
+            "nops_received": qp.nops_received,
+            "bytes_written": qp.bytes_written,
+            "credit_waits": qp.credit_waits,
+            "keepalives": qp.keepalives_done,
+        }

@@ -1,0 +1,102 @@
+"""Making the TCP connection that everything begins on: names, several addresses, clear errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .. import wake
+from ..addresses import show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["dial", "resolve"]
+
+#: How long one address may keep us waiting before the next one is tried beside it (RFC 8305, section 5).
+_NEXT_ADDRESS_S = 0.25
+
+Candidate = tuple[int, Any]  # address family, sockaddr
+
+
+async def resolve(host: str | None, port: int) -> list[Candidate]:
+    """The addresses of ``host``, best first. An IP address takes no look-up.
+
+    :raises OSError: the name is not known.
+    """
+    if host:
+        with contextlib.suppress(OSError):
+            socket.inet_pton(socket.AF_INET, host)
+            return [(socket.AF_INET, (host, port))]
+        with contextlib.suppress(OSError):
+            socket.inet_pton(socket.AF_INET6, host)
+            return [(socket.AF_INET6, (host, port, 0, 0))]
+    infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(int(info[0]), info[4]) for info in infos]
+
+
+async def dial(candidates: Sequence[Candidate], local_host: str | None = None) -> socket.socket:
+    """Connect to the first address that answers; a slow one is joined by the next after a quarter second.
+
+    :raises OSError: none answered; of the kind they have in common (``ConnectionRefusedError`` ...), naming
+        each address.
+    """
+    if len(candidates) == 1:
+        return await _connect(*candidates[0], local_host)
+    found: list[socket.socket] = []
+    errors: list[OSError] = []
+
+    async def attempt(candidate: Candidate, failed: anyio.Event, scope: anyio.CancelScope) -> None:
+        try:
+            sock = await _connect(*candidate, local_host)
+        except OSError as exc:
+            errors.append(exc)
+            failed.set()
+        else:
+            found.append(sock)
+            scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for candidate in candidates:
+                failed = anyio.Event()
+                tasks.start_soon(attempt, candidate, failed, tasks.cancel_scope)
+                with anyio.move_on_after(_NEXT_ADDRESS_S):
+                    await failed.wait()
+    except BaseException:
+        for sock in found:
+            sock.close()
+        raise
+    if not found:
+        numbers = {exc.errno for exc in errors}
+        number = numbers.pop() if len(numbers) == 1 else errno.EHOSTUNREACH
+        raise OSError(number, "; ".join(exc.strerror or str(exc) for exc in errors)) from errors[-1]
+    for late in found[1:]:
+        late.close()
+    return found[0]
+
+
+async def _connect(family: int, sockaddr: Any, local_host: str | None) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        if local_host is not None:
+            sock.bind((local_host, 0))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        number = sock.connect_ex(sockaddr)
+        if number == errno.EINPROGRESS:
+            # Over loopback the handshake is done by now, and asking again tells; else the loop will.
+            number = sock.connect_ex(sockaddr)
+            if number == errno.EALREADY:
+                await wake.current().wait_writable(sock.fileno())
+                number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number not in (0, errno.EISCONN):
+            raise OSError(number, f"cannot connect to {show(sockaddr)}: {os.strerror(number)}")
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,24 @@
+from typing import Self
+
+from typing_extensions import disjoint_base
+
+from ..datapath._fairness import Starving
+from ..datapath._qp import Connection, QueuePair
+from ..links.message_memory import MessageMemory
+
+@disjoint_base
+class Announced:
+    def __new__(cls, memory: MessageMemory) -> Self: ...
+
+@disjoint_base
+class ReceivedBlock: ...
+
+@disjoint_base
+class Pull: ...
+
+@disjoint_base
+class Puller(Starving):
+    def __new__(cls, qp: QueuePair) -> Self: ...
+
+@disjoint_base
+class PullingConnection(Connection): ...

@@ -1,0 +1,460 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Messages on a ring: records (``proto/record.py``) that are placed whole or not at all.
+
+Small messages are gathered: a message finds the link idle and is posted at once, those that come while it is under
+way go out together in one WRITE, at the end of the loop's tick, before this side spins or parks, or when the
+stage is full, whichever is first. So a burst costs a copy per message, and a lone one no delay.
+
+Credit is the peer's ring: a message is accepted when the ring has room for all of it. On devices that take no
+large payload inline an accepted message may have to wait for a work request or for room in the mirror; the rest of it is
+kept here and goes before anything else. Closing waits for it.
+
+When the pipe leaves RDMA and goes on over TCP (``carry.py``), so do the records: what was accepted is sent there, and
+what comes is read through a :class:`~aiordma.proto.record.RecordReader`, beginning with the rest of the ring.
+"""
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memmove
+
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+
+from .._cq cimport Endpoint
+from ._ring cimport RingPipe
+
+from ..errors import RemoteProtocolError
+from ..proto.record import RecordReader, too_large
+
+cdef enum:
+    HEADER = 4
+    STAGE_BYTES = 8192
+    GATHERED = 2048         # messages up to this size go through the stage
+    READ_BYTES = 65536
+    SENDING_DONE = 0x80     # proto/cdc.py, StateFlag
+    EOF = 1
+    CLOSE = 2
+
+
+cdef class RingDatagrams(Endpoint):
+    """Both directions of a connection that keeps message boundaries. Nothing here waits. Owns the pipe.
+
+    :param pipe: connected.
+    """
+
+    def __cinit__(self, *args):
+        self.stage = <unsigned char *>malloc(STAGE_BYTES)
+        if self.stage == NULL:
+            raise MemoryError
+
+    def __init__(self, RingPipe pipe not None):
+        self.pipe = pipe
+        self.cq = pipe.qp.cq
+        self.max_message_bytes = pipe.tx.size - HEADER
+        self.max_receive = pipe.rx.size - HEADER
+
+    def __dealloc__(self):
+        free(self.stage)
+
+    # ---- sending
+
+    def try_send(self, data) -> bool:
+        """Accept the whole message, or nothing of it (False: the peer's ring has no room for it now).
+
+        :raises OSError: (EMSGSIZE) it will never fit.
+        :raises ClosedResourceError: this side has closed the connection or finished sending.
+        :raises BrokenResourceError: the link broke or the peer has closed; the cause is chained.
+        """
+        cdef Py_buffer view
+        self.check()
+        if PyBytes_CheckExact(data):
+            return self.put(<const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), data)
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            return self.put(<const unsigned char *>view.buf, view.len, None)
+        finally:
+            PyBuffer_Release(&view)
+
+    def send_many(self, messages, Py_ssize_t start=0) -> int:
+        """Accept messages of a list or tuple from index ``start`` on, in order, until one finds no room; how many
+        were accepted. An error of a later message is raised when it is the first."""
+        cdef Py_ssize_t i
+        for i in range(start, len(messages)):
+            try:
+                if not self.try_send(messages[i]):
+                    return i - start
+            except Exception:
+                if i == start:
+                    raise
+                return i - start
+        return max(0, <Py_ssize_t>len(messages) - start)
+
+    cdef int check(self) except -1:
+        if self.ending:
+            raise ClosedResourceError
+        return self.pipe.check_sendable()
+
+    cdef bint put(self, const unsigned char *data, Py_ssize_t n, object owner) except -1:
+        cdef RingPipe pipe = self.pipe
+        cdef Py_ssize_t placed
+        cdef unsigned char *at
+        if n > self.max_message_bytes:
+            raise too_large(n, self.max_message_bytes)
+        if self.rest is not None:
+            self.push()
+            if self.rest is not None:
+                return self.refuse()
+        if pipe.leaving:
+            if pipe.onward is None or self.staged:
+                return self.refuse()
+        elif n + HEADER > <Py_ssize_t>pipe.tx.free() - self.staged:
+            return self.refuse()
+        if self.staged + HEADER + (n if n <= GATHERED else 0) > STAGE_BYTES:
+            self.push()
+            if self.staged > 0:
+                return self.refuse()
+        at = self.stage + self.staged
+        at[0], at[1], at[2], at[3] = (n >> 24) & 0xff, (n >> 16) & 0xff, (n >> 8) & 0xff, n & 0xff
+        self.staged += HEADER
+        self.messages_sent += 1
+        if n <= GATHERED:
+            memcpy(at + HEADER, data, n)
+            self.staged += <uint32_t>n
+            if (pipe.qp.window.seq == pipe.qp.window.acked and not pipe.queued) or pipe.leaving:
+                self.push()
+            elif not self.dirty:
+                self.dirty = True
+                self.cq.mark_dirty(self)
+            return True
+        self.push()
+        placed = self.place(data, n) if self.staged == 0 else 0
+        if placed < n:
+            if owner is None:
+                self.rest, self.rest_at = PyBytes_FromStringAndSize(<const char *>data + placed, n - placed), 0
+            else:
+                self.rest, self.rest_at = owner, placed
+            self.watch()
+        return True
+
+    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
+        """On the ring, or on the path that has taken over."""
+        cdef RingPipe pipe = self.pipe
+        if not pipe.leaving:
+            return pipe.place(data, n)
+        return 0 if pipe.onward is None else pipe.onward.try_send(PyBytes_FromStringAndSize(<const char *>data, n))
+
+    cdef int push(self) except -1:
+        """Place what was accepted, as much of it as is taken now."""
+        cdef RingPipe pipe = self.pipe
+        cdef Py_ssize_t placed, n
+        if self.posting or pipe.failure is not None or pipe.shut or pipe.closed:
+            return 0
+        self.posting = True
+        try:
+            if self.staged:
+                placed = self.place(self.stage, self.staged)
+                self.posts += 1
+                self.staged -= <uint32_t>placed
+                if self.staged:
+                    memmove(self.stage, self.stage + placed, self.staged)
+            if self.staged == 0 and self.rest is not None:
+                n = PyBytes_GET_SIZE(self.rest) - self.rest_at
+                placed = self.place(<const unsigned char *>PyBytes_AS_STRING(self.rest) + self.rest_at, n)
+                self.rest_at += placed
+                if placed == n:
+                    self.rest = None
+            if self.staged or self.rest is not None:
+                self.watch()
+        except (BrokenResourceError, ClosedResourceError):
+            pass            # whoever sends or receives next is told
+        finally:
+            self.posting = False
+        return 0
+
+    cdef bint refuse(self) except -1:
+        """No room: post what waits, so that the peer can make some, and see to it that it tells us."""
+        self.push()
+        self.blocked = True
+        self.times_blocked += 1
+        self.watch()
+        if self.pipe.failure is None and not self.pipe.shut and not self.pipe.leaving and self.pipe.tx.mark_blocked():
+            self.pipe.tell_peer(True)
+        return False
+
+    cdef int watch(self) except -1:
+        if not self.watching:
+            self.watching = True
+            self.pipe.on_writable = self._on_room
+        return 0
+
+    def _on_room(self) -> None:
+        """Credit or work requests have come back, or an error."""
+        self.push()
+        if self.ending:
+            self.end()
+        elif self.blocked and self._on_writable is not None:
+            self.blocked = False
+            self._on_writable()
+
+    cdef int flush(self) except -1:
+        """The end of the tick."""
+        cdef RingPipe pipe = self.pipe
+        self.dirty = False
+        self.push()
+        if pipe.untold and pipe.failure is None and not pipe.shut:
+            pipe.tell_peer(True)
+        return 0
+
+    # ---- receiving
+
+    cdef Py_ssize_t arrived(self) except -2:
+        """Size of the next message when all of it is here, else -1."""
+        cdef RingPipe pipe = self.pipe
+        cdef uint32_t available = pipe.rx.available(), offset, mask = pipe.rx.mask, n
+        cdef const unsigned char *ring = pipe.rx_memory
+        if pipe.onward is not None:
+            return self.carried()
+        if available < HEADER or pipe.closed or self.faulty:
+            return -1
+        offset = pipe.rx.offset()
+        n = (<uint32_t>ring[offset] << 24 | <uint32_t>ring[(offset + 1) & mask] << 16
+             | <uint32_t>ring[(offset + 2) & mask] << 8 | ring[(offset + 3) & mask])
+        if n > self.max_receive:
+            self.fault(f"it announces a message of {n} bytes in a ring of {pipe.rx.size}")
+            return -1
+        return n if available - HEADER >= n else -1
+
+    cdef Py_ssize_t carried(self) except -2:
+        """The same once the pipe has left RDMA; what is left in the ring comes through it as well."""
+        if self.faulty:
+            return -1
+        if self.reader is None:
+            self.reader = RecordReader(self.max_receive)
+        try:
+            while True:
+                view = self.reader.peek()
+                if view is not None:
+                    return len(view)
+                data = None if self.reader_done else self.pipe.try_receive(READ_BYTES)
+                if data is None:
+                    return -1
+                if data:
+                    self.reader.feed(data)
+                else:
+                    self.reader_done = True
+        except RemoteProtocolError as error:
+            self.fault(error)
+        return -1
+
+    cdef object take(self, Py_ssize_t n):
+        cdef RingPipe pipe = self.pipe
+        if self.reader is not None:
+            self.messages_received += 1
+            return self.reader.take()
+        cdef uint32_t offset = (pipe.rx.offset() + HEADER) & pipe.rx.mask, first = pipe.rx_size - offset
+        cdef bytes out
+        cdef char *to
+        if first >= n:
+            out = PyBytes_FromStringAndSize(<const char *>pipe.rx_memory + offset, n)
+        else:
+            out = PyBytes_FromStringAndSize(NULL, n)
+            to = PyBytes_AS_STRING(out)
+            memcpy(to, pipe.rx_memory + offset, first)
+            memcpy(to + first, pipe.rx_memory, n - first)
+        pipe.consumed(<uint32_t>n + HEADER)
+        self.messages_received += 1
+        return out
+
+    def try_receive(self) -> bytes | None:
+        """The next message, None when none is here.
+
+        :raises EndOfStream: the peer has finished sending, and everything was received.
+        :raises ClosedResourceError: this side has closed the connection.
+        :raises BrokenResourceError: the link broke, the peer aborted or broke the protocol.
+        """
+        cdef Py_ssize_t n = self.arrived()
+        return self.take(n) if n >= 0 else self.nothing()
+
+    def poll_receive(self) -> bytes | None:
+        """try_receive(), after polling for as long as the policy allows when there is nothing yet."""
+        cdef Py_ssize_t n = self.arrived()
+        if n < 0 and not self.faulty and self.pipe._spin(True, self.pipe.rx.available() + 1):
+            n = self.arrived()
+        return self.take(n) if n >= 0 else self.nothing()
+
+    def receive_many(self, Py_ssize_t most) -> list | None:
+        """Up to ``most`` messages that are here; None when none is. Raises as try_receive()."""
+        cdef list out
+        cdef Py_ssize_t n = self.arrived()
+        if n < 0:
+            return self.nothing()
+        out = []
+        while n >= 0:
+            out.append(self.take(n))
+            if len(out) >= most:
+                break
+            try:
+                n = self.arrived()
+            except (BrokenResourceError, ClosedResourceError):
+                break           # the next call says it again
+        return out
+
+    def peek(self) -> memoryview | None:
+        """The next message without taking it; without a copy unless it runs over the end of the ring. Valid until
+        discard(). None and errors as in try_receive()."""
+        cdef RingPipe pipe = self.pipe
+        cdef Py_ssize_t n = self.arrived()
+        cdef uint32_t offset, first
+        if n < 0:
+            return self.nothing()
+        if self.reader is not None:
+            return self.reader.peek()
+        offset = (pipe.rx.offset() + HEADER) & pipe.rx.mask
+        first = pipe.rx_size - offset
+        if first >= n:
+            return PyMemoryView_FromMemory(<char *>pipe.rx_memory + offset, n, PyBUF_READ)
+        return memoryview(PyBytes_FromStringAndSize(<const char *>pipe.rx_memory + offset, first)
+                          + PyBytes_FromStringAndSize(<const char *>pipe.rx_memory, n - first))
+
+    def discard(self) -> None:
+        """Take the message that peek() showed."""
+        cdef Py_ssize_t n = self.arrived()
+        if n < 0:
+            raise ValueError("discard(): no message is here")
+        self.messages_received += 1
+        if self.reader is not None:
+            self.reader.take()
+        else:
+            self.pipe.consumed(<uint32_t>n + HEADER)
+
+    cdef object nothing(self):
+        """What there is to say when no whole message is here: None, or raise."""
+        cdef RingPipe pipe = self.pipe
+        if self.faulty:
+            raise BrokenResourceError from pipe.error
+        if self.reader is not None:
+            if not self.reader_done:
+                return None
+            if not self.reader.pending:
+                raise EndOfStream
+            self.fault("it finished in the middle of a message")
+            raise BrokenResourceError from pipe.error
+        if pipe._nothing(1) is not None:
+            raise EndOfStream
+        if pipe.rx.available() and pipe.peer_has(SENDING_DONE):
+            self.fault("it finished in the middle of a message")
+            raise BrokenResourceError from pipe.error
+        return None
+
+    cdef int fault(self, object reason) except -1:
+        """The peer's bytes are not records: nothing after this can be told apart."""
+        error = RemoteProtocolError(f"the peer broke the protocol of datagrams: {reason}")
+        self.faulty = True
+        if self.pipe.onward is not None:
+            self.pipe.failure = error
+            self.pipe.onward.abort()
+        else:
+            self.pipe.on_broken(error)
+            self.pipe.abort_after_fault()
+        return 0
+
+    # ---- polling
+
+    def spin_readable(self) -> bool:
+        """Where the policy allows it, poll for a message instead of parking; True when it is worth to look."""
+        cdef RingPipe pipe = self.pipe
+        # More than what is here: part of a message is no reason to stop.
+        return pipe._spin(True, pipe.rx.available() + 1)
+
+    def spin_writable(self, uint32_t message_bytes) -> bool:
+        """The same for room for a message of that size."""
+        return self.pipe._spin(False, message_bytes + HEADER + self.staged)
+
+    # ---- the end
+
+    def send_eof(self) -> None:
+        """Behind what was accepted, the peer gets EndOfStream. Idempotent."""
+        if not self.ending:
+            self.ending = EOF
+            self.end()
+
+    def close(self) -> None:
+        """Close both directions; what was accepted still arrives. Idempotent."""
+        if self.ending != CLOSE:
+            self.ending = CLOSE
+            self.pipe.on_readable = self._on_writable = None
+            self.end()
+
+    cdef int end(self) except -1:
+        """Carry out send_eof() or close(), if nothing waits any more."""
+        cdef RingPipe pipe = self.pipe
+        self.push()
+        if (self.staged or self.rest is not None) and pipe.error is None and not pipe.shut and not pipe.closed:
+            return 0            # _on_room() comes back here
+        if self.ending == CLOSE:
+            pipe.close()
+        else:
+            pipe.send_eof()
+        return 0
+
+    def abort(self) -> None:
+        """Close at once; the peer gets an error."""
+        self.ending = CLOSE
+        self.staged = 0
+        self.rest = None
+        self._on_writable = None
+        self.pipe.abort()
+
+    # ---- callbacks and state
+
+    @property
+    def on_readable(self):
+        """Called when something has arrived: a message, part of one, the end, an error."""
+        return self.pipe.on_readable
+
+    @on_readable.setter
+    def on_readable(self, callback) -> None:
+        self.pipe.on_readable = callback
+
+    @property
+    def on_writable(self):
+        """Called when room has come back after a message found none, or on an error."""
+        return self._on_writable
+
+    @on_writable.setter
+    def on_writable(self, callback) -> None:
+        self._on_writable = callback
+        if callback is not None:
+            self.watch()
+            self.cq.park()
+
+    @property
+    def error(self):
+        return self.pipe.error
+
+    @property
+    def path(self) -> str:
+        """ "rdma", or "tcp" when the connection has left RDMA."""
+        return self.pipe.path
+
+    @property
+    def fallback_reason(self):
+        """Why the connection has left RDMA, or None."""
+        return self.pipe.fallback_reason
+
+    @property
+    def writable(self) -> int:
+        """Largest message, in bytes, that would be accepted now; -1: none."""
+        cdef Py_ssize_t room
+        if self.ending or self.rest is not None or self.pipe.error is not None or self.pipe.shut:
+            return -1
+        if self.pipe.leaving:
+            return -1 if self.pipe.onward is None or self.staged else self.max_message_bytes
+        room = <Py_ssize_t>self.pipe.tx.free() - self.staged - HEADER
+        return room if room >= 0 else -1
+
+    @property
+    def ring(self) -> RingPipe:
+        """The pipe underneath, for its statistics."""
+        return self.pipe

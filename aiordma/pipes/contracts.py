@@ -1,0 +1,141 @@
+"""What a pipe promises: the contracts of byte pipes, message pipes and message channels.
+
+A pipe never waits. Every method is synchronous and returns at once; what comes later arrives by callback.
+Waiting is the business of the packages above (``streams``, ``datagrams``, ``rpc``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from typing_extensions import Buffer as AnyBuffer
+
+    from ..proto.message import ChannelStatistics
+
+__all__ = ["Buffer", "Channel", "Message", "MessagePipe", "Pipe"]
+
+Buffer = bytes | bytearray | memoryview
+"""What the byte pipes and message pipes take."""
+
+Message = bytes | memoryview
+"""A received message. Short ones are ``bytes``. Long ones are a read-only ``memoryview`` of a received
+block, which goes back to its pool when the last view of it is gone."""
+
+
+class Channel(Protocol):
+    """One end of a connection that carries messages. Belongs to one event loop, and is used in its thread
+    only.
+    """
+
+    path: str
+    """``"rdma"``, ``"tcp"``, or ``"memory"`` in tests."""
+    max_message_bytes: int
+    """Longest message, head and body together (``Config.max_message_bytes``). A longer one from the peer
+    breaks the channel."""
+    on_message: Callable[[Message], None] | None
+    """Called with every message, in order, and never from inside :meth:`try_send`. What arrives while it is
+    None waits (up to ``Config.channel_receive_bytes``; then the peer has to). An exception in it breaks the
+    channel."""
+    on_writable: Callable[[], None] | None
+    """Called when, after :meth:`try_send` returned False, it is worth trying again."""
+    on_closed: Callable[[BaseException | None], None] | None
+    """Called once, after the last message: with None when the peer closed in order, else with
+    :attr:`error`. Not called after this end's own :meth:`close` or :meth:`abort`."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the channel broke; None while it has not, and when it was closed in order."""
+
+    def try_send(self, head: bytes, body: AnyBuffer = b"") -> bool:
+        """Send ``head + body`` as one message: all of it, or nothing. False: no credit, room or memory now.
+
+        The bytes are taken with the call: a mutable ``body`` may be changed when it returns. (An immutable
+        one may be kept by reference until the peer has it.)
+
+        :param head: at most ``MAX_HEAD_BYTES``.
+        :raises ValueError: ``head`` or the whole is too long.
+        :raises MemoryError: the engine's memory could never hold it (``Config.memory_limit_bytes``).
+        :raises anyio.ClosedResourceError: this end was closed.
+        :raises anyio.BrokenResourceError: the channel broke (the reason is its cause), or the peer has
+            closed it.
+        """
+
+    def spin(self) -> bool:
+        """Look for messages, and where the policy allows it now, go on looking for a short while. True when
+        at least one message of this channel was handed to :attr:`on_message`, or the channel ended. For an
+        operation that would otherwise wait."""
+
+    def close(self) -> None:
+        """End in order: what was sent still arrives. Messages that come from now on are dropped.
+        Idempotent.
+        """
+
+    def abort(self) -> None:
+        """End at once: the peer's :attr:`on_closed` gets an error. Idempotent, and also a way to cut a
+        :meth:`close` short."""
+
+    def statistics(self) -> ChannelStatistics:
+        """What happened so far."""
+
+
+class Pipe(Protocol):
+    """One byte pipe in each direction. Every method is synchronous and none blocks."""
+
+    path: str
+    on_readable: Callable[[], None] | None
+    on_writable: Callable[[], None] | None
+
+    @property
+    def readable(self) -> int: ...
+    @property
+    def writable(self) -> int: ...
+    @property
+    def at_eof(self) -> bool: ...
+    @property
+    def error(self) -> BaseException | None: ...
+    def try_send(self, data: Buffer, start: int = 0, /) -> int: ...
+    def poll_send(self, data: Buffer, start: int = 0, /) -> int: ...
+    def try_receive(self, max_bytes: int, /) -> bytes | None: ...
+    def poll_receive(self, max_bytes: int, /) -> bytes | None: ...
+    def try_receive_into(self, buf: bytearray | memoryview, /) -> int: ...
+    def view(self) -> memoryview: ...
+    def consume(self, n: int, /) -> None: ...
+    def spin_readable(self) -> bool: ...
+    def spin_writable(self) -> bool: ...
+    def send_eof(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def statistics(self) -> Any: ...
+
+
+class MessagePipe(Protocol):
+    """Whole messages in each direction. Every method is synchronous and none blocks."""
+
+    max_message_bytes: int
+    messages_sent: int
+    messages_received: int
+    times_blocked: int
+    on_readable: Callable[[], None] | None
+    on_writable: Callable[[], None] | None
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def error(self) -> BaseException | None: ...
+    @property
+    def writable(self) -> int: ...
+    def try_send(self, data: Buffer, /) -> bool: ...
+    def send_many(self, messages: Sequence[Buffer], start: int = 0, /) -> int: ...
+    def try_receive(self) -> bytes | None: ...
+    def poll_receive(self) -> bytes | None: ...
+    def receive_many(self, most: int, /) -> list[bytes] | None: ...
+    def peek(self) -> memoryview | None: ...
+    def discard(self) -> None: ...
+    def spin_readable(self) -> bool: ...
+    def spin_writable(self, message_bytes: int, /) -> bool: ...
+    def send_eof(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...

@@ -1,0 +1,446 @@
+"""Messages of a channel on a TCP connection, or TLS on one: the contract of ``channel.Channel`` without
+RDMA.
+
+Frames: type (1), 3 bytes of zero, length (4, big-endian), payload. Each end begins with a greeting of 16
+bytes: magic (8), kind (1), 3 bytes of zero, longest message it takes (4). A CLOSE frame ends a connection
+in order: its end without one is an error, since a process that dies ends its connections, too.
+
+Writing. The first message of a turn of the loop goes to the kernel at once, those that follow it in the
+same turn go together at its end: a lone message is not delayed, and a burst costs one system call. What the
+kernel does not take waits here, up to a limit. Reading is up to the kernel's window while nobody takes
+messages.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+from anyio import BrokenResourceError, ClosedResourceError
+
+from .. import wake
+from ..errors import LinkError, RemoteProtocolError
+from ..proto.message import ChannelStatistics, check_size
+from .draining import Lingering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+    from ..wake.base import Handle
+    from .contracts import Message
+    from .tcp import TcpPipe
+
+__all__ = ["TcpChannel"]
+
+_log = logging.getLogger("aiordma.channel")
+
+_GREETING = struct.Struct(">8sBxxxI")
+_MAGIC = b"aiordma\x02"
+_FRAME = struct.Struct(">BxxxI")
+_MESSAGE, _CLOSE = 0xC1, 0xC4
+
+_READ_BYTES = 256 * 1024
+#: Handled in one turn of the loop before others have theirs.
+_TURN_BYTES = 256 * 1024
+#: Messages up to this size are put together; longer ones go from and into memory of their own.
+_SHORT_BYTES = 16 * 1024
+#: What waits for the kernel at most, but for one message that is longer.
+_QUEUE_BYTES = 256 * 1024
+#: How long a closed channel may take to deliver what is left, and to hear the peer's end.
+_LINGER_S = 30.0
+
+
+class TcpChannel:
+    """One end of a channel on ``pipe``, which it owns. Sends its greeting at once.
+
+    :param kind: what the messages mean (``clc.Kind``).
+    :param max_message_bytes: longest message this end takes, and, once the peer's greeting is there, sends.
+    """
+
+    path = "tcp"
+
+    def __init__(self, pipe: TcpPipe, *, kind: int, max_message_bytes: int) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.on_writable: Callable[[], None] | None = None
+        self.on_closed: Callable[[BaseException | None], None] | None = None
+        self.on_greeted: Callable[[], None] | None = None
+        self.greeted = False
+        self.error: BaseException | None = None
+        self._on_message: Callable[[Message], None] | None = None
+        self._pipe = pipe
+        self._kind = kind
+        self._waker = wake.current()
+        self._most_received = max_message_bytes
+        # sending
+        self._queue: deque[bytearray | memoryview] = deque()
+        self._queued_bytes = 0
+        self._offset = 0  # of what the kernel has not taken in the first of the queue
+        self._turn_begun = False
+        self._blocked = False
+        # receiving
+        self._rest = b""  # read, and from _at on not yet understood
+        self._at = 0
+        self._large: memoryview | None = None  # a long message of which _filled bytes have come
+        self._filled = 0
+        self._reading = self._read_again = False
+        # the end
+        self._closed = False  # by this end's user
+        self._over = False  # on_closed is due no more
+        self._released = False
+        self._close_sent = False
+        self._peer_closed = False
+        self._timer: Handle | None = None
+        self._sent = self._received = self._bytes_sent = self._bytes_received = 0
+        self._large_sent = self._large_received = self._times_blocked = 0
+        pipe.on_writable = self._flush
+        self._put(_GREETING.pack(_MAGIC, kind, max_message_bytes))
+        self._push()
+        pipe.on_readable = self._readable
+        self._read_soon()
+
+    @property
+    def on_message(self) -> Callable[[Message], None] | None:
+        """Called with every message."""
+        return self._on_message
+
+    @on_message.setter
+    def on_message(self, callback: Callable[[Message], None] | None) -> None:
+        self._on_message = callback
+        if callback is not None:
+            self._read_soon()
+
+    def statistics(self) -> ChannelStatistics:
+        """See ``Channel.statistics``. What waits in the kernel is not counted."""
+        return ChannelStatistics(
+            messages_sent=self._sent,
+            messages_received=self._received,
+            bytes_sent=self._bytes_sent,
+            bytes_received=self._bytes_received,
+            large_sent=self._large_sent,
+            large_received=self._large_received,
+            times_blocked=self._times_blocked,
+            outstanding=self._queued_bytes,
+            receive_high_water=0,
+        )
+
+    # -- sending
+
+    def try_send(self, head: bytes, body: Buffer = b"") -> bool:
+        """See ``Channel.try_send``."""
+        if self._closed or self._over or self.error is not None:
+            self._refuse()
+        view = body if isinstance(body, bytes) else memoryview(body).cast("B")
+        size = len(head) + len(view)
+        check_size(len(head), size, self.max_message_bytes)
+        if self._queued_bytes and self._queued_bytes + size > _QUEUE_BYTES:
+            self._times_blocked += 1
+            self._blocked = True
+            return False
+        self._put(_FRAME.pack(_MESSAGE, size) + head)
+        if size <= _SHORT_BYTES:
+            self._put(view)
+        else:
+            self._large_sent += 1
+            self._push()
+            self._put_long(view)
+        self._sent += 1
+        self._bytes_sent += size
+        if not self._turn_begun:
+            self._turn_begun = True
+            self._push()
+            self._waker.call_soon(self._end_turn)
+        return True
+
+    def _refuse(self) -> None:
+        if self._closed:
+            raise ClosedResourceError
+        if self.error is not None:
+            raise BrokenResourceError from self.error
+        raise BrokenResourceError from LinkError("the peer has closed the connection")
+
+    def _put(self, data: bytes | memoryview) -> None:
+        """Append short data to the queue."""
+        last = self._queue[-1] if self._queue else None
+        if isinstance(last, bytearray) and len(last) < _QUEUE_BYTES:
+            last += data
+        else:
+            self._queue.append(bytearray(data))
+        self._queued_bytes += len(data)
+
+    def _put_long(self, data: bytes | memoryview) -> None:
+        """Send long data, or queue what the kernel leaves of it."""
+        done = 0
+        if not self._queue and self.error is None:
+            try:
+                done = self._pipe.try_send(data)
+            except BrokenResourceError as error:
+                self._lost(error)
+        if done < len(data) and self.error is None:
+            # Memory that may change is copied, what cannot is kept.
+            rest = memoryview(data)[done:] if isinstance(data, bytes) else memoryview(bytes(data[done:]))
+            self._queue.append(rest)
+            self._queued_bytes += len(rest)
+
+    def _push(self) -> None:
+        """Hand to the kernel what it takes of the queue."""
+        queue = self._queue
+        try:
+            while queue and self.error is None:
+                first = queue[0]
+                done = self._pipe.try_send(first, self._offset)
+                self._queued_bytes -= done
+                self._offset += done
+                if self._offset < len(first):
+                    return
+                queue.popleft()
+                self._offset = 0
+        except BrokenResourceError as error:
+            self._lost(error)
+
+    def _end_turn(self) -> None:
+        self._turn_begun = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """The kernel takes more, or the turn is over."""
+        self._push()
+        if self._queue or self._released or self.error is not None:
+            return
+        if self._close_sent:
+            self._pipe.send_eof()
+            if self._closed and self._peer_closed:
+                self._release()
+        elif self._blocked:
+            self._blocked = False
+            if self.on_writable is not None:
+                self._guarded(self.on_writable)
+
+    # -- receiving
+
+    def spin(self) -> bool:
+        """Send what was put off. Nothing is gained by polling TCP."""
+        if self._queue:
+            self._flush()
+        return self._over or self._closed
+
+    def _read_soon(self) -> None:
+        if not self._read_again:
+            self._read_again = True
+            self._waker.call_soon(self._go_on_reading)
+
+    def _go_on_reading(self) -> None:
+        self._read_again = False
+        self._readable()
+
+    def _readable(self) -> None:
+        """Take what has come; when it is much, others have their turn before the rest."""
+        if self._reading or self._released:
+            return
+        self._reading = True
+        taken = 0
+        try:
+            while self._take_frames() and not self._released:
+                if taken >= _TURN_BYTES:
+                    self._read_soon()
+                    return
+                count = self._receive()
+                if count == 0:
+                    self._at_eof()
+                if count <= 0:
+                    return
+                taken += count
+        except RemoteProtocolError as error:
+            self._fail(error)
+        except BrokenResourceError as error:
+            self._lost(error)
+        finally:
+            self._reading = False
+
+    def _receive(self) -> int:
+        """Read once: the number of bytes, 0 at the end, -1 when there is nothing now."""
+        if self._large is None:
+            data = self._pipe.try_receive(_READ_BYTES)
+            if data is None:
+                return -1
+            self._rest = self._rest[self._at :] + data
+            self._at = 0
+            return len(data)
+        count = self._pipe.try_receive_into(self._large[self._filled :])
+        self._filled += max(count, 0)
+        return count
+
+    def _take_frames(self) -> bool:
+        """Hand over the messages that are whole. False: nobody takes any now, or none will come."""
+        if not self.greeted and not self._take_greeting():
+            return True
+        while not self._released and (self._on_message is not None or self._closed):
+            if self._large is not None:
+                if self._filled < len(self._large):
+                    return True
+                message, self._large = self._large, None
+                self._hand_over(message.toreadonly())
+                continue
+            rest, at = self._rest, self._at
+            if len(rest) - at < _FRAME.size:
+                return True
+            kind, size = _FRAME.unpack_from(rest, at)
+            at += _FRAME.size
+            if kind == _CLOSE and size == 0:
+                self._at_close()
+                return False
+            if kind != _MESSAGE:
+                raise RemoteProtocolError(
+                    f"a frame of unknown type 0x{kind:02x} on the TCP connection of a channel"
+                )
+            if size > self._most_received:
+                raise RemoteProtocolError(
+                    f"a message of {size} bytes announced, {self._most_received} at most are taken"
+                )
+            if size > _SHORT_BYTES:
+                self._large = memoryview(bytearray(size))
+                part = rest[at : at + size]
+                self._filled = len(part)
+                self._large[: self._filled] = part
+                self._at = at + self._filled
+            elif len(rest) - at < size:
+                return True
+            else:
+                self._at = at + size
+                self._hand_over(rest[at : at + size])
+        return False
+
+    def _take_greeting(self) -> bool:
+        """Whether the peer's greeting is there. :raises RemoteProtocolError: something else is."""
+        data = self._rest
+        if not _MAGIC.startswith(data[: len(_MAGIC)]):
+            raise RemoteProtocolError(
+                f"the peer does not speak message channels: its first bytes are {data[:8].hex(' ')}"
+            )
+        if len(data) < _GREETING.size:
+            return False
+        _, kind, most = _GREETING.unpack_from(data)
+        if kind != self._kind:
+            raise RemoteProtocolError(f"the peer means another kind of channel: {kind}, not {self._kind}")
+        self._at = _GREETING.size
+        self.max_message_bytes = min(self.max_message_bytes, most)
+        self.greeted = True
+        if self.on_greeted is not None:
+            self.on_greeted()
+        return True
+
+    def _hand_over(self, message: Message) -> None:
+        callback = self._on_message
+        if callback is None:
+            return  # this end was closed
+        self._received += 1
+        self._bytes_received += len(message)
+        self._large_received += isinstance(message, memoryview)
+        self._guarded(functools.partial(callback, message))
+
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            _log.exception("a callback of a channel failed: the channel is broken")
+            if not self._closed:
+                self._fail(error)
+
+    # -- the end
+
+    def _at_close(self) -> None:
+        """The peer has closed in order."""
+        self._peer_closed = True
+        if self._closed:
+            if not self._queue:
+                self._release()
+            return
+        self._pipe.on_readable = None
+        self._send_close()
+        self._report(None)
+
+    def _at_eof(self) -> None:
+        if self._closed:
+            self._release()
+        else:
+            self._fail(LinkError("the peer's process has ended or closed the TCP connection"))
+
+    def _lost(self, error: BaseException) -> None:
+        self._fail(LinkError(f"the TCP connection is lost: {error.__cause__ or error}"))
+
+    def _fail(self, error: BaseException) -> None:
+        """It broke. The user is told in a moment: this may be in the middle of its try_send()."""
+        if self.error is None and not self._released:
+            self.error = error
+            self._release(abort=True)
+            self._waker.call_soon(functools.partial(self._report, error))
+
+    def _report(self, error: BaseException | None) -> None:
+        if self._over:
+            return
+        self._over = True
+        callback, self.on_closed = self.on_closed, None
+        self._on_message = self.on_writable = None
+        if self.on_greeted is not None:
+            self.on_greeted()
+        if callback is not None:
+            try:
+                callback(error)
+            except Exception:
+                _log.exception("on_closed of a channel failed")
+
+    def _send_close(self) -> None:
+        if not self._close_sent:
+            self._close_sent = True
+            self._put(_FRAME.pack(_CLOSE, 0))
+            self._flush()
+
+    def _release(self, *, abort: bool = False) -> None:
+        """Let go of the connection."""
+        if self._released:
+            return
+        self._released = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._large = None
+        self._rest = b""
+        _lingering.discard(self._waker, self)
+        if abort:
+            self._pipe.abort()
+        else:
+            self._pipe.close()
+
+    def close(self) -> None:
+        """See ``Channel.close``. What is left is delivered in the background."""
+        if self._closed:
+            return
+        self._closed = self._over = True
+        self._on_message = self.on_writable = self.on_closed = self.on_greeted = None
+        if self._released:
+            return
+        if self._peer_closed and not self._queue:
+            self._release()
+            return
+        # A socket that is closed with something unread in it sends a reset, which can destroy what the peer
+        # has
+        # not read yet. So the peer's end is waited for, but not for ever.
+        _lingering.add(self._waker, self)
+        self._timer = self._waker.call_at(self._waker.now() + _LINGER_S, self.abort)
+        self._send_close()
+        self._read_soon()
+
+    def abort(self) -> None:
+        """See ``Channel.abort``."""
+        self._closed = self._over = True
+        self._on_message = self.on_writable = self.on_closed = self.on_greeted = None
+        self._release(abort=True)
+
+
+_lingering = Lingering[TcpChannel](TcpChannel.abort)

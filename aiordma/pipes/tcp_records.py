@@ -1,0 +1,267 @@
+"""Messages on a connection that is a byte stream: the contract of ``_datagram.RingDatagrams`` over any pipe.
+
+Used over TCP and TLS where RDMA is not to be had. A message that the connection took only in part is kept,
+and its rest goes before anything else: so a message is sent whole or not at all, as on a ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+
+from ..errors import RemoteProtocolError
+from ..proto.record import GREETING_BYTES, RecordReader, greeting, header, read_greeting, too_large
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .contracts import Buffer, Pipe
+
+__all__ = ["StreamDatagrams"]
+
+_READ_BYTES = 256 * 1024
+
+
+class StreamDatagrams:
+    """Both directions of a connection that keeps message boundaries, over a pipe. Owns the pipe.
+
+    Sends its greeting at once; :meth:`greeted` tells when the peer's has come, and only then may messages be
+    sent.
+
+    :param limit: largest message this end takes, bytes.
+    """
+
+    def __init__(self, pipe: Pipe, limit: int) -> None:
+        self.pipe = pipe
+        self.path = pipe.path
+        #: largest message the peer takes
+        self.max_message_bytes = limit
+        self.messages_sent = self.messages_received = self.times_blocked = 0
+        self._reader = RecordReader(limit)
+        self._hello = b""
+        self._greeted = False
+        self._rest: memoryview | None = None
+        self._blocked = False
+        self._watching = False
+        self._ending: Callable[[], None] | None = None
+        self._closed = False
+        self._fault: RemoteProtocolError | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self._push(memoryview(greeting(limit)))
+
+    def greeted(self) -> bool:
+        """Whether the peer has said who it is. To be asked again after ``on_readable``.
+
+        :raises RemoteProtocolError: it is no datagram peer.
+        :raises anyio.BrokenResourceError: the connection is lost.
+        """
+        while not self._greeted:
+            data = self.pipe.try_receive(GREETING_BYTES - len(self._hello))
+            if data is None:
+                return False
+            self._hello += data
+            if not data or len(self._hello) == GREETING_BYTES:
+                self.max_message_bytes = read_greeting(self._hello)
+                self._greeted = True
+            elif len(self._hello) >= 8:
+                read_greeting(self._hello[:8] + greeting(1024)[8:])  # the magic number alone
+        return True
+
+    # -- sending
+
+    def try_send(self, data: Buffer) -> bool:
+        """Accept the whole message, or nothing of it (False). Errors as on a ring."""
+        if self._ending is not None or self._closed:
+            raise ClosedResourceError
+        if self._fault is not None:
+            raise BrokenResourceError from self._fault
+        view = memoryview(data).cast("B")
+        size = len(view)
+        if size > self.max_message_bytes:
+            raise too_large(size, self.max_message_bytes)
+        if self._rest is not None and not self._push_rest():
+            self.times_blocked += 1
+            self._blocked = True
+            return False
+        self._push(memoryview(header(size) + view))
+        self.messages_sent += 1
+        return True
+
+    def send_many(self, messages: Sequence[Buffer], start: int = 0) -> int:
+        """Accept messages from index ``start`` on until one finds no room; how many were accepted."""
+        for i in range(start, len(messages)):
+            try:
+                if not self.try_send(messages[i]):
+                    return i - start
+            except Exception:
+                if i == start:
+                    raise
+                return i - start
+        return max(0, len(messages) - start)
+
+    def _push(self, data: memoryview) -> None:
+        placed = self.pipe.try_send(data)
+        if placed < len(data):
+            self._rest = data[placed:]
+            if not self._watching:
+                self._watching = True
+                self.pipe.on_writable = self._on_room
+                # Room may have come before the callback was there.
+                self._push_rest()
+
+    def _push_rest(self) -> bool:
+        """Whether nothing is left of what was accepted."""
+        if self._rest is not None:
+            self._rest = self._rest[self.pipe.try_send(self._rest) :]
+            if len(self._rest):
+                return False
+            self._rest = None
+        return True
+
+    def _on_room(self) -> None:
+        with contextlib.suppress(BrokenResourceError, ClosedResourceError):
+            if not self._push_rest():
+                return
+        if self._ending is not None:
+            self._ending()
+        elif self._blocked and self._on_writable is not None:
+            self._blocked = False
+            self._on_writable()
+
+    # -- receiving
+
+    def _look(self) -> memoryview | None:
+        """The next message, read from the pipe as far as needed; None: not here yet; raises at the end."""
+        if self._closed:
+            raise ClosedResourceError
+        if self._fault is not None:
+            raise BrokenResourceError from self._fault
+        try:
+            while (view := self._reader.peek()) is None:
+                data = self.pipe.try_receive(_READ_BYTES)
+                if data is None:
+                    return None
+                if not data:
+                    if self._reader.pending:
+                        raise RemoteProtocolError("the peer finished in the middle of a message")
+                    raise EndOfStream
+                self._reader.feed(data)
+        except RemoteProtocolError as fault:
+            self._fault = fault
+            self.pipe.abort()
+            raise BrokenResourceError from fault
+        return view
+
+    def try_receive(self) -> bytes | None:
+        """The next message, None when none is here. Errors as on a ring."""
+        if self._look() is None:
+            return None
+        self.messages_received += 1
+        return self._reader.take()
+
+    def poll_receive(self) -> bytes | None:
+        """try_receive(): there is nothing to poll here."""
+        return self.try_receive()
+
+    def receive_many(self, most: int) -> list[bytes] | None:
+        """Up to ``most`` messages that are here; None when none is."""
+        first = self.try_receive()
+        if first is None:
+            return None
+        messages = [first]
+        while (
+            len(messages) < most and (message := self._reader.take() if self._whole() else None) is not None
+        ):
+            self.messages_received += 1
+            messages.append(message)
+        return messages
+
+    def _whole(self) -> bool:
+        """Another message has been read. One that breaks the rules is reported by the next look."""
+        try:
+            return self._reader.peek() is not None
+        except RemoteProtocolError:
+            return False
+
+    def peek(self) -> memoryview | None:
+        """The next message without taking it. Valid until discard()."""
+        return self._look()
+
+    def discard(self) -> None:
+        """Take the message that peek() showed."""
+        if self._reader.take() is None:
+            raise ValueError("discard(): no message is here")
+        self.messages_received += 1
+
+    # -- polling
+
+    def spin_readable(self) -> bool:
+        """TCP gains nothing from polling."""
+        return False
+
+    def spin_writable(self, message_bytes: int) -> bool:
+        """TCP gains nothing from polling."""
+        return False
+
+    # -- the end
+
+    def send_eof(self) -> None:
+        """Behind what was accepted, the peer gets EndOfStream. Idempotent."""
+        self._end(self.pipe.send_eof)
+
+    def close(self) -> None:
+        """Close both directions; what was accepted still arrives. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.pipe.on_readable = self._on_writable = None
+            self._end(self.pipe.close)
+
+    def _end(self, how: Callable[[], None]) -> None:
+        self._ending = how
+        try:
+            done = self._push_rest()
+        except (BrokenResourceError, ClosedResourceError):
+            done = True
+        if done:
+            how()
+
+    def abort(self) -> None:
+        """Close at once; the peer gets an error. Idempotent."""
+        self._closed = True
+        self._ending = self.pipe.abort
+        self._rest = None
+        self._on_writable = None
+        self.pipe.abort()
+
+    # -- callbacks and state
+
+    @property
+    def on_readable(self) -> Callable[[], None] | None:
+        """Called when something has arrived: bytes, the end, an error."""
+        return self.pipe.on_readable
+
+    @on_readable.setter
+    def on_readable(self, callback: Callable[[], None] | None) -> None:
+        self.pipe.on_readable = callback
+
+    @property
+    def on_writable(self) -> Callable[[], None] | None:
+        """Called when there is room again after a message found none, or on an error."""
+        return self._on_writable
+
+    @on_writable.setter
+    def on_writable(self, callback: Callable[[], None] | None) -> None:
+        self._on_writable = callback
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._fault or self.pipe.error
+
+    @property
+    def writable(self) -> int:
+        """Largest message, in bytes, that would be accepted now; -1: none."""
+        if self._ending is not None or self._closed or self.error is not None or self._rest is not None:
+            return -1
+        return self.max_message_bytes

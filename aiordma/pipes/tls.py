@@ -1,0 +1,323 @@
+"""TLS on the TCP connection of a stream: around the negotiation, and around payload that stays on TCP.
+
+:class:`TlsLayer` looks like the non-blocking socket below it, so both the negotiation and the TCP pipe use it
+in a socket's place. What is different: one call may encrypt more than the kernel takes, so there can be
+ciphertext left that must go out before anything else, though its plaintext counts as sent. :class:`TlsPipe`
+sees to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from .. import wake
+from .draining import Lingering
+from .tcp import TcpPipe
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .contracts import Buffer
+
+__all__ = ["Carrier", "TlsLayer", "TlsPipe"]
+
+_READ = 64 * 1024
+#: Plaintext encrypted ahead of the kernel at most.
+_WRITE_MOST = 256 * 1024
+#: How long a closed stream may take to deliver what is left.
+_LINGER_S = 5.0
+
+
+class TlsLayer:
+    """One TLS session on a connected, non-blocking socket, which it owns.
+
+    :raises ValueError: (from the ssl module) a host name is needed to check the server's certificate.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+    ) -> None:
+        self.sock = sock
+        self.family = sock.family
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self.session = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+        )
+        self._left = memoryview(b"")  # ciphertext that the kernel did not take
+        self._ahead = b""  # plaintext that was decrypted before somebody wanted it
+        self.failure: OSError | None = None  # raised when what came before it is received
+        self._cut_off = False  # TCP has ended; TLS had not, then
+        self.at_end = False  # TLS has ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def handshake(self, seconds: float) -> None:
+        """Agree on keys, and check the certificates as the context demands.
+
+        :raises ssl.SSLError: (an ``OSError``) they do not agree, or the peer's certificate is not accepted.
+        :raises TimeoutError: not done in time.
+        """
+        waker = wake.current()
+        fd = self.sock.fileno()
+        with anyio.fail_after(seconds):
+            while True:
+                try:
+                    self.session.do_handshake()
+                    wanting = False
+                except ssl.SSLWantReadError:
+                    wanting = True
+                except ssl.SSLError:
+                    with contextlib.suppress(OSError):
+                        self.flush()  # the alert that tells the peer why
+                    raise
+                while not self.flush():
+                    await waker.wait_writable(fd)
+                if not wanting:
+                    return
+                try:
+                    self._feed()
+                except BlockingIOError:
+                    await waker.wait_readable(fd)
+
+    # -- the parts of a socket that are used of it
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Up to ``size`` bytes of plaintext: fewer only if there are no more now. ``MSG_PEEK`` works.
+
+        :raises BlockingIOError: nothing is there.
+        :raises OSError: the connection is lost, or was cut off without TLS's own end.
+        """
+        data = self._ahead
+        while len(data) < size and not self.at_end:
+            try:
+                part = self._decrypted(size - len(data))
+            except OSError as exc:
+                if not data:
+                    raise
+                if not isinstance(exc, BlockingIOError):
+                    self.failure = exc
+                break
+            self.at_end = not part
+            data += part
+        self._ahead = data if flags & socket.MSG_PEEK else data[size:]
+        if self._outgoing.pending:
+            self.flush()  # TLS answers some of what it reads
+        return data[:size]
+
+    def _decrypted(self, size: int) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        while True:
+            try:
+                part = self.session.read(size)
+            except ssl.SSLWantReadError:
+                self._feed()
+                continue
+            except ssl.SSLZeroReturnError:
+                part = b""
+            if not part and self._cut_off:
+                # TLS's own end would have shown before that of TCP. The session does not tell, because
+                # Python's default contexts ignore it.
+                raise ssl.SSLEOFError(
+                    ssl.SSL_ERROR_EOF, "the peer ended TCP, but not TLS: the end may be missing"
+                )
+            return part
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """As ``recv``."""
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _feed(self) -> None:
+        data = self.sock.recv(_READ)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._cut_off = True
+            self._incoming.write_eof()
+
+    def send(self, data: Buffer) -> int:
+        """Encrypt and send; the number of bytes of plaintext that this took charge of.
+
+        :raises BlockingIOError: not before what is left was sent.
+        """
+        if not self.flush():
+            raise BlockingIOError
+        taken = 0
+        with memoryview(data) as view:
+            while taken < len(view) and taken < _WRITE_MOST:
+                try:
+                    taken += self.session.write(view[taken : taken + _READ])
+                except ssl.SSLWantReadError:
+                    break  # in the middle of a renegotiation that the peer must go on with
+        self.flush()
+        if data and not taken:
+            raise BlockingIOError
+        return taken
+
+    def flush(self) -> bool:
+        """Send ciphertext that is left; whether all is gone."""
+        if self._outgoing.pending:
+            self._left = memoryview(bytes(self._left) + self._outgoing.read())
+        try:
+            while self._left:
+                self._left = self._left[self.sock.send(self._left) :]
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def shutdown(self, how: int) -> None:
+        """Send TLS's own end. Reading goes on (``how`` is ``SHUT_WR``)."""
+        # What came before must be decrypted first: the session takes it for a breach after its own end.
+        with contextlib.suppress(ssl.SSLError):
+            while part := self.session.read(_READ):
+                self._ahead += part
+        with contextlib.suppress(ssl.SSLError):
+            self.session.unwrap()
+        self.flush()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def getsockname(self) -> object:
+        return self.sock.getsockname()
+
+    def getpeername(self) -> object:
+        return self.sock.getpeername()
+
+    def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
+        self.sock.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        """Close the connection without another word."""
+        self.sock.close()
+
+
+Carrier = socket.socket | TlsLayer
+"""The TCP connection of a stream, plain or inside TLS: connected and non-blocking."""
+
+
+class TlsPipe(TcpPipe):
+    """The pipe of a stream whose payload goes through TLS over TCP."""
+
+    __slots__ = ("_layer", "_lingering")
+
+    def __init__(self, layer: TlsLayer, *, late_proposal: bool = False) -> None:
+        super().__init__(layer, late_proposal=late_proposal)
+        self._layer = layer
+        self._lingering = False
+
+    def try_send(self, data: Buffer, start: int = 0) -> int:
+        """As of :class:`TcpPipe`; ciphertext that is left goes out by itself."""
+        sent = super().try_send(data, start)
+        self._send_left_later()
+        return sent
+
+    def _send_left_later(self) -> None:
+        if not self._layer.flush() and not self._watching_writable:
+            self._watch_writable()
+
+    def _nothing(self) -> bytes | None:
+        # The end of TLS is not the end of TCP: no readiness of the socket announces it.
+        if self._layer.at_end or self._layer.failure is not None:
+            self._read(1)
+        return super()._nothing()
+
+    def _writable_again(self) -> None:
+        try:
+            gone = self._layer.flush()
+        except OSError as exc:
+            gone = True
+            self._fail(exc)
+        if gone:
+            super()._writable_again()
+            if self._lingering:
+                self._finish_sending()
+
+    def send_eof(self) -> None:
+        """As of :class:`TcpPipe`, with TLS's own end. Many programs answer it by closing the connection."""
+        super().send_eof()
+        if not self._closed and self._error is None:
+            self._send_left_later()
+
+    # -- the end
+
+    def close(self) -> None:
+        """Close the connection, with TLS's own end first. What is left is delivered in the background."""
+        if self._closed:
+            return
+        gone = True
+        if self._error is None:
+            with contextlib.suppress(OSError):
+                if not self._eof_sent:
+                    self._layer.shutdown(socket.SHUT_WR)
+                gone = self._layer.flush()
+        if self._error is not None or (gone and not self._tickets_may_come()):
+            super().close()
+            return
+        self._closed = self._lingering = True
+        self.on_readable = None
+        self._on_writable = None
+        _lingering.add(self._waker, self)
+        self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
+        if not self._watching_writable:
+            self._watch_writable()  # also when all is gone: then the next turn of the loop goes on
+
+    def _tickets_may_come(self) -> bool:
+        # A TLS 1.3 server sends session tickets unasked. To a closed socket they would cause a reset, and
+        # that would destroy what the server has not read yet. Tickets come before any payload.
+        session = self._layer.session
+        return not session.server_side and not self._received and session.version() == "TLSv1.3"
+
+    def _finish_sending(self) -> None:
+        if not self._tickets_may_come():
+            self._end()
+            return
+        with contextlib.suppress(OSError):
+            self._layer.sock.shutdown(socket.SHUT_WR)
+        self._watch()
+
+    def _readable_now(self) -> None:
+        if not self._lingering:
+            super()._readable_now()
+            return
+        try:
+            if not self._layer.sock.recv(_READ):
+                self._end()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._end()
+
+    def _end(self) -> None:
+        if self._lingering:
+            self._lingering = self._closed = False
+            _lingering.discard(self._waker, self)
+            super().close()
+
+    def abort(self) -> None:
+        """As of :class:`TcpPipe`."""
+        if not self._closed:
+            self._reset_on_close()
+            super().close()
+
+
+_lingering = Lingering[TlsPipe](TlsPipe._end)

@@ -1,0 +1,1 @@
+"""Byte streams, the objects that users hold: ``aiordma.connect()`` and ``aiordma.listen()``."""

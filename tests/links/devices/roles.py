@@ -1,0 +1,38 @@
+"""What the other process does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+import aiordma
+from aiordma.config import Config
+from aiordma.links import engine as engines
+from tests.system.integration.roles import LOCAL
+
+from .kit import fail
+
+if TYPE_CHECKING:
+    from tests.system.integration.program import Control
+
+
+async def echo_server(control: Control, **settings: Any) -> None:
+    """Says its port; fails its links in the ways that it hears of."""
+
+    async def echo(stream: aiordma.RdmaStream) -> None:
+        async with stream:
+            async for data in stream:
+                await stream.send(data)
+
+    async with await aiordma.listen(LOCAL, 0, config=Config(**settings), mode="rdma") as listener:
+        control.say(listener.port)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, echo)
+            try:
+                while True:
+                    way = await control.hear()
+                    fail((await engines.current()).devices, way)
+            except EOFError:
+                pass
+            tasks.cancel_scope.cancel()

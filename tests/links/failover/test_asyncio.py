@@ -1,0 +1,198 @@
+"""asyncio's surface on streams that leave RDMA: readers, writers, transports and protocols go on."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiordma
+from aiordma.errors import Code
+from aiordma.links import engine as engines
+from tests.compat.recorder import Recorder
+from tests.loops import LOOPS
+from tests.system.adversity.health import nothing_left, until
+from tests.system.integration.roles import LOCAL
+
+from .breaking import WAYS, take_off
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+ASYNCIO_LOOPS = [name for name in LOOPS if name != "trio"]
+
+
+@pytest.fixture(params=ASYNCIO_LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return LOOPS[request.param]
+
+
+pytestmark = pytest.mark.anyio
+
+DATA = Random(3).randbytes(1_500_000)
+LINES = [b"%d %s\n" % (number, b"x" * (number * 37 % 900)) for number in range(2_000)]
+
+
+async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) -> None:
+    """``work(reader, writer, gone)`` at both ends; the link goes away after so many bytes (``gone``)."""
+    async with nothing_left() as engine:
+        gone, begun = asyncio.Event(), asyncio.Event()
+        served: asyncio.Queue[BaseException | None] = asyncio.Queue()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            begun.set()
+            try:
+                await work(reader, writer, gone)
+            except BaseException as error:
+                served.put_nowait(error)
+                raise
+            served.put_nowait(None)
+
+        server = await aiordma.start_server(serve, LOCAL, 0, mode="rdma")
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await aiordma.open_connection(LOCAL, port, mode="rdma")
+        assert writer.get_extra_info("aiordma.path") == "rdma"
+        stream = writer.get_extra_info("aiordma.stream")
+
+        async def harm() -> None:
+            # A link that fails while the server's end still waits for it fails the connection.
+            await begun.wait()
+            await until(lambda: stream.statistics().bytes_received >= goal)
+            take_off(engine, way)
+            gone.set()
+
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            tasks.create_task(harm())
+            tasks.create_task(work(reader, writer, gone))
+            error = await served.get()
+        assert error is None
+        assert writer.get_extra_info("aiordma.path") == "tcp"
+        reason = writer.get_extra_info("aiordma.fallback_reason")
+        assert reason.code == (Code.SWITCHED if "switch" in way else Code.LINK_LOST)
+        server.close()
+        await server.wait_closed()
+
+
+async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
+    """In the order in which nobody is cut off, and not before there is something to leave for."""
+    await gone.wait()
+    writer.write_eof()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("goal", [0, 300_000])
+async def test_bytes(way: str, goal: int) -> None:
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
+        async def send() -> None:
+            random = Random(1)
+            at = 0
+            while at < len(DATA):
+                size = random.choice((1, 100, 5_000, 70_000))
+                writer.write(DATA[at : at + size])
+                at += size
+                await writer.drain()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send())
+            random = Random(2)
+            got = bytearray()
+            while len(got) < len(DATA):
+                size = min(random.choice((1, 77, 9_000, 200_000)), len(DATA) - len(got))
+                got += await (reader.readexactly(size) if random.random() < 0.5 else reader.read(size))
+            assert got == DATA
+        await close(reader, writer, gone)
+
+    await exchange(way, goal, work)
+
+
+async def test_lines() -> None:
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
+        async def send() -> None:
+            for line in LINES:
+                writer.write(line)
+                await writer.drain()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send())
+            for line in LINES:
+                assert await reader.readline() == line
+        await close(reader, writer, gone)
+
+    await exchange("link", 100_000, work)
+
+
+async def test_more_is_queued_than_both_rings_hold() -> None:
+    """Nobody drains: the transport's queue goes where the stream goes."""
+
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
+        for at in range(0, len(DATA), 100_000):
+            writer.write(DATA[at : at + 100_000])
+        assert await reader.readexactly(len(DATA)) == DATA
+        await close(reader, writer, gone)
+
+    await exchange("link", 0, work)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_protocols(way: str) -> None:
+    """connection_made(), data, eof_received() and connection_lost() in their order, once."""
+    async with nothing_left() as engine:
+        accepted: list[Recorder] = []
+
+        def factory() -> Recorder:
+            accepted.append(Recorder())
+            return accepted[-1]
+
+        server = await aiordma.create_server(factory, LOCAL, 0, mode="rdma")
+        port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        transport, mine = await aiordma.create_connection(Recorder, LOCAL, port, mode="rdma")
+        assert isinstance(mine, Recorder)
+        await until(lambda: bool(accepted and accepted[0].transport))
+        theirs = accepted[0]
+        other = theirs.transport
+        other.pause_reading()
+        transport.write(b"on RDMA, ")
+        take_off(engine, way)
+        transport.write(b"under way, ")
+        await until(lambda: transport.get_extra_info("aiordma.path") == "tcp")
+        await until(lambda: other.get_extra_info("aiordma.path") == "tcp")
+        transport.write(b"on TCP")
+        assert theirs.data == b""
+        other.resume_reading()
+        await until(lambda: theirs.data == b"on RDMA, under way, on TCP")
+        other.write(b"answer")
+        await until(lambda: mine.data == b"answer")
+        transport.close()
+        await until(lambda: mine.lost.done() and theirs.lost.done())
+        assert mine.events == ["made", "data", "lost"]
+        assert theirs.events == ["made", "data", "eof", "lost"]
+        assert mine.lost.result() is theirs.lost.result() is None
+        server.close()
+        await server.wait_closed()
+
+
+async def test_pipes_know_no_transport_after_the_end() -> None:
+    """A transport aborted on the way, with nothing queued, ends the stream, wherever that goes on."""
+    async with nothing_left() as engine:
+        ended: list[bytes] = []
+        begun = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            begun.set()
+            ended.append(await reader.read())
+            writer.close()
+
+        server = await aiordma.start_server(serve, LOCAL, 0, mode="rdma")
+        _, writer = await aiordma.open_connection(LOCAL, server.sockets[0].getsockname()[1], mode="rdma")
+        await begun.wait()
+        take_off(engine, "link")
+        writer.transport.abort()
+        await until(lambda: ended == [b""])
+        assert (await engines.current()) is engine
+        server.close()
+        await server.wait_closed()

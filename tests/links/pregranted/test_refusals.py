@@ -1,0 +1,355 @@
+"""Claims that are refused, get lost, or meet somebody else: an error with the reason, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import aiordma
+from aiordma.config import Config
+from aiordma.errors import CompletionError, LinkError, RemoteProtocolError
+from aiordma.links import engine as engines
+from aiordma.proto import clc, clcstream, llc
+from tests.negotiation.serving import serving
+from tests.system.adversity.health import check_echo, check_end, nothing_left, until
+from tests.system.integration.processes import process
+from tests.system.integration.roles import LOCAL, echo
+from tests.world import DEVICE
+
+from .known import Known, forbid_asking, known_peer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+pytestmark = pytest.mark.anyio
+SOFT = Config(device=DEVICE)
+ECHO = "tests.system.integration.roles:echo_server"
+
+
+async def broken(stream: aiordma.RdmaStream) -> str:
+    """The reason why a stream is broken; it breaks while something waits in it."""
+    async with stream:
+        with anyio.fail_after(20), pytest.raises(anyio.BrokenResourceError) as caught:
+            await stream.receive()
+        with pytest.raises(anyio.BrokenResourceError):
+            await stream.send(b"x")
+    assert isinstance(caught.value.__cause__, LinkError | CompletionError)
+    return str(caught.value.__cause__)
+
+
+@asynccontextmanager
+async def listening(port: int = 0) -> AsyncIterator[aiordma.RdmaListener]:
+    """A listener that the test may close."""
+
+    async def serve() -> None:
+        with contextlib.suppress(anyio.ClosedResourceError):
+            await listener.serve(echo, tasks)
+
+    async with await aiordma.listen(LOCAL, port, config=SOFT) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        yield listener
+        tasks.cancel_scope.cancel()
+
+
+@contextlib.contextmanager
+def deaf(known: Known) -> Iterator[None]:
+    """The client hears nothing of its tickets' end, and may not ask."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(known.holder), "forget", lambda self, service: None)
+        forbid_asking(patch, known.engine)
+        yield
+    for service in list(known.holder._unused):
+        known.holder.forget(service)
+
+
+async def works(known: Known) -> None:
+    async with await known.connect() as stream:
+        await check_echo(stream, b"and on it goes" * 100)
+        await check_end(stream)
+
+
+async def test_a_forged_claim() -> None:
+    """The secret of the link is missing: the server keeps its ticket for the one who has it."""
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        group = known.holder.group
+        secret, group.secret = group.secret, b"guessed"
+        stream = await known.connect()
+        group.secret = secret
+        assert "the peer broke the negotiation protocol" in await broken(stream)
+        assert listener.statistics().failed == 1
+        await until(lambda: not any(count for _, count in known.counts()), known.counts)
+        await works(known)
+
+
+async def test_a_ticket_that_the_server_does_not_know() -> None:
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        tickets = next(iter(known.holder._unused.values()))
+        tickets.append(dataclasses.replace(tickets.pop(), number=4711))
+        assert "does not know it" in await broken(await known.connect())
+        await works(known)
+
+
+async def test_a_claim_is_good_once() -> None:
+    """A copy of a claim, on a TCP connection of somebody else's, gets nothing."""
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        seen: list[bytes] = []
+        encode = clc.Claim.encode
+
+        def record(claim: clc.Claim) -> bytes:
+            seen.append(encode(claim))
+            return seen[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(clc.Claim, "encode", record)
+            stream = await known.connect()
+        async with stream:
+            await check_echo(stream, b"first")
+            async with await anyio.connect_tcp(LOCAL, listener.port) as thief:
+                await thief.send(seen[0])
+                splitter = clcstream.Splitter()
+                (answer,) = splitter.feed(await thief.receive())
+                assert isinstance(answer, clc.Decline)
+                assert answer.diagnosis == aiordma.Code.TICKET_UNKNOWN
+                with pytest.raises(anyio.EndOfStream):
+                    await thief.receive()
+            await check_echo(stream, b"second")
+            await check_end(stream)
+
+
+async def test_another_listener_on_the_same_port() -> None:
+    """In the same process, on the same link: still not the one that gave the ticket."""
+    async with listening() as first, known_peer(first.port) as known:
+        with deaf(known):
+            await first.aclose()
+            async with listening(first.port):
+                assert "does not know it" in await broken(await known.connect())
+        async with listening(first.port):
+            await works(known)
+
+
+async def test_a_listener_that_closes_takes_its_tickets_back() -> None:
+    async with listening() as listener, known_peer(listener.port) as known:
+        await listener.aclose()
+        await until(lambda: not any(count for _, count in known.counts()), known.counts)
+        assert not known.engine.open_to
+        with pytest.raises(ConnectionRefusedError):
+            await known.connect()
+
+
+async def test_a_connection_that_the_closing_listener_never_accepted() -> None:
+    """The kernel had completed it; now it resets it."""
+    async with listening() as listener, known_peer(listener.port) as known:
+        stream = await known.connect()
+        stream.send_nowait(b"to nobody")
+        await listener.aclose()
+        assert "TCP connection" in await broken(stream)
+
+
+async def swallow(stream: anyio.abc.SocketStream) -> None:
+    await stream.receive()
+    await anyio.sleep_forever()
+
+
+async def send_back(stream: anyio.abc.SocketStream) -> None:
+    await stream.send(await stream.receive())
+    await anyio.sleep_forever()
+
+
+async def close(stream: anyio.abc.SocketStream) -> None:
+    await stream.receive()
+
+
+async def talk(stream: anyio.abc.SocketStream) -> None:
+    await stream.send(b"220 mail.example ESMTP\r\n")
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("behave", "words"),
+    [
+        (swallow, "did not take the connection within 6000 ms"),
+        (send_back, "unexpected bytes"),
+        (close, "TCP connection"),
+        (talk, "unexpected bytes"),
+    ],
+    ids=["swallows", "echoes", "closes", "talks first"],
+)
+async def test_a_plain_server_has_taken_the_port(
+    behave: Callable[[anyio.abc.SocketStream], Awaitable[None]], words: str
+) -> None:
+    """The application's stream is broken; the next one is negotiated from the beginning."""
+
+    async def handle(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await behave(stream)
+
+    async with listening() as listener, known_peer(listener.port) as known:
+        with deaf(known):
+            await listener.aclose()
+            plain = await anyio.create_tcp_listener(local_host=LOCAL, local_port=listener.port)
+            async with plain, anyio.create_task_group() as tasks:
+                stream = await known.connect()
+                tasks.start_soon(plain.serve, handle)
+                if behave is swallow:
+                    (opening,) = known.holder.openings.values()
+                    opening.look(opening.deadline - 0.001)
+                    assert stream._pipe.error is None
+                    opening.look(opening.deadline)
+                assert words in await broken(stream)
+                tasks.cancel_scope.cancel()
+
+
+async def test_the_tcp_connection_breaks_while_the_server_takes_it() -> None:
+    """Whatever comes first, both ends agree whether the rings are free (nothing is left)."""
+    for turns in range(12):
+        async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+            stream = await known.connect()
+            (opening,) = known.holder.openings.values()
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            if stream._pipe.error is None:
+                opening._member.lose_tcp("in this test")
+            assert "in this test" in await broken(stream)
+            await works(known)
+
+
+async def test_a_server_that_died_and_came_again() -> None:
+    """Streams may break; after that everything is as it was with a new server."""
+    async with nothing_left() as engine:
+        with process(ECHO) as server:
+            port = await server.heard()
+            async with known_peer(port) as known:
+                server.kill()
+                streams = []
+                for _ in range(3):
+                    try:
+                        streams.append(await known.connect())
+                    except OSError:
+                        pass
+                for stream in streams:
+                    await broken(stream)
+                await until(lambda: not engine.all_groups, known.counts)
+        async with await aiordma.listen(LOCAL, port, config=SOFT) as listener:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listener.serve, echo)
+                for _ in range(4):
+                    await works(known)
+                tasks.cancel_scope.cancel()
+
+
+async def test_unused_tickets_are_given_back_after_a_while() -> None:
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        now = known.engine.waker.now()
+        known.holder.look(now + 9.9)
+        assert len(known.holder)
+        known.holder.look(now + 10.1)
+        assert not len(known.holder)
+        await until(lambda: not len(known.issuer), known.counts)
+        assert known.issuer.ring_bytes == 0
+        # One that comes back begins again: the first connection in full brings the next ticket.
+        await works(known)
+        await known.has_ticket()
+
+
+async def test_an_idle_link_is_closed_with_its_tickets() -> None:
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        await until(lambda: not any(g.members for g in known.engine.all_groups), known.counts)
+        known.engine.retire_idle(known.engine.waker.now() + 61)
+        assert not known.engine.open_to
+        await until(lambda: not known.engine.all_groups, known.counts)
+        await works(known)
+
+
+async def test_no_tickets_when_memory_is_short() -> None:
+    """Half of the limit stays for connections."""
+    config = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20, ring_bytes=256 << 10)
+    engine = await engines.current(config)
+    async with nothing_left(), serving(echo, config=config) as listener:
+        known = Known(engine, listener.port)
+        streams = [await known.connect() for _ in range(4)]
+        assert not len(known.issuer)
+        for stream in streams:
+            await check_echo(stream, b"enough for all")
+            await check_end(stream)
+            await stream.aclose()
+
+
+async def test_no_tickets_when_the_listener_is_full() -> None:
+    async with serving(echo, config=SOFT, max_pending=50) as listener, known_peer(listener.port) as known:
+        assert len(known.issuer) == 1
+        listener._waiting += 48  # besides the connection itself
+        await works(known)
+        assert len(known.issuer) == 1
+        listener._waiting += 1
+        await works(known)
+        assert not len(known.issuer)
+        listener._waiting -= 49
+        await works(known)
+
+
+TICKET = llc.Ticket(number=77, service=1, token=3, rkey=4, ring_addr=5, ring_bytes=16384)
+
+
+async def test_messages_that_break_the_rules() -> None:
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        (service,) = known.holder._unused
+        good = llc.Ticket(number=77, service=service, token=3, rkey=4, ring_addr=5, ring_bytes=16384)
+        known.holder.on_message(good)
+        with pytest.raises(RemoteProtocolError, match="came twice"):
+            known.holder.on_message(good)
+        with pytest.raises(RemoteProtocolError, match="gave a ticket back"):
+            known.holder.on_message(llc.TicketBack(number=1, service=service))
+        tickets = known.holder._unused[service]
+        tickets.pop()
+        for number in range(100, 100 + known.engine.config.tickets - len(tickets)):
+            known.holder.on_message(dataclasses.replace(good, number=number))
+        with pytest.raises(RemoteProtocolError, match="more tickets than"):
+            known.holder.on_message(good)
+        while tickets[-1].number >= 100:
+            tickets.pop()
+        for message in (
+            good,
+            llc.TicketBack(service=service),
+            llc.TicketBack(number=1, service=1, response=True),
+        ):
+            with pytest.raises(RemoteProtocolError, match="as only a server may"):
+                known.issuer.on_message(message)
+        # An answer to what nobody asked, and a ticket of a listener that is not known: no harm.
+        known.holder.on_message(llc.TicketBack(number=12345, service=service, response=True))
+        known.holder.on_message(TICKET)
+        known.issuer.on_message(llc.TicketBack(number=999, service=service))
+        await works(known)
+
+
+async def test_a_client_that_speaks_like_a_server_loses_its_link() -> None:
+    """Over the wire: the link is broken with the reason, and the listener goes on."""
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        async with await known.connect() as stream:
+            await check_echo(stream, b"x")
+            known.holder.group.link.queue_pair.say(TICKET.encode())
+            with pytest.raises(anyio.BrokenResourceError):
+                await stream.receive()
+        await until(lambda: not known.engine.all_groups, known.counts)
+        await works(known)
+
+
+async def test_the_claim_finds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TCP connection is gone before the claim: the ticket goes back unused, and the peer is asked."""
+    async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
+        one, other = socket.socketpair()
+        with one, other:
+            one.setblocking(False)
+            one.shutdown(socket.SHUT_WR)
+            before = len(known.holder)
+            service = next(iter(known.holder._unused))
+            assert known.holder.open(service, one) is None
+            assert len(known.holder) == before - 1
+        await until(lambda: len(known.issuer) == 0, known.counts)
+        await works(known)

@@ -1,0 +1,137 @@
+"""A negotiation cancelled at any of its awaits, on either side, leaves nothing behind and harms nobody."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from aiordma.streams.connector import connect
+from aiordma.streams.listener import listen
+from tests.system.adversity.health import until
+
+from .fake import Engine, Trouble
+from .serving import LOCAL, check_echo, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+pytestmark = pytest.mark.anyio
+
+CLIENT_STEPS = ["find", "propose", "accepted", "established"]
+SERVER_STEPS = ["answer", "confirmed"]
+
+
+def hang_at(engine: Engine, step: str) -> anyio.Event:
+    """The next time that the engine gets to ``step`` it stays there; the event tells that it is there."""
+    reached = anyio.Event()
+
+    async def hang() -> None:
+        engine.trouble = Trouble()
+        reached.set()
+        await anyio.sleep_forever()
+
+    engine.trouble = Trouble(**{step: hang})
+    return reached
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("step", CLIENT_STEPS)
+async def test_client_cancelled_at_a_step_of_its_engine(engine: Engine, step: str) -> None:
+    async with serving() as listener:
+        async with await connect(LOCAL, listener.port):  # everything is loaded and known now
+            pass
+        await until(lambda: not listener.statistics().undecided)
+        before = descriptors()
+        reached = hang_at(engine, step)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(connect, LOCAL, listener.port)
+            with anyio.fail_after(5):
+                await reached.wait()
+            tasks.cancel_scope.cancel()
+        if (
+            step != "established"
+        ):  # then the fake server's end is up, and its pipe cannot see the TCP connection
+            await until(lambda: descriptors() <= before)
+            await until(lambda: not listener.statistics().undecided + listener.statistics().negotiating)
+        async with await connect(LOCAL, listener.port) as friend:
+            assert friend.path == "rdma"
+            await check_echo(friend)
+
+
+@pytest.mark.parametrize("step", SERVER_STEPS)
+async def test_listener_closed_at_a_step_of_its_engine(engine: Engine, step: str) -> None:
+    listener = await listen(LOCAL)
+    reached = hang_at(engine, step)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(expect_failure, listener.port)
+        with anyio.fail_after(5):
+            await reached.wait()
+        await listener.aclose()
+    await until(lambda: not listener._jobs)
+
+
+async def expect_failure(port: int) -> None:
+    # Before the Accept the server looks like one that does not negotiate; then nobody listens any more.
+    with pytest.raises(OSError, match=r"."):
+        await connect(LOCAL, port)
+
+
+async def cancel_after_turns(turns: int, call: Callable[[], Awaitable[object]]) -> bool:
+    """Run ``call`` and cancel it after some turns of the loop; whether it ended before that."""
+    ended = False
+
+    async def run() -> None:
+        nonlocal ended
+        result = await call()
+        ended = True
+        await result.aclose()  # type: ignore[attr-defined]
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    return ended
+
+
+@pytest.mark.parametrize("first_contact", [True, False])
+async def test_client_cancelled_in_every_turn_of_the_loop(engine: Engine, first_contact: bool) -> None:
+    engine.first_contact = first_contact
+    async with serving() as listener:
+        async with await connect(LOCAL, listener.port):
+            pass
+        completed = 0
+        for turns in range(60):
+            completed += await cancel_after_turns(turns, lambda: connect(LOCAL, listener.port))
+        assert completed
+        async with await connect(LOCAL, listener.port) as friend:
+            await check_echo(friend)
+        # A pipe that one end of the fake has made and the other has not taken belongs to nobody.
+        engine.halves.clear()
+
+
+async def test_nothing_is_left_of_many_connections(engine: Engine) -> None:
+    async with serving() as listener:
+
+        async def once() -> None:
+            async with await connect(LOCAL, listener.port) as stream:
+                await stream.send(b"x")
+                await stream.receive()
+
+        await once()
+        await until(lambda: not listener.statistics().undecided)
+        before = descriptors()
+        for _ in range(50):
+            await once()
+        await until(lambda: descriptors() <= before)
+        assert not listener._jobs
+        assert not engine.halves

@@ -1,0 +1,229 @@
+"""kill -9 of either side while data flows: its peers get an error soon, and everybody else nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from random import Random
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+import aiordma
+from tests.system.integration.processes import PATIENCE, process
+from tests.system.integration.roles import LOCAL, echo
+
+from .health import ROUNDS, check_echo, check_end, descriptors, nothing_left, until
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+pytestmark = pytest.mark.anyio
+
+ECHO = "tests.system.integration.roles:echo_server"
+PUMP = "tests.system.integration.roles:pumping_clients"
+
+
+class Traffic:
+    """Bytes both ways on one stream until it breaks, or ``stop`` is called; all of them checked."""
+
+    def __init__(self, tasks: TaskGroup, stream: aiordma.RdmaStream, size: int) -> None:
+        self.stream, self.size = stream, size
+        self.received = 0
+        self.broken: list[anyio.BrokenResourceError] = []
+        self._ended = anyio.Event()
+        self._stopping = False
+        tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._guarded_send)
+                with contextlib.suppress(anyio.EndOfStream):
+                    while True:
+                        try:
+                            part = await self.stream.receive()
+                        except anyio.BrokenResourceError as error:
+                            self.broken.append(error)
+                            return
+                        at = self.received % 251
+                        assert part == (PATTERN[at:] + PATTERN * (len(part) // 251 + 1))[: len(part)]
+                        self.received += len(part)
+        finally:
+            self._ended.set()
+
+    async def _guarded_send(self) -> None:
+        at = 0
+        try:
+            while not self._stopping:
+                await self.stream.send((PATTERN[at:] + PATTERN * (self.size // 251 + 1))[: self.size])
+                at = (at + self.size) % 251
+            await self.stream.send_eof()
+        except anyio.BrokenResourceError as error:
+            self.broken.append(error)
+
+    async def flowed(self, count: int) -> None:
+        goal = self.received + count
+        await until(lambda: self.received >= goal or bool(self.broken), lambda: self.stream.statistics())
+        assert not self.broken, self.broken[0].__cause__
+
+    async def breaks(self) -> None:
+        with anyio.fail_after(PATIENCE):
+            await self._ended.wait()
+        assert len(self.broken) == 2
+        assert all(error.__cause__ is not None for error in self.broken)
+        for call in (lambda: self.stream.send(b"x"), self.stream.receive, self.stream.send_eof):
+            with pytest.raises(anyio.BrokenResourceError):
+                await call()
+        await self.stream.aclose()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        with anyio.fail_after(PATIENCE):
+            await self._ended.wait()
+        assert not self.broken, self.broken[0].__cause__
+        await self.stream.aclose()
+
+
+PATTERN = bytes(range(251))
+
+
+async def test_server() -> None:
+    random = Random()
+    async with nothing_left() as engine:
+        with process(ECHO) as bystander:
+            port = await bystander.heard()
+            async with anyio.create_task_group() as tasks:
+                other = Traffic(tasks, await aiordma.connect(LOCAL, port, mode="rdma"), 5_000)
+                before: list[str] = []
+                for _ in range(4 * ROUNDS):
+                    with process(ECHO) as victim:
+                        victims_port = await victim.heard()
+                        killed = [
+                            Traffic(tasks, await aiordma.connect(LOCAL, victims_port, mode="rdma"), size)
+                            for size in (1, 400, 70_000)
+                        ]
+                        for traffic in killed:
+                            await traffic.flowed(random.randrange(1, 10_000))
+                        victim.kill()
+                        for traffic in killed:
+                            await traffic.breaks()
+                    await other.flowed(100_000)
+                    await until(lambda: len(engine.all_groups) == 1, engine.statistics)
+                    before = before or descriptors()
+                await until(lambda: len(descriptors()) <= len(before), lambda: (before, descriptors()))
+                await other.stop()
+
+
+async def test_client() -> None:
+    random = Random()
+    outcomes: list[BaseException | None] = []
+
+    async def serve(stream: aiordma.RdmaStream) -> None:
+        assert stream.path == "rdma"
+        async with stream:
+            try:
+                async for part in stream:
+                    await stream.send(part)
+            except anyio.BrokenResourceError as error:
+                outcomes.append(error.__cause__)
+
+    async with nothing_left() as engine, await aiordma.listen(LOCAL) as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve)
+            with process(PUMP, port=listener.port) as bystander:
+                assert await bystander.heard() == "rdma"
+                before: list[str] = []
+                for _ in range(4 * ROUNDS):
+                    with process(PUMP, port=listener.port, streams=3) as victim:
+                        # Said when a stream opens, however much others have carried by then.
+                        paths: list[str] = []
+                        while len(paths) < 3:
+                            paths += [said] if isinstance(said := await victim.heard(), str) else []
+                        assert paths == ["rdma"] * 3
+                        for _ in range(random.randrange(100)):
+                            await victim.heard()
+                        victim.kill()
+                        await until(lambda: len(outcomes) == 3, lambda: (outcomes, engine.statistics()))
+                        assert all(outcomes)
+                        outcomes.clear()
+                    goal = 300_000
+                    while goal > 0:
+                        goal -= await bystander.heard()
+                    await until(lambda: len(engine.all_groups) == 1, engine.statistics)
+                    before = before or descriptors()
+                await until(lambda: len(descriptors()) <= len(before), lambda: (before, descriptors()))
+                bystander.kill()
+            await until(lambda: not engine.all_groups, engine.statistics)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("step", range(6))
+async def test_while_the_connection_is_made(step: int) -> None:
+    """The client dies somewhere between its first TCP segment and its first byte."""
+    async with nothing_left() as engine, await aiordma.listen(LOCAL) as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, echo)
+            for turn in range(2 * ROUNDS):
+                with process(
+                    "tests.system.adversity.test_killed:connecting_client", port=listener.port
+                ) as victim:
+                    # It says something at every step; the more is heard, the later it dies.
+                    for _ in range(step + turn % 2):
+                        if await victim.heard() == "up":
+                            break
+                    victim.kill()
+                await until(lambda: not engine.all_groups, engine.statistics)
+            state = listener.statistics
+            await until(lambda: not state().undecided + state().negotiating, state)
+            async with await aiordma.connect(LOCAL, listener.port, mode="rdma") as stream:
+                await check_echo(stream)
+                await check_end(stream)
+            tasks.cancel_scope.cancel()
+
+
+async def connecting_client(control, port: int) -> None:  # type: ignore[no-untyped-def]
+    from aiordma.links import contact as offer
+    from aiordma.negotiation import driver as negotiate
+
+    class Spoken(offer.ClientOffer):
+        async def accepted(self, accept, peer=""):  # type: ignore[no-untyped-def]
+            control.say("accepted")
+            confirm = await super().accepted(accept, peer)
+            control.say("confirming")
+            return confirm
+
+        async def established(self):  # type: ignore[no-untyped-def]
+            control.say("confirmed")
+            pipe = await super().established()
+            control.say("established")
+            return pipe
+
+    from aiordma.links import engine as engines
+
+    engines.ClientOffer = Spoken  # type: ignore[misc]
+    assert negotiate
+    control.say("connecting")
+    stream = await aiordma.connect(LOCAL, port, mode="rdma")
+    control.say("up")
+    await stream.send(b"x")
+    await control.heard_all()
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("asyncio", {"use_uvloop": True})])
+async def test_on_asyncios_surface(anyio_backend: object) -> None:
+    """What asyncio's own streams raise when a connection is reset."""
+    with process(ECHO) as victim:
+        reader, writer = await aiordma.open_connection(LOCAL, await victim.heard(), mode="rdma")
+        writer.write(b"x" * 1000)
+        assert await reader.readexactly(1000) == b"x" * 1000
+        victim.kill()
+        with anyio.fail_after(PATIENCE):
+            with pytest.raises(ConnectionResetError):
+                await reader.read(1)
+            writer.write(b"x")
+            with pytest.raises(ConnectionError):
+                await writer.drain()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
