@@ -7,12 +7,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aiordma.config import settings
 from aiordma.errors import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Order: TypeAlias = "tuple[tuple[str, ...], ...]"
 
 REFERENCE = Path(__file__).parent / "reference"
 ROOT = REFERENCE.parents[1]
@@ -89,15 +96,6 @@ def first_sentence(text: str) -> str:
     return "".join(outside).replace("|", "\\|")
 
 
-def _folders(package: Path) -> list[Path]:
-    """The package and the folders of sources in it; tests and what builds leave behind are neither."""
-    found = [package]
-    for folder in sorted(package.iterdir()):
-        if folder.is_dir() and folder.name not in ("tests", "__pycache__"):
-            found += [inner for inner in _folders(folder) if _modules(inner)]
-    return found
-
-
 def _modules(folder: Path) -> dict[str, list[Path]]:
     """The source files of a folder by module, the one that describes the module first."""
     modules: dict[str, list[Path]] = {}
@@ -109,6 +107,15 @@ def _modules(folder: Path) -> dict[str, list[Path]]:
     return modules
 
 
+def _folders(package: Path) -> list[Path]:
+    """The folders of sources in a package, with their own; tests and what builds leave behind are none."""
+    found = []
+    for folder in sorted(package.iterdir()):
+        if folder.is_dir() and folder.name not in ("tests", "__pycache__") and _modules(folder):
+            found += [folder, *_folders(folder)]
+    return found
+
+
 def _described(path: Path) -> str:
     sentence = first_sentence(header_comment(path))
     if not sentence:
@@ -116,26 +123,87 @@ def _described(path: Path) -> str:
     return sentence
 
 
-def module_map_page(package: Path = ROOT / "aiordma") -> str:
+def _constants(path: Path) -> dict[str, Any]:
+    """The constants of a Python file that are written out."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            with contextlib.suppress(ValueError):
+                found[node.target.id] = ast.literal_eval(node.value)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table_of_order(package: Path, order: Order) -> list[str]:
+    rows = ["| layer | package | what it is |", "| --- | --- | --- |"]
+    for layer, row in enumerate(order, 1):
+        for name in row:
+            folder = package / name
+            source = folder / "__init__.py" if folder.is_dir() else package / f"{name}.py"
+            rows.append(f"| {layer} | `{name}` | {_described(source)} |")
+    return rows
+
+
+def _table_of_modules(modules: dict[str, list[Path]]) -> list[str]:
+    if not modules:
+        return []
+    rows = ["| module | what it is |", "| --- | --- |"]
+    for name, files in modules.items():
+        rows.append(f"| `{name}` {_code(path.suffix for path in files)} | {_described(files[0])} |")
+    return ["", *rows]
+
+
+def module_map_page(
+    package: Path = ROOT / "aiordma", layers: Path = ROOT / "tests" / "project" / "layers.py"
+) -> str:
     """:raises ValueError: naming a module that does not describe itself."""
+    rules = _constants(layers)
+    order: Order = rules["ORDER"]
+    allowed: dict[str, list[str]] = {}
+    for at, row in enumerate(order):
+        for name in row:
+            allowed[name] = [below for lower in order[:at] for below in lower]
     rows = [
         "# Module map",
         "",
-        "Every package of the source tree, and every module in it with the first sentence of its docstring.",
-        "A module of several files (`.pyx` and `.pxd`, `.h` and `.c`) is one row.",
+        "Every module of the source tree with the first sentence of its docstring. A module of several files",
+        "(`.pyx` and `.pxd`, `.h` and `.c`) is one row. `docs/tables.py` makes this page from the sources.",
+        "",
+        "## Packages",
+        "",
+        "A package may import its own modules and packages of lower layers. `tests/project/test_layers.py`",
+        "checks this, also for imports inside functions and for types.",
+        "",
+        *_table_of_order(package, order),
     ]
-    for folder in _folders(package):
-        modules = _modules(folder)
-        rows += ["", f"## `{folder.relative_to(package.parent)}`", ""]
+    if rules["EXCEPTIONS"]:
+        rows += ["", "Exceptions:", ""]
+        rows += [f"* `{one}` imports `{other}`: {why}" for (one, other), why in rules["EXCEPTIONS"].items()]
+    root = _modules(package)
+    moved: dict[str, dict[str, list[Path]]] = {}
+    for name, owner in rules["BELONGS_TO"].items():
+        stem = name.rpartition(".")[2]
+        moved.setdefault(owner, {})[name] = root.pop(stem)
+    rows += ["", f"## `{package.name}`", "", _described(root.pop("__init__")[0]), *_table_of_modules(root)]
+    folders = _folders(package)
+    ranks = {name: rank for rank, name in enumerate(allowed)}
+    folders.sort(key=lambda folder: ranks.get(folder.relative_to(package).parts[0], len(ranks)))
+    for folder in folders:
+        inside = folder.relative_to(package)
+        modules = moved.pop(str(inside), {}) | _modules(folder)
+        rows += ["", f"## `{folder.relative_to(package.parent)}`"]
         if about := modules.pop("__init__", None):
-            rows += [_described(about[0]), ""]
-        if not modules:
-            continue
-        rows += ["| module | what it is |", "| --- | --- |"]
-        for name, files in modules.items():
-            suffixes = ", ".join(f"`{path.suffix}`" for path in files)
-            rows.append(f"| `{name}` {suffixes} | {_described(files[0])} |")
-    return "\n".join(rows).rstrip("\n") + "\n"
+            rows += ["", _described(about[0])]
+        if below := allowed.get(str(inside)):
+            rows += ["", f"May import {_code(below)}."]
+        rows += _table_of_modules(modules)
+    return "\n".join(rows) + "\n"
 
 
 PAGES = {

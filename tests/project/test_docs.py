@@ -39,9 +39,20 @@ SOURCES = {
     "data.pyx": '# cython: language_level=3\n"""A Cython\nmodule: __main__."""\n',
     "data.pxd": "# Not this one, since there is a .pyx.\n",
     "types.pxd": "# From <header.h>,\n# in two lines. More.\ncdef int x\n",
-    "both.c": "/* The implementation. */\n",
-    "both.h": "/*\n * The interface (see 3.5).\n *\n * More.\n */\n",
+    "inner/__init__.py": '"""Inside."""',
+    "other/__init__.py": '"""Another package."""',
+    "code/both.c": "/* The implementation. */\n",
+    "code/tests/test.c": "no comment, and no part of the map",
+    "code/both.h": "/*\n * The interface (see 3.5).\n *\n * More.\n */\n",
 }
+
+
+RULES = """
+ORDER: tuple[tuple[str, ...], ...] = (("inner",), ("module", "other"))
+BELONGS_TO = {"pack.data": "inner"}
+EXCEPTIONS = {("pack.inner", "pack.module"): "a type"}
+RANK = {package: rank for rank, row in enumerate(ORDER) for package in row}
+"""
 
 
 @pytest.fixture
@@ -49,33 +60,61 @@ def package(tmp_path: Path) -> Path:
     folder = tmp_path / "pack"
     folder.mkdir()
     for name, text in SOURCES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+    (tmp_path / "layers.py").write_text(RULES, encoding="utf-8")
     return folder
 
 
-def test_the_module_map_has_the_first_sentence_of_each_module(package: Path) -> None:
-    (package / "tests").mkdir()
-    (package / "tests" / "test.c").write_text("no comment, and no part of the map")
-    lines = _tables().module_map_page(package).splitlines()
-    assert lines[lines.index("## `pack`") :] == [
+def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(package: Path) -> None:
+    lines = _tables().module_map_page(package, package.parent / "layers.py").splitlines()
+    assert lines[lines.index("| layer | package | what it is |") :] == [
+        "| layer | package | what it is |",
+        "| --- | --- | --- |",
+        "| 1 | `inner` | Inside. |",
+        "| 2 | `module` | One `a.Name` \\| two `words`. |",
+        "| 2 | `other` | Another package. |",
+        "",
+        "Exceptions:",
+        "",
+        "* `pack.inner` imports `pack.module`: a type",
+        "",
         "## `pack`",
         "",
         "A package.",
         "",
         "| module | what it is |",
         "| --- | --- |",
-        "| `both` `.h`, `.c` | The interface (see 3.5). |",
-        "| `data` `.pyx`, `.pxd` | A Cython module: \\_\\_main\\_\\_. |",
         "| `module` `.py` | One `a.Name` \\| two `words`. |",
         "| `types` `.pxd` | From \\<header.h>, in two lines. |",
+        "",
+        "## `pack/inner`",
+        "",
+        "Inside.",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `pack.data` `.pyx`, `.pxd` | A Cython module: \\_\\_main\\_\\_. |",
+        "",
+        "## `pack/other`",
+        "",
+        "Another package.",
+        "",
+        "May import `inner`.",
+        "",
+        "## `pack/code`",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `both` `.h`, `.c` | The interface (see 3.5). |",
     ]
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"data.pxd", "both.c"}))
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"data.pxd", "code/both.c", "code/tests/test.c"}))
 def test_a_module_without_a_docstring_fails(package: Path, name: str) -> None:
     (package / name).write_text("\n", encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(name)):
-        _tables().module_map_page(package)
+        _tables().module_map_page(package, package.parent / "layers.py")
 
 
 def test_only_settings_that_exist_are_named() -> None:
