@@ -42,6 +42,7 @@ SOURCES = {
     "inner/__init__.py": '"""Inside."""',
     "other/__init__.py": '"""Another package."""',
     "code/both.c": "/* The implementation. */\n",
+    "code/part/part.h": "/* A part. */\n",
     "code/tests/test.c": "no comment, and no part of the map",
     "code/both.h": "/*\n * The interface (see 3.5).\n *\n * More.\n */\n",
 }
@@ -107,6 +108,14 @@ def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(pack
         "| module | what it is |",
         "| --- | --- |",
         "| `both` `.h`, `.c` | The interface (see 3.5). |",
+        "",
+        "## `pack/code/part`",
+        "",
+        "A part.",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `part` `.h` | A part. |",
     ]
 
 
