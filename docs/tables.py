@@ -198,7 +198,8 @@ def module_map_page(
         inside = folder.relative_to(package)
         modules = moved.pop(str(inside), {}) | _modules(folder)
         rows += ["", f"## `{folder.relative_to(package.parent)}`"]
-        if about := modules.pop("__init__", None):
+        # A folder of C files is described by the header that bears its name.
+        if about := modules.pop("__init__", None) or modules.get(folder.name):
             rows += ["", _described(about[0])]
         if below := allowed.get(str(inside)):
             rows += ["", f"May import {_code(below)}."]
