@@ -18,20 +18,32 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
 from pathlib import Path
 from typing import Any
 
 # ---- in the process that hangs: nothing here may wait, or need more than what is imported there already
 
 
-def _frames(coro: Any) -> list[str]:
+def _awaited(waits: Any) -> Any:
+    """What a coroutine, a generator or an iterator of one waits for; None where there is no more to see."""
+    for name in ("cr_await", "ag_await", "gi_yieldfrom"):
+        if hasattr(waits, name):
+            return getattr(waits, name)
+    # What "async for" and __await__() make of a coroutine does not show it.
+    inner = (types.CoroutineType, types.AsyncGeneratorType)
+    return next((found for found in gc.get_referents(waits) if isinstance(found, inner)), None)
+
+
+def _frames(waits: Any) -> list[str]:
     """Where a coroutine waits, and those that it awaits, outermost first."""
     found = []
-    while coro is not None:
-        frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
-        if frame is not None:
-            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+    while waits is not None:
+        frames = [getattr(waits, name, None) for name in ("cr_frame", "ag_frame", "gi_frame")]
+        for frame in filter(None, frames):
+            code = frame.f_code
+            found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}")
+        waits = _awaited(waits)
     return found
 
 
@@ -58,11 +70,18 @@ def _engines() -> list[Any]:
     ]
 
 
+def _counted(value: Any) -> Any:
+    """Statistics without what is zero or empty."""
+    if isinstance(value, dict):
+        return {name: _counted(inner) for name, inner in value.items() if inner}
+    return [_counted(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _describe_engine(engine: Any, drain: bool) -> list[str]:
     poller = engine.poller
     readable = bool(select.select([poller.fd], [], [], 0)[0])
     lines = [
-        json.dumps(engine.statistics(), indent=1, default=str),
+        json.dumps(_counted(engine.statistics()), indent=1, default=str),
         f"armed: {poller.is_armed}; the completion channel's descriptor {poller.fd} is readable: {readable}",
     ]
     if drain:
