@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from ..proto.events import Event
 
 __all__ = [
-    "ClientOffer",
+    "ClientContact",
     "Engine",
     "Outcome",
-    "ServerOffer",
+    "ServerContact",
     "Tls",
     "client",
     "find_engine",
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-class ClientOffer(Protocol):
+class ClientContact(Protocol):
     """One negotiation of the engine, client end."""
 
     proposal: clc.Proposal
@@ -66,7 +66,7 @@ class ClientOffer(Protocol):
     def abandon(self) -> None: ...
 
 
-class ServerOffer(Protocol):
+class ServerContact(Protocol):
     """One negotiation of the engine, server end."""
 
     accept: clc.Accept
@@ -83,14 +83,14 @@ class Engine(Protocol):
 
     async def propose(
         self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
-    ) -> ClientOffer: ...
+    ) -> ClientContact: ...
     async def answer(
         self,
         proposal: clc.Proposal,
         peer: str = "",
         service: Service | None = None,
         local: Address | None = None,
-    ) -> ServerOffer: ...
+    ) -> ServerContact: ...
     def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
     def open_service(self, has_room: Callable[[], bool]) -> Service | None: ...
     def claim(self, claim: clc.Claim, service: Service | None) -> Any: ...
@@ -261,7 +261,7 @@ async def _propose(
     :param connect_again: the peer is unknown: after a head start, make a plain connection beside this one.
     :raises _PlainPeer: it does not negotiate (``carrier`` is closed).
     """
-    offer: ClientOffer | None = None
+    offer: ClientContact | None = None
     pipe: Any = None
     try:
         with Wire(carrier) as wire:
@@ -387,7 +387,7 @@ async def server(
         connection is closed.
     """
     mode = mode or config.mode
-    offer: ServerOffer | None = None
+    offer: ServerContact | None = None
     pipe: Any = None
     carrier: Carrier = sock
     try:
@@ -464,7 +464,7 @@ async def server(
         raise
 
 
-async def _part(offer: ServerOffer, handshake: ServerHandshake, wire: Wire) -> None:
+async def _part(offer: ServerContact, handshake: ServerHandshake, wire: Wire) -> None:
     """This end gives up after it may have sent its Accept, on a link that others use as well: the client may
     be writing into the ring by now, or be about to. Hear what it has decided before the ring is given back.
     """
@@ -563,7 +563,7 @@ def _on_tcp(wire: Wire, reason: FallbackReason, mode: Mode, *, silent: bool = Fa
     return Outcome(None, wire.sock, reason, wire.local, wire.remote, wire.tls, silent)
 
 
-def _give_up(offer: ClientOffer | ServerOffer | None, pipe: Any, carrier: Carrier) -> None:
+def _give_up(offer: ClientContact | ServerContact | None, pipe: Any, carrier: Carrier) -> None:
     if offer is not None:
         offer.abandon()
     if pipe is not None:
