@@ -11,7 +11,7 @@ import pytest
 import aiordma
 from aiordma.links.statistics import DeviceStatistics, LinkStatistics
 
-from .system.adversity.health import until
+from .health import until
 from .world import DEVICE
 
 pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")

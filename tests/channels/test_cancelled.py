@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from aiordma.channels import channel
-from tests.system.adversity.cancelling import at_await, at_turn
-from tests.system.adversity.health import descriptors, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.cancelling import at_await, at_turn
+from tests.health import descriptors, nothing_left, until
+from tests.processes import process
+from tests.roles import LOCAL
 
 from .conftest import End
 

@@ -13,7 +13,7 @@ import aiordma
 import aiordma.compat.datagram
 from aiordma.compat.datagram import MessageTransport
 from aiordma.links import engine as engines
-from tests.system.adversity.health import until
+from tests.health import until
 
 pytestmark = pytest.mark.anyio
 

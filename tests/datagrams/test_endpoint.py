@@ -16,9 +16,9 @@ from aiordma.attributes import RdmaAttribute
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.links import engine as engines
-from tests.system.adversity.cancelling import at_turn
-from tests.system.adversity.health import descriptors, until
-from tests.system.integration.processes import PATIENCE, process
+from tests.cancelling import at_turn
+from tests.health import descriptors, until
+from tests.processes import PATIENCE, process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,8 +12,8 @@ import pytest
 
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from tests.health import nothing_left, until
 from tests.links.failover.breaking import WAYS, take_off
-from tests.system.adversity.health import nothing_left, until
 from tests.world import DEVICE
 
 from .pairs import negotiated_pair

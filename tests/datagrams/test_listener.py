@@ -12,7 +12,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.proto.record import greeting
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .pairs import LOCAL, receive_on
 from .roles import echo

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from aiordma.datagrams.connection import DatagramConnection
 from aiordma.errors import RemoteProtocolError
 from aiordma.pipes._ring_records import RingDatagrams
+from tests.health import nothing_left, until
 from tests.pipes.conftest import _open, connect, open_engine
+from tests.processes import process
 from tests.streams.pairs import ONE, OTHER
-from tests.system.adversity.health import nothing_left, until
-from tests.system.integration.processes import process
 
 from .pairs import LOCAL, rdma_pair, receive_on
 from .roles import echo

@@ -16,7 +16,7 @@ from aiordma.config import Config
 from aiordma.errors import Code
 from aiordma.proto.resolve import PROVE, PROVED, Hello, Welcome, udp_proof
 from aiordma.verbs import softlib
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .test_endpoint import LOCAL, open_at, rdma_pair
 

@@ -18,7 +18,7 @@ from pubsublib.broker import Broker
 
 import aiordma
 from aiordma.config import Config
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .conftest import EXAMPLES, MODES
 

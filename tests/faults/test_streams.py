@@ -15,8 +15,8 @@ from aiordma.errors import AioRdmaError, CompletionError, LinkError, RemoteProto
 from aiordma.links import engine as engines
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
+from tests.health import nothing_left
 from tests.streams.pairs import negotiated_pair
-from tests.system.adversity.health import nothing_left
 from tests.world import DEVICE, SLOWER
 
 from .kit import PATIENCE, Outcome, exchange

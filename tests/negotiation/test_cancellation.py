@@ -12,7 +12,7 @@ import pytest
 
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .fake import Engine, Trouble
 from .serving import LOCAL, check_echo, serving

@@ -9,7 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
-from tests.system.integration.processes import PATIENCE, process
+from tests.processes import PATIENCE, process
 
 from .roles import CONFIG, LOCAL
 from .services import service

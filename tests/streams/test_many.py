@@ -9,7 +9,7 @@ from aiordma.config import Config
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from aiordma.streams.stream import RdmaStream
-from tests.system.adversity.health import check_echo
+from tests.health import check_echo
 from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio

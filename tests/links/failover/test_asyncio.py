@@ -12,9 +12,9 @@ import aiordma
 from aiordma.errors import Code
 from aiordma.links import engine as engines
 from tests.compat.recorder import Recorder
+from tests.health import nothing_left, until
 from tests.loops import LOOPS
-from tests.system.adversity.health import nothing_left, until
-from tests.system.integration.roles import LOCAL
+from tests.roles import LOCAL
 
 from .breaking import WAYS, take_off
 

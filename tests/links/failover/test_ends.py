@@ -14,10 +14,10 @@ from aiordma.errors import Code
 from aiordma.links import engine as engines
 from aiordma.links.failover.leave import switch_engine, switch_group
 from aiordma.pipes.tls import TlsLayer
+from tests.health import check_echo, nothing_left, until
+from tests.processes import process
+from tests.roles import LOCAL
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
-from tests.system.adversity.health import check_echo, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
 from tests.system.integration.test_integrity import both_ways
 
 from .breaking import WAYS, take_off
@@ -71,7 +71,7 @@ async def test_through_the_tls_session_that_the_negotiation_used(
 
 async def test_a_peer_that_is_killed_afterwards_is_reported() -> None:
     async with nothing_left() as engine:
-        with process("tests.system.integration.roles:echo_server") as victim:
+        with process("tests.roles:echo_server") as victim:
             stream = await aiordma.connect(LOCAL, await victim.heard(), mode="rdma")
             await check_echo(stream)
             take_off(engine, "link")
@@ -88,7 +88,7 @@ async def test_a_peer_that_is_killed_afterwards_is_reported() -> None:
 
 async def test_a_peer_that_is_killed_meanwhile_is_reported() -> None:
     async with nothing_left() as engine:
-        with process("tests.system.integration.roles:echo_server") as victim:
+        with process("tests.roles:echo_server") as victim:
             stream = await aiordma.connect(LOCAL, await victim.heard(), mode="rdma")
             await check_echo(stream)
             victim.kill()

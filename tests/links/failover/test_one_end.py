@@ -14,9 +14,9 @@ from aiordma.errors import Code, LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
 from aiordma.proto.failover import MESSAGE_BYTES, Leave, Refuse, decode
 from aiordma.proto.frames import data_header, end_frame
+from tests.health import until
 from tests.pipes.conftest import connect
 from tests.streams.pairs import tcp_sockets
-from tests.system.adversity.health import until
 from tests.world import DEVICE
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import NegotiationError
 from aiordma.links.failover.leave import switch_back
+from tests.health import ROUNDS, nothing_left, until
+from tests.processes import PATIENCE
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
-from tests.system.adversity.health import ROUNDS, nothing_left, until
-from tests.system.integration.processes import PATIENCE
 
 from .breaking import take_off
 from .traffic import both_ways

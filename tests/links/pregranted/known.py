@@ -9,8 +9,8 @@ import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.links.pregranted import Holder, Issuer
-from tests.system.adversity.health import nothing_left, until
-from tests.system.integration.roles import LOCAL
+from tests.health import nothing_left, until
+from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:

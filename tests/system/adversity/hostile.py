@@ -15,11 +15,11 @@ import aiordma
 from aiordma.links import engine as engines
 from aiordma.proto import llc
 from aiordma.proto.cdc import CdcMessage
-from tests.system.integration.roles import LOCAL
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from aiordma.links.contact import ClientContact
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 
 class Hostile:

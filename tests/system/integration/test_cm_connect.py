@@ -18,15 +18,14 @@ from aiordma.links.cm_connect import CmConnection, CmPlace
 from aiordma.links.engine import current
 from aiordma.verbs import rdmacm
 from tests.conftest import LOOPS
+from tests.processes import process
+from tests.roles import LOCAL, echo
 
-from .processes import process
-from .roles import LOCAL, echo
 from .test_iwarp import BY_CM, IWARP
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
-
-    from .program import Control
+    from tests.program import Control
 
 HERE = "tests.system.integration.test_cm_connect"
 

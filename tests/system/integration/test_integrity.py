@@ -13,15 +13,14 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
-from tests.system.adversity.health import ROUNDS, nothing_left
-
-from .processes import PATIENCE, process
-from .roles import LOCAL, echo, statistics
+from tests.health import ROUNDS, nothing_left
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL, echo, statistics
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .program import Control
+    from tests.program import Control
 
 pytestmark = pytest.mark.anyio
 

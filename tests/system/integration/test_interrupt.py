@@ -11,15 +11,14 @@ import pytest
 
 import aiordma
 from tests.loops import LOOPS
-
-from .processes import Process, process
+from tests.processes import Process, process
 
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 HERE = "tests.system.integration.test_interrupt"
-ECHO = "tests.system.integration.roles:echo_server"
-PUMP = "tests.system.integration.roles:pumping_clients"
+ECHO = "tests.roles:echo_server"
+PUMP = "tests.roles:pumping_clients"
 
 
 async def asyncio_server(control: Control) -> None:

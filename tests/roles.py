@@ -12,7 +12,7 @@ from aiordma.config import Config
 from aiordma.links import engine as engines
 
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 LOCAL = "127.0.0.1"
 
