@@ -9,9 +9,8 @@ import anyio
 
 from aiordma.channels import channel
 from aiordma.config import Config
+from tests.pipes.channel_ends import End
 from tests.roles import LOCAL
-
-from .conftest import End
 
 if TYPE_CHECKING:
     from aiordma.channels.channel import ConnectedChannel

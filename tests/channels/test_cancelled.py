@@ -10,10 +10,9 @@ import pytest
 from aiordma.channels import channel
 from tests.cancelling import at_await, at_turn
 from tests.health import descriptors, nothing_left, until
+from tests.pipes.channel_ends import End
 from tests.processes import process
 from tests.roles import LOCAL
-
-from .conftest import End
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

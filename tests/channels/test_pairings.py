@@ -16,9 +16,8 @@ from aiordma.errors import Code, NegotiationError
 from aiordma.negotiation import driver as negotiate
 from aiordma.streams.connector import connect as connect_stream
 from aiordma.streams.listener import listen as listen_stream
+from tests.pipes.channel_ends import End
 from tests.world import DEVICE
-
-from .conftest import End
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from aiordma.links import engine as engines
 from aiordma.proto.failover import MESSAGE_BYTES, Leave, Refuse, decode
 from aiordma.proto.frames import data_header, end_frame
 from tests.health import until
-from tests.pipes.conftest import connect
+from tests.pipes.link_pairs import connect
 from tests.streams.pairs import tcp_sockets
 from tests.world import DEVICE
 

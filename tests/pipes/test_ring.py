@@ -10,16 +10,12 @@ import pytest
 
 from tests.world import LATE
 
-from .conftest import connect
+from .link_pairs import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from aiordma.links.engine import Engine
     from aiordma.pipes._ring import RingPipe
 
-    Open = Callable[..., AbstractAsyncContextManager[Engine]]
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 

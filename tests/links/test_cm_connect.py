@@ -20,14 +20,13 @@ from aiordma.verbs import rdmacm
 from tests.conftest import LOOPS
 from tests.processes import process
 from tests.roles import LOCAL, echo
-
-from .test_iwarp import BY_CM, IWARP
+from tests.system.integration.test_iwarp import BY_CM, IWARP
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
     from tests.program import Control
 
-HERE = "tests.system.integration.test_cm_connect"
+HERE = "tests.links.test_cm_connect"
 
 
 class End:
