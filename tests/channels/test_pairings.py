@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import ssl
+from typing import Any
 
 import anyio
 import pytest
@@ -43,7 +44,7 @@ async def pair(
     tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
     rdma_outside_tls: bool = False,
 ) -> tuple[channel.ConnectedChannel, channel.ConnectedChannel]:
-    options = {"rdma_outside_tls": rdma_outside_tls}
+    options: dict[str, Any] = {"rdma_outside_tls": rdma_outside_tls}
     listener = await channel.listen(LOCAL, config=server_config, ssl=tls[0] if tls else None, **options)
     async with listener:
         a = await channel.connect(

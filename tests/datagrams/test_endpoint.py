@@ -255,6 +255,7 @@ async def test_a_plain_udp_program_gets_its_data_and_nothing_else() -> None:
     plain = await anyio.create_udp_socket(local_host=LOCAL)
     async with plain, await open_at() as one:
         address = plain.extra(SocketAttribute.local_address)
+        assert isinstance(address, tuple)
         await one.send((b"first", address))
         assert await one.resolve(address) == "udp"
         await one.send((b"second", address))

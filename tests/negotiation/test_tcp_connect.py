@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from aiordma.addresses import show
 from aiordma.negotiation import tcp_connect as dial
 
 if TYPE_CHECKING:
@@ -128,6 +129,6 @@ async def test_cancelled_connection_closes_its_socket() -> None:
 
 
 def test_addresses_for_people() -> None:
-    assert dial.show(("127.0.0.1", 80)) == "127.0.0.1:80"
-    assert dial.show(("::1", 80, 0, 0)) == "[::1]:80"
-    assert dial.show("/run/socket") == "/run/socket"
+    assert show(("127.0.0.1", 80)) == "127.0.0.1:80"
+    assert show(("::1", 80, 0, 0)) == "[::1]:80"
+    assert show("/run/socket") == "/run/socket"

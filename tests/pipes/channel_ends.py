@@ -9,6 +9,8 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Buffer
+
     from aiordma.pipes.contracts import Channel, Message
 
 
@@ -56,7 +58,7 @@ class End:
         await self.until(lambda: bool(self.closed))
         return self.closed[0]
 
-    async def send(self, head: bytes, body: bytes = b"") -> None:
+    async def send(self, head: bytes, body: Buffer = b"") -> None:
         sent = False
 
         def attempt() -> bool:

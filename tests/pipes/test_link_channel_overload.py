@@ -14,6 +14,8 @@ from .channel_ends import End
 from .link_pairs import connect_channels
 
 if TYPE_CHECKING:
+    from aiordma.pipes.contracts import Message
+
     from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
@@ -43,10 +45,10 @@ async def test_overload_never_finds_a_receiver_not_ready(open_engine: Open) -> N
         async with anyio.create_task_group() as tasks:
             for end, plan in zip(senders, plans, strict=True):
                 tasks.start_soon(feed, end, plan)
-            for number, end in enumerate(takers):
+            for number, taker in enumerate(takers):
                 # Those that take are not held up by those that do not.
-                if end is not None:
-                    await end.received(len(plans[number]))
+                if taker is not None:
+                    await taker.received(len(plans[number]))
             for number, (a, b) in enumerate(pairs):
                 if takers[number] is None:
                     assert a.statistics().outstanding <= budget + 100_064
@@ -94,7 +96,11 @@ async def test_small_messages_pass_between_the_fragments_of_large_ones(open_engi
             bulk += 1
 
         bulk_b.on_message = take
-        ping_b.on_message = lambda message: ping_b.try_send(b"", message) or pytest.fail("no room to answer")
+
+        def answer(message: Message) -> None:
+            assert ping_b.try_send(b"", message), "no room to answer"
+
+        ping_b.on_message = answer
 
         async def load() -> None:
             while True:

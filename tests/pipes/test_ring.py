@@ -13,6 +13,8 @@ from tests.world import LATE
 from .link_pairs import connect
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiordma.pipes._ring import RingPipe
 
     from .link_pairs import Open
@@ -113,7 +115,12 @@ async def test_half_close_and_close(open_engine: Open) -> None:
         for pipe in (a, b):
             own = pipe.on_finished
             assert own is not None
-            pipe.on_finished = lambda p, own=own: (own(p), finished.append(p))  # type: ignore[misc]
+
+            def note(ended: RingPipe, own: Callable[[RingPipe], None] = own) -> None:
+                own(ended)
+                finished.append(ended)
+
+            pipe.on_finished = note
         b.close()
         a.close()
         with anyio.fail_after(5):

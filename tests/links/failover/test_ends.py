@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -44,7 +45,7 @@ async def test_through_the_tls_session_that_the_negotiation_used(
             ssl=client, server_ssl=server, rdma_outside_tls=True, config=Config(server_first_wait_ms=0)
         )
         assert one.path == other.path == "rdma"
-        results: list[object] = []
+        results: list[list[Any]] = []
 
         async def exchange(stream: aiordma.RdmaStream, seed: int) -> None:
             results.append(await both_ways(stream, Random(seed), 1_000_000))
@@ -59,7 +60,7 @@ async def test_through_the_tls_session_that_the_negotiation_used(
                 tasks.start_soon(harm)
                 tasks.start_soon(exchange, one, 1)
                 tasks.start_soon(exchange, other, 2)
-        (sent, received), (others_sent, others_received) = results  # type: ignore[misc, has-type]
+        (sent, received), (others_sent, others_received) = results
         assert received == [others_sent, 1_000_000]
         assert others_received == [sent, 1_000_000]
         assert one.path == other.path == "tcp"

@@ -72,8 +72,10 @@ class Scene:
             self.pipe.try_send(b"x")
         assert self.pipe.path == "rdma"
         assert self.pipe.fallback_reason is None
-        assert caught.value.__cause__ is self.pipe.error
-        return caught.value.__cause__
+        cause = caught.value.__cause__
+        assert cause is not None
+        assert cause is self.pipe.error
+        return cause
 
 
 @pytest.fixture

@@ -241,7 +241,7 @@ async def test_asyncio_servers_that_share_their_port_give_no_tickets(monkeypatch
 async def test_switched_off(which: str) -> None:
     """A setting of either end is enough."""
     engine = await engines.current(Config(device=DEVICE, tickets=0 if which == "client" else 8))
-    settings = {"tickets": 0} if which == "server" else {}
+    settings: dict[str, Any] = {"tickets": 0} if which == "server" else {}
     async with nothing_left():
         with process(ECHO, **settings) as server:
             known = await get_known(await server.heard())

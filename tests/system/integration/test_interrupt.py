@@ -12,6 +12,7 @@ import pytest
 import aiordma
 from tests.loops import LOOPS
 from tests.processes import Process, process
+from tests.roles import port_of
 
 if TYPE_CHECKING:
     from tests.program import Control
@@ -29,7 +30,7 @@ async def asyncio_server(control: Control) -> None:
         writer.close()
 
     server = await aiordma.start_server(serve, "127.0.0.1", 0)
-    control.say(server.sockets[0].getsockname()[1])
+    control.say(port_of(server))
     async with server:
         await server.serve_forever()
 
