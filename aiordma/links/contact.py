@@ -23,13 +23,13 @@ from ..verbs.qp import QpAddress
 from .cm_connect import CmPlace
 from .group import LinkGroup
 from .link import LinkKey
-from .pregranted import Holder, Issuer
+from .pregranted import RingGranter, RingHolder
 
 if TYPE_CHECKING:
     from ..addresses import Address
     from .engine import Engine
     from .member import Member
-    from .pregranted import Service
+    from .pregranted import GrantingListener
 
 
 def _qp_address(answer: Accept | Confirm) -> QpAddress:
@@ -174,8 +174,8 @@ class ClientContact(_Contact):
         except VerbsError as error:
             engine.devices.way_failed(engine, peer, str(error))
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
-        if self.proposal.tickets and isinstance(self.group.tickets, Holder):
-            self.group.tickets.learn(accept, peer)
+        if self.proposal.tickets and isinstance(self.group.pregranted, RingHolder):
+            self.group.pregranted.learn(accept, peer)
         proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, engine.engine_id, secret)
         confirm = Confirm(**self._answer_fields(), proof=proof)  # type: ignore[arg-type]
         if known is None:
@@ -234,7 +234,12 @@ class ServerContact(_Contact):
     accept: Accept
 
     def __init__(
-        self, engine: Engine, proposal: Proposal, peer: str, service: Service | None, local: Address | None
+        self,
+        engine: Engine,
+        proposal: Proposal,
+        peer: str,
+        service: GrantingListener | None,
+        local: Address | None,
     ) -> None:
         super().__init__(engine, proposal.kind)
         self._proposal, self._peer = proposal, peer
@@ -313,9 +318,9 @@ class ServerContact(_Contact):
                 raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
             self.group.settled()
             self.engine.devices.works(self.engine, self._peer)
-        if self._service is not None and isinstance(self.group.tickets, Issuer):
-            self.group.tickets.limit = self._proposal.tickets
-            self.group.tickets.asked(self._service, first=self.first_contact)
+        if self._service is not None and isinstance(self.group.pregranted, RingGranter):
+            self.group.pregranted.limit = self._proposal.tickets
+            self.group.pregranted.asked(self._service, first=self.first_contact)
         self._done = True
         return self.member.pipe
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .failover.framed_pipe import FramedPipe
     from .failover.rejoin import Comeback
     from .group import LinkGroup
-    from .pregranted import Service
+    from .pregranted import GrantingListener
 
 __all__ = ["Devices"]
 
@@ -70,9 +70,9 @@ class Devices:
         self._spent: set[Engine] = set()
         #: Listeners that hand out tickets, by number; servers that have given us some, by address and
         #: traffic class.
-        self.services: dict[int, Service] = {}
-        self.open_to: dict[tuple[str, int], tuple[LinkGroup, int]] = {}
-        self._service_number = 0
+        self.listeners: dict[int, GrantingListener] = {}
+        self.early_servers: dict[tuple[str, int], tuple[LinkGroup, int]] = {}
+        self._listener_number = 0
         # Engine ids of one loop differ in their last byte.
         self._loop_id, self._last_byte = secrets.token_bytes(15), 0
         #: Streams that have moved to another link, and those that wait on TCP for one: (when, who, attempt).
@@ -96,12 +96,12 @@ class Devices:
         self._last_byte = (self._last_byte + 1) % 256
         return self._loop_id + bytes([self._last_byte])
 
-    def new_service_number(self) -> int:
+    def new_listener_number(self) -> int:
         """From 1 to 65535, not in use."""
         while True:
-            self._service_number = self._service_number % 0xFFFF + 1
-            if self._service_number not in self.services:
-                return self._service_number
+            self._listener_number = self._listener_number % 0xFFFF + 1
+            if self._listener_number not in self.listeners:
+                return self._listener_number
 
     # ---- which one
 

@@ -31,7 +31,7 @@ from ..verbs.memory import MemoryLimitError, MemoryPool
 from .contact import ClientContact, ServerContact
 from .devices import Devices
 from .link import LinkKey, LinkParts
-from .pregranted import Holder, Issuer, Service
+from .pregranted import GrantingListener, RingGranter, RingHolder
 
 if TYPE_CHECKING:
     import socket
@@ -84,7 +84,7 @@ class Engine:
         self.asking: weakref.WeakSet[ClientContact] = weakref.WeakSet()
         #: Listeners that hand out tickets, by number; servers that have given us some: address -> link group
         #: and number of the listener there. Of all engines of the loop.
-        self.services, self.open_to = devices.services, devices.open_to
+        self.listeners, self.early_servers = devices.listeners, devices.early_servers
         self.closed = False
         self._parked: list[LinkParts] = []
         self._timer: Handle | None = None
@@ -197,28 +197,28 @@ class Engine:
         engine._check()
         return engine
 
-    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> RingPipe | None:
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> RingPipe | None:
         """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
 
         None: it must be negotiated in full, on this TCP connection.
         """
-        group, service = self.open_to.get((peer, traffic_class), (None, 0))
-        if group is None or self.closed or not isinstance(group.tickets, Holder):
+        group, service = self.early_servers.get((peer, traffic_class), (None, 0))
+        if group is None or self.closed or not isinstance(group.pregranted, RingHolder):
             return None
-        return group.tickets.open(service, sock)
+        return group.pregranted.open(service, sock)
 
-    def open_service(self, has_room: Callable[[], bool]) -> Service | None:
+    def grant_rings(self, has_room: Callable[[], bool]) -> GrantingListener | None:
         """Server: let a listener hand out tickets; None when the settings say that there are none.
 
         :param has_room: whether the listener would take one more connection now.
         """
         if not self.config.tickets or self.closed:
             return None
-        number = self.devices.new_service_number()
-        service = self.services[number] = Service(self.devices, number, has_room)
+        number = self.devices.new_listener_number()
+        service = self.listeners[number] = GrantingListener(self.devices, number, has_room)
         return service
 
-    def claim(self, claim: Claim, service: Service | None) -> RingPipe:
+    def claim(self, claim: Claim, service: GrantingListener | None) -> RingPipe:
         """Server: the connection of a Claim that came on a TCP connection of ``service``.
 
         :raises NegotiationError: decline with its ``code``.
@@ -233,18 +233,22 @@ class Engine:
         # One that is given up is not listed, and may be so wrongly.
         for groups in (listed, [group for engine in engines for group in engine.all_groups]):
             for group in groups:
-                if group.key == key and isinstance(group.tickets, Issuer) and group.tickets.gave(claim):
-                    return group.tickets.claim(claim, service)
+                if (
+                    group.key == key
+                    and isinstance(group.pregranted, RingGranter)
+                    and group.pregranted.gave(claim)
+                ):
+                    return group.pregranted.claim(claim, service)
         for group in listed:
-            if isinstance(group.tickets, Issuer):
-                return group.tickets.claim(claim, service)  # which says what is wrong
+            if isinstance(group.pregranted, RingGranter):
+                return group.pregranted.claim(claim, service)  # which says what is wrong
         raise NegotiationError(Code.TICKET_UNKNOWN)
 
     async def answer(
         self,
         proposal: Proposal,
         peer: str = "",
-        service: Service | None = None,
+        service: GrantingListener | None = None,
         local: Address | None = None,
     ) -> ServerContact:
         """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``.

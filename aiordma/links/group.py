@@ -18,7 +18,7 @@ from .failover.leave import may_carry
 from .link import Link, LinkKey, LinkState
 from .member import ChannelMember, Member
 from .message_memory import MessageMemory
-from .pregranted import Holder, Issuer
+from .pregranted import RingGranter, RingHolder
 
 if TYPE_CHECKING:
     from ..verbs.memory import Arena, Block
@@ -41,7 +41,7 @@ class LinkGroup:
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
         #: Rings handed out in advance, at either end.
-        self.tickets = Holder(self) if key.side == "client" else Issuer(self)
+        self.pregranted = RingHolder(self) if key.side == "client" else RingGranter(self)
         #: Links that the peer can have with us, as far as is known (2: several); streams that have come here
         #: from one that failed.
         self.peer_links, self.moved_here = 1, 0
@@ -50,7 +50,7 @@ class LinkGroup:
         parts = engine.take_parts()
         try:
             self.link = Link(
-                engine, parts, key, peer, self._on_link_failed, self._in_use, self.tickets.on_message
+                engine, parts, key, peer, self._on_link_failed, self._in_use, self.pregranted.on_message
             )
         except BaseException:
             parts.close()
@@ -91,7 +91,7 @@ class LinkGroup:
 
     def look(self, now: float) -> None:
         """The engine's timer comes by."""
-        self.tickets.look(now)
+        self.pregranted.look(now)
         if self._messages is not None:
             self._messages.look()
             for member in list(self.members):
@@ -160,7 +160,7 @@ class LinkGroup:
             self.engine.devices.way_failed(self.engine, self.peer, str(reason))
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
-        self.tickets.drop()
+        self.pregranted.drop()
         self.settled()
         if not self.members:
             self.close()
@@ -170,7 +170,7 @@ class LinkGroup:
         when the peer has had time to; until then the message is under way and the QP must stay."""
         if self.active and not self.members and self._retired_at is None:
             self._retired_at = now
-            self.tickets.drop()
+            self.pregranted.drop()
             if self.engine.groups.get(self.key) is self:
                 del self.engine.groups[self.key]
             self.link.say_goodbye()
@@ -198,8 +198,8 @@ class LinkGroup:
             "traffic_class": self.key.traffic_class,
             "connections": len(self.members),
             "moved_here": self.moved_here,
-            "tickets": len(self.tickets),
-            "ticket_ring_bytes": self.tickets.ring_bytes,
+            "tickets": len(self.pregranted),
+            "ticket_ring_bytes": self.pregranted.ring_bytes,
         }
 
     def close(self) -> None:

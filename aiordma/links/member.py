@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..pipes.tls import Carrier
     from ..verbs.memory import Block
     from .group import LinkGroup
-    from .pregranted import Opening
+    from .pregranted import EarlyOpen
 
 
 class Member:
@@ -36,7 +36,7 @@ class Member:
         self.awaits_tcp = False
         self._left_because: BaseException | None = None
         #: It was begun with a ticket.
-        self.opening: Opening | None = None
+        self.opening: EarlyOpen | None = None
         self._open()
         self.pipe.on_finished = self._on_finished
 

@@ -2,8 +2,8 @@
 
 Whatever waits for the server's process takes as long as waking it. So a server that sees a client open one
 connection after the other gives it *tickets* over their link: rings, allocated and registered for this
-client, for one listener (:class:`Service`). A connect to that address makes its TCP connection, which the
-kernel completes, sends one Claim on it, and is done; what is sent goes into the ring at once. The server
+client, for one listener (:class:`GrantingListener`). A connect to that address makes its TCP connection,
+which the kernel completes, sends one Claim on it, and is done; what is sent goes into the ring at once. The server
 finds the Claim when it accepts the connection, and its stream begins with what is in the ring.
 
 The client decides about tickets and the server about connections: nothing is ever used that was taken back.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .group import LinkGroup
     from .member import Member
 
-__all__ = ["Holder", "Issuer", "Opening", "Service"]
+__all__ = ["EarlyOpen", "GrantingListener", "RingGranter", "RingHolder"]
 
 _log = logging.getLogger("aiordma.link")
 
@@ -59,8 +59,8 @@ def _shown(packed: bytes, port: int) -> str:
 # ---- server
 
 
-class Service:
-    """A listener that hands out tickets. Made by ``Engine.open_service``.
+class GrantingListener:
+    """A listener that hands out tickets. Made by ``Engine.grant_rings``.
 
     :param has_room: whether it would take one more connection now.
     """
@@ -78,20 +78,20 @@ class Service:
 
     def close(self) -> None:
         """The listener is gone: ask for the tickets that are out. Idempotent."""
-        if self.devices.services.pop(self.number, None) is not None:
+        if self.devices.listeners.pop(self.number, None) is not None:
             for group in [group for engine in self.devices.engines for group in engine.all_groups]:
-                if isinstance(group.tickets, Issuer):
-                    group.tickets.recall(self)
+                if isinstance(group.pregranted, RingGranter):
+                    group.pregranted.recall(self)
 
 
-class Issuer:
+class RingGranter:
     """The server's end: tickets of one link that are out."""
 
     def __init__(self, group: LinkGroup) -> None:
         self.group = group
         #: What the client takes (Proposal), of all listeners together.
         self.limit = 0
-        self._out: dict[int, tuple[Member, Service]] = {}
+        self._out: dict[int, tuple[Member, GrantingListener]] = {}
         self._last = 0
         # Tickets that a listener keeps with this client: none until it comes again, more while it runs out.
         self._level: dict[int, int] = {}
@@ -104,7 +104,7 @@ class Issuer:
         """Memory of the rings that are out."""
         return sum(member.ring.length for member, _ in self._out.values())
 
-    def asked(self, service: Service, *, first: bool) -> None:
+    def asked(self, service: GrantingListener, *, first: bool) -> None:
         """The client has made a connection in full.
 
         :param first: its first one: most clients have no other.
@@ -114,13 +114,13 @@ class Issuer:
             self._level[service.number] = min(max(1, 2 * level), self.limit)
             self._issue(service)
 
-    def _issue(self, service: Service) -> None:
+    def _issue(self, service: GrantingListener) -> None:
         engine, queue_pair = self.group.engine, self.group.link.queue_pair
         mine = sum(1 for _, owner in self._out.values() if owner is service)
         while (
             mine < self._level.get(service.number, 0)
             and len(self._out) < self.limit
-            and service.number in engine.services
+            and service.number in engine.listeners
             and service.has_room()
             and self.group.active
             and engine.pool.has_spare(engine.config.ring_bytes)
@@ -147,7 +147,7 @@ class Issuer:
         proof = claim_proof(claim.fields, claim.engine_id, self.group.secret)
         return claim.ticket in self._out and claim.proof == proof
 
-    def claim(self, claim: clc.Claim, service: Service | None) -> RingPipe:
+    def claim(self, claim: clc.Claim, service: GrantingListener | None) -> RingPipe:
         """The connection of a Claim.
 
         :param service: the listener that accepted its TCP connection.
@@ -190,7 +190,7 @@ class Issuer:
         answer = dataclasses.replace(message, response=True, used=False, bound=claimed)
         self.group.link.queue_pair.say(answer.encode())
 
-    def recall(self, service: Service) -> None:
+    def recall(self, service: GrantingListener) -> None:
         """Ask for the tickets of a listener that is gone."""
         self._level.pop(service.number, None)
         if any(owner is service for _, owner in self._out.values()) and self.group.active:
@@ -209,10 +209,10 @@ class Issuer:
 # ---- client
 
 
-class Opening:
+class EarlyOpen:
     """A connection that was begun with a ticket, for as long as its member lives."""
 
-    def __init__(self, holder: Holder, member: Member, ticket: llc.Ticket, deadline: float) -> None:
+    def __init__(self, holder: RingHolder, member: Member, ticket: llc.Ticket, deadline: float) -> None:
         self._holder, self._member = holder, member
         self.ticket, self.deadline = ticket, deadline
         self._splitter = clcstream.Splitter()
@@ -260,12 +260,12 @@ class Opening:
         self._holder.openings.pop(self.ticket.number, None)
 
 
-class Holder:
+class RingHolder:
     """The client's end: tickets of one link that are not used yet, and connections begun with others."""
 
     def __init__(self, group: LinkGroup) -> None:
         self.group = group
-        self.openings: dict[int, Opening] = {}
+        self.openings: dict[int, EarlyOpen] = {}
         self._unused: dict[int, deque[llc.Ticket]] = {}
         self._used_at: dict[int, float] = {}
         self._addresses: dict[int, str] = {}
@@ -288,14 +288,14 @@ class Holder:
             self._unused.setdefault(accept.service, deque())
             self._used_at[accept.service] = self.group.engine.waker.now()
             self._addresses[accept.service] = peer
-            self.group.engine.open_to[peer, self.group.key.traffic_class] = self.group, accept.service
+            self.group.engine.early_servers[peer, self.group.key.traffic_class] = self.group, accept.service
 
     def forget(self, service: int) -> None:
         """Begin nothing more with this listener's tickets."""
-        open_to = self.group.engine.open_to
+        early_servers = self.group.engine.early_servers
         address = self._addresses.pop(service, ""), self.group.key.traffic_class
-        if open_to.get(address) == (self.group, service):
-            del open_to[address]
+        if early_servers.get(address) == (self.group, service):
+            del early_servers[address]
         for ticket in self._unused.pop(service, ()):
             self.say_back(ticket, used=False)
 
@@ -343,7 +343,7 @@ class Holder:
         now = engine.waker.now()
         self._used_at[service] = now
         deadline = now + engine.config.negotiate_timeout_ms / 1000
-        self.openings[ticket.number] = member.opening = Opening(self, member, ticket, deadline)
+        self.openings[ticket.number] = member.opening = EarlyOpen(self, member, ticket, deadline)
         member.attach_tcp(sock)
         pipe: RingPipe = member.pipe
         return pipe

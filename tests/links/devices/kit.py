@@ -35,9 +35,9 @@ async def two_devices(**settings: Any) -> AsyncIterator[Devices]:
         await until(lambda: not groups_in_use(devices), lambda: devices.best().statistics())
         for each in devices.engines:
             for group in each.all_groups:
-                assert group.rings.used_bytes == group.tickets.ring_bytes
+                assert group.rings.used_bytes == group.pregranted.ring_bytes
             parts = [group.link.parts for group in each.all_groups] + each._parked
-            tickets = sum(group.tickets.ring_bytes for group in each.all_groups)
+            tickets = sum(group.pregranted.ring_bytes for group in each.all_groups)
             used = each.pool.statistics().used_bytes
             assert used - tickets == sum(part.pool_bytes for part in parts), each.statistics()
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
-from aiordma.links.pregranted import Holder, Issuer
+from aiordma.links.pregranted import RingGranter, RingHolder
 from tests.system.adversity.health import nothing_left, until
 from tests.system.integration.roles import LOCAL
 from tests.world import DEVICE
@@ -28,17 +28,21 @@ class Known:
         self.engine, self.port = engine, port
 
     @property
-    def holder(self) -> Holder:
-        (found,) = (g.tickets for g in self.engine.all_groups if isinstance(g.tickets, Holder) and g.active)
+    def holder(self) -> RingHolder:
+        (found,) = (
+            g.pregranted for g in self.engine.all_groups if isinstance(g.pregranted, RingHolder) and g.active
+        )
         return found
 
     @property
-    def issuer(self) -> Issuer:
-        (found,) = (g.tickets for g in self.engine.all_groups if isinstance(g.tickets, Issuer) and g.active)
+    def granter(self) -> RingGranter:
+        (found,) = (
+            g.pregranted for g in self.engine.all_groups if isinstance(g.pregranted, RingGranter) and g.active
+        )
         return found
 
     def counts(self) -> list[tuple[str, int]]:
-        return [(group.key[1], len(group.tickets)) for group in self.engine.all_groups]
+        return [(group.key[1], len(group.pregranted)) for group in self.engine.all_groups]
 
     async def has_ticket(self) -> None:
         await until(lambda: len(self.holder) > 0, self.counts)

@@ -138,7 +138,7 @@ async def test_a_listener_that_closes_takes_its_tickets_back() -> None:
     async with listening() as listener, known_peer(listener.port) as known:
         await listener.aclose()
         await until(lambda: not any(count for _, count in known.counts()), known.counts)
-        assert not known.engine.open_to
+        assert not known.engine.early_servers
         with pytest.raises(ConnectionRefusedError):
             await known.connect()
 
@@ -251,8 +251,8 @@ async def test_unused_tickets_are_given_back_after_a_while() -> None:
         assert len(known.holder)
         known.holder.look(now + 10.1)
         assert not len(known.holder)
-        await until(lambda: not len(known.issuer), known.counts)
-        assert known.issuer.ring_bytes == 0
+        await until(lambda: not len(known.granter), known.counts)
+        assert known.granter.ring_bytes == 0
         # One that comes back begins again: the first connection in full brings the next ticket.
         await works(known)
         await known.has_ticket()
@@ -262,7 +262,7 @@ async def test_an_idle_link_is_closed_with_its_tickets() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         await until(lambda: not any(g.members for g in known.engine.all_groups), known.counts)
         known.engine.retire_idle(known.engine.waker.now() + 61)
-        assert not known.engine.open_to
+        assert not known.engine.early_servers
         await until(lambda: not known.engine.all_groups, known.counts)
         await works(known)
 
@@ -274,7 +274,7 @@ async def test_no_tickets_when_memory_is_short() -> None:
     async with nothing_left(), serving(echo, config=config) as listener:
         known = Known(engine, listener.port)
         streams = [await known.connect() for _ in range(4)]
-        assert not len(known.issuer)
+        assert not len(known.granter)
         for stream in streams:
             await check_echo(stream, b"enough for all")
             await check_end(stream)
@@ -283,13 +283,13 @@ async def test_no_tickets_when_memory_is_short() -> None:
 
 async def test_no_tickets_when_the_listener_is_full() -> None:
     async with serving(echo, config=SOFT, max_pending=50) as listener, known_peer(listener.port) as known:
-        assert len(known.issuer) == 1
+        assert len(known.granter) == 1
         listener._waiting += 48  # besides the connection itself
         await works(known)
-        assert len(known.issuer) == 1
+        assert len(known.granter) == 1
         listener._waiting += 1
         await works(known)
-        assert not len(known.issuer)
+        assert not len(known.granter)
         listener._waiting -= 49
         await works(known)
 
@@ -320,11 +320,11 @@ async def test_messages_that_break_the_rules() -> None:
             llc.TicketBack(number=1, service=1, response=True),
         ):
             with pytest.raises(RemoteProtocolError, match="as only a server may"):
-                known.issuer.on_message(message)
+                known.granter.on_message(message)
         # An answer to what nobody asked, and a ticket of a listener that is not known: no harm.
         known.holder.on_message(llc.TicketBack(number=12345, service=service, response=True))
         known.holder.on_message(TICKET)
-        known.issuer.on_message(llc.TicketBack(number=999, service=service))
+        known.granter.on_message(llc.TicketBack(number=999, service=service))
         await works(known)
 
 
@@ -351,5 +351,5 @@ async def test_the_claim_finds_no_connection(monkeypatch: pytest.MonkeyPatch) ->
             service = next(iter(known.holder._unused))
             assert known.holder.open(service, one) is None
             assert len(known.holder) == before - 1
-        await until(lambda: len(known.issuer) == 0, known.counts)
+        await until(lambda: len(known.granter) == 0, known.counts)
         await works(known)
