@@ -36,7 +36,7 @@ class QueuePair(CompletionOwner):
     wr_waits: int
     keepalives_sent: int
     keepalives_done: int
-    last_heard: int
+    last_received: int
     max_reads: int
     def __init__(
         self,
@@ -44,9 +44,9 @@ class QueuePair(CompletionOwner):
         qp: int,
         qp_num: int,
         window: SeqAckWindow,
+        *,
         owner: _Owner,
         keep: object,
-        *,
         recv_addr: int,
         recv_bytes: int,
         recv_count: int,
@@ -69,7 +69,7 @@ class QueuePair(CompletionOwner):
     def long_slot_bytes(message_bytes: int) -> int: ...
     def start(self) -> None: ...
     def send_llc(self, message: bytes) -> bool: ...
-    def say(self, message: bytes) -> None: ...
+    def queue_llc(self, message: bytes) -> None: ...
     def probe(self, remote_addr: int, rkey: int) -> bool: ...
     def break_link(self, reason: BaseException) -> None: ...
     def detach_from_cq(self) -> None: ...

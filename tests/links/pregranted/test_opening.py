@@ -34,7 +34,7 @@ async def test_the_second_connection_brings_tickets_and_the_third_uses_one(
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         forbid_asking(monkeypatch, known.engine)
         for _ in range(5):
-            await known.has_ticket()
+            await known.has_grant()
             async with await known.connect() as stream:
                 assert stream.path == "rdma"
                 assert stream.fallback_reason is None
@@ -111,7 +111,7 @@ async def test_with_a_window_of_one_message() -> None:
             async with anyio.create_task_group() as tasks:
                 for _ in range(10):
                     tasks.start_soon(one)
-        await known.has_ticket()
+        await known.has_grant()
 
 
 def sockets() -> list[str]:
@@ -126,7 +126,7 @@ async def test_cancelled_anywhere(way: Any) -> None:
             before = sockets()
             completed = 0
             for n in range(1, 30):
-                await known.has_ticket()
+                await known.has_grant()
                 done, stream = await way(n, known.connect)
                 if done:
                     completed += 1
@@ -188,10 +188,10 @@ async def test_on_the_asyncio_functions(monkeypatch: pytest.MonkeyPatch) -> None
     async with nothing_left(), await start_server(answer, LOCAL, 0) as server:
         port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         known = await get_known(port)
-        await known.has_ticket()
+        await known.has_grant()
         forbid_asking(monkeypatch, engine)
         for number in range(5):
-            await known.has_ticket()
+            await known.has_grant()
             reader, writer = await open_connection(LOCAL, port)
             assert writer.get_extra_info("aiordma.path") == "rdma"
             assert writer.get_extra_info("peername") == (LOCAL, port)

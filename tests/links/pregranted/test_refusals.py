@@ -78,7 +78,7 @@ async def works(known: Known) -> None:
 async def test_a_forged_claim() -> None:
     """The secret of the link is missing: the server keeps its ticket for the one who has it."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
-        group = known.holder.group
+        group = known.client
         secret, group.secret = group.secret, b"guessed"
         stream = await known.connect()
         group.secret = secret
@@ -198,10 +198,10 @@ async def test_a_plain_server_has_taken_the_port(
                 stream = await known.connect()
                 tasks.start_soon(plain.serve, handle)
                 if behave is swallow:
-                    (opening,) = known.holder.openings.values()
-                    opening.look(opening.deadline - 0.001)
+                    (early_open,) = known.holder.early_opens.values()
+                    early_open.look(early_open.deadline - 0.001)
                     assert stream._pipe.error is None
-                    opening.look(opening.deadline)
+                    early_open.look(early_open.deadline)
                 assert words in await broken(stream)
                 tasks.cancel_scope.cancel()
 
@@ -211,11 +211,11 @@ async def test_the_tcp_connection_breaks_while_the_server_takes_it() -> None:
     for turns in range(12):
         async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
             stream = await known.connect()
-            (opening,) = known.holder.openings.values()
+            (early_open,) = known.holder.early_opens.values()
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
             if stream._pipe.error is None:
-                opening._member.lose_tcp("in this test")
+                early_open._member.lose_tcp("in this test")
             assert "in this test" in await broken(stream)
             await works(known)
 
@@ -255,7 +255,7 @@ async def test_unused_tickets_are_given_back_after_a_while() -> None:
         assert known.granter.ring_bytes == 0
         # One that comes back begins again: the first connection in full brings the next ticket.
         await works(known)
-        await known.has_ticket()
+        await known.has_grant()
 
 
 async def test_an_idle_link_is_closed_with_its_tickets() -> None:
@@ -333,7 +333,7 @@ async def test_a_client_that_speaks_like_a_server_loses_its_link() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         async with await known.connect() as stream:
             await check_echo(stream, b"x")
-            known.holder.group.link.queue_pair.say(TICKET.encode())
+            known.client.queue_llc(TICKET.encode())
             with pytest.raises(anyio.BrokenResourceError):
                 await stream.receive()
         await until(lambda: not known.engine.all_groups, known.counts)

@@ -55,7 +55,7 @@ class Count:
         memory = engine.pool.statistics()
         # A server may hold some rings for clients that come often.
         self.memory = memory.used_bytes - sum(g.pregranted.ring_bytes for g in engine.all_groups)
-        self.qps = len(engine.all_groups) + len(engine._parked)
+        self.qps = len(engine.all_groups) + len(engine.cache.parked)
         self.tasks = tasks_alive()
 
     def compare(self, later: Count, times: int) -> None:
