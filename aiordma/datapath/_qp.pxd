@@ -56,6 +56,7 @@ cdef class QueuePair(CompletionOwner):
     cdef readonly bint failed
     cdef bint receives_late                    # it failed, and not because the peer broke the protocol
     cdef bint flushing
+    cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
     cdef list flows, free_tokens
     cdef uint32_t generation
     cdef LlcFlow llc

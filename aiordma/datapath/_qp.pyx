@@ -112,7 +112,7 @@ cdef class QueuePair(CompletionOwner):
     :param window: messages in flight each way, a power of two; the peer's is the same (negotiated).
     :param recv_addr, recv_bytes, recv_count, recv_lkey: the receive slots; ``recv_count >= window + reserve``.
     :param message_addr, message_lkey: ``sq_depth`` slots of 64 bytes for outgoing control messages.
-    :param owner: gets ``on_llc(bytes)``, ``explain(reason)`` and ``on_failed(reason)``.
+    :param owner: gets ``on_llc(bytes)``, ``on_ack_owed()``, ``explain(reason)`` and ``on_failed(reason)``.
     :param keep: objects that own the C structures, kept alive as long as this one.
     :param astray: address of the device's count of WRITEs that it did not carry out while they were posted; 0: it has none.
     """
@@ -336,6 +336,10 @@ cdef class QueuePair(CompletionOwner):
         """Something was received, and nothing has carried its acknowledgement yet."""
         return self.window.ack_owed() != 0
 
+    def watch_ack(self) -> None:
+        """Call ``owner.on_ack_owed()`` when the next message is received that is not acknowledged at once."""
+        self.ack_watched = False
+
     def send_llc(self, bytes message) -> bool:
         """Send a link control message (<= 60 bytes); False when there is no credit now."""
         cdef aio_chain chain
@@ -543,6 +547,9 @@ cdef class QueuePair(CompletionOwner):
     cdef int after_receive(self) except -1:
         if self.waiting_flows and self.can_message():
             self.flush()
+        if self.window.owed and not self.ack_watched and not self.failed:
+            self.ack_watched = True
+            self.owner.on_ack_owed()
         return self.ack_if_due()
 
     cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1:

@@ -26,6 +26,7 @@ from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import give_back
 from ..verbs.memory import MemoryLimitError, MemoryPool
+from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
 from .devices import Devices
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from ..proto.clc import Claim, Proposal
     from ..wake.base import Handle, Waker
     from .group import LinkGroup
-    from .link import LinkParts
+    from .link import Link, LinkParts
     from .pregranted import GrantingListener, Grants
 
 logger = logging.getLogger("aiordma.link")
@@ -107,6 +108,7 @@ class Engine:
             max_fragments=config.max_outstanding_wrs,
             keep=self.cq,
         )
+        self._ack_timer = AckTimer(waker, lambda: self.config.ack_delay_ms / 1000)
         recorder.install(config)
         recorder.watch(self)
         self._async_events = AsyncEvents(self.backend)
@@ -170,6 +172,10 @@ class Engine:
     def path_works(self, peer: str) -> None:
         """A link to ``peer`` has come up."""
         self.devices.path_works(self, peer)
+
+    def ack_owed(self, link: Link) -> None:
+        """A link has received a message that it has not acknowledged yet."""
+        self._ack_timer.owe(link)
 
     # ---- negotiation
 
@@ -425,6 +431,7 @@ class Engine:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._ack_timer.close()
         give_back(
             "the RDMA engine",
             *(group.close for group in self.all_groups),

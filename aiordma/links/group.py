@@ -53,6 +53,9 @@ class GroupOwner(EngineView, Protocol):
     def path_failed(self, peer: str, why: str) -> None:
         """A link to ``peer`` has failed, or did not come up."""
 
+    def ack_owed(self, link: Link) -> None:
+        """A link has received a message that it has not acknowledged yet."""
+
     @property
     def several_devices(self) -> bool: ...
 
@@ -91,6 +94,7 @@ class LinkGroup:
                 on_failed=self._on_link_failed,
                 in_use=self._in_use,
                 on_grant_message=self.pregranted.on_message,
+                on_ack_owed=engine.ack_owed,
             )
         except BaseException:
             parts.close()

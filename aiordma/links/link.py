@@ -131,6 +131,8 @@ class Link:
     :param on_failed: called once with the reason.
     :param in_use: whether connections would break with it.
     :param on_grant_message: called with messages about pre-granted rings; raises RemoteProtocolError.
+    :param on_ack_owed: called when the link has received a message that it has not acknowledged; not again
+        before :meth:`acknowledge`.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Link:
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
         on_grant_message: Callable[[llc.Ticket | llc.TicketBack], None],
+        on_ack_owed: Callable[[Link], None],
     ) -> None:
         self.engine, self.parts, self.peer = engine, parts, peer
         self.side, self.traffic_class = key.side, key.traffic_class
@@ -160,7 +163,7 @@ class Link:
         )
         self._on_failed = on_failed
         self._in_use = in_use
-        self._on_grant_message = on_grant_message
+        self._on_grant_message, self._on_ack_owed = on_grant_message, on_ack_owed
         self._confirmed = engine.waker.new_waiter()
         parts.qp.to_init()
         self.queue_pair = QueuePair(
@@ -373,8 +376,7 @@ class Link:
     # ---- called by the engine's timer
 
     def look(self, now: float) -> None:
-        """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself), and the
-        acknowledgement of messages that no other message has acknowledged."""
+        """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself)."""
         if self.state is not LinkState.ACTIVE:
             return
         match self._keepalive.look(now, self.queue_pair.last_received):
@@ -388,8 +390,22 @@ class Link:
                     LinkError(f"no answer to the keepalive probe within {seconds:g} s", self.peer)
                 )
                 return
-        if self.queue_pair.ack_owed:
-            self.queue_pair.send_llc(llc.AnnounceAck().encode())
+
+    def on_ack_owed(self) -> None:
+        """Called by QueuePair."""
+        self._on_ack_owed(self)
+
+    def acknowledge(self) -> bool:
+        """Acknowledge what was received and has not been acknowledged by a message since; called when the
+        delay is over. False: not possible now, call again after another delay."""
+        if self.state is LinkState.SETTING_UP:
+            return False
+        if self.state is LinkState.ACTIVE and self.queue_pair.ack_owed:
+            # Without credit the peer's own acknowledgement is on its way; what it brings is answered then.
+            if not self.queue_pair.send_llc(llc.AnnounceAck().encode()) and not self.queue_pair.failed:
+                return False
+        self.queue_pair.watch_ack()
+        return True
 
     def suspect(self) -> None:
         """Something else looks wrong: probe now."""
