@@ -26,7 +26,7 @@ from ..verbs.abi import EventType
 from ..verbs.backend import open_backend
 from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.memory import MemoryLimitError, MemoryPool
 from .contact import ClientOffer, ServerOffer
 from .devices import Devices
@@ -403,7 +403,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         parked, self._parked = self._parked, []
-        give_back(
+        release_all(
             "the RDMA engine",
             *(group.close for group in self.all_groups),
             *(parts.close for parts in parked),

@@ -18,7 +18,7 @@ from ..pipes.tls import TlsLayer
 from ..proto.clc import Kind
 from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
 from ..proto.message import SLOT_EXTRA_BYTES
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.registrar import DeviceRegistrar
 from .failover.framed_pipe import PEER_DIED
 from .failover.leave import Carry, may_carry
@@ -226,7 +226,7 @@ class LinkGroup:
             reusable = self.link.parts.silence()
 
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
-        give_back(
+        release_all(
             f"link to {self.peer}",
             self.link.say_goodbye,
             lambda: self.link.queue_pair.break_link(LinkError("closed by this side")),
