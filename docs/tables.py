@@ -35,10 +35,10 @@ def settings_page() -> str:
         )
     rows += [
         "",
-        "One more variable holds for the whole process, is read when the first event loop uses aiordma, and",
-        "is no field: `AIORDMA_PRIVATE_APIS` (`auto` or `off`; default `auto`). `off` keeps aiordma from using",
-        "private interfaces of asyncio, uvloop and anyio to save time, in case a new version of theirs",
-        "misbehaves with it. Everything works without them, a little slower.",
+        "One more variable is no field, since it holds for the whole process and is read when the first",
+        "event loop uses aiordma: `AIORDMA_PRIVATE_APIS` (`auto` or `off`; default `auto`). `off` keeps",
+        "aiordma from using private interfaces of asyncio, uvloop and anyio to save time, in case a new",
+        "version of theirs misbehaves with it. Everything works without them, a little slower.",
     ]
     return "\n".join(rows) + "\n"
 
