@@ -5,10 +5,10 @@ from typing_extensions import disjoint_base
 from .datapath._bytes_pool import SpareBytes
 
 @disjoint_base
-class Endpoint: ...
+class CompletionOwner: ...
 
 @disjoint_base
-class CompletionQueue:
+class CompletionPoller:
     wakes: int
     spare: SpareBytes
     completions: int

@@ -1,6 +1,6 @@
-"""The tables of the documentation that say what the code says: `python docs/tables.py` rewrites them.
+"""Generate the reference tables from the code: `python docs/tables.py` rewrites them.
 
-`tests/project/test_docs.py` fails when one of them is behind.
+`tests/project/test_docs.py` fails if one of them is out of date.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ def settings_page() -> str:
     rows = [
         "# Settings",
         "",
-        "Every setting is an environment variable, read when a connection is made, and a field of",
-        "`aiordma.Config`, which every function takes as `config=`. A value that is not allowed is a",
-        "`ValueError` that names the variable, the value, and what is allowed.",
+        "Every setting is an environment variable and a field of `aiordma.Config`. Functions read the",
+        "variables when they create a connection, unless you pass `config=`. An invalid value raises a",
+        "`ValueError` that names the variable, the value, and the valid values.",
         "",
-        "*Online* settings may be changed while an engine runs; the others are read when the event",
-        "loop's first RDMA connection starts it.",
+        "You can change *online* settings while an engine runs. An engine reads the others when it starts,",
+        "with the event loop's first RDMA connection.",
         "",
         "| variable | field | default | allowed | online | meaning |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -40,9 +40,9 @@ def reasons_page() -> str:
     rows = [
         "# Reasons for TCP",
         "",
-        "`stream.fallback_reason` and `NegotiationError.code` carry one of these (`aiordma.Code`). Up to",
-        "`0x0999....` they are the codes of Linux SMC, so that they mean the same to those who know",
-        "`smcss`; `0x0a1d....` are aiordma's own.",
+        "`stream.fallback_reason` and `NegotiationError.code` contain one of these codes (`aiordma.Code`).",
+        "Codes up to `0x0999....` are those of Linux SMC and mean the same as in `smcss`; codes",
+        "`0x0a1d....` are aiordma's own.",
         "",
         "| code | name | meaning |",
         "| --- | --- | --- |",

@@ -2,9 +2,9 @@ from typing import Protocol
 
 from typing_extensions import disjoint_base
 
-from .._cq import CompletionQueue, Endpoint
+from .._cq import CompletionOwner, CompletionPoller
 from ..proto.seqack import SeqAckWindow
-from ._fairness import Starving
+from ._fairness import SendQueueWaiter
 
 class _Owner(Protocol):
     def on_llc(self, data: bytes) -> None: ...
@@ -15,14 +15,14 @@ class _Owner(Protocol):
 class Hook: ...
 
 @disjoint_base
-class Connection(Starving):
+class Flow(SendQueueWaiter):
     token: int
 
 @disjoint_base
-class ControlLine(Connection): ...
+class LlcFlow(Flow): ...
 
 @disjoint_base
-class QueuePair(Endpoint):
+class QueuePair(CompletionOwner):
     max_inline: int
     qp_num: int
     failed: bool
@@ -40,7 +40,7 @@ class QueuePair(Endpoint):
     max_reads: int
     def __init__(
         self,
-        cq: CompletionQueue,
+        cq: CompletionPoller,
         qp: int,
         qp_num: int,
         window: SeqAckWindow,
@@ -61,7 +61,7 @@ class QueuePair(Endpoint):
     @property
     def counts_astray(self) -> bool: ...
     @property
-    def connection_count(self) -> int: ...
+    def flow_count(self) -> int: ...
     @property
     def ack_owed(self) -> bool: ...
     def prepare_long(self, message_bytes: int, addr: int = 0, lkey: int = 0, slots: int = 0) -> None: ...

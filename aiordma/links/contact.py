@@ -21,13 +21,14 @@ from ..verbs.abi import Mtu
 from ..verbs.memory import MemoryLimitError
 from ..verbs.qp import QpAddress
 from .cm_connect import CmPlace
-from .group import LinkGroup, Member
+from .group import LinkGroup
 from .link import LinkKey
 from .pregranted import Holder, Issuer
 
 if TYPE_CHECKING:
     from ..addresses import Address
     from .engine import Engine
+    from .member import Member
     from .pregranted import Service
 
 
@@ -35,7 +36,7 @@ def _qp_address(answer: Accept | Confirm) -> QpAddress:
     return QpAddress(answer.gid, answer.lid, answer.qpn, answer.psn, Mtu(answer.mtu), answer.dest_rd_atomic)
 
 
-class _Offer:
+class _Contact:
     def __init__(self, engine: Engine, kind: int) -> None:
         self.engine, self.kind = engine, kind
         self.group: LinkGroup | None = None
@@ -115,7 +116,7 @@ class _Offer:
             self.group.close()
 
 
-class ClientOffer(_Offer):
+class ClientContact(_Contact):
     def __init__(self, engine: Engine, kind: int, unknown_qpn: int, traffic_class: int) -> None:
         super().__init__(engine, kind)
         self.proposal = Proposal(
@@ -229,7 +230,7 @@ class ClientOffer(_Offer):
         return self.member.pipe
 
 
-class ServerOffer(_Offer):
+class ServerContact(_Contact):
     accept: Accept
 
     def __init__(

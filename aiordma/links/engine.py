@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import faults, wake
-from .._cq import CompletionQueue as Poller
+from .._cq import CompletionPoller
 from ..config import Config
 from ..errors import Code, NegotiationError, VerbsError
 from ..observe.trace import recorder
@@ -28,7 +28,7 @@ from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import give_back
 from ..verbs.memory import MemoryLimitError, MemoryPool
-from .contact import ClientOffer, ServerOffer
+from .contact import ClientContact, ServerContact
 from .devices import Devices
 from .link import LinkKey, LinkParts
 from .pregranted import Holder, Issuer, Service
@@ -81,7 +81,7 @@ class Engine:
         self.groups: dict[LinkKey, LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
         #: Connections that this end is about to begin.
-        self.asking: weakref.WeakSet[ClientOffer] = weakref.WeakSet()
+        self.asking: weakref.WeakSet[ClientContact] = weakref.WeakSet()
         #: Listeners that hand out tickets, by number; servers that have given us some: address -> link group
         #: and number of the listener there. Of all engines of the loop.
         self.services, self.open_to = devices.services, devices.open_to
@@ -101,7 +101,7 @@ class Engine:
         self.pool = MemoryPool(
             slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
         )
-        self.poller = Poller(
+        self.poller = CompletionPoller(
             self.cq.cq_pointer,
             self.cq.channel_pointer,
             self.backend.symbol("ibv_get_cq_event"),
@@ -156,7 +156,7 @@ class Engine:
 
     async def propose(
         self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
-    ) -> ClientOffer:
+    ) -> ClientContact:
         """Client: begin a negotiation, on this device or on another that is better for this peer.
 
         :param kind: what the connection will carry (``Proposal.kind``).
@@ -167,9 +167,9 @@ class Engine:
         engine = self._other(lambda: self.devices.best(peer))
         if traffic_class is None:
             traffic_class = self.config.traffic_class
-        offer = ClientOffer(engine, kind, unknown_qpn, traffic_class)
-        engine.asking.add(offer)
-        return offer
+        contact = ClientContact(engine, kind, unknown_qpn, traffic_class)
+        engine.asking.add(contact)
+        return contact
 
     @property
     def max_links(self) -> int:
@@ -246,7 +246,7 @@ class Engine:
         peer: str = "",
         service: Service | None = None,
         local: Address | None = None,
-    ) -> ServerOffer:
+    ) -> ServerContact:
         """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``.
 
         :param service: the listener it came to, if that hands out tickets; ``local`` is then the server's
@@ -259,19 +259,19 @@ class Engine:
         engine.check_reachable(proposal.host_id)
         if proposal.by_cm != engine.backend.by_cm:
             raise NegotiationError(Code.NEEDS_RDMA_CM)
-        offer = ServerOffer(engine, proposal, peer, service, local)
+        contact = ServerContact(engine, proposal, peer, service, local)
         try:
-            await offer.prepare()
+            await contact.prepare()
         except MemoryLimitError as error:
-            offer.abandon()
+            contact.abandon()
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         except VerbsError as error:
-            offer.abandon()
+            contact.abandon()
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
         except BaseException:
-            offer.abandon()
+            contact.abandon()
             raise
-        return offer
+        return contact
 
     def check_reachable(self, peer_host_id: bytes) -> None:
         """Beyond this host the software device goes only where the setting allows it, and to its like.
@@ -353,7 +353,7 @@ class Engine:
         """Close links that have had no connection for ``link_idle_ms``. The client's side does it, since it
         is the one that begins connections: so it cannot close a link that is being joined. Nor does it while
         a server may be answering that a new connection shall join one."""
-        asking = any(not offer.is_over for offer in list(self.asking))
+        asking = any(not contact.is_over for contact in list(self.asking))
         for group in list(self.all_groups):
             if group.may_close_at(now):
                 group.close()
@@ -448,6 +448,11 @@ class Engine:
 #: The engine that a loop began with, or that took its place.
 _engines: dict[Waker, Engine] = {}
 _refusals: dict[str | None, NegotiationError] = {}
+
+
+def running() -> Engine | None:
+    """The running loop's engine, None while there is none."""
+    return _engines.get(wake.current())
 
 
 async def current(config: Config | None = None) -> Engine:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..pipes._ring import RingPipe
     from .devices import Devices
-    from .group import LinkGroup, Member
+    from .group import LinkGroup
+    from .member import Member
 
 __all__ = ["Holder", "Issuer", "Opening", "Service"]
 

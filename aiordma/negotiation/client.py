@@ -9,7 +9,7 @@ from ..proto.events import Accepted, Failed, PlainPeer, Send, UseRdma, UseTcp
 from ..proto.handshake import ClientHandshake, State
 from ..proto.proof import accept_proof
 from .dialogue import Dialogue
-from .engine import ClientOffer
+from .engine import ClientContact
 from .head_start import receive_or_connect
 from .last_step import LastStep
 
@@ -33,7 +33,7 @@ class PlainPeerFound(Exception):
         self.carrier = carrier
 
 
-class ClientNegotiation(Dialogue[ClientHandshake, ClientOffer]):
+class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
     """Propose RDMA to the server on ``carrier``.
 
     :param connect_again: the peer is unknown: after a head start, open a plain connection beside this one.
@@ -54,18 +54,18 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientOffer]):
         self._first_contact = True
 
     async def begin(self) -> None:
-        offer = await self._propose()
-        self.handshake = ClientHandshake(offer.proposal, self.options.timeouts(), self.io.now())
+        contact = await self._propose()
+        self.handshake = ClientHandshake(contact.proposal, self.options.timeouts(), self.io.now())
         self.queue(self.handshake.start())
 
-    async def _propose(self, unknown_qpn: int = 0) -> ClientOffer:
-        self.offer = await self._engine.propose(
+    async def _propose(self, unknown_qpn: int = 0) -> ClientContact:
+        self.contact = await self._engine.propose(
             self.kind,
             peer=self.io.peer,
             unknown_qpn=unknown_qpn,
             traffic_class=self.options.config.traffic_class,
         )
-        return self.offer
+        return self.contact
 
     async def wait(self) -> None:
         if self.handshake.state is State.CONFIRMED:
@@ -77,8 +77,8 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientOffer]):
             await super().wait()
 
     async def _bring_up(self) -> None:
-        assert self.offer is not None
-        step = LastStep(self.offer.established, self.handshake, self.io)
+        assert self.contact is not None
+        step = LastStep(self.contact.established, self.handshake, self.io)
         self.pipe, events = await step.run(watch=self._first_contact)
         self.queue(events)
 
@@ -97,19 +97,19 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientOffer]):
     # ---- events
 
     async def on_accepted(self, event: Accepted) -> None:
-        accept, offer = event.accept, self.offer
-        assert offer is not None
-        if not _proves(accept, offer.proposal):
+        accept, contact = event.accept, self.contact
+        assert contact is not None
+        if not _proves(accept, contact.proposal):
             raise self._plain_peer("its Accept does not prove that it read the Proposal")
         self._first_contact = accept.first_contact
-        offer.awaits_tcp = True
+        contact.awaits_tcp = True
         try:
-            confirm = await offer.accepted(accept, self.io.peer)
+            confirm = await contact.accepted(accept, self.io.peer)
         except NegotiationError as error:
             if error.code == Code.LINK_NOT_FOUND and self.handshake.may_ask_again:
-                offer.abandon()
-                offer = await self._propose(unknown_qpn=accept.qpn)
-                self.queue(self.handshake.again(offer.proposal, self.io.now()))
+                contact.abandon()
+                contact = await self._propose(unknown_qpn=accept.qpn)
+                self.queue(self.handshake.again(contact.proposal, self.io.now()))
             else:
                 self.refuse(error)
         else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from ..errors import Code, FallbackReason, NegotiationError
 from ..proto.events import Failed, Send, UseRdma, UseTcp
 from .clc_io import ClcIO
-from .engine import Offer
+from .engine import Contact
 from .result import NegotiationResult
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Dialogue"]
 
 H = TypeVar("H", "ClientHandshake", "ServerHandshake")
-O = TypeVar("O", bound=Offer)  # noqa: E741
+C = TypeVar("C", bound=Contact)
 
 
-class Dialogue(Generic[H, O]):
+class Dialogue(Generic[H, C]):
     """One end's negotiation on one TCP connection, which it owns.
 
     :param carrier: the TCP connection, or TLS on it.
@@ -43,7 +43,7 @@ class Dialogue(Generic[H, O]):
 
     def __init__(self, carrier: Carrier, options: PathOptions, kind: int) -> None:
         self.carrier, self.options, self.kind = carrier, options, kind
-        self.offer: O | None = None
+        self.contact: C | None = None
         self.pipe: Any = None
         #: Why this end declined.
         self.refusal: NegotiationError | None = None
@@ -65,8 +65,8 @@ class Dialogue(Generic[H, O]):
                     await self.before_release()
                     raise
         except BaseException:
-            if self.offer is not None:
-                self.offer.abandon()
+            if self.contact is not None:
+                self.contact.abandon()
             if self.pipe is not None:
                 self.pipe.abort()
             self.carrier.close()
@@ -120,8 +120,8 @@ class Dialogue(Generic[H, O]):
         await self.io.send(event.data)
 
     async def on_use_tcp(self, event: UseTcp) -> None:
-        if self.offer is not None:
-            self.offer.abandon()
+        if self.contact is not None:
+            self.contact.abandon()
         if event.peer is not None or self.refusal is None:
             self.use_tcp(FallbackReason.of_peer(event.code))
         else:

@@ -1,4 +1,4 @@
-"""The engine as a negotiation sees it: what it must offer, and how to get the event loop's own one."""
+"""The engine as a negotiation sees it: what it must provide, and how to get the event loop's own one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ..proto import clc
     from .options import PathOptions
 
-__all__ = ["ClientOffer", "Engine", "Offer", "ServerOffer", "find_engine", "warm_up"]
+__all__ = ["ClientContact", "Contact", "Engine", "ServerContact", "find_engine", "warm_up"]
 
 
-class Offer(Protocol):
+class Contact(Protocol):
     """One negotiation of the engine, at either end."""
 
     first_contact: bool
@@ -29,7 +29,7 @@ class Offer(Protocol):
     def abandon(self) -> None: ...
 
 
-class ClientOffer(Offer, Protocol):
+class ClientContact(Contact, Protocol):
     """One negotiation of the engine, client end."""
 
     proposal: clc.Proposal
@@ -38,7 +38,7 @@ class ClientOffer(Offer, Protocol):
     async def established(self) -> Any: ...
 
 
-class ServerOffer(Offer, Protocol):
+class ServerContact(Contact, Protocol):
     """One negotiation of the engine, server end."""
 
     accept: clc.Accept
@@ -52,14 +52,14 @@ class Engine(Protocol):
 
     async def propose(
         self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
-    ) -> ClientOffer: ...
+    ) -> ClientContact: ...
     async def answer(
         self,
         proposal: clc.Proposal,
         peer: str = "",
         service: Service | None = None,
         local: Address | None = None,
-    ) -> ServerOffer: ...
+    ) -> ServerContact: ...
     def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
     def open_service(self, has_room: Callable[[], bool]) -> Service | None: ...
     def claim(self, claim: clc.Claim, service: Service | None) -> Any: ...

@@ -51,7 +51,7 @@ class LastStep:
             if self._refused is not None and not self._events:
                 self._on_refused(self._refused)
         except BaseException:
-            # Cancelled after the work was done: the offer does not own the pipe any more.
+            # Cancelled after the work was done: the contact does not own the pipe any more.
             if self._pipe is not None:
                 self._pipe.abort()
             raise

@@ -12,7 +12,7 @@ from ..errors import Code, FallbackReason, NegotiationError
 from ..proto.events import Claimed, Confirmed, Failed, Proposed, Send, UseRdma, UseTcp
 from ..proto.handshake import ServerHandshake, State
 from .dialogue import Dialogue
-from .engine import ServerOffer, find_engine
+from .engine import ServerContact, find_engine
 from .first_bytes import FirstBytes
 from .last_step import LastStep
 
@@ -56,7 +56,7 @@ async def negotiate_accepted(
     return await ServerNegotiation(carrier, options, kind, service, may_use_rdma).run()
 
 
-class ServerNegotiation(Dialogue[ServerHandshake, ServerOffer]):
+class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
     """Answer the client on ``carrier``. Parameters as of :func:`negotiate_accepted`."""
 
     def __init__(
@@ -84,21 +84,21 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerOffer]):
         This end may have sent its Accept, on a link that others use as well: then the client may be writing
         into the ring, or may do so soon.
         """
-        offer = self.offer
-        if offer is None or self.pipe is not None or offer.first_contact:
+        contact = self.contact
+        if contact is None or self.pipe is not None or contact.first_contact:
             return
         with anyio.CancelScope(shield=True):
-            if self.handshake.state is State.ACCEPTED and await self._client_has_decided(offer):
+            if self.handshake.state is State.ACCEPTED and await self._client_has_decided(contact):
                 return
         if not self.io.at_end():
-            offer.break_link("the client of a new connection did not answer in time")
+            contact.break_link("the client of a new connection did not answer in time")
 
-    async def _client_has_decided(self, offer: ServerOffer) -> bool:
+    async def _client_has_decided(self, contact: ServerContact) -> bool:
         for event in await self.io.receive(self.handshake):
             if isinstance(event, Confirmed):
                 with contextlib.suppress(NegotiationError):
                     # From here on each end can announce to the other that it writes no more.
-                    (await offer.confirmed(event.confirm)).abort()
+                    (await contact.confirmed(event.confirm)).abort()
                     return True
             elif isinstance(event, UseTcp):
                 return True
@@ -107,19 +107,19 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerOffer]):
     # ---- events
 
     async def on_proposed(self, event: Proposed) -> None:
-        if self.offer is not None:
+        if self.contact is not None:
             # The client does not know the link that it was offered, and asks again.
-            self.offer.abandon()
-            self.offer = None
+            self.contact.abandon()
+            self.contact = None
         try:
             self._check(event.proposal)
             engine = await find_engine(self.options.config)
             io = self.io
-            self.offer = offer = await engine.answer(event.proposal, io.peer, self._service, io.local)
+            self.contact = contact = await engine.answer(event.proposal, io.peer, self._service, io.local)
         except NegotiationError as error:
             self.refuse(error)
         else:
-            self.queue(self.handshake.ready(offer.accept, self.io.now()))
+            self.queue(self.handshake.ready(contact.accept, self.io.now()))
 
     def _check(self, proposal: clc.Proposal) -> None:
         """:raises NegotiationError: it is to be declined."""
@@ -140,9 +140,9 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerOffer]):
             self.queue(self.handshake.established(self.io.now()))
 
     async def on_confirmed(self, event: Confirmed) -> None:
-        assert self.offer is not None
-        self.offer.awaits_tcp = True
-        work = functools.partial(self.offer.confirmed, event.confirm)
+        assert self.contact is not None
+        self.contact.awaits_tcp = True
+        work = functools.partial(self.contact.confirmed, event.confirm)
         step = LastStep(work, self.handshake, self.io)
         try:
             self.pipe, events = await step.run(watch=event.confirm.first_contact)

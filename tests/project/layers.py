@@ -30,9 +30,10 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("links",),
     ("negotiation",),
     ("streams", "datagrams", "channels"),
-    ("rpc",),
+    ("rpc", "control"),
     ("compat", "testing"),
     ("cli",),
+    ("__main__",),
 )
 
 #: Modules whose path does not show their package.

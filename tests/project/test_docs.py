@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import socket
+import subprocess
+import sys
 from types import ModuleType
 
 import pytest
@@ -59,3 +63,21 @@ def test_the_first_programs_are_whole_programs(name: str) -> None:
     assert blocks
     for block in blocks:
         compile(block, name, "exec")
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+def test_the_readmes_program_runs(mode: str) -> None:
+    (program,) = (block for block in _python_blocks((ROOT / "README.md").read_text(encoding="utf-8")))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("7000", str(port))],
+        env=os.environ | {"AIORDMA_MODE": mode},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"b'hello' by {mode}\n"

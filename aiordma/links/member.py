@@ -1,0 +1,313 @@
+"""What one connection holds of a link group: ring, mirror, pipe, and the TCP connection it began on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Code, LinkError, NegotiationError
+from ..pipes._link_channel import MessageChannel
+from ..pipes._ring import RingPipe
+from ..pipes.tls import TlsLayer
+from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
+from ..proto.message import SLOT_EXTRA_BYTES
+from .failover.framed_pipe import PEER_DIED
+from .failover.leave import Carry, may_carry
+from .failover.tcp_carrier import lost_because
+
+if TYPE_CHECKING:
+    from ..pipes.tls import Carrier
+    from ..verbs.memory import Block
+    from .group import LinkGroup
+    from .pregranted import Opening
+
+
+class Member:
+    """What one connection holds: ring, mirror, pipe, and the TCP connection it began on."""
+
+    pipe: Any  # a RingPipe or a MessageChannel: they live and end in the same way
+
+    def __init__(self, group: LinkGroup) -> None:
+        self.group = group
+        #: The TCP connection while nothing happens on it, then what takes the stream there.
+        self.carrier: Carrier | None = None
+        self.carry: Carry | None = None
+        #: It is on its way here; why the link has failed meanwhile.
+        self.awaits_tcp = False
+        self._left_because: BaseException | None = None
+        #: It was begun with a ticket.
+        self.opening: Opening | None = None
+        self._open()
+        self.pipe.on_finished = self._on_finished
+
+    def _open(self) -> None:
+        group, config = self.group, self.group.engine.config
+        self.ring: Block = group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
+        self.mirror: Block | None = None
+        try:
+            self.pipe = RingPipe(
+                group.link.queue_pair,
+                rx_addr=self.ring.address,
+                rx_size=self.ring.length,
+                fragment=config.fragment_bytes,
+                own=self,
+            )
+        except BaseException:
+            self.ring.free(0)
+            raise
+
+    def offered(self) -> dict[str, int]:
+        """Fields of Accept and Confirm: what the peer may use."""
+        return {
+            "rkey": self.ring.rkey,
+            "rmb_addr": self.ring.address,
+            "ring_bytes": self.ring.length,
+            "token": self.pipe.token,
+        }
+
+    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
+        """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
+        queue_pair = self.group.link.queue_pair
+        inline = min(self.group.engine.config.fragment_bytes, ring_bytes)
+        if queue_pair.max_inline < inline or not queue_pair.counts_astray:
+            local = self.group.link.parts.local
+            assert local is not None
+            self.mirror = local.allocate(ring_bytes)
+            self.pipe.use_mirror(self.mirror.address, self.mirror.lkey)
+        self.group.link.probe_target = (ring_addr, rkey)
+        self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
+        return self.pipe
+
+    def look(self, now: float) -> None:
+        """The engine's timer comes by."""
+
+    # ---- the TCP connection stays open: liveness, the order of the end, and the way on when RDMA breaks
+
+    def attach_tcp(self, carrier: Carrier, heard: bytes = b"") -> None:
+        """:param heard: what the peer has said on it since it became silent."""
+        if self.pipe.is_finished:
+            carrier.close()
+            return
+        self.carrier = carrier
+        self.group.engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
+        self.awaits_tcp = False
+        if isinstance(carrier, TlsLayer):
+            # What the peer says next may have been decrypted with what was before.
+            self.group.engine.waker.call_soon(self._on_tcp)
+        if self._left_because is not None and self.carry_on(self._left_because) and self.carry is not None:
+            if heard:
+                self.carry.heard(heard)
+        elif heard:
+            self._heard(carrier, heard)
+
+    def _on_tcp(self) -> None:
+        carrier = self.carrier
+        if carrier is None:
+            return
+        try:
+            # Never more than a message: what follows one is the stream's.
+            data = carrier.recv(MESSAGE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.lose_tcp(lost_because(error))
+            return
+        if not data:
+            self.lose_tcp(PEER_DIED)
+            return
+        self._heard(carrier, data)
+
+    def _heard(self, carrier: Carrier, data: bytes) -> None:
+        if self.opening is not None and not self.opening.bound and data[:1] != MAGIC[:1]:
+            self.lose_tcp(self.opening.explain(data))
+            return
+        # The peer leaves RDMA, or somebody else writes into this connection. Its last messages on the link
+        # were delivered before this was sent, but may not have been polled yet.
+        self.group.engine.poller.drain()
+        if self.carry is not None:
+            self.carry.heard(data)  # it turned out that the link has failed here as well
+            return
+        if self.carrier is None:
+            return  # one of them was the end
+        # With a ticket, this may be the first that is heard of the server at all.
+        if not self.whole:
+            self._refuse(carrier, data)
+            return
+        self._begin_carry().heard(data)
+
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            carrier.send(Refuse(self.pipe.peer_token, Code.CARRY_REFUSED).encode())
+        self._drop_tcp()
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is wrong with the connection, so that it can go on over TCP if the peer leaves RDMA."""
+        return bool(self.pipe.can_leave)
+
+    @property
+    def _peer_takes_part(self) -> bool:
+        return self.opening is None or self.opening.bound
+
+    def _begin_carry(self) -> Carry:
+        carrier, self.carrier = self.carrier, None
+        assert carrier is not None
+        engine = self.group.engine
+        engine.waker.unwatch_fd(carrier.fileno())
+        group = self.group
+        self.carry = Carry(
+            self.pipe,
+            carrier,
+            engine,
+            group.peer,
+            group.key.traffic_class,
+            group.link.lost_by_peer,
+            has_another=group.has_another,
+        )
+        return self.carry
+
+    def leave(self, code: Code, text: str) -> bool:
+        """Take the stream from RDMA to its TCP connection; whether that has begun."""
+        if self.carrier is None or not self.whole or not self._peer_takes_part:
+            return False
+        if not self.group.streams_go_on:
+            return False
+        self._begin_carry().leave(code, text)
+        return True
+
+    def carry_on(self, reason: BaseException) -> bool:
+        """The link has failed; whether the stream may outlive it."""
+        if (self.carrier is None and not self.awaits_tcp) or not self._peer_takes_part:
+            return False
+        if not self.group.streams_go_on or not may_carry(reason):
+            return False
+        if self.carrier is None:
+            self._left_because = reason
+            self.pipe.stop_sending()
+            return True
+        self._begin_carry().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
+        return True
+
+    def settled(self) -> None:
+        """The pipe has stopped sending for good."""
+        if self.carry is not None:  # otherwise it is asked again when the TCP connection is there
+            self.carry.settled()
+
+    def stop_carrying(self) -> None:
+        """The stream is aborted on its way."""
+        if self.carry is not None:
+            self.carry.stop()
+
+    def lose_tcp(self, reason: str) -> None:
+        """The TCP connection ends, and the stream with it unless the peer has finished."""
+        engine = self.group.engine
+        self._drop_tcp()
+        # The peer's last messages were delivered before it closed the TCP connection, but may not have been
+        # polled yet.
+        engine.poller.drain()
+        if not self.pipe.peer_gone:
+            self.pipe.break_with(LinkError(reason, self.group.peer))
+            self.group.link.suspect()
+        if self.opening is not None:
+            self.opening.tcp_lost()
+
+    def _drop_tcp(self) -> None:
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            self.group.engine.waker.unwatch_fd(carrier.fileno())
+            carrier.close()
+
+    # ---- end
+
+    def _on_finished(self, pipe: RingPipe | MessageChannel) -> None:
+        self._drop_tcp()
+        self._free()
+        self.group.left(self)
+        if self.opening is not None:
+            self.opening.over()
+
+    def _free(self) -> None:
+        if not self.ring.freed:
+            used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
+            self.ring.free(used if self.carry is None else None)
+            if self.mirror is not None:
+                self.mirror.free()
+
+    def withdraw(self, *, used: bool) -> None:
+        """Nobody will begin this connection (:meth:`LinkGroup.prepare`).
+
+        :param used: the peer may have written into the ring.
+        """
+        self.pipe.forget()
+        self.ring.free(None if used else 0)
+
+    def discard(self) -> None:
+        """The negotiation failed: nobody ever wrote to these rings, or the link goes with them."""
+        self.pipe.forget()
+        self._drop_tcp()
+        self._free()
+        self.group.left(self)
+
+
+class ChannelMember(Member):
+    """What one message channel holds: no rings, as its large messages are in the memory of the group."""
+
+    _aborting_since: float | None = None
+
+    def _open(self) -> None:
+        group, config = self.group, self.group.engine.config
+        link, parts = group.link, group.link.parts
+        message_bytes = parts.recv_bytes
+        if link.queue_pair.max_inline < message_bytes:
+            link.queue_pair.prepare_long(message_bytes, *parts.long_slots())
+        else:
+            link.queue_pair.prepare_long(message_bytes)
+        self.pipe = MessageChannel(
+            link.queue_pair,
+            memory=group.messages,
+            max_message_bytes=config.max_message_bytes,
+            receive_bytes=config.channel_receive_bytes,
+            fragment=config.fragment_bytes,
+            own=self,
+        )
+
+    def offered(self) -> dict[str, int]:
+        """The ring's fields: a page for the keepalive, and how much this end keeps for its user."""
+        page = self.group.page
+        return {
+            "rkey": page.rkey,
+            "rmb_addr": page.address,
+            "ring_bytes": self.group.engine.config.channel_receive_bytes,
+            "token": self.pipe.token,
+        }
+
+    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
+        link = self.group.link
+        if link.queue_pair.max_reads == 0:
+            raise NegotiationError(Code.DEVICE_FAILURE, "the two devices agreed on no RDMA READs")
+        link.probe_target = (ring_addr, rkey)
+        lead = 4 if self.group.engine.backend.is_iwarp else 0
+        self.pipe.connect(
+            peer_token=peer_token,
+            budget=ring_bytes,
+            message_bytes=min(link.parts.recv_bytes, recv_bytes + SLOT_EXTRA_BYTES) - lead,
+        )
+        return self.pipe
+
+    whole = False  # a channel breaks with its link: its users know what was answered and what was not
+
+    def look(self, now: float) -> None:
+        """A peer that does not answer an abort gets no memory kept for it."""
+        if self.pipe.is_aborting:
+            if self._aborting_since is None:
+                self._aborting_since = now
+            elif now - self._aborting_since >= self.group.engine.config.link_timeout_ms / 1000:
+                self.pipe.give_up()
+
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the message channel")
+
+    def _free(self) -> None:
+        others = self.group.members - {self}
+        if not any(isinstance(member, ChannelMember) for member in others):
+            self.group.free_page()
