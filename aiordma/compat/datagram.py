@@ -441,7 +441,7 @@ async def create_datagram_connection(
     return await _begun(_connection_transport(protocol, pipe, result)), protocol
 
 
-async def create_datagram_server(  # the options of asyncio's create_server(), with its defaults
+async def create_datagram_server(  # noqa: PLR0913  # the keywords of asyncio's create_server()
     protocol_factory: Callable[[], asyncio.DatagramProtocol],
     host: str | Iterable[str | None] | None = None,
     port: int = 0,

@@ -142,7 +142,7 @@ class ListenOptions(PathOptions):
             raise ValueError(f"max_pending={self.max_pending}: must be at least 1")
 
     @classmethod
-    def of(  # the one place that lists every keyword of listen() with its default
+    def of(  # noqa: PLR0913  # the one place that lists every keyword of listen() with its default
         cls,
         *,
         config: Config | None = None,
