@@ -27,7 +27,7 @@ from ..addresses import plain_address, show
 from ..attributes import RdmaAttribute, address_attributes
 from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError, describe
-from ..negotiation import driver as negotiate
+from ..negotiation.engine import find_engine
 from ..proto.record import too_large
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
@@ -499,7 +499,7 @@ async def open_datagram_endpoint(
         reason = FallbackReason.of_local(Code.DISABLED)
     else:
         try:
-            engine = await negotiate.find_engine(config)
+            engine = await find_engine(config)
             from .ud_resources import UdParts
 
             make_parts = functools.partial(UdParts, engine, config.traffic_class)  # type: ignore[arg-type]

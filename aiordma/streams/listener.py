@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..negotiation.accept import ConnectionListener, open_listener
+from ..negotiation.options import ListenOptions, documented_by
 from .connector import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from ssl import SSLContext
+    from typing import Unpack
 
-    from ..config import Config, Mode
-    from ..negotiation.result import Outcome
+    from ..negotiation.options import ListenKeywords
+    from ..negotiation.result import NegotiationResult
     from .stream import RdmaStream
 
 __all__ = ["RdmaListener", "listen"]
@@ -21,23 +22,13 @@ __all__ = ["RdmaListener", "listen"]
 class RdmaListener(ConnectionListener["RdmaStream"]):
     """A listener for streams. Made by :func:`listen`."""
 
-    async def _make(self, outcome: Outcome) -> RdmaStream:
-        return stream_of(outcome)
+    async def _make(self, result: NegotiationResult) -> RdmaStream:
+        return stream_of(result)
 
 
+@documented_by(ListenOptions.of)
 async def listen(
-    host: str | Sequence[str] | None = None,
-    port: int = 0,
-    *,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    backlog: int = 1024,
-    reuse_address: bool = True,
-    reuse_port: bool = False,
-    max_negotiations: int = 1024,
-    max_pending: int = 4096,
-    ssl: SSLContext | None = None,
-    rdma_outside_tls: bool = False,
+    host: str | Sequence[str] | None = None, port: int = 0, **keywords: Unpack[ListenKeywords]
 ) -> RdmaListener:
     """Listen for streams, from aiordma clients over RDMA and from everybody else over TCP, on the same port.
 
@@ -53,18 +44,4 @@ async def listen(
     :param rdma_outside_tls: as in :func:`aiordma.connect`.
     :raises OSError: the address cannot be listened on, naming it.
     """
-    return await open_listener(
-        RdmaListener,
-        host,
-        port,
-        config=config,
-        mode=mode,
-        backlog=backlog,
-        reuse_address=reuse_address,
-        reuse_port=reuse_port,
-        max_negotiations=max_negotiations,
-        max_pending=max_pending,
-        ssl=ssl,
-        rdma_outside_tls=rdma_outside_tls,
-        tickets=True,
-    )
+    return await open_listener(RdmaListener, host, port, ListenOptions.of(**keywords), pre_grants=True)
