@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..errors import NegotiationError, VerbsError
 from ..proto.health import Health, wait_before
 from ..verbs.backend import device_list
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from .contracts import EngineView, LinkKey
 from .pregranted import Grants
 
@@ -221,7 +221,7 @@ class Devices(Generic[E]):
         """Close all engines. Idempotent."""
         self.ended = True
         self._waiting.clear()
-        give_back("an RDMA device", *(engine.close_alone for engine in (*self.engines, *self._spent)))
+        release_all("an RDMA device", *(engine.close_alone for engine in (*self.engines, *self._spent)))
         self._engines = [None] * len(self.names)
         self._spent.clear()
 

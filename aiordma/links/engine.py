@@ -24,7 +24,7 @@ from ..verbs.abi import EventType
 from ..verbs.backend import open_backend
 from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.memory import MemoryLimitError, MemoryPool
 from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
@@ -432,7 +432,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         self._ack_timer.close()
-        give_back(
+        release_all(
             "the RDMA engine",
             *(group.close for group in self.all_groups),
             *(parts.close for parts in self.cache.take_all()),
@@ -477,6 +477,11 @@ class Engine:
 #: The engine that a loop began with, or that took its place.
 _engines: dict[Waker, Engine] = {}
 _refusals: dict[str | None, NegotiationError] = {}
+
+
+def running() -> Engine | None:
+    """The running loop's engine, None while there is none."""
+    return _engines.get(wake.current())
 
 
 async def current(config: Config | None = None) -> Engine:

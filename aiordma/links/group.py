@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import LinkError
 from ..proto.clc import Kind
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.registrar import DeviceRegistrar
 from .contracts import EngineView, LinkKey, LinkState
 from .failover.leave import may_carry
@@ -263,7 +263,7 @@ class LinkGroup:
             reusable = self.link.parts.silence()
 
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
-        give_back(
+        release_all(
             f"link to {self.peer}",
             self.link.announce_end,
             lambda: self.link.queue_pair.break_link(LinkError("closed by this side")),

@@ -17,7 +17,7 @@ from ..proto.keepalive import Keepalive, Verdict
 from ..proto.message import SLOT_EXTRA_BYTES
 from ..proto.seqack import SeqAckWindow
 from ..verbs.abi import QpState
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.qp import QpAddress, QpPath, QpSize, RcQp
 from ..verbs.registrar import DeviceRegistrar
 from .cm_connect import CmConnection, CmPlace
@@ -114,7 +114,7 @@ class LinkParts:
 
     def close(self) -> None:
         """Whatever others have in the protection domain must be closed before."""
-        give_back(
+        release_all(
             f"link of QP {self.qp.number}",
             self.qp.close,
             *(block.free for block in self._blocks),

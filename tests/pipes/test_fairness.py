@@ -9,12 +9,14 @@ import pytest
 
 from aiordma import faults
 from aiordma.streams.stream import RdmaStream
-from tests.pipes.conftest import _open as open_engine
-from tests.pipes.conftest import connect
 from tests.streams.pairs import ONE, OTHER
+
+from .conftest import connect
 
 if TYPE_CHECKING:
     from aiordma.pipes._ring import RingPipe
+
+    from .conftest import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +26,7 @@ def over(pipe: RingPipe) -> RdmaStream:
 
 
 @pytest.mark.parametrize("inline", [1 << 20, 1], ids=["inline", "from registered memory"])
-async def test_every_sender_gets_on(inline: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_sender_gets_on(open_engine: Open, inline: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that always has something to send would take every work request that comes back."""
     sizes = (1, 400, 70_000, 1)
     with faults.injected("delay p=0.3 ms=1"):
