@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ..errors import as_connection_error
+from ..streams.info import StreamInfo
 from .contracts import PullProtocol
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
         `at_once`: connection_made() is called here, not from the loop: the protocol is none of a user's.
         """
-        info = {"aiordma.path": "rdma", "aiordma.fallback_reason": None, "aiordma.stream": pipe}
+        info = {"aiordma.path": "rdma", "aiordma.fallback_reason": None, "aiordma.stream": StreamInfo(pipe)}
         super().__init__({**info, **(extra or {})}, loop)
         self._pipe = pipe
         self._try_send = pipe.try_send

@@ -36,7 +36,7 @@ from ._link_channel_format cimport (
     get32,
     put32,
 )
-from .._cq cimport CompletionQueue, clock_ns
+from .._cq cimport CompletionPoller, clock_ns
 from ._link_channel_receive cimport ReceivingConnection
 from ._rendezvous cimport Announced
 from ..datapath._qp cimport QueuePair
@@ -352,7 +352,7 @@ cdef class MessageChannel(ReceivingConnection):
 
     def spin(self) -> bool:
         """See ``Channel.spin``. Posts what was put off first."""
-        cdef CompletionQueue cq = self.qp.cq
+        cdef CompletionPoller cq = self.qp.cq
         cdef int64_t started
         cdef uint64_t before = self.messages_received, woken = cq.wakes
         cq.flush()

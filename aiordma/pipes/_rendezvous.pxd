@@ -2,8 +2,8 @@
 from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
-from ..datapath._qp cimport Connection, QueuePair
-from ..datapath._fairness cimport Starving
+from ..datapath._qp cimport Flow, QueuePair
+from ..datapath._fairness cimport SendQueueWaiter
 
 cdef class Announced:
     """What this end keeps until its peer has pulled it."""
@@ -35,7 +35,7 @@ cdef class Pull:
     cdef inline bint complete(self) noexcept:
         return self.posted == self.remote_bytes and self.under_way == 0
 
-cdef class Puller(Starving):
+cdef class Puller(SendQueueWaiter):
     """The READs of one link: its connections take turns, fragment by fragment."""
     cdef QueuePair qp
     cdef object turns               # deque of connections with something to pull
@@ -45,7 +45,7 @@ cdef class Puller(Starving):
     cdef int add(self, PullingConnection connection) except -1
     cdef int pump(self) except -1
 
-cdef class PullingConnection(Connection):
+cdef class PullingConnection(Flow):
     cdef object memory              # messagememory.MessageMemory of the link group
     cdef Puller puller
     cdef object pulls               # deque of Pulls with READs to be posted

@@ -2,8 +2,8 @@ from typing import Self
 
 from typing_extensions import disjoint_base
 
-from ..datapath._fairness import Starving
-from ..datapath._qp import Connection, QueuePair
+from ..datapath._fairness import SendQueueWaiter
+from ..datapath._qp import Flow, QueuePair
 from ..links.message_memory import MessageMemory
 
 @disjoint_base
@@ -17,8 +17,8 @@ class ReceivedBlock: ...
 class Pull: ...
 
 @disjoint_base
-class Puller(Starving):
+class Puller(SendQueueWaiter):
     def __new__(cls, qp: QueuePair) -> Self: ...
 
 @disjoint_base
-class PullingConnection(Connection): ...
+class PullingConnection(Flow): ...

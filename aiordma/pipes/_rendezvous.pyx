@@ -14,8 +14,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from ..datapath._qp cimport SQ_RESERVE, Connection, QueuePair
-from ..datapath._fairness cimport WANTS_A_CALL, WANTS_NOTHING_NOW, Starving
+from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
+from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, SendQueueWaiter
 from ..datapath._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 
 cdef enum:
@@ -87,7 +87,7 @@ cdef class ReceivedBlock:
         self.memory.give_sink(self.block)
 
 
-cdef class Puller(Starving):
+cdef class Puller(SendQueueWaiter):
     """The READs of one link."""
 
     def __cinit__(self, QueuePair qp):
@@ -101,8 +101,8 @@ cdef class Puller(Starving):
             self.turns.append(connection)
         return 0
 
-    cdef int wants(self) except -1:
-        return WANTS_A_CALL if self.qp.cq.may_post_fragment(False) else WANTS_NOTHING_NOW
+    cdef int need(self) except -1:
+        return NEEDS_CALL if self.qp.cq.may_post_fragment(False) else NEEDS_MORE_ROOM
 
     cdef int on_room(self) except -1:
         """READs or sends have completed, here or elsewhere."""
@@ -122,7 +122,7 @@ cdef class Puller(Starving):
         cdef QueuePair qp = self.qp
         while self.turns and self.reads < qp.max_reads and not qp.failed:
             if not qp.cq.may_post_fragment(False) or qp.sq_free() <= SQ_RESERVE + 1:
-                qp.cq.starved.add(self)
+                qp.cq.fair_queue.add(self)
                 return 0
             connection = self.turns.popleft()
             connection.in_turns = False
@@ -133,14 +133,14 @@ cdef class Puller(Starving):
                 self.add(connection)
             elif more < 0:
                 connection.memory.wait(connection)
-            if self.turns and qp.cq.starved.waiting:
+            if self.turns and qp.cq.fair_queue.waiting:
                 # Others of this engine wait for the same limit: one each.
-                qp.cq.starved.add(self)
+                qp.cq.fair_queue.add(self)
                 return 0
         return 0
 
 
-cdef class PullingConnection(Connection):
+cdef class PullingConnection(Flow):
     """A connection whose large messages are pulled, in the order in which they were announced."""
 
     cdef int prepare(self, QueuePair qp, object memory, uint32_t fragment) except -1:
