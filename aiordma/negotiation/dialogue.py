@@ -122,6 +122,8 @@ class Dialogue(Generic[H, C]):
     async def on_use_tcp(self, event: UseTcp) -> None:
         if self.contact is not None:
             self.contact.abandon()
+            if event.peer is not None:
+                self.contact = None  # the peer uses nothing of what it was offered
         if event.peer is not None or self.refusal is None:
             self.use_tcp(FallbackReason.of_peer(event.code))
         else:
