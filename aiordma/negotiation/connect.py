@@ -81,7 +81,7 @@ class _Attempt:
             if mode == "rdma":
                 raise
             return _plain(await self._connect(), FallbackReason.of_error(error))
-        opened = await self._open_at_once(engine)
+        opened = await self._open_early(engine)
         if opened is not None:
             return opened
         if mode == "rdma":
@@ -97,18 +97,18 @@ class _Attempt:
 
     # ---- without a round trip
 
-    async def _open_at_once(self, engine: Engine) -> NegotiationResult | None:
+    async def _open_early(self, engine: Engine) -> NegotiationResult | None:
         """Begin with a ring that the server has pre-granted; None if there is none for it."""
         wanted = self._options.config.traffic_class
         if self._options.tls is not None or self._kind:
             return None
-        if not any((show(sockaddr), wanted) in engine.open_to for _, sockaddr in self._candidates):
+        if not any((show(sockaddr), wanted) in engine.early_servers for _, sockaddr in self._candidates):
             return None
         await _give_way()
         sock = await connect_tcp(self._candidates, self._options.local_host)
         try:
             local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
-            pipe = engine.open_at_once(sock, show(remote), wanted)
+            pipe = engine.open_early(sock, show(remote), wanted)
         except BaseException:
             sock.close()
             raise

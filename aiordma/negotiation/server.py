@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from ..links.pregranted import Service
+    from ..links.pregranted import GrantingListener
     from ..proto import clc
     from .clc_io import Carrier
     from .options import PathOptions
@@ -38,7 +38,7 @@ async def negotiate_accepted(
     options: PathOptions,
     *,
     kind: int = 0,
-    service: Service | None = None,
+    service: GrantingListener | None = None,
     may_use_rdma: Callable[[], bool] = _always,
 ) -> NegotiationResult:
     """Find out what the client of an accepted connection speaks, and agree on the path. Owns ``sock``.
@@ -46,7 +46,7 @@ async def negotiate_accepted(
     With TLS everything goes through it; a client that does not begin with TLS is turned away.
 
     :param kind: the kind of connection that this listener accepts; a Proposal of another kind is turned away.
-    :param service: the listener, if it pre-grants rings (``Engine.open_service``).
+    :param service: the listener, if it pre-grants rings (``Engine.grant_rings``).
     :param may_use_rdma: asked when a Proposal is there; False declines it: too many are under way.
     :raises OSError: the connection broke.
     :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA cannot be used. The connection
@@ -64,7 +64,7 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
         carrier: Carrier,
         options: PathOptions,
         kind: int,
-        service: Service | None,
+        service: GrantingListener | None,
         may_use_rdma: Callable[[], bool],
     ) -> None:
         super().__init__(carrier, options, kind)
