@@ -1,7 +1,7 @@
 """What both ends of a negotiation have in common: the loop that handles the events of the handshake.
 
 The state machine itself is :mod:`aiordma.proto.handshake`. An end has one method for each event, found by the
-event's class; the method does what the event says and queues what the handshake answers.
+event's class; the method does what the event asks for and queues what the handshake answers.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ class Dialogue(Generic[H, C]):
     async def on_use_tcp(self, event: UseTcp) -> None:
         if self.contact is not None:
             self.contact.abandon()
+            if event.peer is not None:
+                self.contact = None  # the peer uses nothing of what it was offered
         if event.peer is not None or self.refusal is None:
             self.use_tcp(FallbackReason.of_peer(event.code))
         else:

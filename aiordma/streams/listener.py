@@ -30,18 +30,19 @@ class RdmaListener(ConnectionListener["RdmaStream"]):
 async def listen(
     host: str | Sequence[str] | None = None, port: int = 0, **keywords: Unpack[ListenKeywords]
 ) -> RdmaListener:
-    """Listen for streams, from aiordma clients over RDMA and from everybody else over TCP, on the same port.
+    """Listen for streams, from aiordma clients over RDMA and from all others over TCP, on the same port.
 
     :param host: name or address, or several; None or ``""``: every interface, IPv4 and IPv6.
     :param port: 0: any free one, the same on all addresses (``listener.port``).
     :param config: settings; default: ``Config.from_env()``.
     :param mode: as in :func:`aiordma.connect`; ``"rdma"`` turns plain clients away.
     :param backlog: connections that the kernel keeps until they are accepted.
-    :param max_negotiations: beyond so many at a time, clients get TCP without waiting.
-    :param max_pending: beyond so many connections that are not streams yet, or that nobody took, the rest
-        waits in the kernel.
+    :param max_negotiations: limit of negotiations at a time; beyond it, clients get TCP without waiting.
+    :param max_pending: limit of connections that are not streams yet or wait for accept(); beyond it, the
+        others wait in the kernel.
     :param ssl: TLS on every connection: a server's context. See :func:`aiordma.connect`.
     :param rdma_outside_tls: as in :func:`aiordma.connect`.
     :raises OSError: the address cannot be listened on, naming it.
+    :raises ValueError: a parameter has no valid value.
     """
     return await open_listener(RdmaListener, host, port, ListenOptions.of(**keywords), pre_grants=True)

@@ -11,6 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from aiordma.config import Config
+from aiordma.errors import Code
+from aiordma.proto.clc import Decline
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.system.adversity.health import until
@@ -157,3 +159,19 @@ async def test_listener_closed_while_a_client_on_a_shared_link_decides(engine: E
         for _ in range(3):
             async with await connect(LOCAL, again.port) as stream:
                 await check_echo(stream)
+
+
+async def test_a_client_that_declines_harms_no_shared_link(engine: Engine) -> None:
+    """Also where the server serves nothing but RDMA, and so fails."""
+    engine.first_contact = False
+    broken: list[str] = []
+    async with serving(mode="rdma") as listener:
+        async with await anyio.connect_tcp(LOCAL, listener.port) as client:
+            await client.send(PROPOSAL)
+            await client.receive()  # the Accept
+            [contact] = engine.offers
+            contact.break_link = broken.append  # type: ignore[method-assign]
+            await client.send(Decline(diagnosis=Code.OUT_OF_MEMORY).encode())
+            await until(lambda: listener.statistics().failed == 1)
+        assert contact.done
+        assert broken == []
