@@ -17,7 +17,7 @@ COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -
               -o -name CMakeLists.txt -o -path '*/proto/*.py')
 C_FILES := $(shell find aiordma tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
-TIDY_FILES := $(wildcard aiordma/_softdev/*.c)
+TIDY_FILES := $(filter-out aiordma/_softdev/tests/%,$(wildcard aiordma/_softdev/*/*.c))
 STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 .DEFAULT_GOAL := help
@@ -153,7 +153,7 @@ lint-stubs: install
 
 lint-c: .venv/.apt-lint
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
-	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*.c"; \
+	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*/*.c"; \
 	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 6 sh -c 'clang-tidy --quiet "$$@" -- \
 	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Iaiordma -Iaiordma/_softdev' clang-tidy; fi
 

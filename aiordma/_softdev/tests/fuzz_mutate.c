@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "../wire_packet.h"
 #include "fuzz_steps.h"
+#include "roce/packet.h"
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed);

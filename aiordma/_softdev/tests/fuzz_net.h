@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../wire_icrc.h"
+#include "roce/icrc.h"
 
 enum { NET_MAX_BYTES = 4400 };
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../wire_packet.h"
+#include "roce/packet.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

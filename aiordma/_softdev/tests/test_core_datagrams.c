@@ -2,7 +2,7 @@
  * that come back. */
 #include "harness.h"
 
-#include "../aiordma_soft.h"
+#include "aiordma_soft.h"
 
 #include <sched.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* Faults made on purpose: what is accepted as a plan, that plans are carried out, and that a seed repeats them. */
 #include "harness.h"
 
-#include "../aiordma_soft.h"
+#include "aiordma_soft.h"
 
 #include <errno.h>
 #include <string.h>

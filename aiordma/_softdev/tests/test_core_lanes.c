@@ -2,7 +2,7 @@
  * early, too late or not at all. */
 #include "harness.h"
 
-#include "../aiordma_soft.h"
+#include "aiordma_soft.h"
 
 #include <errno.h>
 #include <stdlib.h>

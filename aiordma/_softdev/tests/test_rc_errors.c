@@ -1,7 +1,7 @@
 /* RC: what goes wrong, with the right status on both sides, the QPs in error, and everything else flushed. */
 #include "harness.h"
 
-#include "../aiordma_soft.h"
+#include "aiordma_soft.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -6,10 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../aiordma_soft.h"
-#include "../wire_icrc.h"
-#include "../wire_packet.h"
+#include "aiordma_soft.h"
 #include "harness.h"
+#include "roce/icrc.h"
+#include "roce/packet.h"
 
 static struct end a, b, c;
 static struct address to_b;

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../aiordma_soft.h"
+#include "aiordma_soft.h"
 #include "harness.h"
 
 enum {

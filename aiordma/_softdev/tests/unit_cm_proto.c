@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../cm_proto.h"
+#include "cm/proto.h"
 #include "harness.h"
 
 enum { FLIGHT = 4096, USERS = 16, EVENTS = CM_EVENT_SIDR_REPLY + 1 };

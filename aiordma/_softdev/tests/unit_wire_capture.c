@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../wire_capture.h"
-#include "../wire_packet.h"
 #include "harness.h"
+#include "roce/capture.h"
+#include "roce/packet.h"
 
 static const struct wire_path v4 = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
                                     .dst = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 2},

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../wire_icrc.h"
-#include "../wire_packet.h"
 #include "harness.h"
+#include "roce/icrc.h"
+#include "roce/packet.h"
 #include "rxe_packets.h"
 
 static void from_hex(const char *hex, uint8_t *to)

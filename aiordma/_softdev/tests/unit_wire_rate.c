@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../wire_rate.h"
 #include "harness.h"
+#include "roce/rate.h"
 
 enum { PACKET = 1000 };
 

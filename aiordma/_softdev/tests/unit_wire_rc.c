@@ -2,7 +2,7 @@
  * Two ends of a connected queue pair in virtual time, with a network between them that loses, repeats, reorders,
  * damages and delays packets. Thousands of seeds; every operation must have its effect exactly once and in order.
  */
-#include "../wire_icrc.h"
+#include "roce/icrc.h"
 #include "wire_sides.h"
 
 enum { FLIGHT = 4096 };

@@ -10,7 +10,7 @@
 /* Others can cross a thread that is about to stop the watch where it asks for the lock. */
 #define pthread_mutex_lock lock_or_cross
 static int lock_or_cross(pthread_mutex_t *mutex);
-#include "../wire_watch.c"
+#include "roce/watch.c"
 #undef pthread_mutex_lock
 
 enum { MS = 1000000, ROUNDS = 20000, LONGEST = 64 };

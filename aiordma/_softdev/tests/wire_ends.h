@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#include "../wire_rc.h"
 #include "harness.h"
+#include "roce/rc.h"
 
 enum {
     MS = 1000000,

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#include "../wire_rc.h"
 #include "harness.h"
+#include "roce/rc.h"
 
 enum { MEMORY = 1 << 16, READ_ONLY = 1 << 15, QUEUE = 32, MESSAGES = 60, FETCHES = 4, RKEY = 77 };
 

@@ -1,0 +1,88 @@
+/*
+ * Datagrams on the wire.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "roce/internal.h"
+
+void soft_wire_ud_take(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in,
+		       struct soft_after *after)
+{
+	const struct soft_rx what = {
+		.opcode = p->opcode == (WIRE_UD | WIRE_SEND_ONLY_IMM) ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND,
+		.solicited = p->solicited,
+		.imm = p->imm,
+		.src_qp = p->src_qpn,
+		.length = p->payload_length,
+	};
+	struct ibv_global_route route = { .traffic_class = in->tos, .hop_limit = 64 };
+	union ibv_gid from;
+	uint8_t grh[SOFT_GRH_BYTES];
+
+	memcpy(route.dgid.raw, in->path.dst, 16);
+	memcpy(from.raw, in->path.src, 16);
+	soft_grh_write(grh, &from, &route, p->payload_length);
+	soft_lock(&qp->rq_lock);
+	if (atomic_load(&qp->number) == p->qpn)
+		soft_ud_deliver(qp, &what, p->qkey, grh, (const char *)p->payload, after);
+	soft_unlock(&qp->rq_lock);
+}
+
+int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah)
+{
+	struct wire_route *route = malloc(sizeof(*route));
+	int err = route ? soft_wire_open() : ENOMEM;
+
+	if (!err) {
+		soft_wire_route(ctx, &ah->attr, 0, route);
+		const enum ibv_mtu mtu = soft_wire_mtu(route);
+		ah->max = 128u << mtu;
+		err = mtu ? 0 : ENETUNREACH;
+	}
+	if (err) {
+		free(route);
+		return err;
+	}
+	ah->route = route;
+	atomic_fetch_add(&soft_wire_users, 1);
+	return 0;
+}
+
+void soft_wire_ah_free(struct soft_ah *ah)
+{
+	atomic_fetch_sub(&soft_wire_users, 1);
+	free(ah->route);
+}
+
+void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload)
+{
+	struct wire_batch *batch = soft_wire_batch();
+	const struct soft_ah *ah = wqe->ud.ah;
+	const uint32_t pad = wire_pad(wqe->length);
+	const struct wire_packet p = {
+		.opcode = (uint8_t)(WIRE_UD |
+				    (wqe->opcode == IBV_WR_SEND_WITH_IMM ? WIRE_SEND_ONLY_IMM : WIRE_SEND_ONLY)),
+		.pkey = WIRE_PKEY,
+		.migrated = true,
+		.solicited = wqe->flags & IBV_SEND_SOLICITED,
+		.qpn = wqe->ud.qpn,
+		.src_qpn = qp->qp.qp_num,
+		.qkey = qkey,
+		.imm = wqe->imm,
+		.payload_length = wqe->length,
+	};
+	struct wire_route route;
+
+	if (!batch)
+		return;
+	route = *ah->route;
+	if (ah->here)
+		route.path.dst_port = soft_wire_own_port(wqe->ud.qpn);
+	uint8_t *to = soft_wire_room(batch);
+	const size_t size = wire_pack_headers(&p, to);
+	memcpy(to + size, payload, wqe->length);
+	memset(to + size + wqe->length, 0, pad);
+	soft_wire_add(batch, &route, size + wqe->length + pad);
+	soft_wire_send(batch);
+}
