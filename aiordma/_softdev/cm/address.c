@@ -53,7 +53,7 @@ bool cm_is_any(const struct sockaddr *address)
 void cm_address_of(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_storage *address)
 {
 	memset(address, 0, sizeof(*address));
-	if (wire_gid_is_ipv4(gid)) {
+	if (soft_gid_is_ipv4(gid)) {
 		struct sockaddr_in *in = (struct sockaddr_in *)(void *)address;
 		in->sin_family = AF_INET;
 		memcpy(&in->sin_addr, gid + 12, 4);
@@ -74,7 +74,7 @@ int cm_source_for(const struct sockaddr *to, struct sockaddr_storage *from)
 	int err = 0;
 
 	memcpy(&there, to, length);
-	cm_set_port((struct sockaddr *)&there, WIRE_PORT);
+	cm_set_port((struct sockaddr *)&there, SOFT_WIRE_UDP_PORT);
 	int fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return errno;

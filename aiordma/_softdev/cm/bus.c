@@ -172,54 +172,13 @@ bool cm_bus_receive(int fd, struct cm_peer *from, uint8_t mad[CM_MAD_BYTES], siz
 
 /* ---- the network ------------------------------------------------------------------------------------ */
 
-static void send_packet(const struct wire_route *route, const uint8_t *mad)
-{
-	static _Atomic(uint32_t) psn;
-	struct wire_batch *batch = soft_wire_batch();
-	const struct wire_packet p = {
-		.opcode = WIRE_UD | WIRE_SEND_ONLY,
-		.pkey = WIRE_PKEY,
-		.migrated = true,
-		.qpn = CM_QPN,
-		.psn = atomic_fetch_add(&psn, 1) & WIRE_24,
-		.src_qpn = CM_QPN,
-		.qkey = CM_QKEY,
-		.payload_length = CM_MAD_BYTES,
-	};
-
-	if (!batch)
-		return;
-	uint8_t *to = soft_wire_room(batch);
-	const size_t size = wire_pack_headers(&p, to);
-	memcpy(to + size, mad, CM_MAD_BYTES);
-	soft_wire_add(batch, route, size + CM_MAD_BYTES);
-	soft_wire_send(batch);
-}
-
-static void send_by_wire(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t *mad)
-{
-	struct ibv_ah_attr ah = { .is_global = 1, .port_num = 1, .grh.hop_limit = 64 };
-	union ibv_gid local;
-	struct wire_route route;
-
-	memcpy(local.raw, peer->local, 16);
-	const int index = soft_gid_find(ctx, &local);
-	if (index < 0 || soft_wire_open())
-		return; /* the address is gone: lost, as in a network */
-	memcpy(ah.grh.dgid.raw, peer->remote, 16);
-	ah.grh.sgid_index = (uint8_t)index;
-	soft_wire_route(ctx, &ah, CM_QPN, &route);
-	route.path.dst_port = peer->port;
-	send_packet(&route, mad);
-}
-
 bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t mad[CM_MAD_BYTES])
 {
 	struct head head = { .src_port = 0 };
 	struct cm_mad parsed;
 
 	if (peer->wire) {
-		send_by_wire(ctx, peer, mad);
+		soft_mad_send(ctx, peer->local, peer->remote, peer->port, mad);
 		return true;
 	}
 	memcpy(head.src, peer->local, 16);
@@ -227,31 +186,28 @@ bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t
 	return cm_mad_parse(mad, CM_MAD_BYTES, &parsed) && hand_on(&head, &parsed, mad);
 }
 
-/* Whoever has one of our ports is answered there; everybody else at 4791. */
-static uint16_t answer_port(uint16_t port)
+/* From the network: for a process of this host. */
+static void take_packet(const struct soft_mad_path *path, const uint8_t *payload, size_t size)
 {
-	return port >= WIRE_OWN_PORT && port < WIRE_OWN_PORT + SOFT_MAX_SLOT ? port : WIRE_PORT;
-}
-
-void cm_bus_packet(const struct wire_packet *packet, const struct wire_inbound *in)
-{
-	struct head head = { .src_port = answer_port(in->path.src_port), .wire = 1 };
+	struct head head = { .src_port = path->answer_port, .wire = 1 };
 	struct cm_mad mad, answer;
 	uint8_t bytes[CM_MAD_BYTES];
 
-	if (packet->opcode != (WIRE_UD | WIRE_SEND_ONLY) || packet->qkey != CM_QKEY || packet->src_qpn != CM_QPN ||
-	    !cm_mad_parse(packet->payload, packet->payload_length, &mad))
+	if (!cm_mad_parse(payload, size, &mad))
 		return;
-	memcpy(head.src, in->path.src, 16);
-	memcpy(head.dst, in->path.dst, 16);
-	if (hand_on(&head, &mad, packet->payload) || !cm_stranger_answer(&mad, &answer))
+	memcpy(head.src, path->src, 16);
+	memcpy(head.dst, path->dst, 16);
+	if (hand_on(&head, &mad, payload) || !cm_stranger_answer(&mad, &answer))
 		return;
-	/* For no process of this host: there is none that could say so. */
-	struct wire_route route = { .traffic_class = soft_wire_class(0) };
-	memcpy(route.path.src, in->path.dst, 16);
-	memcpy(route.path.dst, in->path.src, 16);
-	route.path.src_port = in->path.dst_port;
-	route.path.dst_port = head.src_port;
+	/* For no process of this host: there is none that could send the answer. */
 	cm_mad_pack(&answer, bytes);
-	send_packet(&route, bytes);
+	soft_mad_answer(path, bytes);
+}
+
+_Static_assert(SOFT_MAD_BYTES == (int)CM_MAD_BYTES, "all of a datagram");
+
+/* Not with the first rdma_cm call: the process that has port 4791 hands on messages for others, whatever it does itself. */
+__attribute__((constructor)) static void receive_packets(void)
+{
+	soft_mad_receive(take_packet);
 }

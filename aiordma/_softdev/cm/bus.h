@@ -8,7 +8,7 @@
 #define AIORDMA_CM_BUS_H
 
 #include "cm/proto.h"
-#include "roce/internal.h"
+#include "roce/roce.h"
 
 enum { CM_ID_BITS = 32 - (24 - SOFT_QPN_INDEX_BITS) }; /* of a connection id, below the process's slot */
 
@@ -22,8 +22,5 @@ bool cm_bus_receive(int fd, struct cm_peer *from, uint8_t mad[CM_MAD_BYTES], siz
 bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t mad[CM_MAD_BYTES]);
 /* After fork(), in the child. */
 void cm_bus_after_fork(void);
-
-/* From rx.c: a datagram for queue pair 1. */
-void cm_bus_packet(const struct wire_packet *packet, const struct wire_inbound *in);
 
 #endif

@@ -214,7 +214,7 @@ int soft_rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *param)
 	return err ? cm_fail(err) : datagrams ? 0 : cm_complete(id);
 }
 
-int soft_rdma_reject(struct rdma_cm_id *rdma_id, const void *data, uint8_t length, uint16_t reason)
+static int reject(struct rdma_cm_id *rdma_id, const void *data, uint8_t length, uint16_t reason)
 {
 	struct cm_id *id = to_id(rdma_id);
 	int err = EINVAL;
@@ -227,6 +227,16 @@ int soft_rdma_reject(struct rdma_cm_id *rdma_id, const void *data, uint8_t lengt
 	cm_kick();
 	cm_unlock();
 	return err ? cm_fail(err) : 0;
+}
+
+int soft_rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t length)
+{
+	return reject(id, data, length, CM_REASON_CONSUMER);
+}
+
+int soft_rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t length)
+{
+	return reject(id, data, length, CM_REASON_OPTION);
 }
 
 /* ---- ending ----------------------------------------------------------------------------------------- */

@@ -125,7 +125,7 @@ int soft_rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
 	err = adopt(listen, child);
 	if (err) {
 		soft_rdma_ack_cm_event(event);
-		soft_rdma_reject(child, NULL, 0, CM_REASON_CONSUMER);
+		soft_rdma_reject(child, NULL, 0);
 		soft_rdma_destroy_ep(child);
 		return cm_fail(err);
 	}

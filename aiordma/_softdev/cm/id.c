@@ -295,7 +295,7 @@ static struct ibv_sa_path_rec *path_record(const struct cm_id *id)
 	path->traffic_class = id->tos;
 	path->reversible = 1;
 	path->numb_path = 1;
-	path->pkey = htobe16(WIRE_PKEY);
+	path->pkey = htobe16(SOFT_PKEY);
 	path->mtu_selector = 2; /* exactly */
 	path->mtu = (uint8_t)id->mtu;
 	path->rate_selector = 2;
@@ -310,21 +310,19 @@ static int find_route(struct cm_id *id)
 	struct soft_ctx *ctx = to_ctx(soft_cm.context);
 	struct ibv_ah_attr ah;
 	union ibv_gid remote;
-	struct wire_route route;
 	int err;
 
 	memcpy(remote.raw, id->peer.remote, 16);
 	cm_path(id, &ah);
 	id->mtu = IBV_MTU_4096;
-	id->peer.port = WIRE_PORT;
+	id->peer.port = SOFT_WIRE_UDP_PORT;
 	/* Messages to this host go from process to process, also when everything else takes the wire. */
 	id->peer.wire = !soft_gid_is_local(ctx, &remote);
 	if (soft_wire_wanted(ctx, &ah)) {
 		err = cm_want_wire();
 		if (err)
 			return err;
-		soft_wire_route(ctx, &ah, 0, &route);
-		id->mtu = soft_wire_mtu(&route);
+		id->mtu = soft_wire_mtu_to(ctx, &ah);
 		if (!id->mtu)
 			return ENETUNREACH;
 	} else if (id->peer.wire) {
@@ -362,7 +360,7 @@ int soft_rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 
 static bool is_loopback(const uint8_t gid[16])
 {
-	return wire_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
+	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
 }
 
 /* Lock held. 0 or errno. */

@@ -1,18 +1,17 @@
 /*
  * rdma_cm on the software device: identifiers, event channels, and what the files that implement them offer one another.
  *
- *   program -> cm_export.c -> id.c, connect.c, qp.c, event.c -> proto.c -> bus.c
+ *   program -> preload -> id.c, connect.c, qp.c, event.c -> proto.c -> bus.c
  *   bus.c => thread.c (its own thread: messages and time) -> proto.c -> event.c => program
  *
  * One lock for all of it (cm.lock), outermost of the device's. Queue pairs are only touched by the program's threads,
  * without it.
  */
-#ifndef AIORDMA_CM_H
-#define AIORDMA_CM_H
-
-#include <rdma/rdma_cma.h>
+#ifndef AIORDMA_CM_INTERNAL_H
+#define AIORDMA_CM_INTERNAL_H
 
 #include "cm/bus.h"
+#include "cm/cm.h"
 
 enum cm_step {
 	CM_NEW,
@@ -126,17 +125,9 @@ socklen_t cm_length_of(const struct sockaddr *address);
 void cm_address_of(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_storage *address);
 /* Where packets to there come from. 0 or errno. */
 int cm_source_for(const struct sockaddr *to, struct sockaddr_storage *from);
-int soft_rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
-			  struct rdma_addrinfo **res);
-void soft_rdma_freeaddrinfo(struct rdma_addrinfo *res);
 
 /* ---- event.c ------------------------------------------------------------------------------------- */
 
-struct rdma_event_channel *soft_rdma_create_event_channel(void);
-void soft_rdma_destroy_event_channel(struct rdma_event_channel *channel);
-int soft_rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
-int soft_rdma_ack_cm_event(struct rdma_cm_event *event);
-const char *soft_rdma_event_str(enum rdma_cm_event_type event);
 /* An event of this id, not queued yet. NULL: no memory. */
 struct cm_event *cm_event_make(struct cm_id *id, enum rdma_cm_event_type type, int status);
 void cm_event_data(struct cm_event *event, const uint8_t *data, size_t length);
@@ -155,48 +146,15 @@ struct cm_id *cm_id_make(struct rdma_event_channel *channel, void *context, enum
 void cm_id_free(struct cm_id *id);
 /* A local address is known. Lock held. */
 bool cm_id_place(struct cm_id *id, const uint8_t gid[16]);
-int soft_rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
-			enum rdma_port_space ps);
-int soft_rdma_destroy_id(struct rdma_cm_id *id);
-int soft_rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *addr);
-int soft_rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct sockaddr *dst, int timeout_ms);
-int soft_rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms);
-int soft_rdma_listen(struct rdma_cm_id *id, int backlog);
-int soft_rdma_set_option(struct rdma_cm_id *id, int level, int name, void *value, size_t length);
-int soft_rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel);
-__be16 soft_rdma_get_src_port(struct rdma_cm_id *id);
-__be16 soft_rdma_get_dst_port(struct rdma_cm_id *id);
-struct ibv_context **soft_rdma_get_devices(int *num_devices);
-void soft_rdma_free_devices(struct ibv_context **list);
-
-/* ---- endpoint.c ---------------------------------------------------------------------------------- */
-
-int soft_rdma_create_ep(struct rdma_cm_id **id, struct rdma_addrinfo *res, struct ibv_pd *pd,
-			struct ibv_qp_init_attr *qp_init_attr);
-void soft_rdma_destroy_ep(struct rdma_cm_id *id);
-int soft_rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id);
 
 /* ---- connect.c ----------------------------------------------------------------------------------- */
 
 extern const struct cm_calls cm_calls;
-int soft_rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param);
-int soft_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param);
-int soft_rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t length, uint16_t reason);
-int soft_rdma_establish(struct rdma_cm_id *id);
-int soft_rdma_disconnect(struct rdma_cm_id *id);
-int soft_rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event);
 /* The other end has accepted: the queue pair is moved on, and the answer sent. 0 or errno. No lock held. */
 int cm_answer_response(struct cm_id *id);
 
 /* ---- qp.c ---------------------------------------------------------------------------------------- */
 
-int soft_rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr);
-int soft_rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
-void soft_rdma_destroy_qp(struct rdma_cm_id *id);
-int soft_rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr);
-int soft_rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
-void soft_rdma_destroy_srq(struct rdma_cm_id *id);
-int soft_rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *attr, int *mask);
 /* The queue pair that is connected here: the id's, or on iWARP the one that the program named. NULL: neither. */
 struct soft_qp *cm_qp_of(const struct cm_id *id);
 /* Through RTR to RTS, as the connection wants it. 0 or errno. */

@@ -16,7 +16,6 @@ enum {
 	CM_QPN = 1,
 	CM_24 = 0xffffff,
 };
-#define CM_QKEY UINT32_C(0x80010000)
 
 enum cm_attribute {
 	CM_REQ = 0x10,

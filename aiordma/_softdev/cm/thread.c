@@ -50,12 +50,8 @@ int cm_want_wire(void)
 {
 	if (soft_cm.wire || soft_wire_mode() == WIRE_OFF)
 		return 0;
-	int err = soft_wire_open();
-	if (!err) {
-		soft_cm.wire = true;
-		/* Somebody must look at the sockets as long as messages may come. */
-		atomic_fetch_add(&soft_wire_users, 1);
-	}
+	const int err = soft_mad_open();
+	soft_cm.wire = !err;
 	return err;
 }
 

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "core/engine.h"
+#include "core/internal.h"
 
 struct piece {
 	char *addr;
@@ -94,7 +94,7 @@ static enum soft_run absent(struct soft_qp *qp, struct soft_wqe *wqe)
 	return SOFT_RUN_WAIT;
 }
 
-enum soft_run soft_local_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
 	struct soft_qp *b = soft_qp_find(qp->attr.dest_qp_num);
 	bool reliable = qp->qp.qp_type == IBV_QPT_RC;
@@ -143,3 +143,14 @@ enum soft_run soft_local_run(struct soft_qp *qp, struct soft_wqe *wqe, struct so
 		wqe->status = (uint8_t)status;
 	return SOFT_RUN_DONE;
 }
+
+/* A requester of this process may have been waiting for this QP to come up. */
+static void connected(struct soft_qp *qp, struct soft_after *after)
+{
+	struct soft_qp *peer = soft_qp_find(qp->attr.dest_qp_num);
+
+	if (peer)
+		soft_after_pump(after, peer);
+}
+
+const struct soft_path_ops soft_local_path = { .run = run, .connected = connected };

@@ -3,20 +3,20 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "core/keys.h"
+#include "core/internal.h"
+
+struct soft_fabrics soft_fabrics;
+atomic_uint soft_pollers;
 
 struct soft_proc soft_proc = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
-	.links_lock = PTHREAD_MUTEX_INITIALIZER,
 	.listen_fd = -1,
 	.kick_fd = -1,
 	.timer_fd = -1,
@@ -25,28 +25,6 @@ struct soft_proc soft_proc = {
 	.keys_fd = -1,
 	.keys_ro_fd = -1,
 };
-
-void soft_lock_slow(struct soft_lock *lock)
-{
-	unsigned spins = 0;
-
-	do {
-		while (atomic_load_explicit(&lock->word, memory_order_relaxed)) {
-			if (++spins < 200)
-				soft_pause();
-			else
-				sched_yield();
-		}
-	} while (atomic_exchange_explicit(&lock->word, 1, memory_order_acquire));
-}
-
-uint64_t soft_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 void soft_kick_self(void)
 {
@@ -135,11 +113,17 @@ static void shm_release(void)
 static void atfork_prepare(void)
 {
 	pthread_mutex_lock(&soft_proc.lock);
-	pthread_mutex_lock(&soft_proc.links_lock);
+	if (soft_fabrics.host->fork_prepare)
+		soft_fabrics.host->fork_prepare();
+	if (soft_fabrics.net->fork_prepare)
+		soft_fabrics.net->fork_prepare();
 }
 static void atfork_parent(void)
 {
-	pthread_mutex_unlock(&soft_proc.links_lock);
+	if (soft_fabrics.net->fork_parent)
+		soft_fabrics.net->fork_parent();
+	if (soft_fabrics.host->fork_parent)
+		soft_fabrics.host->fork_parent();
 	pthread_mutex_unlock(&soft_proc.lock);
 }
 
@@ -162,8 +146,8 @@ static void atfork_child(void)
 		ops->post_recv = dead_post_recv;
 		ops->post_srq_recv = dead_post_srq_recv;
 	}
-	soft_links_close_fds();
-	soft_wire_after_fork();
+	soft_fabrics.host->fork_child();
+	soft_fabrics.net->fork_child();
 	close_fd(&soft_proc.listen_fd);
 	close_fd(&soft_proc.kick_fd);
 	close_fd(&soft_proc.timer_fd);
@@ -171,47 +155,39 @@ static void atfork_child(void)
 	close_fd(&soft_proc.doors_fd);
 	close_fd(&soft_proc.keys_fd);
 	close_fd(&soft_proc.keys_ro_fd);
-	atfork_parent(); /* unlocks: locked by this thread, before the fork */
+	pthread_mutex_unlock(&soft_proc.lock); /* locked by this thread, before the fork */
 	memset(&soft_proc, 0, sizeof(soft_proc));
 	soft_proc.listen_fd = soft_proc.kick_fd = soft_proc.timer_fd = -1;
 	soft_proc.epoll_fd = soft_proc.doors_fd = soft_proc.keys_fd = soft_proc.keys_ro_fd = -1;
-	soft_proc.lock = soft_proc.links_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	soft_proc.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
+
+static const struct soft_fabrics *_Atomic offered; /* all contexts offer the same */
 
 static void first_use(void)
 {
+	soft_fabrics = *atomic_load(&offered);
 	pthread_atfork(atfork_prepare, atfork_parent, atfork_child);
 	soft_faults_read();
 }
-
-static const struct ibv_context_ops core_ops = {
-	.poll_cq = soft_poll_cq,
-	.req_notify_cq = soft_req_notify_cq,
-	.post_send = soft_post_send,
-	.post_recv = soft_post_recv,
-	.post_srq_recv = soft_post_srq_recv,
-	.alloc_mw = soft_alloc_mw,
-	.dealloc_mw = soft_dealloc_mw,
-	.bind_mw = soft_bind_mw,
-};
 
 static int proc_open(void)
 {
 	void *map;
 	int err;
 
-	soft_proc.doors_fd = soft_shm_create("aiordma-soft-doors", sizeof(struct soft_doors), &map);
+	soft_proc.doors_fd = soft_memfd_create("aiordma-soft-doors", sizeof(struct soft_doors), &map);
 	if (soft_proc.doors_fd < 0)
 		return errno;
 	soft_proc.doors = map;
-	soft_proc.keys_fd = soft_shm_create("aiordma-soft-keys", sizeof(struct soft_keys), &map);
+	soft_proc.keys_fd = soft_memfd_create("aiordma-soft-keys", sizeof(struct soft_keys), &map);
 	if (soft_proc.keys_fd < 0) {
 		err = errno;
 		shm_release();
 		return err;
 	}
 	soft_proc.keys_shm = map;
-	soft_proc.keys_ro_fd = soft_shm_read_only(soft_proc.keys_fd);
+	soft_proc.keys_ro_fd = soft_memfd_read_only(soft_proc.keys_fd);
 	if (soft_proc.keys_ro_fd < 0) /* no /proc: peers are trusted with their copy */
 		soft_proc.keys_ro_fd = fcntl(soft_proc.keys_fd, F_DUPFD_CLOEXEC, 0);
 	err = soft_thread_start();
@@ -220,18 +196,17 @@ static int proc_open(void)
 	return err;
 }
 
-int soft_ctx_init(struct soft_ctx *ctx)
+int soft_ctx_init(struct soft_ctx *ctx, const struct soft_fabrics *fabrics)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int err = 0;
 
+	atomic_store(&offered, fabrics);
 	pthread_once(&once, first_use);
 	pthread_mutex_lock(&soft_proc.lock);
 	if (!soft_proc.nctx)
 		err = proc_open();
 	if (!err) {
-		ctx->v.context.ops = core_ops;
-		ctx->v.context.num_comp_vectors = 1;
 		ctx->next = soft_proc.contexts;
 		soft_proc.contexts = ctx;
 		soft_proc.nctx++;
@@ -290,7 +265,7 @@ int soft_ctx_fini(struct soft_ctx *ctx)
 	return 0;
 }
 
-void soft_ctx_tell(const struct ibv_device *device, enum ibv_event_type type)
+void soft_ctx_announce(const struct ibv_device *device, enum ibv_event_type type)
 {
 	pthread_mutex_lock(&soft_proc.lock);
 	for (struct soft_ctx *ctx = soft_proc.contexts; ctx; ctx = ctx->next) {

@@ -8,7 +8,7 @@
  *   Receiver:  clear the bit (seq_cst)  ; look at the lane once more
  * Either the sender sees the bit clear, or the receiver's last look finds the record.
  */
-#include "core/engine.h"
+#include "core/internal.h"
 
 enum {
 	HOT_LANES = 2,      /* of one CQ: each costs an empty poll some nanoseconds */
@@ -58,19 +58,14 @@ static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after
 	/* The QP may have been destroyed, even been made again, since: then there is nothing to find, or its own. */
 	if (entry & SOFT_SLOT_SEND) {
 		soft_lock(&qp->sq_lock);
-		if (qp->out) {
-			soft_out_collect(qp, after);
-			if (qp->sq_next != qp->sq_tail)
-				soft_sq_pump(qp, after);
-		}
+		if (qp->path->collect && qp->path->collect(qp, after) && qp->sq_next != qp->sq_tail)
+			soft_sq_pump(qp, after);
 		soft_unlock(&qp->sq_lock);
 		return;
 	}
 	soft_lock(&qp->rq_lock);
-	if (qp->in)
-		busy = soft_in_progress(qp, after);
-	if (qp->ud_in)
-		soft_ud_progress(qp, after);
+	if (qp->path->receive)
+		busy = qp->path->receive(qp, after);
 	soft_unlock(&qp->rq_lock);
 	if (busy && slot < 64)
 		heat(cq, slot);
@@ -155,8 +150,8 @@ void soft_cq_idle(struct soft_cq *cq)
 		if (!qp || !(entry & SOFT_SLOT_SEND))
 			continue;
 		soft_lock(&qp->sq_lock);
-		if (qp->out)
-			unacked |= soft_out_kick(qp);
+		if (qp->path->kick)
+			unacked |= qp->path->kick(qp);
 		soft_unlock(&qp->sq_lock);
 	}
 	if (unacked)

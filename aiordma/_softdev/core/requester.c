@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine.h"
+#include "core/internal.h"
 
 #define BIT(op) (1u << (op))
 enum {
@@ -146,7 +146,8 @@ bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe)
 
 /* ---- waiting -------------------------------------------------------------------------------------- */
 
-uint64_t soft_retry_deadline(const struct soft_qp *qp)
+/* Absolute time at which a wait for the destination beginning now ends; 0 = never. */
+static uint64_t retry_deadline(const struct soft_qp *qp)
 {
 	if (!qp->attr.timeout)
 		return 0;
@@ -178,7 +179,7 @@ static void wait_begin(struct soft_qp *qp)
 	qp->waited_wqe = qp->sq_next;
 	qp->waited = qp->wait;
 	if (qp->wait == SOFT_WAIT_PEER)
-		when = soft_retry_deadline(qp);
+		when = retry_deadline(qp);
 	else if (qp->wait == SOFT_WAIT_DATAGRAM)
 		when = soft_now_ns() + DATAGRAM_NS;
 	else if (qp->wait == SOFT_WAIT_RNR)
@@ -223,7 +224,7 @@ static bool may_answer_yet(struct soft_qp *qp)
 	if (!qp->remote || qp->heard || qp->silent_ns >= longest_ns ||
 	    !soft_slot_taken(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
 		return false;
-	const uint64_t now = soft_now_ns(), when = soft_retry_deadline(qp);
+	const uint64_t now = soft_now_ns(), when = retry_deadline(qp);
 	qp->silent_ns += when - now;
 	atomic_store(&qp->deadline_ns, when);
 	soft_timer_want(when);
@@ -234,7 +235,7 @@ void soft_sq_heard(struct soft_qp *qp)
 {
 	qp->heard = true;
 	if (qp->waited == SOFT_WAIT_PEER) {
-		const uint64_t when = soft_retry_deadline(qp);
+		const uint64_t when = retry_deadline(qp);
 		atomic_store(&qp->deadline_ns, when);
 		if (when)
 			soft_timer_want(when);
@@ -288,14 +289,15 @@ void soft_sq_flush(struct soft_qp *qp)
 		complete(qp, soft_sq_at(qp, qp->sq_head), IBV_WC_WR_FLUSH_ERR);
 	qp->sq_next = qp->sq_tail;
 	wait_end(qp);
-	soft_out_idle(qp);
-	if (qp->wire)
-		soft_wire_idle(qp);
+	if (qp->path->flushed)
+		qp->path->flushed(qp);
 }
 
 void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
 {
-	uint64_t acked = qp->out ? soft_out_acked(qp) : soft_unlikely(qp->wire != NULL) ? soft_wire_acked(qp) : 0;
+	if (qp->path->count_acked)
+		qp->path->count_acked(qp);
+	const uint64_t acked = qp->acked;
 
 	while (qp->sq_head != qp->sq_next) {
 		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_head);
@@ -343,7 +345,7 @@ static enum soft_run carry_out(struct soft_qp *qp, struct soft_wqe *wqe, struct 
 		wqe->status = IBV_WC_GENERAL_ERR;
 		return SOFT_RUN_DONE;
 	}
-	if (soft_unlikely((wqe->flags & IBV_SEND_FENCE) && qp->out && fetches_pending(qp))) {
+	if (soft_unlikely((wqe->flags & IBV_SEND_FENCE) && fetches_pending(qp))) {
 		qp->wait = SOFT_WAIT_FENCE;
 		return SOFT_RUN_WAIT;
 	}
@@ -355,11 +357,7 @@ static enum soft_run carry_out(struct soft_qp *qp, struct soft_wqe *wqe, struct 
 		wqe->status = (uint8_t)soft_mw_bind(qp, wqe->bind.mw, &wqe->bind.info, wqe->rkey);
 		return SOFT_RUN_DONE;
 	}
-	if (qp->qp.qp_type == IBV_QPT_UD)
-		return soft_ud_run(qp, wqe, after);
-	if (soft_unlikely(qp->wire != NULL))
-		return soft_wire_run(qp, wqe);
-	return qp->remote ? soft_out_run(qp, wqe) : soft_local_run(qp, wqe, after);
+	return qp->path->run(qp, wqe, after);
 }
 
 /* The same, with its outcome noted and sq_next moved on. */
@@ -376,7 +374,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 			soft_wqe_keep(qp, wqe); /* never inline, so it cannot fail: where the answer goes */
 	} else {
 		wqe->state = SOFT_WQE_DONE;
-		wqe->msn = qp->out ? soft_out_issued(qp) : qp->wire ? soft_wire_issued(qp) : 0;
+		wqe->msn = qp->issued;
 	}
 	qp->sq_next++;
 	if (soft_unlikely(wqe->status != IBV_WC_SUCCESS))
@@ -401,11 +399,19 @@ void soft_sq_pump(struct soft_qp *qp, struct soft_after *after)
 			wqe->status = IBV_WC_LOC_PROT_ERR;
 		}
 	}
-	if (qp->out)
-		soft_out_flush(qp);
-	else if (qp->wire)
-		soft_wire_push(qp);
+	if (qp->path->push)
+		qp->path->push(qp);
 	soft_sq_retire(qp, after);
+}
+
+bool soft_sq_has_room(struct soft_qp *qp, size_t count, struct soft_after *after)
+{
+	if (soft_likely(qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr))
+		return true;
+	if (qp->path->collect)
+		qp->path->collect(qp, after);
+	soft_sq_retire(qp, after);
+	return qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr;
 }
 
 /* ---- posting -------------------------------------------------------------------------------------- */
@@ -491,13 +497,8 @@ static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct sof
 		return EINVAL;
 	if (soft_unlikely(wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge))
 		return EINVAL;
-	if (soft_unlikely(qp->sq_tail - qp->sq_head >= qp->cap.max_send_wr)) {
-		if (qp->out)
-			soft_out_collect(qp, after);
-		soft_sq_retire(qp, after);
-		if (qp->sq_tail - qp->sq_head >= qp->cap.max_send_wr)
-			return ENOMEM;
-	}
+	if (soft_unlikely(!soft_sq_has_room(qp, 1, after)))
+		return ENOMEM;
 	bool bare = wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV;
 	for (int i = 0; i < wr->num_sge && !bare; i++)
 		length += wr->sg_list[i].length;
@@ -567,12 +568,8 @@ int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_
 			break;
 		}
 	}
-	if (qp->out) {
-		soft_out_flush(qp);
-	} else if (qp->wire) {
-		soft_wire_push(qp);
+	if (qp->path->push && qp->path->push(qp))
 		soft_sq_retire(qp, &after);
-	}
 	soft_unlock(&qp->sq_lock);
 	soft_after_run(&after);
 	return err;

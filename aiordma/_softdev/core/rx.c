@@ -4,7 +4,19 @@
  */
 #include <string.h>
 
-#include "core/engine.h"
+#include "core/internal.h"
+
+static _Atomic(uint64_t) rnr_count;
+
+void soft_count_rnr(void)
+{
+	atomic_fetch_add_explicit(&rnr_count, 1, memory_order_relaxed);
+}
+
+SOFT_EXPORT uint64_t aiordma_soft_rnr(void)
+{
+	return atomic_load_explicit(&rnr_count, memory_order_relaxed);
+}
 
 /* A class C error (IBTA 9.9.3): the requester gets a NAK, the responder's QP goes to ERR. */
 static int refuse(struct soft_qp *qp, int status, struct soft_after *after)

@@ -8,7 +8,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "shm/unix_link.h"
+#include "core/internal.h"
 
 static struct soft_cq *pin(uint32_t i)
 {
@@ -61,7 +61,6 @@ static void run_timers(struct soft_after *after)
 	static const uint64_t longest = 64 * (uint64_t)SOFT_STALL_NS;
 	static uint64_t pause;
 	uint64_t now = soft_now_ns();
-	bool caught_up = false;
 
 	atomic_store(&soft_proc.timer_ns, 0);
 	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
@@ -70,27 +69,11 @@ static void run_timers(struct soft_after *after)
 			continue;
 		if (atomic_load(&qp->deadline_ns))
 			soft_sq_timeout(qp, after);
-		if (atomic_load(&qp->rnr_deadline_ns))
-			soft_in_timeout(qp, after);
-		const uint64_t due = atomic_load(&qp->wire_due_ns);
-		if (due > now) { /* put off, as by every packet, or it was another timer that went off */
-			soft_timer_want(due);
-		} else if (due) {
-			/* This process may have stood still: what its peers said meanwhile is older than the deadlines. */
-			if (!caught_up)
-				soft_wire_catch_up();
-			caught_up = true;
-			soft_wire_timer(qp, after);
-		}
-		soft_lock(&soft_proc.service_lock);
-		bool redial = qp->service & SOFT_SERVICE_REDIAL;
-		qp->service &= ~(uint32_t)SOFT_SERVICE_REDIAL;
-		soft_unlock(&soft_proc.service_lock);
-		if (redial)
-			soft_service(qp, SOFT_SERVICE_CONNECT);
+		soft_fabrics.host->timer(qp, now, after);
+		soft_fabrics.net->timer(qp, now, after);
 	}
 	run_doors();
-	soft_wire_tick();
+	soft_fabrics.net->tick();
 	if (run_stalls()) {
 		pause = pause && pause < longest ? pause * 2 : pause ? longest : SOFT_STALL_NS;
 		soft_timer_want(now + pause);
@@ -107,22 +90,6 @@ static void drain(int fd)
 		;
 }
 
-static bool link_alive(const struct soft_link *wanted)
-{
-	for (const struct soft_link *link = soft_proc.links; link; link = link->next)
-		if (link == wanted)
-			return true;
-	return false;
-}
-
-static void run_link(struct soft_link *link, uint32_t events, struct soft_after *after)
-{
-	/* Data before the end: answers that were sent before the peer went still count. */
-	if (!soft_link_read(link, after) || (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) ||
-	    ((events & EPOLLOUT) && !soft_link_write(link)))
-		soft_link_lost(link, after);
-}
-
 static void *thread_main(void *unused)
 {
 	struct epoll_event events[64];
@@ -137,18 +104,14 @@ static void *thread_main(void *unused)
 
 			if (what == &soft_proc.kick_fd) {
 				drain(soft_proc.kick_fd);
-				soft_service_run(&after);
+				soft_fabrics.host->service();
 				run_doors();
 			} else if (what == &soft_proc.timer_fd) {
 				drain(soft_proc.timer_fd);
 				run_timers(&after);
-				soft_service_run(&after);
-			} else if (what == &soft_proc.listen_fd) {
-				soft_link_accept();
-			} else if (soft_wire_is_socket(what)) {
-				soft_wire_progress(what);
-			} else if (link_alive(what)) {
-				run_link(what, events[i].events, &after);
+				soft_fabrics.host->service();
+			} else if (!soft_fabrics.net->event(what, events[i].events, &after)) {
+				soft_fabrics.host->event(what, events[i].events, &after);
 			}
 			soft_after_run(&after);
 		}
@@ -213,10 +176,8 @@ void soft_thread_stop(void)
 	atomic_store(&soft_proc.stop, true);
 	soft_kick_self();
 	pthread_join(soft_proc.thread, NULL);
-	soft_wire_close();
-	soft_ud_close();
-	while (soft_proc.links)
-		soft_link_lost(soft_proc.links, &after);
+	soft_fabrics.net->close(&after);
+	soft_fabrics.host->close(&after);
 	soft_after_run(&after);
 	close_fds();
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine.h"
+#include "core/internal.h"
 
 /* Follows the datagram that it came before. rq_lock. */
 struct soft_ud_held {
@@ -54,7 +54,6 @@ static bool hold(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, con
 	return true;
 }
 
-/* A datagram has arrived, from whichever process. rq_lock held. */
 void soft_ud_deliver(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		     const char *payload, struct soft_after *after)
 {
@@ -78,7 +77,7 @@ void soft_ud_deliver(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey,
 	}
 }
 
-enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
 	struct soft_rx rx = {
 		.opcode = wqe->opcode,
@@ -103,15 +102,13 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	}
 	if (soft_fault(SOFT_FAULT_DROP))
 		return SOFT_RUN_DONE;
-	if (ah->route) {
-		soft_wire_ud_send(qp, wqe, qkey, payload);
-		return SOFT_RUN_DONE;
-	}
+	if (ah->route)
+		return soft_fabrics.net->send_datagram(qp, wqe, qkey, NULL, payload);
 	if (!ah->here)
 		return SOFT_RUN_DONE;
 	soft_grh_write(grh, &ah->sgid, &ah->attr.grh, wqe->length);
 	if (wqe->ud.qpn >> SOFT_QPN_INDEX_BITS != soft_proc.slot)
-		return soft_ud_send(qp, wqe, qkey, grh, payload);
+		return soft_fabrics.host->send_datagram(qp, wqe, qkey, grh, payload);
 	struct soft_qp *b = soft_qp_find(wqe->ud.qpn);
 	if (b) {
 		soft_lock(&b->rq_lock);
@@ -122,3 +119,21 @@ enum soft_run soft_ud_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_
 	}
 	return SOFT_RUN_DONE;
 }
+
+/* False: lanes of datagrams are never hot. */
+static bool take(struct soft_qp *qp, struct soft_after *after)
+{
+	if (qp->ud_in)
+		soft_fabrics.host->take_datagrams(qp, after);
+	return false;
+}
+
+static void leave(struct soft_qp *qp)
+{
+	free(qp->ud_held);
+	qp->ud_held = NULL;
+	if (qp->ud_in)
+		soft_fabrics.host->close_datagrams(qp);
+}
+
+const struct soft_path_ops soft_datagram_path = { .run = run, .receive = take, .leave = leave };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cm/internal.h"
+#include "preload/preload.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *real_library;
@@ -37,7 +37,7 @@ static void choose(void)
 		ours = !has_real_devices();
 	if (ours)
 		return;
-	/* As late as possible, and the one that the program has, if it has one (interpose.c). */
+	/* As late as possible, and the one that the program has, if it has one (base/real.c). */
 	real_library = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!real_library)
 		real_library = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -142,17 +142,10 @@ CM_ROUTED(NEGATIVE, int, rdma_establish, (struct rdma_cm_id * id), id)
 CM_ROUTED(NEGATIVE, int, rdma_disconnect, (struct rdma_cm_id * id), id)
 CM_ROUTED(NEGATIVE, int, rdma_notify, (struct rdma_cm_id * id, enum ibv_event_type event), id, event)
 
-SOFT_EXPORT int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
-{
-	return is_ours() ? soft_rdma_reject(id, private_data, private_data_len, CM_REASON_CONSUMER) :
-			   CALL_REAL(NEGATIVE, rdma_reject, id, private_data, private_data_len);
-}
-
-SOFT_EXPORT int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)
-{
-	return is_ours() ? soft_rdma_reject(id, private_data, private_data_len, CM_REASON_OPTION) :
-			   CALL_REAL(NEGATIVE, rdma_reject_ece, id, private_data, private_data_len);
-}
+CM_ROUTED(NEGATIVE, int, rdma_reject, (struct rdma_cm_id * id, const void *private_data, uint8_t private_data_len), id,
+	  private_data, private_data_len)
+CM_ROUTED(NEGATIVE, int, rdma_reject_ece, (struct rdma_cm_id * id, const void *private_data, uint8_t private_data_len),
+	  id, private_data, private_data_len)
 
 /* ---- queue pairs ------------------------------------------------------------------------------------ */
 

@@ -3,29 +3,11 @@
  * A function that is not exported and is handed one of our objects would run real code on our structs, so
  * every public function that takes an object is exported: here those of devices, ports, events and address
  * handles and those we only refuse; PDs, MRs, CQs, SRQs and QPs where they are implemented. */
-#include "core/softdev.h"
+#include "preload/preload.h"
 
-#include <dlfcn.h>
 #include <string.h>
 
 static atomic_uint_fast64_t calls;
-static pthread_once_t real_once = PTHREAD_ONCE_INIT;
-static void *real_library;
-
-/* Not from a constructor: loading the distribution's library by its SONAME before the program has loaded
- * its own (a pyverbs wheel may bundle one) would bind the program to the wrong library. */
-static void open_real(void)
-{
-	real_library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
-	if (!real_library)
-		real_library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
-}
-
-void *soft_real_symbol(const char *name, const char *version)
-{
-	pthread_once(&real_once, open_real);
-	return real_library ? dlvsym(real_library, name, version) : NULL;
-}
 
 SOFT_EXPORT uint64_t aiordma_soft_calls(void)
 {

@@ -98,7 +98,7 @@ static size_t headers(const struct wire_capture_origin *origin, const uint8_t *b
 	uint8_t *udp;
 
 	memset(to, 0, 48);
-	if (wire_gid_is_ipv4(path->src)) {
+	if (soft_gid_is_ipv4(path->src)) {
 		to[0] = 0x45;
 		to[1] = tos;
 		put16(to + 2, (uint32_t)(20 + length));
@@ -123,7 +123,7 @@ static size_t headers(const struct wire_capture_origin *origin, const uint8_t *b
 	put16(udp, path->src_port);
 	put16(udp + 2, path->dst_port);
 	put16(udp + 4, (uint32_t)length);
-	if (!wire_gid_is_ipv4(path->src)) {
+	if (!soft_gid_is_ipv4(path->src)) {
 		/* IPv6 has no packets without a UDP checksum, but for tunnels. */
 		uint16_t check = folded(sum16(sum16(sum16((uint32_t)length + UDP, to + 8, 32), udp, 6), bytes, size));
 		put16(udp + 6, check ? check : 0xffff);

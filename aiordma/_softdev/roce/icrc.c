@@ -252,7 +252,7 @@ static size_t pseudo(const struct wire_path *path, size_t udp_length, uint8_t to
 
 	memset(to, 0xff, 64);
 	at += 8;
-	if (wire_gid_is_ipv4(path->src)) {
+	if (soft_gid_is_ipv4(path->src)) {
 		at[0] = 0x45;
 		put16(at + 2, (uint32_t)udp_length + 20);
 		put16(at + 4, 0);
@@ -311,7 +311,7 @@ uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const
 {
 	uint32_t crc = begin(path, size);
 
-	if (wire_gid_is_ipv4(path->src)) {
+	if (soft_gid_is_ipv4(path->src)) {
 		if (ip.id)
 			crc ^= numbers[0][ip.id >> 8] ^ numbers[1][ip.id & 0xff];
 		if (ip.may_fragment)
@@ -343,7 +343,7 @@ bool wire_icrc_check(const struct wire_path *path, const uint8_t *bytes, size_t 
 	const uint32_t difference = stored ^ wire_icrc_ipv4(path, *found, bytes, covered);
 	if (!difference)
 		return true;
-	if (!wire_gid_is_ipv4(path->src) || !wire_icrc_find(difference, covered, found))
+	if (!soft_gid_is_ipv4(path->src) || !wire_icrc_find(difference, covered, found))
 		return false;
 	found->id ^= guess; /* what was found is how it differs from the guess */
 	return true;

@@ -13,18 +13,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/base.h"
+
 /* One direction between two UDP ports. Addresses as in GIDs: IPv4 is mapped (::ffff:a.b.c.d). */
 struct wire_path {
 	uint8_t src[16], dst[16];
 	uint16_t src_port, dst_port;
 };
-
-static inline bool wire_gid_is_ipv4(const uint8_t gid[16])
-{
-	static const uint8_t prefix[12] = { [10] = 0xff, [11] = 0xff };
-
-	return !__builtin_memcmp(gid, prefix, sizeof(prefix));
-}
 
 /* What the IPv4 header said. */
 struct wire_ipv4 {

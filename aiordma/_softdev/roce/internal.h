@@ -1,27 +1,26 @@
 /*
- * The wire: queue pairs whose destination is on another host, over UDP sockets.
+ * RoCE: what the files of this folder have in common.
  *
- *   ibv_modify_qp -> qp_fsm.c -> make.c
- *   post_send -> requester.c -> qp.c -> ask.c -> send.c => network
- *   network => receive.c -> rx.c (a poll, or the progress thread) -> qp.c -> ask.c / answer.c ->
- *              memory.c -> rx.c
+ *   ibv_modify_qp -> verbs -> make.c
+ *   post_send -> core -> qp.c -> ask.c -> send.c => network
+ *   network => receive.c -> rx.c (a poll, or the progress thread) -> qp.c -> ask.c / answer.c -> memory.c -> core
  *
  * Ports. Every process of an address has a port of its own, found from the process number in its QP numbers; the
- * first one has 4791 too, sends from there, and hands on what came for others. Whoever hears from one of those ports
- * answers there; everybody else is talked to at 4791.
+ * first one has 4791 too, sends from there, and hands on what came for others. A peer that is heard from one of those
+ * ports is answered there; everybody else is talked to at 4791.
  *
  * Locks. receive lock > qp.sq_lock > qp.rq_lock; sending needs no more than what the queue pair needs anyway.
  */
-#ifndef AIORDMA_WIRE_H
-#define AIORDMA_WIRE_H
+#ifndef AIORDMA_WIRE_INTERNAL_H
+#define AIORDMA_WIRE_INTERNAL_H
 
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "core/engine.h"
 #include "roce/icrc.h"
 #include "roce/rate.h"
 #include "roce/rc.h"
+#include "roce/roce.h"
 
 enum {
 	/* Differentiated services, unless the user (traffic_class.c) has others. */
@@ -31,6 +30,7 @@ enum {
 	WIRE_CE = 3,           /* one has */
 	WIRE_CNP_NS = 50000,   /* between two notifications to one sender */
 	WIRE_OWN_PORT = 24791, /* plus the process's slot */
+	WIRE_MAD_QPN = 1,
 	WIRE_BATCH = 64,
 	WIRE_BATCH_BYTES = 65507, /* what UDP over IPv4 carries: a batch may leave as one */
 };
@@ -40,6 +40,7 @@ struct wire_counters {
 	_Atomic(uint64_t) marked, cnps_sent, cnps_received, paced;
 };
 extern struct wire_counters soft_wire_counters;
+_Static_assert(SOFT_WIRE_UDP_PORT == (int)WIRE_PORT, "one number, also for those that do not know packets");
 
 struct wire_port; /* port.h */
 
@@ -65,7 +66,6 @@ struct soft_wire {
 	struct wire_port *source;        /* for others; NULL: none. As the route */
 	_Atomic(uint16_t) port;          /* of the peer */
 	uint32_t seen;                   /* ask.head when last looked at */
-	uint64_t issued, acked;          /* messages */
 	uint64_t blocked_until;          /* the socket was full, or the rate is; 0: not */
 	_Atomic(uint64_t) answers_until; /* the same for answers; rq_lock to change */
 	struct soft_lock rate_lock;      /* innermost */
@@ -91,7 +91,7 @@ static inline bool soft_wire_is_ours(uint16_t port)
 {
 	return port == WIRE_PORT || (port >= WIRE_OWN_PORT && port < WIRE_OWN_PORT + SOFT_MAX_SLOT);
 }
-/* Addresses and ports for an address vector that soft_route_is_valid. */
+/* Addresses and ports for an address vector that is valid. */
 void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route);
 /* Its answers will come to the port that it sends from: polls look there from now on. */
 void soft_wire_heat(const struct wire_route *route);
@@ -101,6 +101,10 @@ enum ibv_mtu soft_wire_mtu(const struct wire_route *route);
 uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu);
 /* The progress thread is told of packets, or not (somebody polls). False: not all of it could be done. */
 bool soft_wire_watch(bool on);
+/* An epoll event of ours? */
+bool soft_wire_is_socket(const void *what);
+void soft_wire_close(void);
+void soft_wire_after_fork(void);
 
 /* ---- source.c ---------------------------------------------------------------------------------- */
 
@@ -189,21 +193,47 @@ void soft_wire_release(wire_receiver *receiver, void *context);
 
 /* ---- rx.c -------------------------------------------------------------------------------------- */
 
+/* See struct soft_fabric_ops. */
+void soft_wire_poll(void);
+void soft_wire_rewatch(void);
+void soft_wire_tick(void);
+/* The progress thread: packets have come to that port. */
+void soft_wire_progress(void *port);
+/* Takes what has come before the progress thread acts on what has not. */
+void soft_wire_catch_up(void);
 void soft_wire_rx_after_fork(void);
+
+/* ---- mad.c ------------------------------------------------------------------------------------------ */
+
+/* A packet for queue pair 1. */
+void soft_wire_mad_take(const struct wire_packet *packet, const struct wire_inbound *in);
+
+/* ---- ud.c ------------------------------------------------------------------------------------------- */
+
+/* A datagram to another host. */
+enum soft_run soft_wire_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qkey,
+				const uint8_t grh[SOFT_GRH_BYTES], const char *payload);
+/* A datagram for this QP. */
+void soft_wire_ud_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *in,
+		       struct soft_after *after);
 
 /* ---- memory.c ---------------------------------------------------------------------------------- */
 
 extern const struct wire_ask_owner soft_wire_ask_calls;
 extern const struct wire_answer_owner soft_wire_answer_calls;
 
+/* ---- make.c ------------------------------------------------------------------------------------- */
+
+/* The attributes of RTS. sq_lock held. */
+void soft_wire_rts(struct soft_qp *qp, bool first);
+
 /* ---- qp.c -------------------------------------------------------------------------------------- */
 
+/* qp.wire_due_ns has come. Takes the lock itself. */
+void soft_wire_timer(struct soft_qp *qp, struct soft_after *after);
 /* A packet for this QP. Locks are taken inside. */
 void soft_wire_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *inbound,
 		    struct soft_after *after);
-/* A datagram for this QP. */
-void soft_wire_ud_take(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *in,
-		       struct soft_after *after);
 /* A congestion notification for this QP. */
 void soft_wire_notified(struct soft_qp *qp, const struct wire_packet *packet, const struct wire_inbound *inbound);
 /*

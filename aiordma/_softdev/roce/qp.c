@@ -25,7 +25,7 @@ static bool keys_ok(struct soft_qp *qp, const struct soft_wqe *wqe)
 	return true;
 }
 
-enum soft_run soft_wire_run(struct soft_qp *qp, struct soft_wqe *wqe)
+static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
 	struct soft_wire *w = qp->wire;
 	struct wire_message m = {
@@ -38,6 +38,7 @@ enum soft_run soft_wire_run(struct soft_qp *qp, struct soft_wqe *wqe)
 		.addr = wqe->raddr,
 	};
 
+	(void)after;
 	if (wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		m.compare_add = wqe->atomic.compare_add;
 		m.swap = wqe->atomic.swap;
@@ -48,37 +49,31 @@ enum soft_run soft_wire_run(struct soft_qp *qp, struct soft_wqe *wqe)
 		return SOFT_RUN_DONE;
 	}
 	w->wqes[wire_ask_post(&w->ask, &m) & w->ask.mask] = wqe;
-	wqe->msn = ++w->issued;
+	wqe->msn = ++qp->issued;
 	return SOFT_RUN_SENT;
 }
 
-uint64_t soft_wire_issued(const struct soft_qp *qp)
-{
-	return qp->wire->issued;
-}
-
 /* Also notes how a message failed. */
-uint64_t soft_wire_acked(struct soft_qp *qp)
+static void count_acked(struct soft_qp *qp)
 {
 	struct soft_wire *w = qp->wire;
 
-	w->acked += (uint32_t)(w->ask.head - w->seen);
+	qp->acked += (uint32_t)(w->ask.head - w->seen);
 	w->seen = w->ask.head;
 	if (soft_unlikely(w->ask.status && w->ask.head != w->ask.tail)) {
 		struct soft_wqe *wqe = w->wqes[w->ask.head & w->ask.mask];
 		if (wqe->status == IBV_WC_SUCCESS)
 			wqe->status = w->ask.status;
 	}
-	return w->acked;
 }
 
-void soft_wire_idle(struct soft_qp *qp)
+static void flushed(struct soft_qp *qp)
 {
 	struct soft_wire *w = qp->wire;
 
 	wire_ask_flush(&w->ask);
 	w->seen = w->ask.head;
-	w->acked = w->issued;
+	qp->acked = qp->issued;
 	w->blocked_until = 0;
 	atomic_store(&qp->wire_due_ns, 0);
 }
@@ -220,7 +215,7 @@ static void watch(struct soft_wire *w, const struct wire_request *first, const s
 		wire_ask_watch(&w->ask, first, last);
 }
 
-void soft_wire_push(struct soft_qp *qp)
+static bool push(struct soft_qp *qp)
 {
 	struct soft_wire *w = qp->wire;
 	struct wire_batch *batch = NULL;
@@ -287,6 +282,7 @@ void soft_wire_push(struct soft_qp *qp)
 		}
 	}
 	set_due(qp);
+	return true; /* without acknowledgements what was sent is complete; so is what failed */
 }
 
 void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
@@ -490,17 +486,16 @@ bool soft_wire_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 void soft_wire_join(struct soft_qp *qp, struct soft_wire *w)
 {
 	qp->wire = w;
+	qp->path = &soft_wire_path;
 	soft_wire_heat(&w->route);
-	atomic_fetch_add(&soft_wire_users, 1);
+	atomic_fetch_add(&soft_pollers, 1);
 }
 
 /* Both locks held. */
-void soft_wire_leave(struct soft_qp *qp)
+static void leave(struct soft_qp *qp)
 {
 	struct soft_wire *w = qp->wire;
 
-	if (!w)
-		return;
 	/*
 	 * A message was delivered a moment ago, and its receiver closes at once: the sender is told all the same. There will
 	 * be nobody to say it again if that gets lost, so it is said more than once.
@@ -514,7 +509,18 @@ void soft_wire_leave(struct soft_qp *qp)
 		answer(w, false);
 	}
 	qp->wire = NULL;
+	qp->issued = qp->acked = 0;
 	atomic_store(&qp->wire_due_ns, 0);
-	atomic_fetch_sub(&soft_wire_users, 1);
+	atomic_fetch_sub(&soft_pollers, 1);
 	soft_wire_discard(w);
 }
+
+const struct soft_path_ops soft_wire_path = {
+	.run = run,
+	.push = push,
+	.count_acked = count_acked,
+	.flushed = flushed,
+	.may_send = soft_wire_rts,
+	.leave = leave,
+	.catch_up = soft_wire_catch_up,
+};

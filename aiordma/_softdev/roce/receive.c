@@ -74,7 +74,7 @@ static bool read_headers(struct msghdr *header, int family, struct wire_inbound 
 
 static bool is_loopback(const uint8_t gid[16])
 {
-	return wire_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
+	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
 }
 
 /* What the first process of this host handed on: the packet as it was. */
@@ -210,7 +210,7 @@ unsigned soft_wire_receive(void *port, wire_receiver *receiver, void *context)
 
 void soft_wire_forward(uint32_t slot, const struct wire_inbound *in)
 {
-	const int family = wire_gid_is_ipv4(in->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	const int family = soft_gid_is_ipv4(in->path.src) ? WIRE_IPV4 : WIRE_IPV6;
 	struct forwarded head = { .src_port = in->path.src_port, .dst_port = in->path.dst_port, .tos = in->tos };
 	uint8_t here[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
 	struct iovec iov[] = { { &head, sizeof(head) }, { (void *)in->bytes, in->size } };

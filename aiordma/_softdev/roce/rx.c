@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cm/bus.h"
 #include "roce/port.h"
 #include "roce/watch.h"
 
@@ -16,7 +15,6 @@ enum {
 	EXIT_MS = 200,   /* for a thread that has a lock and waits for a CPU */
 };
 
-atomic_uint soft_wire_users;
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /*
@@ -79,9 +77,9 @@ static void one_packet(void *context, const struct wire_inbound *in)
 		count(&soft_wire_counters.malformed);
 		return;
 	}
-	if (soft_unlikely(packet.qpn == CM_QPN)) {
+	if (soft_unlikely(packet.qpn == WIRE_MAD_QPN)) {
 		if (icrc_ok(in))
-			cm_bus_packet(&packet, in);
+			soft_wire_mad_take(&packet, in);
 		else
 			count(&soft_wire_counters.bad_icrc);
 		return;
@@ -223,7 +221,7 @@ static void look_often(void *port)
 
 void soft_wire_catch_up(void)
 {
-	if (atomic_load(&soft_wire_users))
+	if (atomic_load(&soft_pollers))
 		look_often(WIRE_EVERY_PORT);
 }
 
@@ -240,7 +238,7 @@ void soft_wire_rx_after_fork(void)
 {
 	pthread_mutex_init(&receive_lock, NULL);
 	wire_watch_after_fork();
-	atomic_store(&soft_wire_users, 0);
+	atomic_store(&soft_pollers, 0);
 	owed.count = 0;
 	atomic_store(&owed.any, false);
 }
@@ -262,7 +260,7 @@ void soft_wire_rewatch(void)
 void soft_wire_tick(void)
 {
 	soft_wire_front_tick();
-	if (!atomic_load(&soft_wire_users)) {
+	if (!atomic_load(&soft_pollers)) {
 		/* Nobody asks from here on: the next queue pair's owner may never poll. */
 		soft_wire_rewatch();
 		return;

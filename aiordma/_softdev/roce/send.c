@@ -61,7 +61,7 @@ static void put_one(struct msghdr *header, int level, int type, const void *data
 /* The kernel allocates memory for more than an address: the usual class is the socket's (socket.c). */
 static void put_control(struct msghdr *header, const struct wire_route *route)
 {
-	const bool ipv4 = wire_gid_is_ipv4(route->path.src);
+	const bool ipv4 = soft_gid_is_ipv4(route->path.src);
 	const int tos = route->traffic_class;
 
 	if (!route->source && ipv4) {
@@ -79,7 +79,7 @@ static void put_control(struct msghdr *header, const struct wire_route *route)
 
 static struct wire_port *port_of(const struct wire_route *route)
 {
-	const int family = wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	const int family = soft_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
 
 	if (route->source)
 		return route->source;

@@ -55,13 +55,13 @@ bool soft_wire_wanted(struct soft_ctx *ctx, const struct ibv_ah_attr *ah)
 
 static int family_of(const struct wire_route *route)
 {
-	return wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	return soft_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
 }
 
 socklen_t soft_wire_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to)
 {
 	memset(to, 0, sizeof(*to));
-	if (wire_gid_is_ipv4(gid)) {
+	if (soft_gid_is_ipv4(gid)) {
 		struct sockaddr_in *in = (struct sockaddr_in *)(void *)to;
 		in->sin_family = AF_INET;
 		in->sin_port = htons(port);
@@ -112,7 +112,7 @@ void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_
 
 enum ibv_mtu soft_wire_mtu(const struct wire_route *route)
 {
-	const bool ipv4 = wire_gid_is_ipv4(route->path.src);
+	const bool ipv4 = soft_gid_is_ipv4(route->path.src);
 	const int headers = (ipv4 ? 20 : 40) + 8 + WIRE_BTH + WIRE_ATOMIC + WIRE_ICRC;
 	struct sockaddr_in6 to;
 	socklen_t length = soft_wire_address(route->path.dst, WIRE_PORT, route->scope, &to);
@@ -249,7 +249,7 @@ void soft_wire_after_fork(void)
 
 void soft_wire_heat(const struct wire_route *route)
 {
-	const int family = wire_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	const int family = soft_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
 	const bool front = route->path.src_port == WIRE_PORT;
 
 	atomic_store(front ? &soft_wire_ports.front[family].hot : &soft_wire_ports.own[family].hot, true);
@@ -283,4 +283,12 @@ bool soft_wire_is_socket(const void *what)
 	return what == &soft_wire_ports.own[WIRE_IPV4] || what == &soft_wire_ports.own[WIRE_IPV6] ||
 	       what == &soft_wire_ports.front[WIRE_IPV4] || what == &soft_wire_ports.front[WIRE_IPV6] ||
 	       soft_wire_front_is(what);
+}
+
+enum ibv_mtu soft_wire_mtu_to(struct soft_ctx *ctx, const struct ibv_ah_attr *ah)
+{
+	struct wire_route route;
+
+	soft_wire_route(ctx, ah, 0, &route);
+	return soft_wire_mtu(&route);
 }

@@ -23,7 +23,7 @@ static unsigned used;
 /* Nobody reads what comes: next to nothing is kept of it. */
 static int open_source(const uint8_t address[16], uint16_t *number)
 {
-	const bool ipv4 = wire_gid_is_ipv4(address);
+	const bool ipv4 = soft_gid_is_ipv4(address);
 	const int dont_fragment = IP_PMTUDISC_DO, bytes = SEND_BYTES, none = 0, class = soft_wire_class(0);
 	struct sockaddr_in6 name;
 	socklen_t length = soft_wire_address(address, 0, 0, &name);

@@ -45,17 +45,18 @@ int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah)
 		return err;
 	}
 	ah->route = route;
-	atomic_fetch_add(&soft_wire_users, 1);
+	atomic_fetch_add(&soft_pollers, 1);
 	return 0;
 }
 
 void soft_wire_ah_free(struct soft_ah *ah)
 {
-	atomic_fetch_sub(&soft_wire_users, 1);
+	atomic_fetch_sub(&soft_pollers, 1);
 	free(ah->route);
 }
 
-void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t qkey, const char *payload)
+enum soft_run soft_wire_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qkey,
+				const uint8_t grh[SOFT_GRH_BYTES], const char *payload)
 {
 	struct wire_batch *batch = soft_wire_batch();
 	const struct soft_ah *ah = wqe->ud.ah;
@@ -74,8 +75,9 @@ void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t 
 	};
 	struct wire_route route;
 
+	(void)grh; /* the packet's own headers are as good */
 	if (!batch)
-		return;
+		return SOFT_RUN_DONE;
 	route = *ah->route;
 	if (ah->here)
 		route.path.dst_port = soft_wire_own_port(wqe->ud.qpn);
@@ -85,4 +87,5 @@ void soft_wire_ud_send(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t 
 	memset(to + size + wqe->length, 0, pad);
 	soft_wire_add(batch, &route, size + wqe->length + pad);
 	soft_wire_send(batch);
+	return SOFT_RUN_DONE;
 }

@@ -20,15 +20,15 @@ enum { MAX_EARLY = 1 << 16, REDIAL_NS = 5000000 };
 
 void soft_service(struct soft_qp *qp, uint32_t what)
 {
-	soft_lock(&soft_proc.service_lock);
+	soft_lock(&soft_shm.service_lock);
 	qp->service |= what;
 	bool first = !qp->service_queued;
 	if (first) {
 		qp->service_queued = true;
-		qp->service_next = soft_proc.service;
-		soft_proc.service = qp;
+		qp->service_next = soft_shm.service;
+		soft_shm.service = qp;
 	}
-	soft_unlock(&soft_proc.service_lock);
+	soft_unlock(&soft_shm.service_lock);
 	if (first)
 		soft_kick_self();
 }
@@ -40,10 +40,10 @@ void soft_links_slab_gone(uint64_t slab_id)
 	if (!gone)
 		return; /* peers keep a mapping of memory that is nobody's any more */
 	gone->slab = slab_id;
-	soft_lock(&soft_proc.service_lock);
-	gone->next = soft_proc.gone;
-	soft_proc.gone = gone;
-	soft_unlock(&soft_proc.service_lock);
+	soft_lock(&soft_shm.service_lock);
+	gone->next = soft_shm.gone;
+	soft_shm.gone = gone;
+	soft_unlock(&soft_shm.service_lock);
 	soft_kick_self();
 }
 
@@ -104,7 +104,7 @@ static void ask_attach(struct soft_qp *qp)
 	bool wanted;
 
 	soft_lock(&qp->sq_lock);
-	wanted = soft_receives(soft_state(qp)) && qp->remote && !qp->wire && !qp->out;
+	wanted = soft_receives(soft_state(qp)) && qp->remote && qp->path == &soft_shm_path && !qp->out;
 	if (wanted) {
 		msg.src_qpn = qp->qp.qp_num;
 		msg.dst_qpn = qp->attr.dest_qp_num;
@@ -126,9 +126,9 @@ static void ask_attach(struct soft_qp *qp)
 		return;
 	}
 	/* Nobody there yet: again when the timer next goes off, as long as the QP wants to. */
-	soft_lock(&soft_proc.service_lock);
+	soft_lock(&soft_shm.service_lock);
 	qp->service |= SOFT_SERVICE_REDIAL;
-	soft_unlock(&soft_proc.service_lock);
+	soft_unlock(&soft_shm.service_lock);
 	soft_timer_want(soft_now_ns() + REDIAL_NS);
 }
 
@@ -163,7 +163,7 @@ static struct soft_in *make_in(struct soft_link *link, const struct soft_message
 	struct soft_in *in = calloc(1, sizeof(*in));
 	void *map = NULL;
 
-	*seg_fd = in ? soft_shm_create("aiordma-soft-lane", sizeof(struct soft_seg), &map) : -1;
+	*seg_fd = in ? soft_memfd_create("aiordma-soft-lane", sizeof(struct soft_seg), &map) : -1;
 	if (*seg_fd < 0) {
 		free(in);
 		return NULL;
@@ -194,8 +194,8 @@ static bool grant(struct soft_link *link, const struct soft_message *msg, int *e
 	if (!qp)
 		return false;
 	soft_lock(&qp->rq_lock);
-	ok = atomic_load(&qp->number) == msg->dst_qpn && soft_receives(soft_state(qp)) && qp->remote && !qp->wire &&
-	     qp->attr.dest_qp_num == msg->src_qpn && qp->qp.qp_type == msg->qp_type;
+	ok = atomic_load(&qp->number) == msg->dst_qpn && soft_receives(soft_state(qp)) && qp->remote &&
+	     qp->path == &soft_shm_path && qp->attr.dest_qp_num == msg->src_qpn && qp->qp.qp_type == msg->qp_type;
 	if (ok) {
 		soft_in_free(qp); /* the requester began anew */
 		qp->in = make_in(link, msg, event_fd, &fds[0]);
@@ -265,7 +265,7 @@ void soft_attach_forget(struct soft_link *link)
 /* The QP came up: requests that were early are in time now. */
 static void grant_early(uint32_t qpn)
 {
-	for (struct soft_link *link = soft_proc.links; link; link = link->next) {
+	for (struct soft_link *link = soft_shm.links; link; link = link->next) {
 		for (struct soft_early **at = &link->early, *early; (early = *at);) {
 			if (early->msg.dst_qpn != qpn || !grant(link, &early->msg, &early->event_fd)) {
 				at = &early->next;
@@ -341,7 +341,7 @@ static bool on_attached(struct soft_link *link, const struct soft_message *msg, 
 		return false;
 	if (msg->qp_type == IBV_QPT_UD)
 		return soft_ud_attached(link, msg, fds);
-	struct soft_seg *seg = soft_shm_map(fds[0], sizeof(*seg), PROT_READ | PROT_WRITE);
+	struct soft_seg *seg = soft_memfd_map(fds[0], sizeof(*seg), PROT_READ | PROT_WRITE);
 	struct soft_out *out = calloc(1, sizeof(*out));
 	if (!seg || !out) {
 		free(out);
@@ -366,7 +366,7 @@ static bool on_attached(struct soft_link *link, const struct soft_message *msg, 
 			}
 			qp->out = out;
 			qp->met = true;
-			soft_out_settings(qp);
+			soft_out_settings(qp, true);
 			soft_sq_pump(qp, after);
 		}
 		soft_unlock(&qp->sq_lock);
@@ -406,7 +406,7 @@ static const struct soft_map *map_slab(struct soft_link *link, const struct soft
 	map = calloc(1, sizeof(*map));
 	if (!map)
 		return NULL;
-	map->at = soft_shm_map(fd, msg->slab_length, PROT_READ | (writes ? PROT_WRITE : 0));
+	map->at = soft_memfd_map(fd, msg->slab_length, PROT_READ | (writes ? PROT_WRITE : 0));
 	if (!map->at) {
 		free(map);
 		return NULL;
@@ -519,14 +519,14 @@ static void tell_gone(void)
 	struct soft_gone *gone;
 
 	for (;;) {
-		soft_lock(&soft_proc.service_lock);
-		gone = soft_proc.gone;
+		soft_lock(&soft_shm.service_lock);
+		gone = soft_shm.gone;
 		if (gone)
-			soft_proc.gone = gone->next;
-		soft_unlock(&soft_proc.service_lock);
+			soft_shm.gone = gone->next;
+		soft_unlock(&soft_shm.service_lock);
 		if (!gone)
 			return;
-		for (struct soft_link *link = soft_proc.links; link; link = link->next) {
+		for (struct soft_link *link = soft_shm.links; link; link = link->next) {
 			struct soft_message msg = { .type = SOFT_SLAB_GONE, .slab = gone->slab };
 			if (!link->dialled && link->ready)
 				soft_link_send(link, &msg, NULL, 0, -1);
@@ -535,22 +535,21 @@ static void tell_gone(void)
 	}
 }
 
-void soft_service_run(struct soft_after *after)
+void soft_service_run(void)
 {
-	(void)after;
 	tell_gone();
 	for (;;) {
 		uint32_t what = 0;
 
-		soft_lock(&soft_proc.service_lock);
-		struct soft_qp *qp = soft_proc.service;
+		soft_lock(&soft_shm.service_lock);
+		struct soft_qp *qp = soft_shm.service;
 		if (qp) {
-			soft_proc.service = qp->service_next;
+			soft_shm.service = qp->service_next;
 			qp->service_queued = false;
 			what = qp->service & ~(uint32_t)SOFT_SERVICE_REDIAL;
 			qp->service &= SOFT_SERVICE_REDIAL;
 		}
-		soft_unlock(&soft_proc.service_lock);
+		soft_unlock(&soft_shm.service_lock);
 		if (!qp)
 			return;
 		if (what & SOFT_SERVICE_READY)

@@ -21,15 +21,6 @@ static uint32_t align(uint32_t n)
 	return (n + SOFT_RECORD_ALIGN - 1) & ~(uint32_t)(SOFT_RECORD_ALIGN - 1);
 }
 
-uint64_t soft_out_issued(const struct soft_qp *qp)
-{
-	return qp->out->issued;
-}
-uint64_t soft_out_acked(const struct soft_qp *qp)
-{
-	return qp->out->acked;
-}
-
 /* ---- being told of acknowledgements ---------------------------------------------------------------- */
 
 static void count(struct soft_qp *qp)
@@ -106,7 +97,7 @@ static void number(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct soft_out *o = qp->out;
 
-	wqe->msn = ++o->issued;
+	wqe->msn = ++qp->issued;
 	struct soft_cq *cq = to_cq(qp->qp.send_cq);
 	if (!atomic_load_explicit(&cq->unacked, memory_order_relaxed))
 		atomic_store_explicit(&cq->unacked, true, memory_order_relaxed);
@@ -312,9 +303,9 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	if (soft_unlikely((!r->at && !r->remote) || (r->access & access) != access || wqe->raddr < r->base ||
 			  wqe->length > r->length || wqe->raddr - r->base > r->length - wqe->length))
 		return DIRECT_NO;
-	if (soft_unlikely(o->staged > o->acked)) {
-		o->acked = atomic_load_explicit(&o->seg->acked, memory_order_acquire);
-		if (o->staged > o->acked)
+	if (soft_unlikely(o->staged > qp->acked)) {
+		qp->acked = atomic_load_explicit(&o->seg->acked, memory_order_acquire);
+		if (o->staged > qp->acked)
 			return DIRECT_NO;
 	}
 	if (soft_unlikely(!r->at && (access == IBV_ACCESS_REMOTE_ATOMIC || atomic_load(&o->link->no_vm))))
@@ -351,11 +342,12 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	return ok ? DIRECT_DONE : DIRECT_PROT;
 }
 
-enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe)
+enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
 	struct soft_out *o = qp->out;
 	uint32_t access;
 
+	(void)after;
 	if (soft_unlikely(!o)) {
 		qp->wait = SOFT_WAIT_PEER;
 		return SOFT_RUN_WAIT;
@@ -390,10 +382,10 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe)
 			wqe->placed = true;
 			return immediate(qp, wqe);
 		}
-		if ((wqe->flags & IBV_SEND_SIGNALED) && o->issued > o->acked) {
-			/* Complete after the messages before it; see fabric.h for the order. */
-			o->wanted = o->issued;
-			atomic_store(&o->seg->want_ack, o->issued);
+		if ((wqe->flags & IBV_SEND_SIGNALED) && qp->issued > qp->acked) {
+			/* Complete after the messages before it; see lane.h for the order. */
+			o->wanted = qp->issued;
+			atomic_store(&o->seg->want_ack, qp->issued);
 			count(qp);
 			soft_out_collect_acks(qp);
 		}
@@ -406,12 +398,12 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe)
 
 /* ---- the responder's attention ---------------------------------------------------------------------- */
 
-void soft_out_flush(struct soft_qp *qp)
+bool soft_out_flush(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
 
-	if (!o->dirty)
-		return;
+	if (!o || !o->dirty)
+		return false;
 	/* A lane whose bit is set is looked at anyway: see progress.c for why this store is seq_cst. */
 	atomic_store(&o->seg->tail, o->tail);
 	if (o->bit >= 64 || !(atomic_load(&o->door->near) & UINT64_C(1) << o->bit))
@@ -422,9 +414,10 @@ void soft_out_flush(struct soft_qp *qp)
 	if (soft_unlikely(o->now)) {
 		/* An answer is waited for, and nobody polled when the last one was: not again after a while only. */
 		o->now = false;
-		o->kicked = o->issued;
+		o->kicked = qp->issued;
 		soft_link_kick(o->link);
 	}
+	return false;
 }
 
 void soft_door_fire(struct soft_door *door, const struct soft_event *event, bool solicited)
@@ -446,7 +439,7 @@ bool soft_out_kick(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
 
-	if (o->dead)
+	if (!o || o->dead)
 		return false;
 	if (qp->wait == SOFT_WAIT_ROOM) {
 		o->asleep = true;
@@ -454,10 +447,10 @@ bool soft_out_kick(struct soft_qp *qp)
 		soft_link_kick(o->link);
 		return true;
 	}
-	if (!soft_out_collect_acks(qp) || o->acked == o->issued)
+	if (!soft_out_collect_acks(qp) || qp->acked == qp->issued)
 		return false;
-	if (o->kicked < o->issued) {
-		o->kicked = o->issued;
+	if (o->kicked < qp->issued) {
+		o->kicked = qp->issued;
 		o->asleep = true;
 		soft_link_kick(o->link);
 	}
@@ -471,13 +464,13 @@ bool soft_out_collect_acks(struct soft_qp *qp)
 	struct soft_out *o = qp->out;
 	uint64_t acked = atomic_load(&o->seg->acked);
 
-	if (soft_unlikely(acked < o->acked || acked > o->issued)) {
+	if (soft_unlikely(acked < qp->acked || acked > qp->issued)) {
 		o->dead = true;
 		return false;
 	}
 	if (acked > o->kicked)
 		o->asleep = false; /* it came without a kick */
-	o->acked = acked;
+	qp->acked = acked;
 	if (acked >= o->wanted && qp->wait != SOFT_WAIT_ROOM)
 		uncount(qp);
 	return true;
@@ -542,7 +535,7 @@ static void fail_first(struct soft_qp *qp, enum ibv_wc_status status, struct sof
 
 	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
 		struct soft_wqe *wqe = soft_sq_at(qp, i);
-		if (wqe->state == SOFT_WQE_SENT && wqe->msn > o->acked && wqe->status == IBV_WC_SUCCESS) {
+		if (wqe->state == SOFT_WQE_SENT && wqe->msn > qp->acked && wqe->status == IBV_WC_SUCCESS) {
 			wqe->status = (uint8_t)status;
 			return;
 		}
@@ -551,9 +544,12 @@ static void fail_first(struct soft_qp *qp, enum ibv_wc_status status, struct sof
 		soft_after_fail(after, qp);
 }
 
-void soft_out_collect(struct soft_qp *qp, struct soft_after *after)
+bool soft_out_collect(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_out *o = qp->out;
+
+	if (!o)
+		return false;
 	/* Read before `acked`: what was acknowledged before the lane was closed counts. */
 	uint32_t gate = atomic_load(&o->seg->gate);
 	uint32_t nak = atomic_load(&o->seg->nak);
@@ -570,10 +566,12 @@ void soft_out_collect(struct soft_qp *qp, struct soft_after *after)
 		fail_first(qp, IBV_WC_RETRY_EXC_ERR, after);
 	}
 	soft_sq_retire(qp, after);
+	return true;
 }
 
-void soft_out_settings(struct soft_qp *qp)
+void soft_out_settings(struct soft_qp *qp, bool first)
 {
+	(void)first;
 	if (qp->out)
 		atomic_store(&qp->out->seg->rnr_retry, qp->attr.rnr_retry);
 }
@@ -592,4 +590,5 @@ void soft_out_free(struct soft_qp *qp)
 	soft_link_release(o->link);
 	free(o);
 	qp->out = NULL;
+	qp->issued = qp->acked = 0;
 }

@@ -47,18 +47,6 @@ static enum take corrupt(struct soft_qp *qp, struct soft_after *after)
 	return nak(qp, IBV_WC_REM_INV_REQ_ERR);
 }
 
-static _Atomic(uint64_t) rnr_count;
-
-void soft_count_rnr(void)
-{
-	atomic_fetch_add_explicit(&rnr_count, 1, memory_order_relaxed);
-}
-
-SOFT_EXPORT uint64_t aiordma_soft_rnr(void)
-{
-	return atomic_load_explicit(&rnr_count, memory_order_relaxed);
-}
-
 /* ---- SEND ------------------------------------------------------------------------------------------- */
 
 static enum take not_ready(struct soft_qp *qp)
@@ -366,6 +354,9 @@ static void take_all(struct soft_qp *qp, struct soft_after *after)
 bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
+
+	if (!in)
+		return false;
 	uint64_t before, head = in->head;
 
 	if (soft_likely(!in->stopped && soft_receives(soft_state(qp))))
@@ -378,7 +369,7 @@ bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 	before = in->published;
 	if (in->acked != before) {
 		in->published = in->acked;
-		/* Full barrier between `acked` and `want_ack`, see fabric.h. */
+		/* Full barrier between `acked` and `want_ack`, see lane.h. */
 		atomic_store(&in->seg->acked, in->acked);
 		if (atomic_load(&in->seg->want_ack) > before)
 			ring_requester(in, true);

@@ -23,7 +23,7 @@ struct deth {
 
 enum out_state { ASKED, READY, ABSENT };
 
-/* soft_proc.ud_lock. */
+/* soft_shm.ud_lock. */
 struct soft_ud_out {
 	struct soft_ud_out *next;
 	uint32_t qpn;
@@ -56,7 +56,7 @@ static uint32_t align(uint32_t n)
 
 static struct soft_ud_out *find(uint32_t qpn)
 {
-	struct soft_ud_out *out = soft_proc.ud_out[qpn % SOFT_UD_BUCKETS];
+	struct soft_ud_out *out = soft_shm.ud_out[qpn % SOFT_UD_BUCKETS];
 
 	while (out && out->qpn != qpn)
 		out = out->next;
@@ -106,8 +106,8 @@ static struct soft_ud_out *usable(struct soft_qp *qp, uint32_t qpn, bool *hopele
 		if (!out)
 			return NULL;
 		out->qpn = qpn;
-		out->next = soft_proc.ud_out[qpn % SOFT_UD_BUCKETS];
-		soft_proc.ud_out[qpn % SOFT_UD_BUCKETS] = out;
+		out->next = soft_shm.ud_out[qpn % SOFT_UD_BUCKETS];
+		soft_shm.ud_out[qpn % SOFT_UD_BUCKETS] = out;
 	}
 	out->state = ASKED;
 	out->until = 0;
@@ -147,7 +147,7 @@ enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qk
 	bool hopeless = false;
 	char *at = NULL;
 
-	soft_lock(&soft_proc.ud_lock);
+	soft_lock(&soft_shm.ud_lock);
 	struct soft_ud_out *out = usable(qp, wqe->ud.qpn, &hopeless);
 	if (out)
 		at = reserve(out, bytes);
@@ -172,7 +172,7 @@ enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qk
 	} else if (out && out->seg) {
 		soft_link_kick(out->link); /* full: nobody polls there */
 	}
-	soft_unlock(&soft_proc.ud_lock);
+	soft_unlock(&soft_shm.ud_lock);
 	if (at || hopeless)
 		return SOFT_RUN_DONE;
 	if (!out)
@@ -245,8 +245,6 @@ void soft_ud_leave(struct soft_qp *qp)
 {
 	struct soft_ud_in *in;
 
-	free(qp->ud_held);
-	qp->ud_held = NULL;
 	while ((in = qp->ud_in)) {
 		qp->ud_in = in->next;
 		in_free(in);
@@ -262,9 +260,9 @@ void soft_ud_ask(void)
 
 	do {
 		n = 0;
-		soft_lock(&soft_proc.ud_lock);
+		soft_lock(&soft_shm.ud_lock);
 		for (unsigned b = 0; b < SOFT_UD_BUCKETS; b++) {
-			for (struct soft_ud_out *out = soft_proc.ud_out[b]; out && n < 16; out = out->next) {
+			for (struct soft_ud_out *out = soft_shm.ud_out[b]; out && n < 16; out = out->next) {
 				if (out->state != ASKED || out->until)
 					continue;
 				out->until = UINT64_MAX; /* asked for good */
@@ -275,7 +273,7 @@ void soft_ud_ask(void)
 								   .attempt = out->attempt };
 			}
 		}
-		soft_unlock(&soft_proc.ud_lock);
+		soft_unlock(&soft_shm.ud_lock);
 		for (unsigned i = 0; i < n; i++) {
 			struct soft_link *link = soft_link_dial(msgs[i].dst_qpn >> SOFT_QPN_INDEX_BITS);
 			if (link)
@@ -300,7 +298,7 @@ bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg)
 		soft_lock(&qp->rq_lock);
 		if (atomic_load(&qp->number) == msg->dst_qpn && qp->qp.qp_type == IBV_QPT_UD &&
 		    soft_receives(soft_state(qp)) && (in = calloc(1, sizeof(*in)))) {
-			fds[0] = soft_shm_create("aiordma-soft-ud", sizeof(struct soft_seg), &map);
+			fds[0] = soft_memfd_create("aiordma-soft-ud", sizeof(struct soft_seg), &map);
 			if (fds[0] < 0) {
 				free(in);
 				in = NULL;
@@ -329,11 +327,11 @@ bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg)
 
 bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int *fds)
 {
-	struct soft_seg *seg = soft_shm_map(fds[0], sizeof(*seg), PROT_READ | PROT_WRITE);
+	struct soft_seg *seg = soft_memfd_map(fds[0], sizeof(*seg), PROT_READ | PROT_WRITE);
 
 	if (!seg)
 		return false;
-	soft_lock(&soft_proc.ud_lock);
+	soft_lock(&soft_shm.ud_lock);
 	struct soft_ud_out *out = find(msg->dst_qpn);
 	if (out && out->state == ASKED && out->attempt == msg->attempt) {
 		out->state = READY;
@@ -350,7 +348,7 @@ bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, in
 		}
 		seg = NULL;
 	}
-	soft_unlock(&soft_proc.ud_lock);
+	soft_unlock(&soft_shm.ud_lock);
 	if (seg) {
 		atomic_store(&seg->detached, 1);
 		munmap(seg, sizeof(*seg));
@@ -360,18 +358,18 @@ bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, in
 
 void soft_ud_absent(const struct soft_message *msg)
 {
-	soft_lock(&soft_proc.ud_lock);
+	soft_lock(&soft_shm.ud_lock);
 	struct soft_ud_out *out = find(msg->dst_qpn);
 	if (out && out->state == ASKED && out->attempt == msg->attempt)
 		mark_absent(out);
-	soft_unlock(&soft_proc.ud_lock);
+	soft_unlock(&soft_shm.ud_lock);
 }
 
 void soft_ud_lost(const struct soft_link *link)
 {
-	soft_lock(&soft_proc.ud_lock);
+	soft_lock(&soft_shm.ud_lock);
 	for (unsigned b = 0; b < SOFT_UD_BUCKETS; b++) {
-		for (struct soft_ud_out **at = &soft_proc.ud_out[b], *out; (out = *at);) {
+		for (struct soft_ud_out **at = &soft_shm.ud_out[b], *out; (out = *at);) {
 			bool gone = out->qpn >> SOFT_QPN_INDEX_BITS == link->slot && link->dialled;
 			if (!gone) {
 				at = &out->next;
@@ -382,7 +380,7 @@ void soft_ud_lost(const struct soft_link *link)
 			free(out);
 		}
 	}
-	soft_unlock(&soft_proc.ud_lock);
+	soft_unlock(&soft_shm.ud_lock);
 	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
 		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
 		if (!qp)
@@ -402,8 +400,8 @@ void soft_ud_close(void)
 {
 	for (unsigned b = 0; b < SOFT_UD_BUCKETS; b++) {
 		struct soft_ud_out *out;
-		while ((out = soft_proc.ud_out[b])) {
-			soft_proc.ud_out[b] = out->next;
+		while ((out = soft_shm.ud_out[b])) {
+			soft_shm.ud_out[b] = out->next;
 			detach(out);
 			free(out);
 		}

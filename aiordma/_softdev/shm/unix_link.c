@@ -1,12 +1,11 @@
 /*
- * Links: Unix sockets (SOCK_SEQPACKET, abstract names carrying user and slot) between processes of one user. They
- * carry questions and descriptors, never data. A peer's end is noticed here, at once.
+ * Unix links: sockets (SOCK_SEQPACKET, abstract names carrying user and slot) between processes of one user. They
+ * carry questions and descriptors, never data. The end of a peer is noticed here, at once.
  *
- * Anybody may bind any abstract name, so both sides check the other's credentials: a name that another user has
- * taken is skipped when we look for a slot, and a process of another user is not talked to.
+ * Anybody may bind any abstract name, so both sides check the other's credentials: a process of another user is not
+ * talked to.
  */
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -16,15 +15,6 @@
 #include <unistd.h>
 
 #include "shm/unix_link.h"
-
-static socklen_t slot_address(uint32_t slot, struct sockaddr_un *address)
-{
-	memset(address, 0, sizeof(*address));
-	address->sun_family = AF_UNIX;
-	int n = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "aiordma-soft.%u.%u", (unsigned)getuid(),
-			 slot);
-	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
 
 static bool same_user(int fd, pid_t *pid)
 {
@@ -36,46 +26,6 @@ static bool same_user(int fd, pid_t *pid)
 	*pid = peer.pid;
 	return true;
 }
-
-int soft_slot_claim(void)
-{
-	struct sockaddr_un address;
-	/* Where to start differs from process to process: the number of one that died is not taken at once. */
-	uint32_t first = (uint32_t)getpid();
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	if (fd < 0)
-		return errno;
-	for (uint32_t n = 0; n < SOFT_MAX_SLOT; n++) {
-		uint32_t slot = (first + n) % SOFT_MAX_SLOT;
-		socklen_t length = slot_address(slot, &address);
-
-		if (!slot || bind(fd, (struct sockaddr *)&address, length))
-			continue;
-		if (listen(fd, 1024))
-			break;
-		soft_proc.slot = slot;
-		soft_proc.listen_fd = fd;
-		return 0;
-	}
-	close(fd);
-	return EADDRNOTAVAIL;
-}
-
-bool soft_slot_taken(uint32_t slot)
-{
-	struct sockaddr_un address;
-	const socklen_t length = slot_address(slot, &address);
-	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	/* Whoever looks for a slot at this moment finds the next one. */
-	const bool taken = fd < 0 || bind(fd, (struct sockaddr *)&address, length);
-
-	if (fd >= 0)
-		close(fd);
-	return taken;
-}
-
-/* ---- links ------------------------------------------------------------------------------------------ */
 
 static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pid)
 {
@@ -94,10 +44,10 @@ static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pi
 	link->kick_fd = -1;
 	link->queue_tail = &link->queue;
 	atomic_store(&link->refs, 1);
-	pthread_mutex_lock(&soft_proc.links_lock);
-	link->next = soft_proc.links;
-	soft_proc.links = link;
-	pthread_mutex_unlock(&soft_proc.links_lock);
+	pthread_mutex_lock(&soft_shm.links_lock);
+	link->next = soft_shm.links;
+	soft_shm.links = link;
+	pthread_mutex_unlock(&soft_shm.links_lock);
 	return link;
 }
 
@@ -115,13 +65,13 @@ struct soft_link *soft_link_dial(uint32_t slot)
 	struct soft_link *link;
 	pid_t pid = 0;
 
-	for (link = soft_proc.links; link; link = link->next)
+	for (link = soft_shm.links; link; link = link->next)
 		if (link->dialled && link->slot == slot && !link->dead)
 			return link;
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return NULL;
-	socklen_t length = slot_address(slot, &address);
+	socklen_t length = soft_slot_address(slot, &address);
 	if (connect(fd, (struct sockaddr *)&address, length) || !same_user(fd, &pid)) {
 		close(fd);
 		return NULL;
@@ -132,7 +82,7 @@ struct soft_link *soft_link_dial(uint32_t slot)
 	return link;
 }
 
-void soft_link_accept(void)
+static void accept_all(void)
 {
 	for (;;) {
 		int fd = accept4(soft_proc.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -175,12 +125,12 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 	struct soft_packet *packet;
 
 	link->dead = true;
-	pthread_mutex_lock(&soft_proc.links_lock);
-	for (at = &soft_proc.links; *at != link; at = &(*at)->next)
+	pthread_mutex_lock(&soft_shm.links_lock);
+	for (at = &soft_shm.links; *at != link; at = &(*at)->next)
 		;
 	*at = link->next;
 	close(link->fd);
-	pthread_mutex_unlock(&soft_proc.links_lock);
+	pthread_mutex_unlock(&soft_shm.links_lock);
 	while ((packet = link->queue)) {
 		link->queue = packet->next;
 		if (packet->close_fd >= 0)
@@ -199,7 +149,7 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 
 void soft_links_close_fds(void)
 {
-	for (struct soft_link *link = soft_proc.links; link; link = link->next) {
+	for (struct soft_link *link = soft_shm.links; link; link = link->next) {
 		close(link->fd);
 		if (link->kick_fd >= 0)
 			close(link->kick_fd);
@@ -305,7 +255,7 @@ void soft_link_send(struct soft_link *link, struct soft_message *msg, const int 
 		close(close_fd);
 }
 
-bool soft_link_write(struct soft_link *link)
+static bool write_queued(struct soft_link *link)
 {
 	struct soft_packet *packet;
 
@@ -331,8 +281,8 @@ static bool greeted(struct soft_link *link, const struct soft_message *msg, int 
 	int flags = fcntl(fds[2], F_GETFL);
 	if (flags < 0 || !(flags & O_NONBLOCK))
 		return false;
-	link->doors = soft_shm_map(fds[0], sizeof(struct soft_doors), PROT_READ | PROT_WRITE);
-	link->keys = soft_shm_map(fds[1], sizeof(struct soft_keys), PROT_READ);
+	link->doors = soft_memfd_map(fds[0], sizeof(struct soft_doors), PROT_READ | PROT_WRITE);
+	link->keys = soft_memfd_map(fds[1], sizeof(struct soft_keys), PROT_READ);
 	if (!link->doors || !link->keys)
 		return false;
 	link->slot = msg->slot;
@@ -382,7 +332,7 @@ static int receive(struct soft_link *link, struct soft_message *msg, int *fds)
 	return 1;
 }
 
-bool soft_link_read(struct soft_link *link, struct soft_after *after)
+static bool read_all(struct soft_link *link, struct soft_after *after)
 {
 	struct soft_message msg;
 	int fds[SOFT_PACKET_FDS], got;
@@ -399,4 +349,30 @@ bool soft_link_read(struct soft_link *link, struct soft_after *after)
 			return false;
 	}
 	return got == 0;
+}
+
+static bool link_alive(const struct soft_link *wanted)
+{
+	for (const struct soft_link *link = soft_shm.links; link; link = link->next)
+		if (link == wanted)
+			return true;
+	return false;
+}
+
+bool soft_link_event(void *what, uint32_t events, struct soft_after *after)
+{
+	struct soft_link *link = what;
+
+	if (what == &soft_proc.listen_fd) {
+		accept_all();
+		return true;
+	}
+	/* It may have gone with an event before this one. */
+	if (!link_alive(link))
+		return false;
+	/* Data before the end: answers that were sent before the peer went still count. */
+	if (!read_all(link, after) || (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) ||
+	    ((events & EPOLLOUT) && !write_queued(link)))
+		soft_link_lost(link, after);
+	return true;
 }

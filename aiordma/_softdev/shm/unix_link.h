@@ -54,20 +54,20 @@ struct soft_early {
 
 /* Link to the process with that slot, dialled if need be. NULL: cannot be reached now. */
 struct soft_link *soft_link_dial(uint32_t slot);
-void soft_link_accept(void);
-/* Reads what is there; false: the link is at its end. */
-bool soft_link_read(struct soft_link *link, struct soft_after *after);
-bool soft_link_write(struct soft_link *link);
+/* An epoll event. False: of no link. */
+bool soft_link_event(void *what, uint32_t events, struct soft_after *after);
 void soft_link_send(struct soft_link *link, struct soft_message *msg, const int *fds, unsigned nfds, int close_fd);
 /* Closes the socket, fails the lanes, takes it off the list. */
 void soft_link_lost(struct soft_link *link, struct soft_after *after);
+/* After fork(), in the child: the sockets of the parent. */
+void soft_links_close_fds(void);
 /* An event of the peer by its id; takes the fd over, or closes it. */
 struct soft_event *soft_event_get(struct soft_link *link, uint64_t id, int fd);
 
 /* attach.c. fds are taken over: what is not kept is closed, and set to -1. False: break the link. */
 bool soft_attach_message(struct soft_link *link, const struct soft_message *msg, int *fds, struct soft_after *after);
 void soft_attach_forget(struct soft_link *link);
-void soft_service_run(struct soft_after *after);
+void soft_service_run(void);
 void soft_maps_drop(struct soft_link *link);
 
 /* ud_lane.c */
@@ -77,8 +77,5 @@ bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, in
 void soft_ud_absent(const struct soft_message *msg);
 void soft_ud_lost(const struct soft_link *link);
 void soft_ud_close(void);
-
-/* Claims a slot: binds its socket. 0 or errno. */
-int soft_slot_claim(void);
 
 #endif

@@ -154,7 +154,7 @@ bool net_waiting(void)
 
 void net_put(const struct net_packet *packet)
 {
-    const bool ipv4 = wire_gid_is_ipv4(packet->path.dst);
+    const bool ipv4 = soft_gid_is_ipv4(packet->path.dst);
 
     for (unsigned int i = 0; i < nports && tail - head < QUEUE; i++)
         if (ports[i].ipv4 == ipv4 && ports[i].number == packet->path.dst_port) {
@@ -192,7 +192,7 @@ static size_t give(const struct net_packet *packet, struct msghdr *to)
         at += n;
     }
     to->msg_flags = at < packet->size ? MSG_TRUNC : 0;
-    if (wire_gid_is_ipv4(packet->path.dst)) {
+    if (soft_gid_is_ipv4(packet->path.dst)) {
         struct sockaddr_in from = {.sin_family = AF_INET, .sin_port = htons(packet->path.src_port)};
         struct in_pktinfo info = {0};
         memcpy(&from.sin_addr, packet->path.src + 12, 4);

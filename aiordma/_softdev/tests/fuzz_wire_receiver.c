@@ -189,7 +189,7 @@ static void connect_qp(struct ibv_qp *qp, const uint8_t gid[16], uint32_t qpn)
         .min_rnr_timer = 1,
         .ah_attr = {.is_global = 1,
                     .port_num = 1,
-                    .grh = {.hop_limit = 64, .sgid_index = wire_gid_is_ipv4(gid) ? 0 : 1}},
+                    .grh = {.hop_limit = 64, .sgid_index = soft_gid_is_ipv4(gid) ? 0 : 1}},
     };
     const bool rc = qp->qp_type == IBV_QPT_RC, ud = qp->qp_type == IBV_QPT_UD;
 
@@ -327,7 +327,7 @@ static unsigned int sent;
 
 static bool to_peer_of(const struct wire_packet *p, const struct net_packet *out)
 {
-    if (wire_gid_is_ipv4(out->path.dst) ? memcmp(out->path.dst, peer4, 16) : memcmp(out->path.dst, peer6, 16))
+    if (soft_gid_is_ipv4(out->path.dst) ? memcmp(out->path.dst, peer4, 16) : memcmp(out->path.dst, peer6, 16))
         return false;
     return p->qpn == PEER_QPN;
 }
@@ -457,7 +457,7 @@ static void set_from(const struct step *s, int who, struct net_packet *packet)
 /* As the process that has port 4791 hands packets on. */
 static void wrap(struct net_packet *packet)
 {
-    const bool ipv4 = wire_gid_is_ipv4(packet->path.src);
+    const bool ipv4 = soft_gid_is_ipv4(packet->path.src);
     const uint8_t loopback[16] = {[10] = 0xff, [11] = 0xff, 127, [15] = 1};
     uint8_t head[48] = "aiowire1";
 

@@ -3,13 +3,12 @@
  * that another process announced by writing it (door.armed has SOFT_ARM_FIRED then); whether a completion really
  * came of that shows when its records are taken.
  */
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "core/engine.h"
+#include "verbs/internal.h"
 
 SOFT_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
@@ -47,15 +46,6 @@ SOFT_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 	atomic_fetch_sub(&ctx->objects, 1);
 	free(to_chan(channel));
 	return 0;
-}
-
-void soft_chan_wake(struct soft_chan *chan)
-{
-	uint64_t one = 1;
-
-	if (write(chan->chan.fd, &one, sizeof(one)) < 0) {
-		/* EAGAIN: the counter is at its maximum, the fd readable */
-	}
 }
 
 void soft_chan_join(struct soft_cq *cq)
@@ -114,12 +104,6 @@ void soft_chan_leave(struct soft_cq *cq)
 	while (cq->cq.comp_events_completed != cq->events_delivered)
 		pthread_cond_wait(&cq->cq.cond, &cq->cq.mutex);
 	pthread_mutex_unlock(&cq->cq.mutex);
-}
-
-void soft_cq_wait_unpinned(struct soft_cq *cq)
-{
-	while (atomic_load(&cq->pins))
-		sched_yield();
 }
 
 /* Takes one queued event. The fd stays readable while there are more. */

@@ -1,5 +1,5 @@
 /* Extended completion queues: an entry at a time, between start_poll and end_poll, read field by field. */
-#include "core/softdev.h"
+#include "verbs/internal.h"
 
 #include <time.h>
 

@@ -1,5 +1,5 @@
 /* The device list, contexts, and what a device and its one port say of themselves. */
-#include "core/softdev.h"
+#include "verbs/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,26 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEVICE(n)                                                                                                      \
-	{                                                                                                              \
-		.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "soft" n,                        \
-		.dev_name = "aiordma_soft" n, .dev_path = "/dev/aiordma/soft" n,                                       \
-		.ibdev_path = "/sys/class/infiniband/soft" n,                                                          \
-	}
-
-/*
- * All of them share the process's tables and its way to others: a second one is there so that programs which use
- * several devices can be tried, and one of them can fail.
- */
-struct ibv_device soft_devices[SOFT_MAX_DEVICES] = { DEVICE("0"), DEVICE("1"), DEVICE("2"), DEVICE("3") };
-
-static atomic_uint shown;      /* devices in the list; 0: as the environment has it */
-static atomic_uint ports_down; /* bit n: of device n */
+static atomic_uint shown; /* devices in the list; 0: as the environment has it */
 
 #define FIRMWARE "1.0"
 /* A vendor id that no IEEE OUI can have; the kernel's software devices use the same. */
 #define VENDOR_ID 0xffffff
-#define PKEY_DEFAULT 0xffff
 #define CAPABILITIES                                                                                                   \
 	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
 	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |       \
@@ -41,28 +26,6 @@ struct device_list {
 	struct ibv_device **real;
 	struct ibv_device *devices[];
 };
-
-/* In this process, for all time: other processes' devices may be otherwise, as on two hosts. */
-static int iwarp(void)
-{
-	static atomic_int known = -1;
-
-	if (soft_unlikely(atomic_load_explicit(&known, memory_order_relaxed) < 0)) {
-		const char *said = getenv("AIORDMA_SOFT_IWARP");
-		atomic_store(&known, !said ? 0 : !strcmp(said, "cm") ? 2 : !strcmp(said, "1"));
-	}
-	return atomic_load_explicit(&known, memory_order_relaxed);
-}
-
-bool soft_iwarp(void)
-{
-	return iwarp() > 0;
-}
-
-bool soft_iwarp_by_cm(void)
-{
-	return iwarp() > 1;
-}
 
 static bool hidden(void)
 {
@@ -235,11 +198,6 @@ static int query_device_ex(struct ibv_context *context, const struct ibv_query_d
 	return 0;
 }
 
-bool soft_port_is_up(const struct ibv_context *context)
-{
-	return !(atomic_load_explicit(&ports_down, memory_order_relaxed) >> (context->device - soft_devices) & 1);
-}
-
 /* QPs that are connected already are left to their owner, who hears of it. */
 SOFT_EXPORT int aiordma_soft_port(const char *device, int up)
 {
@@ -250,10 +208,10 @@ SOFT_EXPORT int aiordma_soft_port(const char *device, int up)
 	if (n == SOFT_MAX_DEVICES)
 		return ENODEV;
 	if (up)
-		atomic_fetch_and(&ports_down, ~(1U << n));
+		atomic_fetch_and(&soft_ports_down, ~(1U << n));
 	else
-		atomic_fetch_or(&ports_down, 1U << n);
-	soft_ctx_tell(&soft_devices[n], up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+		atomic_fetch_or(&soft_ports_down, 1U << n);
+	soft_ctx_announce(&soft_devices[n], up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
 	return 0;
 }
 
@@ -261,7 +219,7 @@ SOFT_EXPORT int aiordma_soft_kill(const char *device)
 {
 	for (unsigned n = 0; n < SOFT_MAX_DEVICES; n++) {
 		if (!strcmp(soft_devices[n].name, device)) {
-			soft_ctx_tell(&soft_devices[n], IBV_EVENT_DEVICE_FATAL);
+			soft_ctx_announce(&soft_devices[n], IBV_EVENT_DEVICE_FATAL);
 			return 0;
 		}
 	}
@@ -299,7 +257,7 @@ int soft_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __
 		errno = EINVAL;
 		return -1;
 	}
-	*pkey = htobe16(PKEY_DEFAULT);
+	*pkey = htobe16(SOFT_PKEY);
 	return 0;
 }
 
@@ -336,6 +294,19 @@ static int get_srq_num(struct ibv_srq *srq, uint32_t *number)
 	return 0;
 }
 
+static const struct ibv_context_ops context_ops = {
+	.poll_cq = soft_poll_cq,
+	.req_notify_cq = soft_req_notify_cq,
+	.post_send = soft_post_send,
+	.post_recv = soft_post_recv,
+	.post_srq_recv = soft_post_srq_recv,
+	.alloc_mw = soft_alloc_mw,
+	.dealloc_mw = soft_dealloc_mw,
+	.bind_mw = soft_bind_mw,
+};
+
+static const struct soft_fabrics fabrics = { .host = &soft_shm_fabric, .net = &soft_wire_fabric };
+
 struct ibv_context *soft_open_device(struct ibv_device *device)
 {
 	struct soft_ctx *ctx = calloc(1, sizeof *ctx);
@@ -360,6 +331,7 @@ struct ibv_context *soft_open_device(struct ibv_device *device)
 	context->device = device;
 	context->cmd_fd = -1;
 	context->num_comp_vectors = SOFT_COMP_VECTORS;
+	context->ops = context_ops;
 	pthread_mutex_init(&context->mutex, NULL);
 	error = soft_gids_init(ctx);
 	if (error)
@@ -367,7 +339,7 @@ struct ibv_context *soft_open_device(struct ibv_device *device)
 	error = soft_async_init(ctx);
 	if (error)
 		goto fail_gids;
-	error = soft_ctx_init(ctx);
+	error = soft_ctx_init(ctx, &fabrics);
 	if (error)
 		goto fail_async;
 	return context;

@@ -2,7 +2,7 @@
  *
  * The device takes its locks anyway, and allocates its queues itself: the custom allocators of a parent domain
  * are for memory that hardware reads, of which there is none here. */
-#include "core/softdev.h"
+#include "verbs/internal.h"
 
 #include <stdlib.h>
 

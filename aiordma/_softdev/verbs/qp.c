@@ -4,49 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine.h"
-
-void soft_qp_set_state(struct soft_qp *qp, enum ibv_qp_state state)
-{
-	qp->qp.state = state;
-	qp->attr.qp_state = qp->attr.cur_qp_state = state;
-	atomic_store_explicit(&qp->state, (uint32_t)state, memory_order_release);
-}
-
-void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
-{
-	bool flushed = false;
-	uint32_t dest = 0;
-
-	soft_lock(&qp->sq_lock);
-	soft_lock(&qp->rq_lock);
-	uint32_t state = soft_state(qp);
-	if (atomic_load(&qp->number) && state != IBV_QPS_RESET) {
-		soft_qp_set_state(qp, IBV_QPS_ERR);
-		soft_sq_flush(qp);
-		soft_rq_flush(qp);
-		soft_in_close(qp);
-		dest = qp->attr.dest_qp_num;
-		flushed = true;
-		if (qp->srq)
-			soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp->qp);
-	}
-	soft_unlock(&qp->rq_lock);
-	soft_unlock(&qp->sq_lock);
-	if (!flushed)
-		return;
-	/* A requester of this process that waits for this QP finds out that it went. */
-	struct soft_qp *peer = soft_qp_find(dest);
-	if (peer && peer != qp)
-		soft_after_pump(after, peer);
-}
+#include "verbs/internal.h"
 
 /* ---- memory --------------------------------------------------------------------------------------- */
 
 /* All there ever were: also those of a parent process, which its forked child can neither use nor free. */
 static struct soft_qp *pool;
 
-/* From the pool, with a number. Never given back to the heap: see softdev.h. */
+/* From the pool, with a number. Never given back to the heap: see core.h. */
 static struct soft_qp *qp_take(void)
 {
 	struct soft_qp *qp = NULL;
@@ -67,6 +32,7 @@ static struct soft_qp *qp_take(void)
 		qp = aligned_alloc(SOFT_CACHE_LINE, sizeof(*qp));
 		if (qp) {
 			memset(qp, 0, sizeof(*qp));
+			qp->path = &soft_local_path; /* in the table it may be locked and looked at */
 			qp->next = pool;
 			pool = qp;
 			atomic_store(&soft_proc.qps[i], qp);
@@ -94,6 +60,7 @@ static void qp_clear(struct soft_qp *qp)
 	qp->sq = NULL;
 	qp->sq_sge = NULL;
 	qp->sq_head = qp->sq_next = qp->sq_tail = 0;
+	qp->issued = qp->acked = 0;
 	qp->wait = qp->waited = SOFT_RUN;
 	atomic_store(&qp->deadline_ns, 0);
 	memset(&qp->rq, 0, sizeof(qp->rq));
@@ -180,6 +147,7 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	qp->qp.srq = attr->srq;
 	qp->qp.handle = qp->qp.qp_num & (SOFT_MAX_QP - 1);
 	qp->qp.qp_type = attr->qp_type;
+	qp->path = soft_qp_first_path(qp);
 	qp->srq = attr->srq ? to_srq(attr->srq) : NULL;
 	qp->cap = attr->cap;
 	qp->sq_sig_all = attr->sq_sig_all;
@@ -259,58 +227,6 @@ SOFT_EXPORT int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int
 	    (attr->qp_state == IBV_QPS_RTR || attr->qp_state == IBV_QPS_RTS))
 		return EINVAL;
 	return soft_qp_modify(to_qp(ibqp), attr, mask);
-}
-
-/*
- * An adapter would have received it, and told its sender, without being asked. Here nobody may have looked, and from now
- * on nobody will.
- */
-void soft_qp_last_look(struct soft_qp *qp)
-{
-	struct soft_after after = { 0 };
-
-	soft_lock(&qp->rq_lock);
-	const bool wire = qp->wire;
-	if (qp->in)
-		soft_in_progress(qp, &after);
-	soft_unlock(&qp->rq_lock);
-	soft_after_run(&after);
-	if (wire)
-		soft_wire_catch_up();
-}
-
-void soft_qp_reset(struct soft_qp *qp)
-{
-	struct soft_after after = { 0 };
-	uint32_t dest;
-
-	soft_qp_last_look(qp);
-	soft_lock(&qp->sq_lock);
-	soft_lock(&qp->rq_lock);
-	dest = qp->remote ? 0 : qp->attr.dest_qp_num;
-	soft_qp_set_state(qp, IBV_QPS_RESET);
-	for (; qp->sq_head != qp->sq_tail; qp->sq_head++) {
-		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_head);
-		free(wqe->inline_copy);
-		wqe->inline_copy = NULL;
-	}
-	soft_sq_flush(qp);
-	qp->rq.head = qp->rq.tail = 0;
-	qp->current = NULL;
-	atomic_store(&qp->starved, false);
-	qp->met = qp->remote = false;
-	soft_wire_leave(qp);
-	soft_ud_leave(qp);
-	soft_unlock(&qp->rq_lock);
-	soft_unlock(&qp->sq_lock);
-	soft_lanes_drop(qp);
-	soft_cq_purge(to_cq(qp->qp.send_cq), qp->qp.qp_num);
-	soft_cq_purge(to_cq(qp->qp.recv_cq), qp->qp.qp_num);
-	struct soft_qp *peer = dest ? soft_qp_find(dest) : NULL;
-	if (peer && peer != qp) {
-		soft_after_pump(&after, peer);
-		soft_after_run(&after);
-	}
 }
 
 SOFT_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)

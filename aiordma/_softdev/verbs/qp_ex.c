@@ -2,7 +2,7 @@
  *
  * They are gathered as ordinary work requests and posted together, so there is one way into a send queue.
  * All or nothing: whatever is wrong with one of them, wr_complete says so and posts none. */
-#include "core/engine.h"
+#include "verbs/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -286,16 +286,10 @@ static void link_up(struct soft_ex *ex)
 static bool has_room(struct soft_qp *qp, size_t count)
 {
 	struct soft_after after = { 0 };
-	bool room;
 
 	soft_lock(&qp->sq_lock);
-	if (qp->sq_tail - qp->sq_head + count > qp->cap.max_send_wr) {
-		/* Unsignalled requests leave the queue when somebody looks at what the peer has acknowledged. */
-		if (qp->out)
-			soft_out_collect(qp, &after);
-		soft_sq_retire(qp, &after);
-	}
-	room = qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr;
+	/* Unsignalled requests leave the queue when somebody looks at what the peer has acknowledged. */
+	const bool room = soft_sq_has_room(qp, count, &after);
 	soft_unlock(&qp->sq_lock);
 	soft_after_run(&after);
 	return room;

@@ -1,7 +1,7 @@
 /*
  * The QP state machine: which transitions there are, which attributes they require and allow (IBTA 11.2.5.2).
  */
-#include "core/engine.h"
+#include "verbs/internal.h"
 
 enum {
 	PATH = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE,
@@ -150,30 +150,19 @@ static void take_values(struct soft_qp *qp, const struct ibv_qp_attr *from, int 
 static void entered(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to, int mask)
 {
 	struct soft_after after = { 0 };
-	bool connected = qp->qp.qp_type != IBV_QPT_UD;
-	struct soft_qp *peer;
+	const struct soft_path_ops *path = qp->path; /* changes only with the state */
 
-	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && connected && !qp->wire) {
-		if (qp->remote) {
-			soft_service(qp, SOFT_SERVICE_CONNECT | SOFT_SERVICE_READY);
-			return;
-		}
-		/* A requester of this process may have been waiting for this QP to come up. */
-		peer = soft_qp_find(qp->attr.dest_qp_num);
-		if (peer)
-			soft_after_pump(&after, peer);
-	}
-	if ((mask & IBV_QP_ACCESS_FLAGS) && from >= IBV_QPS_RTR) {
+	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && path->connected)
+		path->connected(qp, &after);
+	if ((mask & IBV_QP_ACCESS_FLAGS) && from >= IBV_QPS_RTR && path->rights_changed) {
 		soft_lock(&qp->rq_lock);
-		soft_in_rights_changed(qp);
+		path->rights_changed(qp);
 		soft_unlock(&qp->rq_lock);
 	}
 	if (to == IBV_QPS_RTS) {
 		soft_lock(&qp->sq_lock);
-		if (qp->out)
-			soft_out_settings(qp);
-		if (qp->wire)
-			soft_wire_rts(qp, from == IBV_QPS_RTR);
+		if (path->may_send)
+			path->may_send(qp, from == IBV_QPS_RTR);
 		soft_sq_pump(qp, &after);
 		soft_unlock(&qp->sq_lock);
 	} else if (to == IBV_QPS_SQD) {
@@ -229,8 +218,10 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	err = soft_state(qp) == (uint32_t)from ? 0 : EINVAL;
 	if (!err) {
 		take_values(qp, attr, mask);
-		if (mask & IBV_QP_DEST_QPN)
+		if (mask & IBV_QP_DEST_QPN) {
 			qp->remote = wire || attr->dest_qp_num >> SOFT_QPN_INDEX_BITS != soft_proc.slot;
+			qp->path = qp->remote ? &soft_shm_path : &soft_local_path;
+		}
 		if (wire) {
 			soft_wire_join(qp, wire);
 			qp->attr.path_mtu = soft_wire_path_mtu(wire);

@@ -1,5 +1,5 @@
 /* Asynchronous events: the queue behind ibv_get_async_event(), acknowledgement, destruction. */
-#include "core/softdev.h"
+#include "core/core.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine.h"
+#include "base/base.h"
 
 atomic_bool soft_faults_on;
 

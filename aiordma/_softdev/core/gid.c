@@ -5,7 +5,7 @@
  * is read when somebody asks for the table.
  * Addresses that other hosts can reach come first, so that index 0, the default of most tools, is one of
  * them; a host without a network has its loopback addresses there. */
-#include "core/softdev.h"
+#include "core/core.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
