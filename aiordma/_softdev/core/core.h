@@ -364,8 +364,8 @@ void soft_count_rnr(void);
 /* ---- ud.c ------------------------------------------------------------------------------------------- */
 
 enum { SOFT_UD_MTU = 4096 };
-/* A datagram for qp, whose rq_lock is held. */
-void soft_ud_deliver(struct soft_qp *qp, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
+/* A datagram for QP b, whose rq_lock is held. */
+void soft_ud_deliver(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		     const char *payload, struct soft_after *after);
 
 #endif

@@ -199,6 +199,7 @@ struct soft_qp {
 	uint32_t sq_head, sq_next, sq_tail; /* oldest not complete; next to carry out; next to post */
 	uint32_t wait;                      /* enum soft_wait: why sq_next stands still */
 	uint64_t issued, acked;             /* messages sent to another process or host; of them acknowledged */
+	bool unsent;                        /* run() left something that push() lets leave */
 	uint64_t astray;                    /* WRITEs that posting did not carry out: see aiordma_soft.h */
 	bool met;                           /* the destination has answered: its going away is a failure at once */
 	struct soft_wire *wire;             /* roce: its end of the connection, or NULL; both locks to change */

@@ -27,7 +27,10 @@ struct soft_path_ops {
 
 	/* Carries a work request out, or puts it on its way; never NULL. Numbers what it sends by ++qp->issued. */
 	enum soft_run (*run)(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
-	/* Lets everything leave that run() has put on its way: once for all WRs of a post. True: some may be complete. */
+	/*
+	 * Lets everything leave that run() has put on its way (qp->unsent): once for all WRs of a post, and whenever more may
+	 * leave. True: some may be complete.
+	 */
 	bool (*push)(struct soft_qp *qp);
 	/* Brings qp->acked up to date, if nothing else does. */
 	void (*count_acked)(struct soft_qp *qp);

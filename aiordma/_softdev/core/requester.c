@@ -568,7 +568,7 @@ int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_
 			break;
 		}
 	}
-	if (qp->path->push && qp->path->push(qp))
+	if (qp->unsent && qp->path->push(qp))
 		soft_sq_retire(qp, &after);
 	soft_unlock(&qp->sq_lock);
 	soft_after_run(&after);

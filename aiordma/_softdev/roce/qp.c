@@ -50,6 +50,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	}
 	w->wqes[wire_ask_post(&w->ask, &m) & w->ask.mask] = wqe;
 	wqe->msn = ++qp->issued;
+	qp->unsent = true;
 	return SOFT_RUN_SENT;
 }
 
@@ -224,6 +225,7 @@ static bool push(struct soft_qp *qp)
 	uint64_t now = 0;
 	bool more = wire_ask_waits(&w->ask);
 
+	qp->unsent = false;
 	while (more) {
 		unsigned n = 0;
 		now = now ? now : soft_now_ns();
@@ -510,6 +512,7 @@ static void leave(struct soft_qp *qp)
 	}
 	qp->wire = NULL;
 	qp->issued = qp->acked = 0;
+	qp->unsent = false;
 	atomic_store(&qp->wire_due_ns, 0);
 	atomic_fetch_sub(&soft_pollers, 1);
 	soft_wire_discard(w);

@@ -51,7 +51,7 @@ struct soft_mad_path {
 /* Called for each, whole and right by its checksum, by the thread that received it, with the receive lock held. */
 typedef void soft_mad_receiver(const struct soft_mad_path *path, const uint8_t *payload, size_t size);
 /* One receiver per process. Before any context is opened. */
-void soft_mad_receive(soft_mad_receiver *receiver);
+void soft_mad_receive(soft_mad_receiver *function);
 /* Opens the sockets, and has polls and the progress thread look at them as long as the process lives. 0 or errno. */
 int soft_mad_open(void);
 /* From an address of ours to a UDP port there. Lost, as in a network, if the address is gone. */

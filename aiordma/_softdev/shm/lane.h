@@ -151,12 +151,12 @@ struct soft_out {
 	uint64_t wanted;     /* newest message whose acknowledgement completes something */
 	uint64_t staged;     /* newest READ, WRITE or atomic that the responder carries out */
 	uint64_t resp_head;
-	uint64_t kicked;             /* newest message its peer was kicked for */
-	bool dirty, fire, solicited; /* published since the door was rung: anything; with completion; asked for */
-	bool counted;                /* in send_cq->waiting */
-	bool asleep;                 /* the peer had to be kicked for an acknowledgement: it does not poll */
-	bool now;                    /* so kick it again as soon as this is published */
-	bool dead;                   /* the peer's process is gone, or broke the lane */
+	uint64_t kicked;      /* newest message its peer was kicked for */
+	bool fire, solicited; /* published since the door was rung: with completion; asked for */
+	bool counted;         /* in send_cq->waiting */
+	bool asleep;          /* the peer had to be kicked for an acknowledgement: it does not poll */
+	bool now;             /* so kick it again as soon as this is published */
+	bool dead;            /* the peer's process is gone, or broke the lane */
 	unsigned nasks;
 	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about */
 	struct soft_reg regs[SOFT_REGS];

@@ -86,10 +86,10 @@ static char *reserve(struct soft_out *o, uint32_t bytes)
 }
 
 /* soft_out_flush() makes it visible: once for all WRs of a post. */
-static void publish(struct soft_out *o, uint32_t bytes)
+static void publish(struct soft_qp *qp, uint32_t bytes)
 {
-	o->tail += align(bytes);
-	o->dirty = true;
+	qp->out->tail += align(bytes);
+	qp->unsent = true;
 }
 
 /* The message whose last record is about to be published. */
@@ -178,7 +178,7 @@ static enum soft_run stream(struct soft_qp *qp, struct soft_wqe *wqe, bool write
 		}
 		if (last)
 			number(qp, wqe);
-		publish(o, head + n);
+		publish(qp, head + n);
 		if (!last) /* the responder may begin */
 			atomic_store_explicit(&o->seg->tail, o->tail, memory_order_release);
 		wqe->offset += n;
@@ -216,7 +216,7 @@ static enum soft_run fetch(struct soft_qp *qp, struct soft_wqe *wqe)
 	wqe->answered = true;
 	number(qp, wqe);
 	o->staged = wqe->msn;
-	publish(o, bytes);
+	publish(qp, bytes);
 	o->now |= o->asleep && wqe->msn % 64;
 	return SOFT_RUN_SENT;
 }
@@ -236,7 +236,7 @@ static enum soft_run immediate(struct soft_qp *qp, struct soft_wqe *wqe)
 		.total = wqe->length,
 	};
 	number(qp, wqe);
-	publish(o, sizeof(*rec));
+	publish(qp, sizeof(*rec));
 	will_fire(o, wqe);
 	return SOFT_RUN_SENT;
 }
@@ -402,7 +402,7 @@ bool soft_out_flush(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
 
-	if (!o || !o->dirty)
+	if (!o || !qp->unsent)
 		return false;
 	/* A lane whose bit is set is looked at anyway: see progress.c for why this store is seq_cst. */
 	atomic_store(&o->seg->tail, o->tail);
@@ -410,7 +410,7 @@ bool soft_out_flush(struct soft_qp *qp)
 		soft_door_ring(o->door, o->bit);
 	if (o->fire)
 		soft_door_fire(o->door, o->event, o->solicited);
-	o->dirty = o->fire = o->solicited = false;
+	qp->unsent = o->fire = o->solicited = false;
 	if (soft_unlikely(o->now)) {
 		/* An answer is waited for, and nobody polled when the last one was: not again after a while only. */
 		o->now = false;
@@ -591,4 +591,5 @@ void soft_out_free(struct soft_qp *qp)
 	free(o);
 	qp->out = NULL;
 	qp->issued = qp->acked = 0;
+	qp->unsent = false;
 }
