@@ -201,8 +201,8 @@ def test_planted_include_is_found(copy: Path, file: str, header: str, why: str) 
         ("core/core.h", "int soft_rdma_listen(void *id, int backlog);\n", "soft_rdma_listen", "cm"),
         (
             "shm/lane.h",
-            "static inline int f(void)\n{\n\treturn soft_wire_mode();\n}\n",
-            "soft_wire_mode",
+            "static inline int f(void)\n{\n\treturn soft_roce_mode();\n}\n",
+            "soft_roce_mode",
             "roce",
         ),
         ("roce/rx.c", "void g(void)\n{\n\tibv_dealloc_pd(0);\n}\n", "ibv_dealloc_pd", "verbs"),

@@ -113,13 +113,13 @@ enum soft_fault {
 	SOFT_FAULT_DELAY,     /* acknowledgement late */
 	SOFT_FAULT_REORDER,   /* UD datagram overtaken by the next one to its QP */
 	SOFT_FAULT_CORRUPT,   /* UD datagram with a bit changed */
-	SOFT_FAULT_WIRE_DROP, /* packets from other hosts: lost, ... */
-	SOFT_FAULT_WIRE_DUPLICATE,
-	SOFT_FAULT_WIRE_REORDER,  /* overtaken by the next one */
-	SOFT_FAULT_WIRE_CORRUPT,  /* a bit changed */
-	SOFT_FAULT_WIRE_DELAY,    /* a millisecond late */
-	SOFT_FAULT_WIRE_MARK,     /* congestion experienced */
-	SOFT_FAULT_WIRE_RENUMBER, /* to other hosts, behind the first of a run: another IPv4 identification */
+	SOFT_FAULT_ROCE_DROP, /* packets from other hosts: lost, ... */
+	SOFT_FAULT_ROCE_DUPLICATE,
+	SOFT_FAULT_ROCE_REORDER,  /* overtaken by the next one */
+	SOFT_FAULT_ROCE_CORRUPT,  /* a bit changed */
+	SOFT_FAULT_ROCE_DELAY,    /* a millisecond late */
+	SOFT_FAULT_ROCE_MARK,     /* congestion experienced */
+	SOFT_FAULT_ROCE_RENUMBER, /* to other hosts, behind the first of a run: another IPv4 identification */
 	SOFT_FAULT_KINDS,
 };
 extern atomic_bool soft_faults_on;

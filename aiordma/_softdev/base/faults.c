@@ -18,13 +18,13 @@ static const char *const names[SOFT_FAULT_KINDS] = {
 	[SOFT_FAULT_DELAY] = "delay",
 	[SOFT_FAULT_REORDER] = "reorder",
 	[SOFT_FAULT_CORRUPT] = "corrupt",
-	[SOFT_FAULT_WIRE_DROP] = "wire_drop",
-	[SOFT_FAULT_WIRE_DUPLICATE] = "wire_duplicate",
-	[SOFT_FAULT_WIRE_REORDER] = "wire_reorder",
-	[SOFT_FAULT_WIRE_CORRUPT] = "wire_corrupt",
-	[SOFT_FAULT_WIRE_DELAY] = "wire_delay",
-	[SOFT_FAULT_WIRE_MARK] = "wire_mark",
-	[SOFT_FAULT_WIRE_RENUMBER] = "wire_renumber",
+	[SOFT_FAULT_ROCE_DROP] = "wire_drop",
+	[SOFT_FAULT_ROCE_DUPLICATE] = "wire_duplicate",
+	[SOFT_FAULT_ROCE_REORDER] = "wire_reorder",
+	[SOFT_FAULT_ROCE_CORRUPT] = "wire_corrupt",
+	[SOFT_FAULT_ROCE_DELAY] = "wire_delay",
+	[SOFT_FAULT_ROCE_MARK] = "wire_mark",
+	[SOFT_FAULT_ROCE_RENUMBER] = "wire_renumber",
 };
 enum { SCALE_BITS = 53 };
 static _Atomic(uint64_t) thresholds[SOFT_FAULT_KINDS]; /* of 2^53 */

@@ -74,7 +74,7 @@ int cm_source_for(const struct sockaddr *to, struct sockaddr_storage *from)
 	int err = 0;
 
 	memcpy(&there, to, length);
-	cm_set_port((struct sockaddr *)&there, SOFT_WIRE_UDP_PORT);
+	cm_set_port((struct sockaddr *)&there, SOFT_ROCE_UDP_PORT);
 	int fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return errno;

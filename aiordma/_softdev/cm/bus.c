@@ -1,5 +1,5 @@
 /*
- * Messages of the connection manager between processes of this host, and by the wire to others.
+ * Messages of the connection manager between processes of this host, and over the network to others.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ struct head {
 	char magic[8];
 	uint8_t src[16], dst[16];
 	uint16_t src_port;
-	uint8_t wire; /* it came from the network */
+	uint8_t net; /* it came from the network */
 	uint8_t reserved[5];
 };
 static const char magic[8] = { 'a', 'i', 'o', 'r', 'd', 'm', 'c', '1' };
@@ -165,7 +165,7 @@ bool cm_bus_receive(int fd, struct cm_peer *from, uint8_t mad[CM_MAD_BYTES], siz
 	memcpy(from->remote, head.src, 16);
 	memcpy(from->local, head.dst, 16);
 	from->port = head.src_port;
-	from->wire = head.wire;
+	from->net = head.net;
 	*size = CM_MAD_BYTES;
 	return true;
 }
@@ -177,7 +177,7 @@ bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t
 	struct head head = { .src_port = 0 };
 	struct cm_mad parsed;
 
-	if (peer->wire) {
+	if (peer->net) {
 		soft_mad_send(ctx, peer->local, peer->remote, peer->port, mad);
 		return true;
 	}
@@ -189,7 +189,7 @@ bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t
 /* From the network: for a process of this host. */
 static void take_packet(const struct soft_mad_path *path, const uint8_t *payload, size_t size)
 {
-	struct head head = { .src_port = path->answer_port, .wire = 1 };
+	struct head head = { .src_port = path->answer_port, .net = 1 };
 	struct cm_mad mad, answer;
 	uint8_t bytes[CM_MAD_BYTES];
 

@@ -315,18 +315,18 @@ static int find_route(struct cm_id *id)
 	memcpy(remote.raw, id->peer.remote, 16);
 	cm_path(id, &ah);
 	id->mtu = IBV_MTU_4096;
-	id->peer.port = SOFT_WIRE_UDP_PORT;
-	/* Messages to this host go from process to process, also when everything else takes the wire. */
-	id->peer.wire = !soft_gid_is_local(ctx, &remote);
-	if (soft_wire_wanted(ctx, &ah)) {
-		err = cm_want_wire();
+	id->peer.port = SOFT_ROCE_UDP_PORT;
+	/* Messages to this host go from process to process, also when everything else takes RoCE. */
+	id->peer.net = !soft_gid_is_local(ctx, &remote);
+	if (soft_roce_wanted(ctx, &ah)) {
+		err = cm_want_net();
 		if (err)
 			return err;
-		id->mtu = soft_wire_mtu_to(ctx, &ah);
+		id->mtu = soft_roce_mtu_to(ctx, &ah);
 		if (!id->mtu)
 			return ENETUNREACH;
-	} else if (id->peer.wire) {
-		return ENETUNREACH; /* the wire is switched off */
+	} else if (id->peer.net) {
+		return ENETUNREACH; /* RoCE is switched off */
 	}
 	id->id.route.path_rec = path_record(id);
 	if (!id->id.route.path_rec)
@@ -371,7 +371,7 @@ static int hear(struct cm_id *id)
 
 	cm_gid_of(address, gid);
 	if (!is_loopback(gid)) {
-		int err = cm_want_wire();
+		int err = cm_want_net();
 		if (err)
 			return err;
 	}

@@ -73,7 +73,7 @@ struct cm {
 	struct ibv_pd *pd;           /* for those who bring none */
 	struct cm_engine engine;
 	struct cm_id *ids;
-	bool wire; /* the sockets are open */
+	bool net; /* the sockets are open */
 };
 extern struct cm soft_cm;
 
@@ -111,7 +111,7 @@ int cm_start(void);
 void cm_kick(void);
 bool cm_watch(int fd);
 /* The network will be used. 0 or errno. */
-int cm_want_wire(void);
+int cm_want_net(void);
 uint32_t cm_random(void);
 
 /* ---- address.c ----------------------------------------------------------------------------------- */

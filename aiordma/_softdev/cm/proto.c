@@ -21,7 +21,7 @@ static struct cm_conn *find(struct cm_engine *e, uint32_t local_id)
 
 static bool same_peer(const struct cm_conn *c, const struct cm_peer *from)
 {
-	return c->peer.wire == from->wire && !memcmp(c->peer.remote, from->remote, 16) &&
+	return c->peer.net == from->net && !memcmp(c->peer.remote, from->remote, 16) &&
 	       !memcmp(c->peer.local, from->local, 16);
 }
 

@@ -36,7 +36,7 @@ enum {
 struct cm_peer {
 	uint8_t local[16], remote[16]; /* GIDs */
 	uint16_t port;                 /* UDP, of the other end */
-	bool wire;                     /* by the network; else another process of this host, or this one */
+	bool net;                      /* by the network; else another process of this host, or this one */
 };
 
 enum cm_event_kind {

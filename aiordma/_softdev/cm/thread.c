@@ -46,12 +46,12 @@ bool cm_watch(int fd)
 	return !epoll_ctl(soft_cm.epoll_fd, EPOLL_CTL_ADD, fd, &event);
 }
 
-int cm_want_wire(void)
+int cm_want_net(void)
 {
-	if (soft_cm.wire || soft_wire_mode() == WIRE_OFF)
+	if (soft_cm.net || soft_roce_mode() == ROCE_OFF)
 		return 0;
 	const int err = soft_mad_open();
-	soft_cm.wire = !err;
+	soft_cm.net = !err;
 	return err;
 }
 
@@ -144,7 +144,7 @@ static void atfork_child(void)
 	}
 	stop();
 	cm_bus_after_fork();
-	soft_cm.running = soft_cm.wire = false;
+	soft_cm.running = soft_cm.net = false;
 	soft_cm.generation++;
 	soft_cm.context = NULL; /* the parent's: the device has closed it for us */
 	soft_cm.pd = NULL;

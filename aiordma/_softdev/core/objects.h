@@ -43,8 +43,8 @@ struct soft_out;
 struct soft_in;
 struct soft_ud_in;
 struct soft_slab;
-struct soft_wire;
-struct wire_route;
+struct soft_roce;
+struct roce_route;
 
 /* verbs_context "grows up" at its front, so our own fields follow it. */
 struct soft_ctx {
@@ -98,7 +98,7 @@ struct soft_ah {
 	union ibv_gid sgid; /* of attr.grh.sgid_index when it was created */
 	bool here;          /* leads to this host */
 	uint32_t max;       /* bytes that a datagram there may have */
-	struct wire_route
+	struct roce_route
 		*route; /* leads to another host, or (internal.h) goes by the network all the same; else NULL */
 };
 
@@ -202,8 +202,8 @@ struct soft_qp {
 	bool unsent;                        /* run() left something that push() lets leave */
 	uint64_t astray;                    /* WRITEs that posting did not carry out: see aiordma_soft.h */
 	bool met;                           /* the destination has answered: its going away is a failure at once */
-	struct soft_wire *wire;             /* roce: its end of the connection, or NULL; both locks to change */
-	_Atomic(uint64_t) wire_due_ns;      /* roce: it wants to be looked at then; 0: never */
+	struct soft_roce *roce;             /* roce: its end of the connection, or NULL; both locks to change */
+	_Atomic(uint64_t) roce_due_ns;      /* roce: it wants to be looked at then; 0: never */
 	struct soft_out *out;               /* shm: requester's end of the lane to a QP of another process, or NULL */
 	uint32_t waited, waited_wqe;        /* the wait that deadline_ns is of */
 	uint8_t rnr_timer;                  /* of the destination */

@@ -11,38 +11,38 @@ enum {
 	REPEAT_MOST_NS = 1000000000,
 };
 
-uint64_t wire_rnr_ns(uint8_t code)
+uint64_t roce_rnr_ns(uint8_t code)
 {
 	static const uint16_t tens_of_us[32] = { 0,    1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
 						 48,   64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
 						 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152 };
 
-	code &= WIRE_AETH_VALUE;
+	code &= ROCE_AETH_VALUE;
 	return UINT64_C(10000) * (code ? tens_of_us[code] : 65536);
 }
 
-void wire_ask_start(struct wire_ask *a, uint32_t psn)
+void roce_ask_start(struct roce_ask *a, uint32_t psn)
 {
 	a->first_psn = psn;
-	a->most = a->most ? a->most : WIRE_WINDOW_FIRST;
-	a->window = a->window ? a->window : a->most < WIRE_WINDOW_FIRST ? a->most : WIRE_WINDOW_FIRST;
+	a->most = a->most ? a->most : ROCE_WINDOW_FIRST;
+	a->window = a->window ? a->window : a->most < ROCE_WINDOW_FIRST ? a->most : ROCE_WINDOW_FIRST;
 	a->rnr_retries = a->rnr_retry;
 }
 
-uint32_t wire_ask_post(struct wire_ask *a, const struct wire_message *message)
+uint32_t roce_ask_post(struct roce_ask *a, const struct roce_message *message)
 {
-	struct wire_message *m = wire_at(a, a->tail);
+	struct roce_message *m = roce_at(a, a->tail);
 
 	*m = *message;
 	m->first = a->posted;
-	m->packets = wire_is_atomic(m) ? 1 : wire_packets(m->length, a->mtu);
+	m->packets = roce_is_atomic(m) ? 1 : roce_packets(m->length, a->mtu);
 	a->posted += m->packets;
 	return a->tail++;
 }
 
 /* ---- round trips (RFC 6298) ------------------------------------------------------------------------- */
 
-static void measure(struct wire_ask *a, uint64_t took)
+static void measure(struct roce_ask *a, uint64_t took)
 {
 	const uint64_t off = took > a->trip.smoothed ? took - a->trip.smoothed : a->trip.smoothed - took;
 
@@ -58,36 +58,36 @@ static void measure(struct wire_ask *a, uint64_t took)
 }
 
 /* Whatever has not been answered by then, will not be. */
-static uint64_t overdue(const struct wire_ask *a)
+static uint64_t overdue(const struct roce_ask *a)
 {
 	return a->trip.smoothed + 4 * a->trip.varies;
 }
 
 /* From something that asks for an answer to asking again; longer each time. 0: not known. */
-static uint64_t repeat_after(const struct wire_ask *a)
+static uint64_t repeat_after(const struct roce_ask *a)
 {
 	const uint64_t once = overdue(a) > REPEAT_LEAST_NS ? overdue(a) : REPEAT_LEAST_NS, ns = once << a->repeats;
 
 	return !a->trip.smoothed ? 0 : ns < REPEAT_MOST_NS ? ns : REPEAT_MOST_NS;
 }
 
-static void repeat_later(struct wire_ask *a, uint64_t now)
+static void repeat_later(struct roce_ask *a, uint64_t now)
 {
 	a->repeat_at = a->trip.smoothed ? now + repeat_after(a) : 0;
 }
 
 /* ---- sending ---------------------------------------------------------------------------------------- */
 
-static bool may_fetch(const struct wire_ask *a)
+static bool may_fetch(const struct roce_ask *a)
 {
-	return a->fetch_tail - a->fetch_head < a->max_fetches && a->fetch_tail - a->fetch_head < WIRE_FETCHES;
+	return a->fetch_tail - a->fetch_head < a->max_fetches && a->fetch_tail - a->fetch_head < ROCE_FETCHES;
 }
 
 /*
  * For the answers to what was fetched: what is fenced; and with other peers a READ or WRITE of nothing, as rxe (6.12) fails
  * the queue pair if it is then asked again for a READ in front of that (what it remembers of both lies in one place).
  */
-static bool must_wait(const struct wire_ask *a, const struct wire_message *m)
+static bool must_wait(const struct roce_ask *a, const struct roce_message *m)
 {
 	const bool nothing = !m->length && (m->opcode == IBV_WR_RDMA_READ || m->opcode == IBV_WR_RDMA_WRITE ||
 					    m->opcode == IBV_WR_RDMA_WRITE_WITH_IMM);
@@ -95,7 +95,7 @@ static bool must_wait(const struct wire_ask *a, const struct wire_message *m)
 	return a->fetch_head != a->fetch_tail && (m->fence || (nothing && !a->kin));
 }
 
-static void sent(struct wire_ask *a, uint32_t packets, bool asked, uint64_t now)
+static void sent(struct roce_ask *a, uint32_t packets, bool asked, uint64_t now)
 {
 	const bool fresh = a->next == a->high;
 
@@ -121,15 +121,15 @@ static void sent(struct wire_ask *a, uint32_t packets, bool asked, uint64_t now)
 }
 
 /* The message that packet is of, the last one that was sent. */
-static uint32_t last_sent(const struct wire_ask *a)
+static uint32_t last_sent(const struct roce_ask *a)
 {
-	return a->cursor != a->tail && wire_at(a, a->cursor)->first < a->next ? a->cursor : a->cursor - 1;
+	return a->cursor != a->tail && roce_at(a, a->cursor)->first < a->next ? a->cursor : a->cursor - 1;
 }
 
 /* The last packet again: the peer acknowledges it, or says what is missing before it. */
-static void probe(struct wire_ask *a, uint64_t now, struct wire_request *out)
+static void probe(struct roce_ask *a, uint64_t now, struct roce_request *out)
 {
-	wire_request_make(a, last_sent(a), a->next - 1, out);
+	roce_request_make(a, last_sent(a), a->next - 1, out);
 	out->packet.ack_request = true;
 	a->watch.probed |= a->watch.on && a->watch.to == a->next - 1;
 	a->probe = false;
@@ -137,7 +137,7 @@ static void probe(struct wire_ask *a, uint64_t now, struct wire_request *out)
 	repeat_later(a, now);
 }
 
-bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
+bool roce_ask_next(struct roce_ask *a, uint64_t now, struct roce_request *out)
 {
 	if (a->status || a->rnr_until)
 		return false;
@@ -147,14 +147,14 @@ bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
 	}
 	if (a->cursor == a->tail || a->next - a->una >= a->window)
 		return false;
-	const struct wire_message *m = wire_at(a, a->cursor);
+	const struct roce_message *m = roce_at(a, a->cursor);
 	const uint32_t done = (uint32_t)(a->next - m->first);
-	const bool fetch = wire_is_fetch(m);
-	struct wire_packet *p = &out->packet;
+	const bool fetch = roce_is_fetch(m);
+	struct roce_packet *p = &out->packet;
 
 	if ((!done && must_wait(a, m)) || (fetch && !may_fetch(a)))
 		return false;
-	const uint32_t n = wire_request_make(a, a->cursor, a->next, out);
+	const uint32_t n = roce_request_make(a, a->cursor, a->next, out);
 	if (!fetch) {
 		/* One for several packets, but always on the last one before we wait, and before the peer seems gone. */
 		p->ack_request = a->reliable && ((done + 1 == m->packets && a->cursor + 1 == a->tail) ||
@@ -162,7 +162,7 @@ bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
 						 (a->trip.smoothed && now - a->asked_at >= repeat_after(a) / 2));
 	} else {
 		p->ack_request = true;
-		a->fetch_ends[a->fetch_tail++ % WIRE_FETCHES] = a->next + n;
+		a->fetch_ends[a->fetch_tail++ % ROCE_FETCHES] = a->next + n;
 	}
 	sent(a, n, p->ack_request, now);
 	if (a->next == m->first + m->packets) {
@@ -174,26 +174,26 @@ bool wire_ask_next(struct wire_ask *a, uint64_t now, struct wire_request *out)
 }
 
 /* Sends from `sequence` on again. */
-static void go_to(struct wire_ask *a, uint64_t sequence)
+static void go_to(struct roce_ask *a, uint64_t sequence)
 {
-	while (a->fetch_tail != a->fetch_head && a->fetch_ends[(a->fetch_tail - 1) % WIRE_FETCHES] > sequence)
+	while (a->fetch_tail != a->fetch_head && a->fetch_ends[(a->fetch_tail - 1) % ROCE_FETCHES] > sequence)
 		a->fetch_tail--;
 	a->next = sequence;
 	a->probe = false;
 	a->watch.on &= a->watch.to < sequence;
 	if (a->trip.end > sequence)
 		a->trip.sent_at = 0; /* which of the two would be answered? */
-	while (a->cursor != a->head && wire_at(a, a->cursor - 1)->first + wire_at(a, a->cursor - 1)->packets > sequence)
+	while (a->cursor != a->head && roce_at(a, a->cursor - 1)->first + roce_at(a, a->cursor - 1)->packets > sequence)
 		a->cursor--;
 }
 
 /* Of a packet that was just given out. */
-static uint64_t sequence_of(const struct wire_ask *a, const struct wire_request *request)
+static uint64_t sequence_of(const struct roce_ask *a, const struct roce_request *request)
 {
-	return a->next - (uint64_t)(int64_t)wire_psn_diff(wire_psn_of(a, a->next), request->packet.psn);
+	return a->next - (uint64_t)(int64_t)roce_psn_diff(roce_psn_of(a, a->next), request->packet.psn);
 }
 
-void wire_ask_unsent(struct wire_ask *a, const struct wire_request *request)
+void roce_ask_unsent(struct roce_ask *a, const struct roce_request *request)
 {
 	const uint64_t sequence = sequence_of(a, request);
 
@@ -207,7 +207,7 @@ void wire_ask_unsent(struct wire_ask *a, const struct wire_request *request)
 
 /* ---- runs (runs.h) ------------------------------------------------------------------------------ */
 
-void wire_ask_watch(struct wire_ask *a, const struct wire_request *first, const struct wire_request *last)
+void roce_ask_watch(struct roce_ask *a, const struct roce_request *first, const struct roce_request *last)
 {
 	a->watch.from = sequence_of(a, first);
 	a->watch.to = sequence_of(a, last);
@@ -215,38 +215,38 @@ void wire_ask_watch(struct wire_ask *a, const struct wire_request *first, const 
 	a->watch.probed = false;
 }
 
-static void hear(struct wire_ask *a, enum wire_heard what)
+static void hear(struct roce_ask *a, enum roce_heard what)
 {
 	a->heard = (uint8_t)what;
 	a->watch.on = false;
 }
 
 /* All from una on is about to be sent again. */
-static void watch_lost(struct wire_ask *a, bool silence)
+static void watch_lost(struct roce_ask *a, bool silence)
 {
 	if (!a->watch.on)
 		return;
 	if (a->una >= a->watch.from && a->una <= a->watch.to)
-		hear(a, WIRE_HEARD_LOST);
+		hear(a, ROCE_HEARD_LOST);
 	else if (silence && a->una < a->watch.from)
-		hear(a, WIRE_HEARD_UNCLEAR);
+		hear(a, ROCE_HEARD_UNCLEAR);
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------------- */
 
-static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
+static void progress(struct roce_ask *a, uint64_t before, uint64_t now)
 {
 	if (a->una == before)
 		return;
-	while (a->fetch_head != a->fetch_tail && a->fetch_ends[a->fetch_head % WIRE_FETCHES] <= a->una)
+	while (a->fetch_head != a->fetch_tail && a->fetch_ends[a->fetch_head % ROCE_FETCHES] <= a->una)
 		a->fetch_head++;
 	if (a->next < a->una) { /* acknowledged after all, while it was about to be sent again */
 		a->next = a->una;
-		while (a->cursor != a->tail && wire_at(a, a->cursor)->first + wire_at(a, a->cursor)->packets <= a->next)
+		while (a->cursor != a->tail && roce_at(a, a->cursor)->first + roce_at(a, a->cursor)->packets <= a->next)
 			a->cursor++;
 	}
 	if (a->watch.on && a->una > a->watch.to)
-		hear(a, a->watch.probed ? WIRE_HEARD_UNCLEAR : WIRE_HEARD_ARRIVED);
+		hear(a, a->watch.probed ? ROCE_HEARD_UNCLEAR : ROCE_HEARD_ARRIVED);
 	a->silent_ns = 0;
 	a->rnr_retries = a->rnr_retry;
 	a->deadline = a->una < a->next && a->timeout_ns ? now + a->timeout_ns : 0;
@@ -273,14 +273,14 @@ static void progress(struct wire_ask *a, uint64_t before, uint64_t now)
  * Everything below `end` has been carried out. False: there is a READ or atomic below it whose answer has not come,
  * so it is lost. A READ of nothing has lost nothing.
  */
-static bool acknowledge(struct wire_ask *a, uint64_t end, uint64_t now)
+static bool acknowledge(struct roce_ask *a, uint64_t end, uint64_t now)
 {
 	const uint64_t before = a->una;
 	bool whole = true;
 
 	while (a->head != a->tail && a->una < end) {
-		const struct wire_message *m = wire_at(a, a->head);
-		if (wire_brings(m)) {
+		const struct roce_message *m = roce_at(a, a->head);
+		if (roce_brings(m)) {
 			whole = false;
 			break;
 		}
@@ -295,20 +295,20 @@ static bool acknowledge(struct wire_ask *a, uint64_t end, uint64_t now)
 	return whole;
 }
 
-static void fail(struct wire_ask *a, enum ibv_wc_status status)
+static void fail(struct roce_ask *a, enum ibv_wc_status status)
 {
 	a->status = (uint8_t)status;
 	a->deadline = a->rnr_until = a->repeat_at = 0;
 }
 
-static void shrink(struct wire_ask *a)
+static void shrink(struct roce_ask *a)
 {
-	a->window = a->window / 2 > WIRE_WINDOW_LEAST ? a->window / 2 : WIRE_WINDOW_LEAST;
+	a->window = a->window / 2 > ROCE_WINDOW_LEAST ? a->window / 2 : ROCE_WINDOW_LEAST;
 	a->grown = 0;
 }
 
 /* silence: nobody says that anything was lost, but nothing comes. */
-static void go_back(struct wire_ask *a, bool silence, uint64_t now)
+static void go_back(struct roce_ask *a, bool silence, uint64_t now)
 {
 	watch_lost(a, silence);
 	a->rewound = true;
@@ -322,7 +322,7 @@ static void go_back(struct wire_ask *a, bool silence, uint64_t now)
  * Something was lost at una. Once: more signs of the same loss will come for about `known` ns, and each would have all
  * of it sent again. Later ones tell that what was sent again got lost, too.
  */
-static void lost(struct wire_ask *a, uint64_t known, uint64_t now)
+static void lost(struct roce_ask *a, uint64_t known, uint64_t now)
 {
 	const bool again = a->rewound && a->rewound_una == a->una;
 
@@ -333,26 +333,26 @@ static void lost(struct wire_ask *a, uint64_t known, uint64_t now)
 	go_back(a, !known, now);
 }
 
-static void take_nak(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
+static void take_nak(struct roce_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
 {
 	static const enum ibv_wc_status statuses[] = {
-		[WIRE_NAK_INVALID_REQUEST] = IBV_WC_REM_INV_REQ_ERR,
-		[WIRE_NAK_REMOTE_ACCESS] = IBV_WC_REM_ACCESS_ERR,
-		[WIRE_NAK_REMOTE_OPERATION] = IBV_WC_REM_OP_ERR,
-		[WIRE_NAK_INVALID_RD] = IBV_WC_REM_INV_RD_REQ_ERR,
+		[ROCE_NAK_INVALID_REQUEST] = IBV_WC_REM_INV_REQ_ERR,
+		[ROCE_NAK_REMOTE_ACCESS] = IBV_WC_REM_ACCESS_ERR,
+		[ROCE_NAK_REMOTE_OPERATION] = IBV_WC_REM_OP_ERR,
+		[ROCE_NAK_INVALID_RD] = IBV_WC_REM_INV_RD_REQ_ERR,
 	};
 
-	if (code > WIRE_NAK_INVALID_RD)
+	if (code > ROCE_NAK_INVALID_RD)
 		return;
 	acknowledge(a, sequence, now);
 	a->naks++;
-	if (code != WIRE_NAK_SEQUENCE)
+	if (code != ROCE_NAK_SEQUENCE)
 		fail(a, statuses[code]);
 	else if (a->next > a->una)
 		lost(a, a->trip.least, now); /* one for each time that we go back */
 }
 
-static void take_rnr(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
+static void take_rnr(struct roce_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
 {
 	if (!acknowledge(a, sequence, now)) {
 		lost(a, overdue(a), now);
@@ -369,23 +369,23 @@ static void take_rnr(struct wire_ask *a, uint8_t code, uint64_t sequence, uint64
 		}
 		a->rnr_retries--;
 	}
-	a->rnr_until = now + wire_rnr_ns(code);
+	a->rnr_until = now + roce_rnr_ns(code);
 	a->deadline = a->repeat_at = 0;
 	go_to(a, sequence);
 }
 
-static void take_aeth(struct wire_ask *a, const struct wire_packet *p, uint64_t sequence, uint64_t now)
+static void take_aeth(struct roce_ask *a, const struct roce_packet *p, uint64_t sequence, uint64_t now)
 {
-	switch (p->syndrome & WIRE_AETH_KIND) {
-	case WIRE_AETH_ACK:
+	switch (p->syndrome & ROCE_AETH_KIND) {
+	case ROCE_AETH_ACK:
 		if (!acknowledge(a, sequence + 1, now))
 			lost(a, overdue(a), now);
 		break;
-	case WIRE_AETH_RNR:
-		take_rnr(a, p->syndrome & WIRE_AETH_VALUE, sequence, now);
+	case ROCE_AETH_RNR:
+		take_rnr(a, p->syndrome & ROCE_AETH_VALUE, sequence, now);
 		break;
-	case WIRE_AETH_NAK:
-		take_nak(a, p->syndrome & WIRE_AETH_VALUE, sequence, now);
+	case ROCE_AETH_NAK:
+		take_nak(a, p->syndrome & ROCE_AETH_VALUE, sequence, now);
 		break;
 	default:
 		break;
@@ -393,20 +393,20 @@ static void take_aeth(struct wire_ask *a, const struct wire_packet *p, uint64_t 
 }
 
 /* Data of a READ, or the old value of an atomic, for the packet at `sequence`. */
-static void take_answer(struct wire_ask *a, const struct wire_packet *p, uint64_t sequence, uint64_t now)
+static void take_answer(struct roce_ask *a, const struct roce_packet *p, uint64_t sequence, uint64_t now)
 {
-	const bool read = p->opcode != WIRE_ATOMIC_ACKNOWLEDGE;
-	const bool has_aeth = wire_traits(p->opcode) & WIRE_HAS_AETH;
+	const bool read = p->opcode != ROCE_ATOMIC_ACKNOWLEDGE;
+	const bool has_aeth = roce_traits(p->opcode) & ROCE_HAS_AETH;
 
-	if (has_aeth && (p->syndrome & WIRE_AETH_KIND) != WIRE_AETH_ACK)
+	if (has_aeth && (p->syndrome & ROCE_AETH_KIND) != ROCE_AETH_ACK)
 		return;
 	if (!acknowledge(a, sequence, now) || a->una != sequence) {
 		if (a->una < sequence)
 			lost(a, overdue(a), now);
 		return;
 	}
-	const struct wire_message *m = wire_at(a, a->head);
-	if (a->head == a->tail || !wire_is_fetch(m) || read != (m->opcode == IBV_WR_RDMA_READ))
+	const struct roce_message *m = roce_at(a, a->head);
+	if (a->head == a->tail || !roce_is_fetch(m) || read != (m->opcode == IBV_WR_RDMA_READ))
 		return;
 	const uint32_t n = (uint32_t)(sequence - m->first), offset = n * a->mtu;
 	const uint8_t *from = p->payload;
@@ -428,15 +428,15 @@ static void take_answer(struct wire_ask *a, const struct wire_packet *p, uint64_
 	progress(a, sequence, now);
 }
 
-void wire_ask_take(struct wire_ask *a, const struct wire_packet *p, uint64_t now)
+void roce_ask_take(struct roce_ask *a, const struct roce_packet *p, uint64_t now)
 {
 	/* Behind una it is old news, from high on nothing was sent. */
-	const int32_t ahead = wire_psn_diff(p->psn, wire_psn_of(a, a->una));
+	const int32_t ahead = roce_psn_diff(p->psn, roce_psn_of(a, a->una));
 	const uint64_t sequence = a->una + (uint64_t)(int64_t)ahead;
 
 	if (a->status || !a->reliable || (ahead < 0 && a->una < (uint64_t) - (int64_t)ahead))
 		return;
-	if (p->opcode == WIRE_ACK) {
+	if (p->opcode == ROCE_ACK) {
 		if (ahead >= 0 && sequence < a->high)
 			take_aeth(a, p, sequence, now);
 	} else if (ahead >= 0 && sequence < a->high) {
@@ -446,7 +446,7 @@ void wire_ask_take(struct wire_ask *a, const struct wire_packet *p, uint64_t now
 
 /* ---- time ------------------------------------------------------------------------------------------- */
 
-uint64_t wire_ask_due(const struct wire_ask *a)
+uint64_t roce_ask_due(const struct roce_ask *a)
 {
 	if (a->rnr_until)
 		return a->rnr_until;
@@ -458,13 +458,13 @@ uint64_t wire_ask_due(const struct wire_ask *a)
  * finds out (its answer is harmless if the peer is only slow); after it, or where it would fetch something, all from
  * una on goes again. How often this may happen is for the queue pair's own timer to say.
  */
-static void ask_again(struct wire_ask *a, uint64_t now)
+static void ask_again(struct roce_ask *a, uint64_t now)
 {
 	a->repeat_at = 0;
 	if (a->una == a->next)
 		return;
 	a->repeats += a->repeats < 16;
-	if (a->repeats % 2 && !wire_is_fetch(wire_at(a, last_sent(a))))
+	if (a->repeats % 2 && !roce_is_fetch(roce_at(a, last_sent(a))))
 		a->probe = true;
 	else
 		go_back(a, true, now);
@@ -474,7 +474,7 @@ static void ask_again(struct wire_ask *a, uint64_t now)
  * Another timeout has passed without an answer. What is counted are timeouts that came and were looked at, not what the
  * clock says: while this process does not run, nobody waits, and answers pile up unread.
  */
-static bool patient(struct wire_ask *a)
+static bool patient(struct roce_ask *a)
 {
 	const uint64_t shortest = a->timeout_ns * (a->retry_cnt + 1u);
 
@@ -482,7 +482,7 @@ static bool patient(struct wire_ask *a)
 	return a->silent_ns < shortest || a->silent_ns < a->calls->patience(a->owner, shortest);
 }
 
-void wire_ask_timer(struct wire_ask *a, uint64_t now)
+void roce_ask_timer(struct roce_ask *a, uint64_t now)
 {
 	if (a->rnr_until) {
 		if (now >= a->rnr_until)
@@ -504,7 +504,7 @@ void wire_ask_timer(struct wire_ask *a, uint64_t now)
 	}
 }
 
-void wire_ask_flush(struct wire_ask *a)
+void roce_ask_flush(struct roce_ask *a)
 {
 	a->head = a->cursor = a->tail;
 	a->una = a->next = a->high = a->posted;

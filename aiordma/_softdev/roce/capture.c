@@ -21,13 +21,13 @@ enum {
 	UDP = 17,
 };
 
-struct wire_capture {
+struct roce_capture {
 	int fd;
 	bool failed;
 	pthread_mutex_t lock;
 };
 
-static bool put(struct wire_capture *capture, struct iovec *iov, int parts)
+static bool put(struct roce_capture *capture, struct iovec *iov, int parts)
 {
 	size_t total = 0;
 
@@ -39,28 +39,28 @@ static bool put(struct wire_capture *capture, struct iovec *iov, int parts)
 	return !capture->failed;
 }
 
-struct wire_capture *wire_capture_open(const char *path)
+struct roce_capture *roce_capture_open(const char *path)
 {
 	uint32_t section[] = { SECTION, 28, 0x1a2b3c4d, 1, 0xffffffff, 0xffffffff, 28 };
 	/* Nanoseconds: the default is microseconds. */
 	uint32_t interface[] = { INTERFACE, 32, LINK_RAW, 0, OPTION_TSRESOL | 1 << 16, 9, 0, 32 };
 	struct iovec iov[] = { { section, sizeof(section) }, { interface, sizeof(interface) } };
-	struct wire_capture *capture = malloc(sizeof(*capture));
+	struct roce_capture *capture = malloc(sizeof(*capture));
 
 	if (!capture)
 		return NULL;
-	*capture = (struct wire_capture){ .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) };
+	*capture = (struct roce_capture){ .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) };
 	pthread_mutex_init(&capture->lock, NULL);
 	if (capture->fd < 0 || !put(capture, iov, 2)) {
 		int error = errno;
-		wire_capture_close(capture);
+		roce_capture_close(capture);
 		errno = error;
 		return NULL;
 	}
 	return capture;
 }
 
-void wire_capture_close(struct wire_capture *capture)
+void roce_capture_close(struct roce_capture *capture)
 {
 	if (capture->fd >= 0)
 		close(capture->fd);
@@ -90,9 +90,9 @@ static void put16(uint8_t *to, uint32_t value)
 }
 
 /* IP and UDP headers in front of the bytes. Returns their length. */
-static size_t headers(const struct wire_capture_origin *origin, const uint8_t *bytes, size_t size, uint8_t to[48])
+static size_t headers(const struct roce_capture_origin *origin, const uint8_t *bytes, size_t size, uint8_t to[48])
 {
-	const struct wire_path *path = origin->path;
+	const struct roce_path *path = origin->path;
 	const uint8_t tos = origin->tos;
 	const size_t length = 8 + size;
 	uint8_t *udp;
@@ -131,7 +131,7 @@ static size_t headers(const struct wire_capture_origin *origin, const uint8_t *b
 	return (size_t)(udp + 8 - to);
 }
 
-bool wire_capture_packet(struct wire_capture *capture, const struct wire_capture_origin *origin, uint64_t now_ns,
+bool roce_capture_packet(struct roce_capture *capture, const struct roce_capture_origin *origin, uint64_t now_ns,
 			 const uint8_t *bytes, size_t size)
 {
 	static const uint8_t zeros[4];

@@ -9,16 +9,16 @@ enum { HELD = 64, LATE_NS = 1000000 };
 
 /* Only the thread that receives. */
 static struct held {
-	struct wire_inbound in;
+	struct roce_inbound in;
 	uint64_t until;
 	bool overtaken; /* goes right after the next packet */
-	uint8_t bytes[WIRE_MAX_PACKET];
+	uint8_t bytes[ROCE_MAX_PACKET];
 } held[HELD];
 static unsigned nheld;
 
-static bool hold(const struct wire_inbound *in, bool overtaken)
+static bool hold(const struct roce_inbound *in, bool overtaken)
 {
-	if (nheld == HELD || in->size > WIRE_MAX_PACKET)
+	if (nheld == HELD || in->size > ROCE_MAX_PACKET)
 		return false;
 	struct held *h = &held[nheld++];
 	h->in = *in;
@@ -29,10 +29,10 @@ static bool hold(const struct wire_inbound *in, bool overtaken)
 	return true;
 }
 
-static void let_go(unsigned i, wire_receiver *receiver, void *context)
+static void let_go(unsigned i, roce_receiver *receiver, void *context)
 {
-	static uint8_t bytes[WIRE_MAX_PACKET];
-	struct wire_inbound in = held[i].in;
+	static uint8_t bytes[ROCE_MAX_PACKET];
+	struct roce_inbound in = held[i].in;
 
 	memcpy(bytes, held[i].bytes, in.size);
 	in.bytes = bytes;
@@ -41,7 +41,7 @@ static void let_go(unsigned i, wire_receiver *receiver, void *context)
 	receiver(context, &in);
 }
 
-void soft_wire_release(wire_receiver *receiver, void *context)
+void soft_roce_release(roce_receiver *receiver, void *context)
 {
 	if (!nheld)
 		return;
@@ -54,27 +54,27 @@ void soft_wire_release(wire_receiver *receiver, void *context)
 	}
 }
 
-void soft_wire_disturb(const struct wire_inbound *in, wire_receiver *receiver, void *context)
+void soft_roce_disturb(const struct roce_inbound *in, roce_receiver *receiver, void *context)
 {
-	static uint8_t damaged[WIRE_MAX_PACKET];
-	struct wire_inbound copy = *in;
+	static uint8_t damaged[ROCE_MAX_PACKET];
+	struct roce_inbound copy = *in;
 	const bool overtakes = nheld && held[0].overtaken;
 
-	if (soft_fault(SOFT_FAULT_WIRE_DROP))
+	if (soft_fault(SOFT_FAULT_ROCE_DROP))
 		return;
-	if (soft_fault(SOFT_FAULT_WIRE_CORRUPT) && in->size && in->size <= WIRE_MAX_PACKET) {
+	if (soft_fault(SOFT_FAULT_ROCE_CORRUPT) && in->size && in->size <= ROCE_MAX_PACKET) {
 		memcpy(damaged, in->bytes, in->size);
 		damaged[soft_ticks() % in->size] ^= (uint8_t)(1 << soft_ticks() % 8);
 		copy.bytes = damaged;
 	}
-	if (soft_fault(SOFT_FAULT_WIRE_MARK) && (copy.tos & WIRE_CE) != 0)
-		copy.tos |= WIRE_CE;
-	if (!overtakes && soft_fault(SOFT_FAULT_WIRE_REORDER) && hold(&copy, true))
+	if (soft_fault(SOFT_FAULT_ROCE_MARK) && (copy.tos & ROCE_CE) != 0)
+		copy.tos |= ROCE_CE;
+	if (!overtakes && soft_fault(SOFT_FAULT_ROCE_REORDER) && hold(&copy, true))
 		return;
-	if (soft_fault(SOFT_FAULT_WIRE_DELAY) && hold(&copy, false))
+	if (soft_fault(SOFT_FAULT_ROCE_DELAY) && hold(&copy, false))
 		return;
 	receiver(context, &copy);
-	if (soft_fault(SOFT_FAULT_WIRE_DUPLICATE))
+	if (soft_fault(SOFT_FAULT_ROCE_DUPLICATE))
 		receiver(context, &copy);
 	if (overtakes)
 		let_go(0, receiver, context);

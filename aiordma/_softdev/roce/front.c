@@ -18,12 +18,12 @@
 /* Who has the port may have it just now or no more, or be no program of ours: a while, with pauses that double. */
 enum { FIRST_PAUSE_NS = 1000000, TRIES = 9 };
 
-/* soft_wire_ports.lock */
+/* soft_roce_ports.lock */
 static struct guard {
 	int listening, watching;
 	unsigned tries;
 	uint64_t retry_at; /* 0: not */
-} guards[WIRE_FAMILIES] = { { -1, -1, 0, 0 }, { -1, -1, 0, 0 } };
+} guards[ROCE_FAMILIES] = { { -1, -1, 0, 0 }, { -1, -1, 0, 0 } };
 static atomic_bool retries; /* one of them has retry_at */
 
 static socklen_t name_of(int family, struct sockaddr_un *to)
@@ -31,8 +31,8 @@ static socklen_t name_of(int family, struct sockaddr_un *to)
 	memset(to, 0, sizeof(*to));
 	to->sun_family = AF_UNIX;
 	/* Begins with a zero byte: no file. */
-	const int n = snprintf(to->sun_path + 1, sizeof(to->sun_path) - 1, "aiordma-wire.%d.ipv%d", WIRE_PORT,
-			       family == WIRE_IPV4 ? 4 : 6);
+	const int n = snprintf(to->sun_path + 1, sizeof(to->sun_path) - 1, "aiordma-wire.%d.ipv%d", ROCE_PORT,
+			       family == ROCE_IPV4 ? 4 : 6);
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -72,8 +72,8 @@ static void take_place(int family)
 	struct guard *g = &guards[family];
 
 	g->retry_at = 0;
-	soft_wire_front_open(family);
-	if (soft_wire_ports.front[family].fd >= 0) {
+	soft_roce_front_open(family);
+	if (soft_roce_ports.front[family].fd >= 0) {
 		shut(&g->watching);
 		if (g->listening < 0)
 			g->listening = meet(family, true);
@@ -91,49 +91,49 @@ static void take_place(int family)
 		again(g);
 }
 
-void soft_wire_front(void)
+void soft_roce_front(void)
 {
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
 		guards[family].tries = 0;
 		take_place(family);
 	}
 }
 
-void soft_wire_front_close(void)
+void soft_roce_front_close(void)
 {
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
 		shut(&guards[family].watching);
 		shut(&guards[family].listening);
 		guards[family].retry_at = 0;
 	}
 }
 
-bool soft_wire_front_is(const void *what)
+bool soft_roce_front_is(const void *what)
 {
-	return what == &guards[WIRE_IPV4] || what == &guards[WIRE_IPV6];
+	return what == &guards[ROCE_IPV4] || what == &guards[ROCE_IPV6];
 }
 
-void soft_wire_front_ended(const void *what)
+void soft_roce_front_ended(const void *what)
 {
-	const int family = what == &guards[WIRE_IPV4] ? WIRE_IPV4 : WIRE_IPV6;
+	const int family = what == &guards[ROCE_IPV4] ? ROCE_IPV4 : ROCE_IPV6;
 
-	pthread_mutex_lock(&soft_wire_ports.lock);
+	pthread_mutex_lock(&soft_roce_ports.lock);
 	if (guards[family].watching >= 0) {
 		shut(&guards[family].watching);
 		guards[family].tries = 0;
 		take_place(family);
 	}
-	pthread_mutex_unlock(&soft_wire_ports.lock);
+	pthread_mutex_unlock(&soft_roce_ports.lock);
 }
 
-void soft_wire_front_tick(void)
+void soft_roce_front_tick(void)
 {
 	if (!atomic_load_explicit(&retries, memory_order_relaxed))
 		return;
-	pthread_mutex_lock(&soft_wire_ports.lock);
+	pthread_mutex_lock(&soft_roce_ports.lock);
 	const uint64_t now = soft_now_ns();
 	atomic_store(&retries, false);
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
 		struct guard *g = &guards[family];
 		if (g->retry_at && g->retry_at <= now) {
 			take_place(family);
@@ -142,5 +142,5 @@ void soft_wire_front_tick(void)
 			soft_timer_want(g->retry_at);
 		}
 	}
-	pthread_mutex_unlock(&soft_wire_ports.lock);
+	pthread_mutex_unlock(&soft_roce_ports.lock);
 }

@@ -93,7 +93,7 @@ __attribute__((noinline, aligned(ON_ONE_PAGE))) static uint32_t by_tables(uint32
 	return crc;
 }
 
-uint32_t wire_crc_tables(uint32_t crc, const void *bytes, size_t size)
+uint32_t roce_crc_tables(uint32_t crc, const void *bytes, size_t size)
 {
 	pthread_once(&once, prepare);
 	return by_tables(crc, bytes, size);
@@ -169,7 +169,7 @@ by_multiplying_wide(uint32_t crc, const uint8_t *at, size_t size)
 }
 #endif
 
-uint32_t wire_crc(uint32_t crc, const void *bytes, size_t size)
+uint32_t roce_crc(uint32_t crc, const void *bytes, size_t size)
 {
 	pthread_once(&once, prepare);
 #if defined(__x86_64__)
@@ -246,7 +246,7 @@ static uint8_t *put16(uint8_t *to, uint32_t value)
  * With identification 0, not to be fragmented. All that may change on the way is ones: eight bytes for the local route
  * header, traffic class, hop limit ...
  */
-static size_t pseudo(const struct wire_path *path, size_t udp_length, uint8_t to[64])
+static size_t pseudo(const struct roce_path *path, size_t udp_length, uint8_t to[64])
 {
 	uint8_t *at = to;
 
@@ -274,11 +274,11 @@ static size_t pseudo(const struct wire_path *path, size_t udp_length, uint8_t to
 }
 
 /* The register behind the pseudo header: all packets of a flow that have one size begin alike. */
-static uint32_t begin(const struct wire_path *path, size_t size)
+static uint32_t begin(const struct roce_path *path, size_t size)
 {
 	enum { FLOWS = 64 };
 	static _Thread_local struct {
-		struct wire_path path;
+		struct roce_path path;
 		size_t size;
 		uint32_t crc;
 	} known[FLOWS];
@@ -290,7 +290,7 @@ static uint32_t begin(const struct wire_path *path, size_t size)
 		uint8_t head[64];
 		k->path = *path;
 		k->size = size;
-		k->crc = wire_crc(0xffffffff, head, pseudo(path, 8 + size + WIRE_ICRC, head));
+		k->crc = roce_crc(0xffffffff, head, pseudo(path, 8 + size + ROCE_ICRC, head));
 	}
 	return k->crc;
 }
@@ -304,10 +304,10 @@ static uint32_t behind(uint32_t crc, const uint8_t *bytes, size_t size)
 		return ~by_tables(crc, bytes, size);
 	memcpy(head, bytes, HEAD);
 	head[CONGESTION] = 0xff; /* marks may come on the way */
-	return ~wire_crc(by_tables(crc, head, HEAD), bytes + HEAD, size - HEAD);
+	return ~roce_crc(by_tables(crc, head, HEAD), bytes + HEAD, size - HEAD);
 }
 
-uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const uint8_t *bytes, size_t size)
+uint32_t roce_icrc_ipv4(const struct roce_path *path, struct roce_ipv4 ip, const uint8_t *bytes, size_t size)
 {
 	uint32_t crc = begin(path, size);
 
@@ -320,7 +320,7 @@ uint32_t wire_icrc_ipv4(const struct wire_path *path, struct wire_ipv4 ip, const
 	return behind(crc, bytes, size);
 }
 
-bool wire_icrc_find(uint32_t difference, size_t size, struct wire_ipv4 *found)
+bool roce_icrc_find(uint32_t difference, size_t size, struct roce_ipv4 *found)
 {
 	/* Identification, flags and fragment offset are the four bytes that the rest of both headers follows. */
 	const size_t behind = 20 - 8 + 8 + size;
@@ -329,21 +329,21 @@ bool wire_icrc_find(uint32_t difference, size_t size, struct wire_ipv4 *found)
 
 	if (flags & ~UINT32_C(0x40))
 		return false;
-	*found = (struct wire_ipv4){ .id = (uint16_t)(header << 8 | (header >> 8 & 0xff)), .may_fragment = !flags };
+	*found = (struct roce_ipv4){ .id = (uint16_t)(header << 8 | (header >> 8 & 0xff)), .may_fragment = !flags };
 	return true;
 }
 
-bool wire_icrc_check(const struct wire_path *path, const uint8_t *bytes, size_t size, uint16_t guess,
-		     struct wire_ipv4 *found)
+bool roce_icrc_check(const struct roce_path *path, const uint8_t *bytes, size_t size, uint16_t guess,
+		     struct roce_ipv4 *found)
 {
-	const size_t covered = size - WIRE_ICRC;
+	const size_t covered = size - ROCE_ICRC;
 	const uint32_t stored = little32(bytes + covered);
 
-	*found = (struct wire_ipv4){ .id = guess };
-	const uint32_t difference = stored ^ wire_icrc_ipv4(path, *found, bytes, covered);
+	*found = (struct roce_ipv4){ .id = guess };
+	const uint32_t difference = stored ^ roce_icrc_ipv4(path, *found, bytes, covered);
 	if (!difference)
 		return true;
-	if (!soft_gid_is_ipv4(path->src) || !wire_icrc_find(difference, covered, found))
+	if (!soft_gid_is_ipv4(path->src) || !roce_icrc_find(difference, covered, found))
 		return false;
 	found->id ^= guess; /* what was found is how it differs from the guess */
 	return true;

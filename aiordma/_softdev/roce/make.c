@@ -1,29 +1,29 @@
 /*
- * What a queue pair on the wire is made of, from its attributes.
+ * What a RoCE queue pair is made of, from its attributes.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "roce/internal.h"
 
-static void wire_free(struct soft_wire *w)
+static void roce_free(struct soft_roce *w)
 {
-	wire_runs_release(w->runs[0]);
-	wire_runs_release(w->runs[1]);
+	roce_runs_release(w->runs[0]);
+	roce_runs_release(w->runs[1]);
 	free(w->ask.ring);
 	free(w->wqes);
 	free(w->answer.fetches);
 	free(w);
 }
 
-static const struct wire_rate_profile *chosen;
-static struct wire_line line;
+static const struct roce_rate_profile *chosen;
+static struct roce_line line;
 
 static void choose(void)
 {
 	const char *said = getenv("AIORDMA_SOFT_CONGESTION"), *name = said && *said ? said : "sigcomm15";
 
-	chosen = wire_rate_profile(name);
+	chosen = roce_rate_profile(name);
 	if (!chosen && strcmp(name, "off") != 0)
 		fprintf(stderr,
 			"aiordma: AIORDMA_SOFT_CONGESTION=\"%s\" is not understood, so nobody slows down when the "
@@ -32,7 +32,7 @@ static void choose(void)
 			name);
 }
 
-static const struct wire_rate_profile *profile(void)
+static const struct roce_rate_profile *profile(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -40,12 +40,12 @@ static const struct wire_rate_profile *profile(void)
 	return chosen;
 }
 
-struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err)
+struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err)
 {
-	struct soft_wire *w = calloc(1, sizeof(*w));
+	struct soft_roce *w = calloc(1, sizeof(*w));
 	const uint32_t fetches = attr->max_dest_rd_atomic;
 
-	*err = soft_wire_open();
+	*err = soft_roce_open();
 	if (*err) {
 		free(w);
 		return NULL;
@@ -57,14 +57,14 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	}
 	if (!w || !w->ask.ring || !w->wqes || !w->answer.fetches) {
 		if (w)
-			wire_free(w);
+			roce_free(w);
 		*err = ENOMEM;
 		return NULL;
 	}
-	soft_wire_route(to_ctx(qp->qp.context), &attr->ah_attr, attr->dest_qp_num, &w->route);
-	const enum ibv_mtu fits = soft_wire_mtu(&w->route);
+	soft_roce_route(to_ctx(qp->qp.context), &attr->ah_attr, attr->dest_qp_num, &w->route);
+	const enum ibv_mtu fits = soft_roce_mtu(&w->route);
 	if (!fits) {
-		wire_free(w);
+		roce_free(w);
 		*err = ENETUNREACH;
 		return NULL;
 	}
@@ -73,39 +73,39 @@ struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
 	w->qp = qp;
 	for (int ours = 0; ours < 2 && !w->route.runs; ours++)
-		w->runs[ours] = wire_runs_of(w->route.path.src, w->route.path.dst, ours);
+		w->runs[ours] = roce_runs_of(w->route.path.src, w->route.path.dst, ours);
 	atomic_store(&w->port, w->route.path.dst_port);
-	w->source = soft_wire_source(&w->route);
-	w->ask.calls = &soft_wire_ask_calls;
-	w->answer.calls = &soft_wire_answer_calls;
+	w->source = soft_roce_source(&w->route);
+	w->ask.calls = &soft_roce_ask_calls;
+	w->answer.calls = &soft_roce_answer_calls;
 	w->ask.owner = w->answer.owner = w;
 	w->ask.mask = qp->sq_mask;
 	w->ask.reliable = w->answer.reliable = reliable;
 	w->ask.singly = reliable && w->route.here;
 	w->ask.mtu = w->answer.mtu = mtu;
 	w->ask.qpn = w->answer.qpn = attr->dest_qp_num;
-	w->ask.most = soft_wire_buffered(&w->route, mtu);
-	if (w->ask.most > WIRE_WINDOW)
-		w->ask.most = WIRE_WINDOW;
+	w->ask.most = soft_roce_buffered(&w->route, mtu);
+	if (w->ask.most > ROCE_WINDOW)
+		w->ask.most = ROCE_WINDOW;
 	w->ask.window = w->route.here ? w->ask.most : 0;
 	w->rate.profile = profile();
 	w->rate.line = &line;
 	w->answer.max_fetches = fetches;
 	w->answer.rnr_timer = attr->min_rnr_timer;
-	wire_answer_start(&w->answer, attr->rq_psn & WIRE_24);
+	roce_answer_start(&w->answer, attr->rq_psn & ROCE_24);
 	return w;
 }
 
-void soft_wire_discard(struct soft_wire *w)
+void soft_roce_discard(struct soft_roce *w)
 {
 	if (w)
-		wire_free(w);
+		roce_free(w);
 }
 
 /* The attributes of RTS. sq_lock held. */
-void soft_wire_rts(struct soft_qp *qp, bool first)
+void soft_roce_rts(struct soft_qp *qp, bool first)
 {
-	struct wire_ask *ask = &qp->wire->ask;
+	struct roce_ask *ask = &qp->roce->ask;
 	const struct ibv_qp_attr *attr = &qp->attr;
 
 	ask->retry_cnt = attr->retry_cnt;
@@ -113,12 +113,12 @@ void soft_wire_rts(struct soft_qp *qp, bool first)
 	ask->max_fetches = attr->max_rd_atomic;
 	ask->timeout_ns = attr->timeout ? UINT64_C(4096) << attr->timeout : 0;
 	if (first)
-		wire_ask_start(ask, attr->sq_psn & WIRE_24);
+		roce_ask_start(ask, attr->sq_psn & ROCE_24);
 	else if (ask->status == IBV_WC_WR_FLUSH_ERR)
 		ask->status = IBV_WC_SUCCESS; /* back from SQE */
 }
 
-enum ibv_mtu soft_wire_path_mtu(const struct soft_wire *w)
+enum ibv_mtu soft_roce_path_mtu(const struct soft_roce *w)
 {
 	return (enum ibv_mtu)(__builtin_ctz(w->ask.mtu) - 7);
 }

@@ -9,7 +9,7 @@
 
 static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *from, uint32_t n)
 {
-	struct soft_wire *w = owner;
+	struct soft_roce *w = owner;
 
 	return soft_wqe_scatter(w->qp, w->wqes[index & w->ask.mask], offset, (const char *)from, n);
 }
@@ -24,7 +24,7 @@ static const uint64_t living_ns = 10000000000;
  */
 static uint64_t patience(void *owner, uint64_t shortest_ns)
 {
-	const struct soft_wire *w = owner;
+	const struct soft_roce *w = owner;
 	const uint32_t slot = w->ask.qpn >> SOFT_QPN_INDEX_BITS;
 	const uint64_t longer = shortest_ns * LONGER;
 
@@ -35,13 +35,13 @@ static uint64_t patience(void *owner, uint64_t shortest_ns)
 	return longer > living_ns ? longer : living_ns;
 }
 
-const struct wire_ask_owner soft_wire_ask_calls = { .scatter = scatter, .patience = patience };
+const struct roce_ask_owner soft_roce_ask_calls = { .scatter = scatter, .patience = patience };
 
 /* ---- answering --------------------------------------------------------------------------------------- */
 
 static bool receive(void *owner)
 {
-	struct soft_qp *qp = ((struct soft_wire *)owner)->qp;
+	struct soft_qp *qp = ((struct soft_roce *)owner)->qp;
 
 	if (qp->current || soft_rq_take(qp))
 		return true;
@@ -53,14 +53,14 @@ static bool receive(void *owner)
 
 static int place(void *owner, uint32_t offset, const uint8_t *from, uint32_t n)
 {
-	struct soft_wire *w = owner;
+	struct soft_roce *w = owner;
 
 	return soft_rx_place(w->qp, offset, (const char *)from, n, w->after);
 }
 
-static int deliver(void *owner, const struct wire_delivery *delivery)
+static int deliver(void *owner, const struct roce_delivery *delivery)
 {
-	struct soft_wire *w = owner;
+	struct soft_roce *w = owner;
 	const struct soft_rx what = {
 		.opcode = delivery->opcode,
 		.solicited = delivery->solicited,
@@ -74,7 +74,7 @@ static int deliver(void *owner, const struct wire_delivery *delivery)
 
 static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status)
 {
-	struct soft_wire *w = owner;
+	struct soft_roce *w = owner;
 
 	return soft_rx_remote(w->qp, opcode, rkey, addr, length, status, w->after);
 }
@@ -93,13 +93,13 @@ static uint64_t atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_a
 
 static void broken(void *owner)
 {
-	struct soft_wire *w = owner;
+	struct soft_roce *w = owner;
 
 	soft_async_push(to_ctx(w->qp->qp.context), IBV_EVENT_QP_REQ_ERR, &w->qp->qp);
 	soft_after_fail(w->after, w->qp);
 }
 
-const struct wire_answer_owner soft_wire_answer_calls = {
+const struct roce_answer_owner soft_roce_answer_calls = {
 	.receive = receive,
 	.place = place,
 	.deliver = deliver,

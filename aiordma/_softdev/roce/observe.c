@@ -1,5 +1,5 @@
 /*
- * Looking at the wire: counters and captures.
+ * Looking at packets: counters and captures.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "roce/internal.h"
 #include "roce/capture.h"
 
-struct wire_counters soft_wire_counters;
+struct roce_counters soft_roce_counters;
 
 /* ---- counters --------------------------------------------------------------------------------------- */
 
@@ -20,13 +20,13 @@ SOFT_EXPORT uint64_t aiordma_soft_wire_count(const char *name)
 		const char *name;
 		_Atomic(uint64_t) *value;
 	} all[] = {
-		{ "sent", &soft_wire_counters.sent },           { "runs", &soft_wire_counters.runs },
-		{ "received", &soft_wire_counters.received },   { "send_failed", &soft_wire_counters.send_failed },
-		{ "malformed", &soft_wire_counters.malformed }, { "bad_icrc", &soft_wire_counters.bad_icrc },
-		{ "no_qp", &soft_wire_counters.no_qp },         { "wrong_peer", &soft_wire_counters.wrong_peer },
-		{ "forwarded", &soft_wire_counters.forwarded }, { "marked", &soft_wire_counters.marked },
-		{ "cnps_sent", &soft_wire_counters.cnps_sent }, { "cnps_received", &soft_wire_counters.cnps_received },
-		{ "paced", &soft_wire_counters.paced },
+		{ "sent", &soft_roce_counters.sent },           { "runs", &soft_roce_counters.runs },
+		{ "received", &soft_roce_counters.received },   { "send_failed", &soft_roce_counters.send_failed },
+		{ "malformed", &soft_roce_counters.malformed }, { "bad_icrc", &soft_roce_counters.bad_icrc },
+		{ "no_qp", &soft_roce_counters.no_qp },         { "wrong_peer", &soft_roce_counters.wrong_peer },
+		{ "forwarded", &soft_roce_counters.forwarded }, { "marked", &soft_roce_counters.marked },
+		{ "cnps_sent", &soft_roce_counters.cnps_sent }, { "cnps_received", &soft_roce_counters.cnps_received },
+		{ "paced", &soft_roce_counters.paced },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
@@ -37,11 +37,11 @@ SOFT_EXPORT uint64_t aiordma_soft_wire_count(const char *name)
 
 /* ---- captures --------------------------------------------------------------------------------------- */
 
-static struct wire_capture *_Atomic capture;
+static struct roce_capture *_Atomic capture;
 
 SOFT_EXPORT int aiordma_soft_capture(const char *path)
 {
-	struct wire_capture *next = path && *path ? wire_capture_open(path) : NULL;
+	struct roce_capture *next = path && *path ? roce_capture_open(path) : NULL;
 
 	if (!next && path && *path)
 		return errno;
@@ -50,7 +50,7 @@ SOFT_EXPORT int aiordma_soft_capture(const char *path)
 	return 0;
 }
 
-void soft_wire_capture_read(void)
+void soft_roce_capture_read(void)
 {
 	const char *path = getenv("AIORDMA_SOFT_CAPTURE");
 	char name[4096];
@@ -69,32 +69,32 @@ void soft_wire_capture_read(void)
 			name, strerror(errno));
 }
 
-static void write_packet(struct wire_capture *to, const struct wire_capture_origin *origin, const uint8_t *bytes,
+static void write_packet(struct roce_capture *to, const struct roce_capture_origin *origin, const uint8_t *bytes,
 			 size_t size)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	wire_capture_packet(to, origin, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, bytes, size);
+	roce_capture_packet(to, origin, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, bytes, size);
 }
 
-void soft_wire_capture(const struct wire_path *path, uint8_t tos, uint16_t id, const uint8_t *bytes, size_t size)
+void soft_roce_capture(const struct roce_path *path, uint8_t tos, uint16_t id, const uint8_t *bytes, size_t size)
 {
-	struct wire_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
+	struct roce_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
 
 	if (soft_unlikely(to))
-		write_packet(to, &(struct wire_capture_origin){ .path = path, .tos = tos, .ip.id = id }, bytes, size);
+		write_packet(to, &(struct roce_capture_origin){ .path = path, .tos = tos, .ip.id = id }, bytes, size);
 }
 
-void soft_wire_capture_inbound(const struct wire_inbound *in)
+void soft_roce_capture_inbound(const struct roce_inbound *in)
 {
-	struct wire_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
-	struct wire_capture_origin origin = { .path = &in->path, .tos = in->tos, .inbound = true };
+	struct roce_capture *to = atomic_load_explicit(&capture, memory_order_acquire);
+	struct roce_capture_origin origin = { .path = &in->path, .tos = in->tos, .inbound = true };
 
 	if (soft_likely(!to))
 		return;
 	/* No header makes it right, or it is too short: shown with one that does not. */
-	if (in->size < WIRE_ICRC || !wire_icrc_check(&in->path, in->bytes, in->size, in->place, &origin.ip))
-		origin.ip = (struct wire_ipv4){ 0 };
+	if (in->size < ROCE_ICRC || !roce_icrc_check(&in->path, in->bytes, in->size, in->place, &origin.ip))
+		origin.ip = (struct roce_ipv4){ 0 };
 	write_packet(to, &origin, in->bytes, in->size);
 }

@@ -1,5 +1,5 @@
 /*
- * Queue pairs on the wire: between the work requests of the device, packets, and the two ends of rc.h.
+ * RoCE queue pairs: between the work requests of the device, packets, and the two ends of rc.h.
  */
 #include <string.h>
 
@@ -27,8 +27,8 @@ static bool keys_ok(struct soft_qp *qp, const struct soft_wqe *wqe)
 
 static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
-	struct soft_wire *w = qp->wire;
-	struct wire_message m = {
+	struct soft_roce *w = qp->roce;
+	struct roce_message m = {
 		.opcode = wqe->opcode,
 		.solicited = wqe->flags & IBV_SEND_SOLICITED,
 		.fence = wqe->flags & IBV_SEND_FENCE,
@@ -48,7 +48,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		wqe->status = IBV_WC_LOC_PROT_ERR;
 		return SOFT_RUN_DONE;
 	}
-	w->wqes[wire_ask_post(&w->ask, &m) & w->ask.mask] = wqe;
+	w->wqes[roce_ask_post(&w->ask, &m) & w->ask.mask] = wqe;
 	wqe->msn = ++qp->issued;
 	qp->unsent = true;
 	return SOFT_RUN_SENT;
@@ -57,7 +57,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 /* Also notes how a message failed. */
 static void count_acked(struct soft_qp *qp)
 {
-	struct soft_wire *w = qp->wire;
+	struct soft_roce *w = qp->roce;
 
 	qp->acked += (uint32_t)(w->ask.head - w->seen);
 	w->seen = w->ask.head;
@@ -70,19 +70,19 @@ static void count_acked(struct soft_qp *qp)
 
 static void flushed(struct soft_qp *qp)
 {
-	struct soft_wire *w = qp->wire;
+	struct soft_roce *w = qp->roce;
 
-	wire_ask_flush(&w->ask);
+	roce_ask_flush(&w->ask);
 	w->seen = w->ask.head;
 	qp->acked = qp->issued;
 	w->blocked_until = 0;
-	atomic_store(&qp->wire_due_ns, 0);
+	atomic_store(&qp->roce_due_ns, 0);
 }
 
 static void set_due(struct soft_qp *qp)
 {
-	struct soft_wire *w = qp->wire;
-	uint64_t due = wire_ask_due(&w->ask);
+	struct soft_roce *w = qp->roce;
+	uint64_t due = roce_ask_due(&w->ask);
 
 	const uint64_t answers = atomic_load(&w->answers_until);
 
@@ -90,23 +90,23 @@ static void set_due(struct soft_qp *qp)
 		due = w->blocked_until;
 	if (answers && (!due || answers < due))
 		due = answers;
-	if (due == atomic_load_explicit(&qp->wire_due_ns, memory_order_relaxed))
+	if (due == atomic_load_explicit(&qp->roce_due_ns, memory_order_relaxed))
 		return;
-	atomic_store(&qp->wire_due_ns, due);
+	atomic_store(&qp->roce_due_ns, due);
 	if (due)
 		soft_timer_want(due);
 }
 
-static enum wire_peer peer_of(const struct soft_wire *w)
+static enum roce_peer peer_of(const struct soft_roce *w)
 {
 	return atomic_load_explicit(&w->peer, memory_order_relaxed);
 }
 
-static const struct wire_route *route_of(struct soft_wire *w, struct wire_route *copy)
+static const struct roce_route *route_of(struct soft_roce *w, struct roce_route *copy)
 {
 	*copy = w->route;
 	copy->path.dst_port = atomic_load_explicit(&w->port, memory_order_relaxed);
-	if (w->source && peer_of(w) == WIRE_OTHERS) {
+	if (w->source && peer_of(w) == ROCE_OTHERS) {
 		copy->source = w->source;
 		copy->path.src_port = w->source->number;
 	}
@@ -114,116 +114,116 @@ static const struct wire_route *route_of(struct soft_wire *w, struct wire_route 
 }
 
 /* One packet into the batch. Returns its place in its run; -1: a local key does not allow it any more. */
-static int add_request(struct soft_wire *w, struct wire_batch *batch, const struct wire_route *route,
-		       const struct wire_request *r)
+static int add_request(struct soft_roce *w, struct roce_batch *batch, const struct roce_route *route,
+		       const struct roce_request *r)
 {
-	uint8_t *to = soft_wire_room(batch);
-	const uint32_t n = r->packet.payload_length, pad = wire_pad(n);
-	size_t size = wire_pack_headers(&r->packet, to);
+	uint8_t *to = soft_roce_room(batch);
+	const uint32_t n = r->packet.payload_length, pad = roce_pad(n);
+	size_t size = roce_pack_headers(&r->packet, to);
 
 	if (n && !soft_wqe_gather(w->qp, w->wqes[r->index & w->ask.mask], r->offset, (char *)to + size, n))
 		return -1;
 	memset(to + size + n, 0, pad);
-	return (int)soft_wire_add(batch, route, size + n + pad);
+	return (int)soft_roce_add(batch, route, size + n + pad);
 }
 
 /* 0: the rate allows one more packet; else when it does. */
-static uint64_t held_until(struct soft_wire *w, uint64_t now)
+static uint64_t held_until(struct soft_roce *w, uint64_t now)
 {
 	uint64_t when = 0;
 
 	soft_lock(&w->rate_lock);
-	const bool now_allowed = wire_rate_allows(&w->rate, now, &when);
+	const bool now_allowed = roce_rate_allows(&w->rate, now, &when);
 	soft_unlock(&w->rate_lock);
 	if (now_allowed)
 		return 0;
-	atomic_fetch_add_explicit(&soft_wire_counters.paced, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&soft_roce_counters.paced, 1, memory_order_relaxed);
 	return when;
 }
 
-static void count_sent(struct soft_wire *w, uint64_t now, uint32_t payload)
+static void count_sent(struct soft_roce *w, uint64_t now, uint32_t payload)
 {
 	soft_lock(&w->rate_lock);
-	wire_rate_sent(&w->rate, now, payload + WIRE_BTH + WIRE_ICRC);
+	roce_rate_sent(&w->rate, now, payload + ROCE_BTH + ROCE_ICRC);
 	soft_unlock(&w->rate_lock);
 }
 
-static bool may_send(struct soft_wire *w, uint64_t now)
+static bool may_send(struct soft_roce *w, uint64_t now)
 {
 	w->blocked_until = held_until(w, now);
 	return !w->blocked_until;
 }
 
 /* NULL: nobody need know whether runs arrive. */
-static struct wire_runs *runs_of(struct soft_wire *w)
+static struct roce_runs *runs_of(struct soft_roce *w)
 {
-	return w->runs[peer_of(w) == WIRE_OURS];
+	return w->runs[peer_of(w) == ROCE_OURS];
 }
 
 /* What may go in runs now. runs: of w, which may be another one the next time. tries: can it be tried? */
-static enum wire_runs_use runs_use(const struct soft_wire *w, const struct wire_runs *runs, bool tries, uint64_t now)
+static enum roce_runs_use runs_use(const struct soft_roce *w, const struct roce_runs *runs, bool tries, uint64_t now)
 {
-	return w->route.runs ? WIRE_RUNS_ALL : wire_runs_use(runs, w->ask.reliable, tries, now);
+	return w->route.runs ? ROCE_RUNS_ALL : roce_runs_use(runs, w->ask.reliable, tries, now);
 }
 
-static void heard(struct soft_wire *w, uint8_t *what)
+static void heard(struct soft_roce *w, uint8_t *what)
 {
-	struct wire_runs *runs = *what ? runs_of(w) : NULL;
+	struct roce_runs *runs = *what ? runs_of(w) : NULL;
 
 	if (soft_unlikely(runs))
-		wire_runs_heard(runs, *what, soft_now_ns());
-	*what = WIRE_HEARD_NOTHING;
+		roce_runs_heard(runs, *what, soft_now_ns());
+	*what = ROCE_HEARD_NOTHING;
 }
 
 /* Returns its place in its run. */
-static unsigned add_answer(struct wire_batch *batch, const struct wire_route *route, const struct wire_packet *p)
+static unsigned add_answer(struct roce_batch *batch, const struct roce_route *route, const struct roce_packet *p)
 {
-	uint8_t *to = soft_wire_room(batch);
-	const uint32_t n = p->payload_length, pad = wire_pad(n);
-	const size_t size = wire_pack_headers(p, to);
+	uint8_t *to = soft_roce_room(batch);
+	const uint32_t n = p->payload_length, pad = roce_pad(n);
+	const size_t size = roce_pack_headers(p, to);
 
 	soft_rx_copy((char *)to + size, (const char *)p->payload, n);
 	memset(to + size + n, 0, pad);
-	return soft_wire_add(batch, route, size + n + pad);
+	return soft_roce_add(batch, route, size + n + pad);
 }
 
-static bool only_acknowledges(const struct wire_answer *answer)
+static bool only_acknowledges(const struct roce_answer *answer)
 {
 	return answer->ack_due && !answer->nak_due && !answer->pending;
 }
 
 /* Should it get lost, the peer asks again. */
-static void add_owed(struct soft_wire *w, struct wire_batch *batch, struct wire_route *route, enum wire_runs_use use)
+static void add_owed(struct soft_roce *w, struct roce_batch *batch, struct roce_route *route, enum roce_runs_use use)
 {
-	struct wire_packet p;
+	struct roce_packet p;
 
-	if (!atomic_load_explicit(&w->owes, memory_order_relaxed) || soft_wire_full(batch))
+	if (!atomic_load_explicit(&w->owes, memory_order_relaxed) || soft_roce_full(batch))
 		return;
 	soft_lock(&w->qp->rq_lock);
 	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
-	if (only_acknowledges(&w->answer) && wire_answer_next(&w->answer, &p)) {
-		route->runs = w->route.here || (use >= WIRE_RUNS_NEW && !w->answer.alone);
+	if (only_acknowledges(&w->answer) && roce_answer_next(&w->answer, &p)) {
+		route->runs = w->route.here || (use >= ROCE_RUNS_NEW && !w->answer.alone);
 		if (add_answer(batch, route, &p))
-			wire_answer_in_run(&w->answer);
+			roce_answer_in_run(&w->answer);
 	}
 	soft_unlock(&w->qp->rq_lock);
 }
 
 /* Of what was just sent, the requests behind the first of the first run. */
-static void watch(struct soft_wire *w, const struct wire_request *first, const struct wire_request *last)
+static void watch(struct soft_roce *w, const struct roce_request *first, const struct roce_request *last)
 {
 	if (!w->ask.watch.on && w->ask.trip.smoothed)
-		wire_ask_watch(&w->ask, first, last);
+		roce_ask_watch(&w->ask, first, last);
 }
 
 static bool push(struct soft_qp *qp)
 {
-	struct soft_wire *w = qp->wire;
-	struct wire_batch *batch = NULL;
-	struct wire_request requests[WIRE_BATCH];
-	struct wire_route route;
+	struct soft_roce *w = qp->roce;
+	struct roce_batch *batch = NULL;
+	struct roce_request requests[ROCE_BATCH];
+	struct roce_route route;
 	uint64_t now = 0;
-	bool more = wire_ask_waits(&w->ask);
+	bool more = roce_ask_waits(&w->ask);
 
 	qp->unsent = false;
 	while (more) {
@@ -232,26 +232,26 @@ static bool push(struct soft_qp *qp)
 		if (w->blocked_until && now < w->blocked_until)
 			break;
 		w->blocked_until = 0;
-		batch = soft_wire_batch();
+		batch = soft_roce_batch();
 		if (!batch) {
 			w->blocked_until = now + FULL_NS;
 			break;
 		}
 		route_of(w, &route);
-		struct wire_runs *runs = runs_of(w);
-		const enum wire_runs_use use = runs_use(w, runs, w->ask.trip.smoothed && !w->ask.watch.on, now);
+		struct roce_runs *runs = runs_of(w);
+		const enum roce_runs_use use = runs_use(w, runs, w->ask.trip.smoothed && !w->ask.watch.on, now);
 		/*
 		 * An acknowledgement goes behind the requests, which somebody waits for. Ours take both in one piece. For
 		 * others the kernel would make packets of that, which takes longer than to send two: so it is not even made
 		 * before the requests have left.
 		 */
-		const bool together = w->route.here || peer_of(w) == WIRE_OURS;
+		const bool together = w->route.here || peer_of(w) == ROCE_OURS;
 		w->ask.kin = together;
 		unsigned behind = 0, end = 0; /* the requests behind the first of a run */
-		while (!soft_wire_full(batch) &&
-		       (more = may_send(w, now) && wire_ask_next(&w->ask, now, &requests[n]))) {
-			route.runs = use == WIRE_RUNS_ALL ||
-				     (!requests[n].again && (use == WIRE_RUNS_NEW || (use == WIRE_RUNS_TRY && !end)));
+		while (!soft_roce_full(batch) &&
+		       (more = may_send(w, now) && roce_ask_next(&w->ask, now, &requests[n]))) {
+			route.runs = use == ROCE_RUNS_ALL ||
+				     (!requests[n].again && (use == ROCE_RUNS_NEW || (use == ROCE_RUNS_TRY && !end)));
 			const int place = add_request(w, batch, &route, &requests[n]);
 			if (soft_unlikely(place < 0)) {
 				/* The region was taken away while its bytes were being sent. */
@@ -268,35 +268,35 @@ static bool push(struct soft_qp *qp)
 		}
 		if (together)
 			add_owed(w, batch, &route, use);
-		const unsigned sent = soft_wire_send(batch);
-		if (end && use == WIRE_RUNS_TRY)
-			wire_runs_tried(runs, now);
-		if (end && end <= sent && !batch->split && use != WIRE_RUNS_ALL)
+		const unsigned sent = soft_roce_send(batch);
+		if (end && use == ROCE_RUNS_TRY)
+			roce_runs_tried(runs, now);
+		if (end && end <= sent && !batch->split && use != ROCE_RUNS_ALL)
 			watch(w, &requests[behind], &requests[end - 1]);
 		if (soft_unlikely(sent < n)) {
-			wire_ask_unsent(&w->ask, &requests[sent]);
+			roce_ask_unsent(&w->ask, &requests[sent]);
 			w->blocked_until = now + FULL_NS;
 			break;
 		}
 		if (!together) {
 			add_owed(w, batch, &route, use);
-			soft_wire_send(batch);
+			soft_roce_send(batch);
 		}
 	}
 	set_due(qp);
 	return true; /* without acknowledgements what was sent is complete; so is what failed */
 }
 
-void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
+void soft_roce_timer(struct soft_qp *qp, struct soft_after *after)
 {
 	soft_lock(&qp->sq_lock);
-	if (qp->wire && atomic_load(&qp->wire_due_ns)) {
-		wire_ask_timer(&qp->wire->ask, soft_now_ns());
-		heard(qp->wire, &qp->wire->ask.heard);
-		atomic_store(&qp->wire_due_ns, 0); /* so that what is still due is asked for anew */
+	if (qp->roce && atomic_load(&qp->roce_due_ns)) {
+		roce_ask_timer(&qp->roce->ask, soft_now_ns());
+		heard(qp->roce, &qp->roce->ask.heard);
+		atomic_store(&qp->roce_due_ns, 0); /* so that what is still due is asked for anew */
 	}
 	soft_unlock(&qp->sq_lock);
-	soft_wire_go_on(qp, false, after);
+	soft_roce_go_on(qp, false, after);
 }
 
 /* ---- answering -------------------------------------------------------------------------------------- */
@@ -305,46 +305,46 @@ void soft_wire_timer(struct soft_qp *qp, struct soft_after *after)
  * rq_lock held. Data of READs keeps to the rate, if there is to be a later, and lets others at the locks: one request of a
  * peer that is not ours may be for gigabytes.
  */
-static void answer(struct soft_wire *w, bool paced)
+static void answer(struct soft_roce *w, bool paced)
 {
-	struct wire_packet p;
-	struct wire_route route;
-	struct wire_runs *runs = runs_of(w);
+	struct roce_packet p;
+	struct roce_route route;
+	struct roce_runs *runs = runs_of(w);
 	uint64_t now = runs && w->answer.pending ? soft_now_ns() : 0, held = 0;
 	unsigned batches = 0;
-	enum wire_runs_use use = runs_use(w, runs, w->answer.pending, now);
+	enum roce_runs_use use = runs_use(w, runs, w->answer.pending, now);
 
-	while (wire_answer_waits(&w->answer) && !held) {
+	while (roce_answer_waits(&w->answer) && !held) {
 		if (paced && batches++ == ANSWER_BATCHES) {
 			held = now ? now : soft_now_ns();
 			break;
 		}
-		struct wire_batch *batch = soft_wire_batch();
+		struct roce_batch *batch = soft_roce_batch();
 		if (!batch)
 			break;
 		route_of(w, &route);
-		while (!soft_wire_full(batch)) {
+		while (!soft_roce_full(batch)) {
 			/* What waits behind the data must not overtake it. */
 			if (w->answer.pending && paced) {
 				now = now ? now : soft_now_ns();
 				held = held_until(w, now);
 			}
-			if (held || !wire_answer_next(&w->answer, &p))
+			if (held || !roce_answer_next(&w->answer, &p))
 				break;
-			route.runs = use == WIRE_RUNS_ALL ||
+			route.runs = use == ROCE_RUNS_ALL ||
 				     (!w->answer.alone &&
-				      (use == WIRE_RUNS_NEW || (use == WIRE_RUNS_TRY && w->answer.given)));
-			if (add_answer(batch, &route, &p) && use != WIRE_RUNS_ALL) {
-				wire_answer_in_run(&w->answer);
-				if (use == WIRE_RUNS_TRY) {
-					wire_runs_tried(runs, now);
-					use = WIRE_RUNS_NONE;
+				      (use == ROCE_RUNS_NEW || (use == ROCE_RUNS_TRY && w->answer.given)));
+			if (add_answer(batch, &route, &p) && use != ROCE_RUNS_ALL) {
+				roce_answer_in_run(&w->answer);
+				if (use == ROCE_RUNS_TRY) {
+					roce_runs_tried(runs, now);
+					use = ROCE_RUNS_NONE;
 				}
 			}
 			if (p.payload_length)
 				count_sent(w, now, p.payload_length);
 		}
-		soft_wire_send(batch);
+		soft_roce_send(batch);
 	}
 	atomic_store(&w->answers_until, held);
 }
@@ -352,88 +352,88 @@ static void answer(struct soft_wire *w, bool paced)
 /* ---- packets ---------------------------------------------------------------------------------------- */
 
 /* False: not from the peer of this QP. Learns where the peer's process listens. */
-static bool from_peer(struct soft_wire *w, const struct wire_inbound *in)
+static bool from_peer(struct soft_roce *w, const struct roce_inbound *in)
 {
 	const uint16_t port = in->path.src_port;
 
 	if (memcmp(in->path.src, w->route.path.dst, 16) != 0 || memcmp(in->path.dst, w->route.path.src, 16) != 0) {
-		atomic_fetch_add_explicit(&soft_wire_counters.wrong_peer, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&soft_roce_counters.wrong_peer, 1, memory_order_relaxed);
 		return false;
 	}
-	const bool ours = soft_wire_is_ours(port);
+	const bool ours = soft_roce_is_ours(port);
 
 	if (ours && port != atomic_load_explicit(&w->port, memory_order_relaxed))
 		atomic_store_explicit(&w->port, port, memory_order_relaxed);
-	if (peer_of(w) != (ours ? WIRE_OURS : WIRE_OTHERS))
-		atomic_store_explicit(&w->peer, ours ? WIRE_OURS : WIRE_OTHERS, memory_order_relaxed);
+	if (peer_of(w) != (ours ? ROCE_OURS : ROCE_OTHERS))
+		atomic_store_explicit(&w->peer, ours ? ROCE_OURS : ROCE_OTHERS, memory_order_relaxed);
 	return true;
 }
 
 /* A router has marked a packet of this flow: its sender is told, not too often. One of the locks held. */
-static void notify(struct soft_wire *w)
+static void notify(struct soft_roce *w)
 {
-	struct wire_batch *batch = NULL;
-	const struct wire_packet p = {
-		.opcode = WIRE_CNP_OPCODE,
-		.pkey = WIRE_PKEY,
+	struct roce_batch *batch = NULL;
+	const struct roce_packet p = {
+		.opcode = ROCE_CNP_OPCODE,
+		.pkey = ROCE_PKEY,
 		.migrated = true,
 		.becn = true,
 		.qpn = w->answer.qpn,
-		.payload_length = WIRE_CNP_BYTES,
+		.payload_length = ROCE_CNP_BYTES,
 	};
 	const uint64_t now = soft_now_ns();
 	uint64_t before = atomic_load(&w->cnp_at);
-	struct wire_route route;
+	struct roce_route route;
 
-	atomic_fetch_add_explicit(&soft_wire_counters.marked, 1, memory_order_relaxed);
-	if (now - before < WIRE_CNP_NS || !atomic_compare_exchange_strong(&w->cnp_at, &before, now) ||
-	    !(batch = soft_wire_batch()))
+	atomic_fetch_add_explicit(&soft_roce_counters.marked, 1, memory_order_relaxed);
+	if (now - before < ROCE_CNP_NS || !atomic_compare_exchange_strong(&w->cnp_at, &before, now) ||
+	    !(batch = soft_roce_batch()))
 		return;
 	route_of(w, &route);
-	route.traffic_class = soft_wire_cnp_class();
-	uint8_t *to = soft_wire_room(batch);
-	const size_t size = wire_pack_headers(&p, to);
-	memset(to + size, 0, WIRE_CNP_BYTES);
-	soft_wire_add(batch, &route, size + WIRE_CNP_BYTES);
-	soft_wire_send(batch);
-	atomic_fetch_add_explicit(&soft_wire_counters.cnps_sent, 1, memory_order_relaxed);
+	route.traffic_class = soft_roce_cnp_class();
+	uint8_t *to = soft_roce_room(batch);
+	const size_t size = roce_pack_headers(&p, to);
+	memset(to + size, 0, ROCE_CNP_BYTES);
+	soft_roce_add(batch, &route, size + ROCE_CNP_BYTES);
+	soft_roce_send(batch);
+	atomic_fetch_add_explicit(&soft_roce_counters.cnps_sent, 1, memory_order_relaxed);
 }
 
-void soft_wire_notified(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in)
+void soft_roce_notified(struct soft_qp *qp, const struct roce_packet *p, const struct roce_inbound *in)
 {
 	soft_lock(&qp->sq_lock);
-	if (qp->wire && atomic_load(&qp->number) == p->qpn && from_peer(qp->wire, in)) {
-		atomic_fetch_add_explicit(&soft_wire_counters.cnps_received, 1, memory_order_relaxed);
-		soft_lock(&qp->wire->rate_lock);
-		wire_rate_notified(&qp->wire->rate, soft_now_ns());
-		soft_unlock(&qp->wire->rate_lock);
+	if (qp->roce && atomic_load(&qp->number) == p->qpn && from_peer(qp->roce, in)) {
+		atomic_fetch_add_explicit(&soft_roce_counters.cnps_received, 1, memory_order_relaxed);
+		soft_lock(&qp->roce->rate_lock);
+		roce_rate_notified(&qp->roce->rate, soft_now_ns());
+		soft_unlock(&qp->roce->rate_lock);
 	}
 	soft_unlock(&qp->sq_lock);
 }
 
-void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struct wire_inbound *in,
+void soft_roce_take(struct soft_qp *qp, const struct roce_packet *p, const struct roce_inbound *in,
 		    struct soft_after *after)
 {
 	const uint8_t transport = p->opcode & 0xe0;
-	const bool response = wire_traits(p->opcode) & WIRE_IS_RESPONSE;
+	const bool response = roce_traits(p->opcode) & ROCE_IS_RESPONSE;
 	struct soft_lock *lock = response ? &qp->sq_lock : &qp->rq_lock;
 
-	if (transport == WIRE_UD) {
-		soft_wire_ud_take(qp, p, in, after);
+	if (transport == ROCE_UD) {
+		soft_roce_ud_take(qp, p, in, after);
 		return;
 	}
 	soft_lock(lock);
-	struct soft_wire *w = qp->wire;
+	struct soft_roce *w = qp->roce;
 	if (w && atomic_load(&qp->number) == p->qpn && soft_receives(soft_state(qp)) &&
-	    transport == (qp->qp.qp_type == IBV_QPT_RC ? WIRE_RC : WIRE_UC) && from_peer(w, in)) {
-		if (soft_unlikely((in->tos & WIRE_CE) == WIRE_CE) && p->payload_length)
+	    transport == (qp->qp.qp_type == IBV_QPT_RC ? ROCE_RC : ROCE_UC) && from_peer(w, in)) {
+		if (soft_unlikely((in->tos & ROCE_CE) == ROCE_CE) && p->payload_length)
 			notify(w);
 		if (response) {
-			wire_ask_take(&w->ask, p, soft_now_ns());
+			roce_ask_take(&w->ask, p, soft_now_ns());
 			heard(w, &w->ask.heard);
 		} else {
 			w->after = after;
-			wire_answer_take(&w->answer, p);
+			roce_answer_take(&w->answer, p);
 			heard(w, &w->answer.heard);
 			/* A refusal leaves before anybody can see why it was made, and close the queue pair. */
 			if (soft_unlikely(w->answer.stopped))
@@ -445,7 +445,7 @@ void soft_wire_take(struct soft_qp *qp, const struct wire_packet *p, const struc
 }
 
 /* rq_lock held. */
-static void answer_for(struct soft_wire *w, struct soft_after *after)
+static void answer_for(struct soft_roce *w, struct soft_after *after)
 {
 	w->after = after;
 	answer(w, true);
@@ -453,50 +453,50 @@ static void answer_for(struct soft_wire *w, struct soft_after *after)
 	atomic_store_explicit(&w->owes, false, memory_order_relaxed);
 }
 
-bool soft_wire_go_on(struct soft_qp *qp, bool later, struct soft_after *after)
+bool soft_roce_go_on(struct soft_qp *qp, bool later, struct soft_after *after)
 {
 	soft_lock(&qp->rq_lock);
-	later &= qp->wire && only_acknowledges(&qp->wire->answer);
+	later &= qp->roce && only_acknowledges(&qp->roce->answer);
 	if (later)
-		atomic_store_explicit(&qp->wire->owes, true, memory_order_relaxed);
-	else if (qp->wire)
-		answer_for(qp->wire, after);
+		atomic_store_explicit(&qp->roce->owes, true, memory_order_relaxed);
+	else if (qp->roce)
+		answer_for(qp->roce, after);
 	soft_unlock(&qp->rq_lock);
 	soft_lock(&qp->sq_lock);
-	if (qp->wire && qp->sq_head != qp->sq_tail)
+	if (qp->roce && qp->sq_head != qp->sq_tail)
 		soft_sq_pump(qp, after);
-	else if (qp->wire)
+	else if (qp->roce)
 		set_due(qp);
 	soft_unlock(&qp->sq_lock);
 	return later;
 }
 
-bool soft_wire_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
+bool soft_roce_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 {
 	if (wait)
 		soft_lock(&qp->rq_lock);
 	else if (!soft_trylock(&qp->rq_lock))
 		return false;
-	if (qp->wire && atomic_load_explicit(&qp->wire->owes, memory_order_relaxed))
-		answer_for(qp->wire, after);
+	if (qp->roce && atomic_load_explicit(&qp->roce->owes, memory_order_relaxed))
+		answer_for(qp->roce, after);
 	soft_unlock(&qp->rq_lock);
 	return true;
 }
 
 /* ---- coming and going ------------------------------------------------------------------------------- */
 
-void soft_wire_join(struct soft_qp *qp, struct soft_wire *w)
+void soft_roce_join(struct soft_qp *qp, struct soft_roce *w)
 {
-	qp->wire = w;
-	qp->path = &soft_wire_path;
-	soft_wire_heat(&w->route);
+	qp->roce = w;
+	qp->path = &soft_roce_path;
+	soft_roce_heat(&w->route);
 	atomic_fetch_add(&soft_pollers, 1);
 }
 
 /* Both locks held. */
 static void leave(struct soft_qp *qp)
 {
-	struct soft_wire *w = qp->wire;
+	struct soft_roce *w = qp->roce;
 
 	/*
 	 * A message was delivered a moment ago, and its receiver closes at once: the sender is told all the same. There will
@@ -510,20 +510,20 @@ static void leave(struct soft_qp *qp)
 		w->answer.ack_due |= received;
 		answer(w, false);
 	}
-	qp->wire = NULL;
+	qp->roce = NULL;
 	qp->issued = qp->acked = 0;
 	qp->unsent = false;
-	atomic_store(&qp->wire_due_ns, 0);
+	atomic_store(&qp->roce_due_ns, 0);
 	atomic_fetch_sub(&soft_pollers, 1);
-	soft_wire_discard(w);
+	soft_roce_discard(w);
 }
 
-const struct soft_path_ops soft_wire_path = {
+const struct soft_path_ops soft_roce_path = {
 	.run = run,
 	.push = push,
 	.count_acked = count_acked,
 	.flushed = flushed,
-	.may_send = soft_wire_rts,
+	.may_send = soft_roce_rts,
 	.leave = leave,
-	.catch_up = soft_wire_catch_up,
+	.catch_up = soft_roce_catch_up,
 };

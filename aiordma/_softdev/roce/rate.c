@@ -17,7 +17,7 @@ enum {
 /* What the profiles' steps were chosen for, and how much slower a network may be before they stop following it. */
 static const double profile_bps = 40e9, slowest = 100;
 
-static const struct wire_rate_profile profiles[] = {
+static const struct roce_rate_profile profiles[] = {
 	{
 		.name = "sigcomm15",
 		.gain = 1.0 / 256,
@@ -44,7 +44,7 @@ static const struct wire_rate_profile profiles[] = {
 	},
 };
 
-const struct wire_rate_profile *wire_rate_profile(const char *name)
+const struct roce_rate_profile *roce_rate_profile(const char *name)
 {
 	for (size_t i = 0; i < sizeof(profiles) / sizeof(*profiles); i++)
 		if (!strcmp(profiles[i].name, name))
@@ -57,14 +57,14 @@ static double at_most(double value, double most)
 	return value < most ? value : most;
 }
 
-static uint64_t stretch(const struct wire_rate *r, uint64_t ns)
+static uint64_t stretch(const struct roce_rate *r, uint64_t ns)
 {
 	return (uint64_t)((double)ns * r->slower);
 }
 
-static void step(struct wire_rate *r)
+static void step(struct roce_rate *r)
 {
-	const struct wire_rate_profile *p = r->profile;
+	const struct roce_rate_profile *p = r->profile;
 	const uint32_t more = r->time_steps > r->byte_steps ? r->time_steps : r->byte_steps;
 	const uint32_t less = r->time_steps > r->byte_steps ? r->byte_steps : r->time_steps;
 
@@ -80,9 +80,9 @@ static void step(struct wire_rate *r)
 }
 
 /* Lets alpha fall and the rate rise for the time that has passed. */
-static void catch_up(struct wire_rate *r, uint64_t now)
+static void catch_up(struct roce_rate *r, uint64_t now)
 {
-	const struct wire_rate_profile *p = r->profile;
+	const struct roce_rate_profile *p = r->profile;
 	const uint64_t alpha_ns = stretch(r, p->alpha_ns), step_ns = stretch(r, p->step_ns);
 
 	for (uint32_t n = 0; r->paced && now - r->alpha_at >= alpha_ns && n < STEPS_AT_ONCE; n++) {
@@ -96,7 +96,7 @@ static void catch_up(struct wire_rate *r, uint64_t now)
 	}
 }
 
-static void faster(const struct wire_rate *r, double bps)
+static void faster(const struct roce_rate *r, double bps)
 {
 	if (bps > r->line->fastest)
 		r->line->fastest = bps;
@@ -106,7 +106,7 @@ static void faster(const struct wire_rate *r, double bps)
  * Each time by which the profile's times are too short here, and its steps too large. What flows share must be what
  * they take for it, or the one with the larger steps takes all: so it is not each flow's own rate.
  */
-static double slowness(const struct wire_rate *r)
+static double slowness(const struct roce_rate *r)
 {
 	const double fastest = r->line->fastest;
 
@@ -115,9 +115,9 @@ static double slowness(const struct wire_rate *r)
 	return fastest > 0 ? at_most(profile_bps / fastest, slowest) : slowest;
 }
 
-void wire_rate_notified(struct wire_rate *r, uint64_t now)
+void roce_rate_notified(struct roce_rate *r, uint64_t now)
 {
-	const struct wire_rate_profile *p = r->profile;
+	const struct roce_rate_profile *p = r->profile;
 
 	if (!p)
 		return;
@@ -147,7 +147,7 @@ void wire_rate_notified(struct wire_rate *r, uint64_t now)
 	r->time_steps = r->byte_steps = r->hyper_steps = 0;
 }
 
-bool wire_rate_allows(struct wire_rate *r, uint64_t now, uint64_t *when)
+bool roce_rate_allows(struct roce_rate *r, uint64_t now, uint64_t *when)
 {
 	if (!r->paced)
 		return true;
@@ -158,7 +158,7 @@ bool wire_rate_allows(struct wire_rate *r, uint64_t now, uint64_t *when)
 	return false;
 }
 
-void wire_rate_sent(struct wire_rate *r, uint64_t now, uint32_t bytes)
+void roce_rate_sent(struct roce_rate *r, uint64_t now, uint32_t bytes)
 {
 	if (!r->profile)
 		return;

@@ -5,13 +5,13 @@
  * Until the first notification nothing is paced, as it is again when the rate has come back to the line's. The rate
  * that the first one cuts is what was being sent: a host that sends 5 Gb/s on a line of 100 would not notice else.
  */
-#ifndef AIORDMA_WIRE_RATE_H
-#define AIORDMA_WIRE_RATE_H
+#ifndef AIORDMA_ROCE_RATE_H
+#define AIORDMA_ROCE_RATE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct wire_rate_profile {
+struct roce_rate_profile {
 	const char *name;
 	double gain;               /* g: weight of the newest notification in alpha */
 	uint64_t alpha_ns;         /* K: alpha falls each time so long has passed without one */
@@ -22,16 +22,16 @@ struct wire_rate_profile {
 	double least_bps, line_bps;
 };
 /* "sigcomm15" (the paper's) or "connectx" (a ConnectX adapter's defaults). NULL: no such profile. */
-const struct wire_rate_profile *wire_rate_profile(const char *name);
+const struct roce_rate_profile *roce_rate_profile(const char *name);
 
 /* What the flows of a process have in common. */
-struct wire_line {
+struct roce_line {
 	_Atomic double fastest; /* bits per second that one has sent for a while */
 };
 
-struct wire_rate {
-	const struct wire_rate_profile *profile; /* NULL: never paced */
-	struct wire_line *line;
+struct roce_rate {
+	const struct roce_rate_profile *profile; /* NULL: never paced */
+	struct roce_line *line;
 	bool paced;
 	double current, target, alpha; /* RC, RT */
 	double slower;                 /* than the network that the profile is for: its times are so much longer */
@@ -46,9 +46,9 @@ struct wire_rate {
 };
 
 /* A congestion notification has come. */
-void wire_rate_notified(struct wire_rate *rate, uint64_t now);
+void roce_rate_notified(struct roce_rate *rate, uint64_t now);
 /* May a packet go now? Else *when says when. */
-bool wire_rate_allows(struct wire_rate *rate, uint64_t now, uint64_t *when);
-void wire_rate_sent(struct wire_rate *rate, uint64_t now, uint32_t bytes);
+bool roce_rate_allows(struct roce_rate *rate, uint64_t now, uint64_t *when);
+void roce_rate_sent(struct roce_rate *rate, uint64_t now, uint32_t bytes);
 
 #endif

@@ -5,10 +5,10 @@
  * Asking end (ask.c, request.c): messages in, request packets out, acknowledgements and responses in, completions out.
  * Answering end (answer.c): request packets in, effects on memory, acknowledgements and responses out.
  *
- * Sequence numbers of the asking end are 64 bits wide inside and 24 on the wire.
+ * Sequence numbers of the asking end are 64 bits wide inside and 24 in packets.
  */
-#ifndef AIORDMA_WIRE_RC_H
-#define AIORDMA_WIRE_RC_H
+#ifndef AIORDMA_ROCE_RC_H
+#define AIORDMA_ROCE_RC_H
 
 #include <infiniband/verbs.h>
 
@@ -17,35 +17,35 @@
 
 /* ---- asking ----------------------------------------------------------------------------------------- */
 
-struct wire_message {
+struct roce_message {
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	bool solicited, fence;
 	uint32_t length, rkey;
-	uint32_t imm; /* as it lies on the wire; SEND_WITH_INV: the key */
+	uint32_t imm; /* as it lies in the packet; SEND_WITH_INV: the key */
 	uint64_t addr, compare_add, swap;
 	uint64_t first;   /* sequence number */
 	uint32_t packets; /* that it takes */
 };
 
 enum {
-	WIRE_WINDOW = 1024,      /* packets on their way at most */
-	WIRE_WINDOW_FIRST = 128, /* ... before a network has shown that it bears more */
-	WIRE_WINDOW_LEAST = 8,   /* ... after losses */
-	WIRE_READ_SEGMENT = 32,  /* packets of response that one request asks for: so READs keep to the window too */
-	WIRE_FETCHES = 128,      /* READ requests and atomics on their way at most */
+	ROCE_WINDOW = 1024,      /* packets on their way at most */
+	ROCE_WINDOW_FIRST = 128, /* ... before a network has shown that it bears more */
+	ROCE_WINDOW_LEAST = 8,   /* ... after losses */
+	ROCE_READ_SEGMENT = 32,  /* packets of response that one request asks for: so READs keep to the window too */
+	ROCE_FETCHES = 128,      /* READ requests and atomics on their way at most */
 };
 
-struct wire_ask_owner {
+struct roce_ask_owner {
 	/* Puts bytes of a response where message `index` wants them. False: a local key does not allow it. */
 	bool (*scatter)(void *owner, uint32_t index, uint32_t offset, const uint8_t *from, uint32_t n);
 	/* How long to wait for a peer that says nothing, when that has lasted for the shortest time that was asked for. */
 	uint64_t (*patience)(void *owner, uint64_t shortest_ns);
 };
 
-struct wire_ask {
-	const struct wire_ask_owner *calls;
+struct roce_ask {
+	const struct roce_ask_owner *calls;
 	void *owner;
-	struct wire_message *ring; /* by index & mask */
+	struct roce_message *ring; /* by index & mask */
 	uint32_t mask;
 	bool reliable;
 	bool singly; /* RC: a WRITE goes as WRITEs of a packet each, all of one size, unless it is received */
@@ -60,7 +60,7 @@ struct wire_ask {
 		tail;             /* oldest not complete, next to send from, next to post: never wrap but as integers */
 	uint64_t posted;          /* sequence number of the next message to post */
 	uint64_t una, next, high; /* oldest not acknowledged, next to send, first never sent */
-	uint64_t fetch_ends[WIRE_FETCHES];
+	uint64_t fetch_ends[ROCE_FETCHES];
 	uint32_t fetch_head, fetch_tail;
 	uint32_t window, most, grown;
 	uint32_t since_request; /* packets since one asked for an acknowledgement */
@@ -80,57 +80,57 @@ struct wire_ask {
 		uint64_t from, to; /* packets behind the first of a run, all sent once */
 		bool on, probed;   /* probed: the last of them was sent again */
 	} watch;
-	uint8_t heard;  /* enum wire_heard: what became of them; whoever reads it sets it back */
+	uint8_t heard;  /* enum roce_heard: what became of them; whoever reads it sets it back */
 	uint8_t status; /* enum ibv_wc_status of message `head`; nothing is sent any more */
 	uint64_t resent, timeouts, probes, naks, rnr_naks;
 };
 
 /* Zeroed but for calls, owner, ring, mask, most (window) and the settings. psn: of the first packet. */
-void wire_ask_start(struct wire_ask *ask, uint32_t psn);
+void roce_ask_start(struct roce_ask *ask, uint32_t psn);
 /* Takes a message, whose owner makes room for it (tail - head <= mask). Returns its index. */
-uint32_t wire_ask_post(struct wire_ask *ask, const struct wire_message *message);
+uint32_t roce_ask_post(struct roce_ask *ask, const struct roce_message *message);
 
 /* A packet to send. Its payload are bytes [offset, offset + packet.payload_length) of message `index`. */
-struct wire_request {
-	struct wire_packet packet;
+struct roce_request {
+	struct roce_packet packet;
 	uint32_t index, offset;
 	bool again; /* it was sent before */
 };
 /* There may be something to send: not whether window and timers allow it. */
-static inline bool wire_ask_waits(const struct wire_ask *ask)
+static inline bool roce_ask_waits(const struct roce_ask *ask)
 {
 	return !ask->status && (ask->cursor != ask->tail || ask->probe);
 }
 /* False: nothing to send now. */
-bool wire_ask_next(struct wire_ask *ask, uint64_t now, struct wire_request *out);
+bool roce_ask_next(struct roce_ask *ask, uint64_t now, struct roce_request *out);
 /* The packet just given out could not be sent: it will be given out again. */
-void wire_ask_unsent(struct wire_ask *ask, const struct wire_request *request);
+void roce_ask_unsent(struct roce_ask *ask, const struct roce_request *request);
 /* The packets from first to last, not sent before, left behind the first of a run: see whether they arrive. */
-void wire_ask_watch(struct wire_ask *ask, const struct wire_request *first, const struct wire_request *last);
+void roce_ask_watch(struct roce_ask *ask, const struct roce_request *first, const struct roce_request *last);
 /* A response, for this queue pair and from its peer. */
-void wire_ask_take(struct wire_ask *ask, const struct wire_packet *packet, uint64_t now);
-/* When wire_ask_timer() wants to be called, 0: never. */
-uint64_t wire_ask_due(const struct wire_ask *ask);
-void wire_ask_timer(struct wire_ask *ask, uint64_t now);
+void roce_ask_take(struct roce_ask *ask, const struct roce_packet *packet, uint64_t now);
+/* When roce_ask_timer() wants to be called, 0: never. */
+uint64_t roce_ask_due(const struct roce_ask *ask);
+void roce_ask_timer(struct roce_ask *ask, uint64_t now);
 /* All messages are taken back, sent or not. */
-void wire_ask_flush(struct wire_ask *ask);
+void roce_ask_flush(struct roce_ask *ask);
 /* IBTA table 45. */
-uint64_t wire_rnr_ns(uint8_t code);
+uint64_t roce_rnr_ns(uint8_t code);
 
 /* ---- answering -------------------------------------------------------------------------------------- */
 
-struct wire_delivery {
+struct roce_delivery {
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	bool solicited;
 	uint32_t imm, length;
 };
 
 /* Each returns 0 or the enum ibv_wc_status that the requester is to see. */
-struct wire_answer_owner {
+struct roce_answer_owner {
 	/* A receive is there for the next message (and stays so until it is delivered). */
 	bool (*receive)(void *owner);
 	int (*place)(void *owner, uint32_t offset, const uint8_t *from, uint32_t n);
-	int (*deliver)(void *owner, const struct wire_delivery *delivery);
+	int (*deliver)(void *owner, const struct roce_delivery *delivery);
 	/* Memory for a WRITE, READ or atomic; NULL: *status says why. Good until the next call. */
 	char *(*remote)(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status);
 	void (*write)(void *owner, char *to, const uint8_t *from, uint32_t n);
@@ -140,7 +140,7 @@ struct wire_answer_owner {
 };
 
 /* A READ or atomic that was answered, kept because its answer may get lost. */
-struct wire_fetch {
+struct roce_fetch {
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	bool used, pending, repeated;
 	bool in_run, again; /* answered behind the first of a run; asked for more than once */
@@ -152,10 +152,10 @@ struct wire_fetch {
 	uint32_t from, to, at;
 };
 
-struct wire_answer {
-	const struct wire_answer_owner *calls;
+struct roce_answer {
+	const struct roce_answer_owner *calls;
 	void *owner;
-	struct wire_fetch *fetches; /* max_fetches of them */
+	struct roce_fetch *fetches; /* max_fetches of them */
 	uint32_t max_fetches, fetch_cursor;
 	bool reliable;
 	uint8_t rnr_timer;
@@ -163,7 +163,7 @@ struct wire_answer {
 
 	uint32_t psn, msn;         /* expected; messages carried out */
 	uint32_t ack_psn, ack_msn; /* what acknowledgements say: up to the last packet of a SEND or WRITE */
-	uint8_t in_message;        /* WIRE_MESSAGE_... */
+	uint8_t in_message;        /* ROCE_MESSAGE_... */
 	uint32_t placed, total, rkey;
 	uint64_t addr;
 	bool gap;         /* the requester was told to come back to psn */
@@ -175,22 +175,22 @@ struct wire_answer {
 	uint32_t pending; /* fetches to send */
 	bool alone;       /* what was just given out does not belong in a run: it is said again, or refuses */
 	bool ack_again, ack_in_run;
-	struct wire_fetch *given; /* whose answer was just given out */
-	uint8_t heard;            /* enum wire_heard: of answers in runs; whoever reads it sets it back */
+	struct roce_fetch *given; /* whose answer was just given out */
+	uint8_t heard;            /* enum roce_heard: of answers in runs; whoever reads it sets it back */
 	uint64_t duplicates, out_of_sequence, dropped;
 };
 
-enum { WIRE_MESSAGE_NONE, WIRE_MESSAGE_SEND, WIRE_MESSAGE_WRITE };
+enum { ROCE_MESSAGE_NONE, ROCE_MESSAGE_SEND, ROCE_MESSAGE_WRITE };
 
 /* Zeroed but for calls, owner, fetches, max_fetches and the settings. */
-void wire_answer_start(struct wire_answer *s, uint32_t psn);
+void roce_answer_start(struct roce_answer *s, uint32_t psn);
 /* A request, for this queue pair and from its peer. */
-void wire_answer_take(struct wire_answer *s, const struct wire_packet *p);
+void roce_answer_take(struct roce_answer *s, const struct roce_packet *p);
 /* A response to send; its payload lies at packet.payload until the next call. False: none. */
-bool wire_answer_next(struct wire_answer *s, struct wire_packet *out);
+bool roce_answer_next(struct roce_answer *s, struct roce_packet *out);
 /* What was just given out left behind the first of a run. */
-void wire_answer_in_run(struct wire_answer *s);
-static inline bool wire_answer_waits(const struct wire_answer *answer)
+void roce_answer_in_run(struct roce_answer *s);
+static inline bool roce_answer_waits(const struct roce_answer *answer)
 {
 	return answer->pending || answer->ack_due || answer->nak_due;
 }

@@ -33,29 +33,29 @@ static struct {
 } rx;
 
 /* Where it came from and went to, and of what size the packets in it are. False: not known. */
-static bool read_headers(struct msghdr *header, int family, struct wire_inbound *in, size_t *run)
+static bool read_headers(struct msghdr *header, int family, struct roce_inbound *in, size_t *run)
 {
 	bool found = false;
 
-	if (family == WIRE_IPV4) {
+	if (family == ROCE_IPV4) {
 		const struct sockaddr_in *from = header->msg_name;
-		soft_wire_gid(&from->sin_addr, true, in->path.src);
+		soft_roce_gid(&from->sin_addr, true, in->path.src);
 		in->path.src_port = ntohs(from->sin_port);
 	} else {
 		const struct sockaddr_in6 *from = header->msg_name;
-		soft_wire_gid(&from->sin6_addr, false, in->path.src);
+		soft_roce_gid(&from->sin6_addr, false, in->path.src);
 		in->path.src_port = ntohs(from->sin6_port);
 	}
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
 		if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) {
 			struct in_pktinfo info;
 			memcpy(&info, CMSG_DATA(c), sizeof(info));
-			soft_wire_gid(&info.ipi_addr, true, in->path.dst);
+			soft_roce_gid(&info.ipi_addr, true, in->path.dst);
 			found = true;
 		} else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
 			struct in6_pktinfo info;
 			memcpy(&info, CMSG_DATA(c), sizeof(info));
-			soft_wire_gid(&info.ipi6_addr, false, in->path.dst);
+			soft_roce_gid(&info.ipi6_addr, false, in->path.dst);
 			found = true;
 		} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
 			in->tos = *CMSG_DATA(c);
@@ -78,12 +78,12 @@ static bool is_loopback(const uint8_t gid[16])
 }
 
 /* What the first process of this host handed on: the packet as it was. */
-static void unwrap(struct wire_inbound *in)
+static void unwrap(struct roce_inbound *in)
 {
 	struct forwarded head;
 
 	if (in->size < sizeof(head) || memcmp(in->bytes, forward_magic, sizeof(forward_magic)) != 0 ||
-	    !is_loopback(in->path.src) || !is_loopback(in->path.dst) || in->path.src_port != WIRE_PORT)
+	    !is_loopback(in->path.src) || !is_loopback(in->path.dst) || in->path.src_port != ROCE_PORT)
 		return;
 	memcpy(&head, in->bytes, sizeof(head));
 	memcpy(in->path.src, head.src, 16);
@@ -117,28 +117,28 @@ static void prepare_again(unsigned i)
 	header->msg_controllen = sizeof(rx.control[i].bytes);
 }
 
-static unsigned message(const struct wire_port *port, int family, unsigned i, wire_receiver *receiver, void *context)
+static unsigned message(const struct roce_port *port, int family, unsigned i, roce_receiver *receiver, void *context)
 {
 	struct msghdr *header = &rx.messages[i].msg_hdr;
 	const uint8_t *at = rx.bytes[i];
 	size_t left = rx.messages[i].msg_len, run = left;
-	struct wire_inbound whole = { .path.dst_port = port->number };
+	struct roce_inbound whole = { .path.dst_port = port->number };
 	unsigned n = 0;
 
 	if ((header->msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || !read_headers(header, family, &whole, &run)) {
-		atomic_fetch_add_explicit(&soft_wire_counters.malformed, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&soft_roce_counters.malformed, 1, memory_order_relaxed);
 		return 1;
 	}
 	do {
-		struct wire_inbound in = whole;
+		struct roce_inbound in = whole;
 		in.bytes = at;
 		in.size = left < run ? left : run;
 		in.place = (uint16_t)n++;
 		at += in.size;
 		left -= in.size;
-		if (port->number != WIRE_PORT)
+		if (port->number != ROCE_PORT)
 			unwrap(&in);
-		soft_wire_capture_inbound(&in);
+		soft_roce_capture_inbound(&in);
 		receiver(context, &in);
 	} while (left);
 	return n;
@@ -167,7 +167,7 @@ static int ask_kernel(int fd)
 	return 1;
 }
 
-static unsigned receive(struct wire_port *port, int family, wire_receiver *receiver, void *context)
+static unsigned receive(struct roce_port *port, int family, roce_receiver *receiver, void *context)
 {
 	size_t bytes = 0;
 	unsigned packets = 0;
@@ -193,38 +193,38 @@ static unsigned receive(struct wire_port *port, int family, wire_receiver *recei
 	return packets;
 }
 
-unsigned soft_wire_receive(void *port, wire_receiver *receiver, void *context)
+unsigned soft_roce_receive(void *port, roce_receiver *receiver, void *context)
 {
 	unsigned n = 0;
 
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
-		struct wire_port *ports[] = { &soft_wire_ports.front[family], &soft_wire_ports.own[family] };
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
+		struct roce_port *ports[] = { &soft_roce_ports.front[family], &soft_roce_ports.own[family] };
 		for (int i = 0; i < 2; i++)
 			if (ports[i]->fd >= 0 &&
-			    (port == ports[i] || port == WIRE_EVERY_PORT ||
+			    (port == ports[i] || port == ROCE_EVERY_PORT ||
 			     (!port && atomic_load_explicit(&ports[i]->hot, memory_order_relaxed))))
 				n += receive(ports[i], family, receiver, context);
 	}
 	return n;
 }
 
-void soft_wire_forward(uint32_t slot, const struct wire_inbound *in)
+void soft_roce_forward(uint32_t slot, const struct roce_inbound *in)
 {
-	const int family = soft_gid_is_ipv4(in->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	const int family = soft_gid_is_ipv4(in->path.src) ? ROCE_IPV4 : ROCE_IPV6;
 	struct forwarded head = { .src_port = in->path.src_port, .dst_port = in->path.dst_port, .tos = in->tos };
 	uint8_t here[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
 	struct iovec iov[] = { { &head, sizeof(head) }, { (void *)in->bytes, in->size } };
 	struct sockaddr_in6 to;
 	struct msghdr header = { .msg_name = &to, .msg_iov = iov, .msg_iovlen = 2 };
 
-	if (soft_wire_ports.front[family].fd < 0 || in->path.dst_port != WIRE_PORT)
+	if (soft_roce_ports.front[family].fd < 0 || in->path.dst_port != ROCE_PORT)
 		return;
-	if (family == WIRE_IPV6)
+	if (family == ROCE_IPV6)
 		memcpy(here, &in6addr_loopback, 16);
 	memcpy(head.magic, forward_magic, sizeof(head.magic));
 	memcpy(head.src, in->path.src, 16);
 	memcpy(head.dst, in->path.dst, 16);
-	header.msg_namelen = soft_wire_address(here, (uint16_t)(WIRE_OWN_PORT + slot), 0, &to);
-	if (sendmsg(soft_wire_ports.front[family].fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
-		atomic_fetch_add_explicit(&soft_wire_counters.forwarded, 1, memory_order_relaxed);
+	header.msg_namelen = soft_roce_address(here, (uint16_t)(ROCE_OWN_PORT + slot), 0, &to);
+	if (sendmsg(soft_roce_ports.front[family].fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+		atomic_fetch_add_explicit(&soft_roce_counters.forwarded, 1, memory_order_relaxed);
 }

@@ -11,36 +11,36 @@
 
 #include "core/core.h"
 
-/* Of a QP that soft_wire_join() was called for. */
-extern const struct soft_path_ops soft_wire_path;
-extern const struct soft_fabric_ops soft_wire_fabric;
+/* Of a QP that soft_roce_join() was called for. */
+extern const struct soft_path_ops soft_roce_path;
+extern const struct soft_fabric_ops soft_roce_fabric;
 
 /* AIORDMA_SOFT_WIRE: never; for other hosts; for all QPs, also within the process. */
-enum wire_mode { WIRE_OFF, WIRE_AUTO, WIRE_ONLY };
-enum wire_mode soft_wire_mode(void);
+enum roce_mode { ROCE_OFF, ROCE_AUTO, ROCE_ONLY };
+enum roce_mode soft_roce_mode(void);
 /* Does this address go by RoCE? By the mode and whether the destination is on this host. */
-bool soft_wire_wanted(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
+bool soft_roce_wanted(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
 
 /* ---- queue pairs ------------------------------------------------------------------------------------ */
 
 /* The end of a QP that goes to RTR with these attributes. NULL: *err. No lock held. */
-struct soft_wire *soft_wire_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err);
+struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *attr, int *err);
 /* Frees one that joined no QP. NULL: nothing to do. */
-void soft_wire_discard(struct soft_wire *wire);
+void soft_roce_discard(struct soft_roce *roce);
 /* Path MTU that it uses. */
-enum ibv_mtu soft_wire_path_mtu(const struct soft_wire *wire);
+enum ibv_mtu soft_roce_path_mtu(const struct soft_roce *roce);
 /* Makes it the QP's path. Both locks held. */
-void soft_wire_join(struct soft_qp *qp, struct soft_wire *wire);
+void soft_roce_join(struct soft_qp *qp, struct soft_roce *roce);
 
 /* ---- address handles -------------------------------------------------------------------------------- */
 
 /* One that goes by RoCE: opens the sockets, fills route and max. 0 or errno. */
-int soft_wire_ah(struct soft_ctx *ctx, struct soft_ah *ah);
-void soft_wire_ah_free(struct soft_ah *ah);
+int soft_roce_ah(struct soft_ctx *ctx, struct soft_ah *ah);
+void soft_roce_ah_free(struct soft_ah *ah);
 
 /* ---- management datagrams: QP 1, both ways ----------------------------------------------------------- */
 
-enum { SOFT_WIRE_UDP_PORT = 4791, SOFT_MAD_BYTES = 256 };
+enum { SOFT_ROCE_UDP_PORT = 4791, SOFT_MAD_BYTES = 256 };
 
 /* Where one came from and went to. Addresses as in GIDs. */
 struct soft_mad_path {
@@ -60,6 +60,6 @@ void soft_mad_send(struct soft_ctx *ctx, const uint8_t from[16], const uint8_t t
 /* Back to where one came from. */
 void soft_mad_answer(const struct soft_mad_path *path, const uint8_t mad[SOFT_MAD_BYTES]);
 /* The largest path MTU whose packets fit what leads there; 0: nothing leads there. The sockets are open. */
-enum ibv_mtu soft_wire_mtu_to(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
+enum ibv_mtu soft_roce_mtu_to(struct soft_ctx *ctx, const struct ibv_ah_attr *ah);
 
 #endif

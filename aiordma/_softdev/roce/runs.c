@@ -15,21 +15,21 @@ static const uint64_t between_trials_ns = 10000000, pause_least_ns = 1000000000,
 	lately_ns = 10000000000;
 
 /* The order of pairs says nothing; those without users stay until somebody needs the place. */
-static struct wire_runs pairs[PAIRS];
+static struct roce_runs pairs[PAIRS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool is(const struct wire_runs *r, const uint8_t src[16], const uint8_t dst[16], bool ours)
+static bool is(const struct roce_runs *r, const uint8_t src[16], const uint8_t dst[16], bool ours)
 {
 	return !memcmp(r->dst, dst, 16) && !memcmp(r->src, src, 16) && r->ours == ours;
 }
 
-struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16], bool ours)
+struct roce_runs *roce_runs_of(const uint8_t src[16], const uint8_t dst[16], bool ours)
 {
-	struct wire_runs *found = NULL;
+	struct roce_runs *found = NULL;
 
 	pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < PAIRS; i++) {
-		struct wire_runs *r = &pairs[i];
+		struct roce_runs *r = &pairs[i];
 		if (is(r, src, dst, ours)) {
 			found = r;
 			break;
@@ -51,7 +51,7 @@ struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16], boo
 	return found;
 }
 
-void wire_runs_release(struct wire_runs *runs)
+void roce_runs_release(struct roce_runs *runs)
 {
 	if (!runs)
 		return;
@@ -60,25 +60,25 @@ void wire_runs_release(struct wire_runs *runs)
 	pthread_mutex_unlock(&lock);
 }
 
-void wire_runs_after_fork(void)
+void roce_runs_after_fork(void)
 {
 	pthread_mutex_init(&lock, NULL);
 }
 
-enum wire_runs_use wire_runs_use(const struct wire_runs *runs, bool watched, bool tries, uint64_t now)
+enum roce_runs_use roce_runs_use(const struct roce_runs *runs, bool watched, bool tries, uint64_t now)
 {
 	if (!runs)
-		return WIRE_RUNS_NONE;
+		return ROCE_RUNS_NONE;
 	if (!atomic_load_explicit(&runs->proven, memory_order_relaxed))
 		return watched && tries && now >= atomic_load_explicit(&runs->try_at, memory_order_relaxed) ?
-			       WIRE_RUNS_TRY :
-			       WIRE_RUNS_NONE;
+			       ROCE_RUNS_TRY :
+			       ROCE_RUNS_NONE;
 	if (!watched && now - atomic_load_explicit(&runs->arrived_at, memory_order_relaxed) > lately_ns)
-		return WIRE_RUNS_NONE;
-	return WIRE_RUNS_NEW;
+		return ROCE_RUNS_NONE;
+	return ROCE_RUNS_NEW;
 }
 
-void wire_runs_tried(struct wire_runs *runs, uint64_t now)
+void roce_runs_tried(struct roce_runs *runs, uint64_t now)
 {
 	pthread_mutex_lock(&lock);
 	if (atomic_load(&runs->try_at) < now + between_trials_ns)
@@ -86,7 +86,7 @@ void wire_runs_tried(struct wire_runs *runs, uint64_t now)
 	pthread_mutex_unlock(&lock);
 }
 
-static void arrived(struct wire_runs *runs, uint64_t now)
+static void arrived(struct roce_runs *runs, uint64_t now)
 {
 	atomic_store(&runs->arrived_at, now);
 	runs->doubt = 0;
@@ -96,7 +96,7 @@ static void arrived(struct wire_runs *runs, uint64_t now)
 		runs->pause_ns = 0;
 }
 
-static void doubted(struct wire_runs *runs, uint32_t weight, uint64_t now)
+static void doubted(struct roce_runs *runs, uint32_t weight, uint64_t now)
 {
 	const bool paused = atomic_load(&runs->try_at) > now + between_trials_ns;
 
@@ -113,12 +113,12 @@ static void doubted(struct wire_runs *runs, uint32_t weight, uint64_t now)
 	atomic_store(&runs->try_at, now + runs->pause_ns);
 }
 
-void wire_runs_heard(struct wire_runs *runs, enum wire_heard what, uint64_t now)
+void roce_runs_heard(struct roce_runs *runs, enum roce_heard what, uint64_t now)
 {
 	pthread_mutex_lock(&lock);
-	if (what == WIRE_HEARD_ARRIVED)
+	if (what == ROCE_HEARD_ARRIVED)
 		arrived(runs, now);
-	else if (what != WIRE_HEARD_NOTHING)
-		doubted(runs, what == WIRE_HEARD_LOST ? WEIGHS_LOST : WEIGHS_UNCLEAR, now);
+	else if (what != ROCE_HEARD_NOTHING)
+		doubted(runs, what == ROCE_HEARD_LOST ? WEIGHS_LOST : WEIGHS_UNCLEAR, now);
 	pthread_mutex_unlock(&lock);
 }

@@ -11,22 +11,22 @@
  *
  * No sockets, no clock. Any thread at any time.
  */
-#ifndef AIORDMA_WIRE_RUNS_H
-#define AIORDMA_WIRE_RUNS_H
+#ifndef AIORDMA_ROCE_RUNS_H
+#define AIORDMA_ROCE_RUNS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 /* What became of packets behind the first of a run. */
-enum wire_heard {
-	WIRE_HEARD_NOTHING,
-	WIRE_HEARD_ARRIVED,
-	WIRE_HEARD_LOST,    /* they, and not what was before them */
-	WIRE_HEARD_UNCLEAR, /* silence */
+enum roce_heard {
+	ROCE_HEARD_NOTHING,
+	ROCE_HEARD_ARRIVED,
+	ROCE_HEARD_LOST,    /* they, and not what was before them */
+	ROCE_HEARD_UNCLEAR, /* silence */
 };
 
-struct wire_runs {
+struct roce_runs {
 	uint8_t src[16], dst[16];
 	bool ours;
 	unsigned users;
@@ -37,20 +37,20 @@ struct wire_runs {
 };
 
 /* Of that pair. ours: devices of our own there. NULL: too many pairs are in use, runs of this one cannot be watched. */
-struct wire_runs *wire_runs_of(const uint8_t src[16], const uint8_t dst[16], bool ours);
-void wire_runs_release(struct wire_runs *runs);
-void wire_runs_after_fork(void);
+struct roce_runs *roce_runs_of(const uint8_t src[16], const uint8_t dst[16], bool ours);
+void roce_runs_release(struct roce_runs *runs);
+void roce_runs_after_fork(void);
 
-enum wire_runs_use {
-	WIRE_RUNS_NONE,
-	WIRE_RUNS_TRY, /* one of two packets */
-	WIRE_RUNS_NEW, /* of packets that are sent for the first time */
-	WIRE_RUNS_ALL,
+enum roce_runs_use {
+	ROCE_RUNS_NONE,
+	ROCE_RUNS_TRY, /* one of two packets */
+	ROCE_RUNS_NEW, /* of packets that are sent for the first time */
+	ROCE_RUNS_ALL,
 };
 /* watched: losses are noticed. tries: somebody would hear what became of a trial. */
-enum wire_runs_use wire_runs_use(const struct wire_runs *runs, bool watched, bool tries, uint64_t now);
+enum roce_runs_use roce_runs_use(const struct roce_runs *runs, bool watched, bool tries, uint64_t now);
 /* A trial is on its way. */
-void wire_runs_tried(struct wire_runs *runs, uint64_t now);
-void wire_runs_heard(struct wire_runs *runs, enum wire_heard what, uint64_t now);
+void roce_runs_tried(struct roce_runs *runs, uint64_t now);
+void roce_runs_heard(struct roce_runs *runs, enum roce_heard what, uint64_t now);
 
 #endif

@@ -40,7 +40,7 @@ static void touch(struct round *round, struct soft_qp *qp)
 		if (round->touched[i] == qp)
 			return;
 	if (round->count == TOUCHED) {
-		soft_wire_go_on(qp, false, &round->after);
+		soft_roce_go_on(qp, false, &round->after);
 		return;
 	}
 	round->touched[round->count++] = qp;
@@ -50,16 +50,16 @@ static void touch(struct round *round, struct soft_qp *qp)
  * Adapters and rxe number their IPv4 packets: the checksum must be right for some number. Ours are numbered by their place
  * in what was sent as one, which need not be what came as one: both are split and merged on the way.
  */
-static bool icrc_ok(const struct wire_inbound *in)
+static bool icrc_ok(const struct roce_inbound *in)
 {
 	static bool by_place; /* so it was lately; receive_lock */
-	struct wire_ipv4 ip;
+	struct roce_ipv4 ip;
 
-	if (!wire_icrc_check(&in->path, in->bytes, in->size, by_place ? in->place : 0, &ip))
+	if (!roce_icrc_check(&in->path, in->bytes, in->size, by_place ? in->place : 0, &ip))
 		return false;
 	if (in->place)
 		by_place = ip.id == in->place;
-	return !soft_wire_is_ours(in->path.src_port) || (ip.id < WIRE_BATCH && !ip.may_fragment);
+	return !soft_roce_is_ours(in->path.src_port) || (ip.id < ROCE_BATCH && !ip.may_fragment);
 }
 
 static void count(_Atomic(uint64_t) *counter)
@@ -67,48 +67,48 @@ static void count(_Atomic(uint64_t) *counter)
 	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
-static void one_packet(void *context, const struct wire_inbound *in)
+static void one_packet(void *context, const struct roce_inbound *in)
 {
 	struct round *round = context;
-	struct wire_packet packet;
+	struct roce_packet packet;
 
-	count(&soft_wire_counters.received);
-	if (wire_parse(in->bytes, in->size, &packet) != WIRE_OK) {
-		count(&soft_wire_counters.malformed);
+	count(&soft_roce_counters.received);
+	if (roce_parse(in->bytes, in->size, &packet) != ROCE_OK) {
+		count(&soft_roce_counters.malformed);
 		return;
 	}
-	if (soft_unlikely(packet.qpn == WIRE_MAD_QPN)) {
+	if (soft_unlikely(packet.qpn == ROCE_MAD_QPN)) {
 		if (icrc_ok(in))
-			soft_wire_mad_take(&packet, in);
+			soft_roce_mad_take(&packet, in);
 		else
-			count(&soft_wire_counters.bad_icrc);
+			count(&soft_roce_counters.bad_icrc);
 		return;
 	}
 	struct soft_qp *qp = soft_qp_find(packet.qpn);
 	if (!qp && packet.qpn >> SOFT_QPN_INDEX_BITS != soft_proc.slot) {
-		soft_wire_forward(packet.qpn >> SOFT_QPN_INDEX_BITS, in);
+		soft_roce_forward(packet.qpn >> SOFT_QPN_INDEX_BITS, in);
 		return;
 	}
 	if (!icrc_ok(in)) {
-		count(&soft_wire_counters.bad_icrc);
+		count(&soft_roce_counters.bad_icrc);
 		return;
 	}
 	if (!qp) {
-		count(&soft_wire_counters.no_qp);
+		count(&soft_roce_counters.no_qp);
 		return;
 	}
-	if (packet.opcode == WIRE_CNP_OPCODE) {
-		soft_wire_notified(qp, &packet, in);
+	if (packet.opcode == ROCE_CNP_OPCODE) {
+		soft_roce_notified(qp, &packet, in);
 		return;
 	}
-	soft_wire_take(qp, &packet, in, &round->after);
+	soft_roce_take(qp, &packet, in, &round->after);
 	touch(round, qp);
 }
 
-static void any_packet(void *context, const struct wire_inbound *in)
+static void any_packet(void *context, const struct roce_inbound *in)
 {
 	if (soft_unlikely(atomic_load_explicit(&soft_faults_on, memory_order_relaxed)))
-		soft_wire_disturb(in, one_packet, context);
+		soft_roce_disturb(in, one_packet, context);
 	else
 		one_packet(context, in);
 }
@@ -120,7 +120,7 @@ static void pay(bool wait, struct soft_after *after)
 
 	for (unsigned i = 0; i < owed.count; i++) {
 		struct soft_qp *qp = soft_qp_find(owed.to[i]);
-		if (qp && !soft_wire_answer(qp, wait, after))
+		if (qp && !soft_roce_answer(qp, wait, after))
 			owed.to[left++] = owed.to[i];
 	}
 	owed.count = left;
@@ -133,23 +133,23 @@ static void owe(uint32_t qpn)
 	atomic_store_explicit(&owed.any, true, memory_order_relaxed);
 }
 
-/* receive_lock held; it is released. port: as for soft_wire_receive(). polled: not by the progress thread. */
+/* receive_lock held; it is released. port: as for soft_roce_receive(). polled: not by the progress thread. */
 static unsigned look(void *port, bool polled)
 {
 	/* Read with the lock held: who watches again pays after this, and asks for the lock. */
-	const bool later = polled && wire_watch_stopped();
+	const bool later = polled && roce_watch_stopped();
 	struct round round;
 
 	round.after = (struct soft_after){ 0 };
 	round.count = 0; /* not all of it is cleared each time that somebody polls */
 	if (owed.count)
 		pay(true, &round.after);
-	unsigned n = soft_wire_receive(port, any_packet, &round);
+	unsigned n = soft_roce_receive(port, any_packet, &round);
 
-	soft_wire_release(one_packet, &round);
+	soft_roce_release(one_packet, &round);
 
 	for (unsigned i = 0; i < round.count; i++)
-		if (soft_wire_go_on(round.touched[i], later, &round.after))
+		if (soft_roce_go_on(round.touched[i], later, &round.after))
 			owe(round.touched[i]->qp.qp_num);
 	pthread_mutex_unlock(&receive_lock);
 	/* Refusals have left by now: queue pairs that made them may fail. */
@@ -188,13 +188,13 @@ __attribute__((destructor)) static void pay_at_exit(void)
 	}
 }
 
-void soft_wire_poll(void)
+void soft_roce_poll(void)
 {
-	wire_watch_poll();
+	roce_watch_poll();
 	if (soft_unlikely(pthread_mutex_trylock(&receive_lock)))
-		wire_watch_kept_out();
+		roce_watch_kept_out();
 	else
-		wire_watch_looked(look(NULL, true));
+		roce_watch_looked(look(NULL, true));
 }
 
 static void look_often(void *port)
@@ -206,66 +206,66 @@ static void look_often(void *port)
 		const unsigned n = look(port, false);
 		rounds += n != 0;
 		packets += n;
-		if (port != WIRE_EVERY_PORT && wire_watch_hand_over()) {
-			if (!wire_watch_stopped()) /* it was for a moment */
+		if (port != ROCE_EVERY_PORT && roce_watch_hand_over()) {
+			if (!roce_watch_stopped()) /* it was for a moment */
 				pay_all();
 			break;
 		}
 		/* Behind many more are on their way: to be woken for them costs the sender more than to look here. */
-		if (n && packets >= RUN && port != WIRE_EVERY_PORT)
+		if (n && packets >= RUN && port != ROCE_EVERY_PORT)
 			more = MORE_LOOKS;
 		else if (!n && !more--)
 			break;
 	}
 }
 
-void soft_wire_catch_up(void)
+void soft_roce_catch_up(void)
 {
 	if (atomic_load(&soft_pollers))
-		look_often(WIRE_EVERY_PORT);
+		look_often(ROCE_EVERY_PORT);
 }
 
-void soft_wire_progress(void *port)
+void soft_roce_progress(void *port)
 {
-	if (soft_wire_front_is(port)) {
-		soft_wire_front_ended(port);
+	if (soft_roce_front_is(port)) {
+		soft_roce_front_ended(port);
 		return;
 	}
 	look_often(port);
 }
 
-void soft_wire_rx_after_fork(void)
+void soft_roce_rx_after_fork(void)
 {
 	pthread_mutex_init(&receive_lock, NULL);
-	wire_watch_after_fork();
+	roce_watch_after_fork();
 	atomic_store(&soft_pollers, 0);
 	owed.count = 0;
 	atomic_store(&owed.any, false);
 }
 
-void soft_wire_rewatch(void)
+void soft_roce_rewatch(void)
 {
-	if (!wire_watch_sleeps())
+	if (!roce_watch_sleeps())
 		return;
 	/* Whatever owed.any says: a poll that began before may be about to owe one, and be the last. */
 	pay_all();
 	/* The kernel had no memory for it: until it has, somebody looks from time to time. */
-	if (soft_unlikely(wire_watch_stopped())) {
+	if (soft_unlikely(roce_watch_stopped())) {
 		pthread_mutex_lock(&receive_lock);
 		look(NULL, false);
-		wire_watch_ask_later();
+		roce_watch_ask_later();
 	}
 }
 
-void soft_wire_tick(void)
+void soft_roce_tick(void)
 {
-	soft_wire_front_tick();
+	soft_roce_front_tick();
 	if (!atomic_load(&soft_pollers)) {
 		/* Nobody asks from here on: the next queue pair's owner may never poll. */
-		soft_wire_rewatch();
+		soft_roce_rewatch();
 		return;
 	}
-	if (!wire_watch_stopped()) {
+	if (!roce_watch_stopped()) {
 		if (atomic_load(&soft_faults_on)) { /* some may be held back */
 			pthread_mutex_lock(&receive_lock);
 			look(NULL, false);
@@ -274,6 +274,6 @@ void soft_wire_tick(void)
 	}
 	if (atomic_load(&owed.any))
 		pay_all();
-	if (wire_watch_ask())
-		soft_wire_rewatch();
+	if (roce_watch_ask())
+		soft_roce_rewatch();
 }

@@ -24,14 +24,14 @@ static void make_key(void)
 	has_key = !pthread_key_create(&batch_key, free);
 }
 
-struct wire_batch *soft_wire_batch(void)
+struct roce_batch *soft_roce_batch(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, make_key);
 	if (!has_key)
 		return NULL;
-	struct wire_batch *batch = pthread_getspecific(batch_key);
+	struct roce_batch *batch = pthread_getspecific(batch_key);
 	if (!batch) {
 		batch = malloc(sizeof(*batch));
 		if (!batch || pthread_setspecific(batch_key, batch)) {
@@ -59,7 +59,7 @@ static void put_one(struct msghdr *header, int level, int type, const void *data
 }
 
 /* The kernel allocates memory for more than an address: the usual class is the socket's (socket.c). */
-static void put_control(struct msghdr *header, const struct wire_route *route)
+static void put_control(struct msghdr *header, const struct roce_route *route)
 {
 	const bool ipv4 = soft_gid_is_ipv4(route->path.src);
 	const int tos = route->traffic_class;
@@ -73,21 +73,21 @@ static void put_control(struct msghdr *header, const struct wire_route *route)
 		memcpy(&from.ipi6_addr, route->path.src, 16);
 		put_one(header, IPPROTO_IPV6, IPV6_PKTINFO, &from, sizeof(from));
 	}
-	if (tos != soft_wire_class(0))
+	if (tos != soft_roce_class(0))
 		put_one(header, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_TOS : IPV6_TCLASS, &tos, sizeof(tos));
 }
 
-static struct wire_port *port_of(const struct wire_route *route)
+static struct roce_port *port_of(const struct roce_route *route)
 {
-	const int family = soft_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	const int family = soft_gid_is_ipv4(route->path.src) ? ROCE_IPV4 : ROCE_IPV6;
 
 	if (route->source)
 		return route->source;
-	return route->path.src_port == WIRE_PORT ? &soft_wire_ports.front[family] : &soft_wire_ports.own[family];
+	return route->path.src_port == ROCE_PORT ? &soft_roce_ports.front[family] : &soft_roce_ports.own[family];
 }
 
 /* Begins a message to the kernel. */
-static void begin(struct wire_batch *batch, const struct wire_route *route, uint8_t *bytes, size_t size)
+static void begin(struct roce_batch *batch, const struct roce_route *route, uint8_t *bytes, size_t size)
 {
 	const unsigned i = batch->runs++;
 	struct msghdr *header = &batch->messages[i].msg_hdr;
@@ -101,7 +101,7 @@ static void begin(struct wire_batch *batch, const struct wire_route *route, uint
 	batch->iov[i] = (struct iovec){ bytes, size };
 	*header = (struct msghdr){
 		.msg_name = &batch->to[i],
-		.msg_namelen = soft_wire_address(route->path.dst, route->path.dst_port, route->scope, &batch->to[i]),
+		.msg_namelen = soft_roce_address(route->path.dst, route->path.dst_port, route->scope, &batch->to[i]),
 		.msg_iov = &batch->iov[i],
 		.msg_iovlen = 1,
 		.msg_control = batch->control[i].bytes,
@@ -110,11 +110,11 @@ static void begin(struct wire_batch *batch, const struct wire_route *route, uint
 }
 
 /* id: the identification that it will have. */
-static void put_icrc(const struct wire_path *path, uint16_t id, uint8_t *bytes, size_t size)
+static void put_icrc(const struct roce_path *path, uint16_t id, uint8_t *bytes, size_t size)
 {
-	const uint32_t icrc = wire_icrc_ipv4(path, (struct wire_ipv4){ .id = id }, bytes, size);
+	const uint32_t icrc = roce_icrc_ipv4(path, (struct roce_ipv4){ .id = id }, bytes, size);
 
-	for (int k = 0; k < WIRE_ICRC; k++)
+	for (int k = 0; k < ROCE_ICRC; k++)
 		bytes[size + (size_t)k] = (uint8_t)(icrc >> 8 * k);
 }
 
@@ -123,13 +123,13 @@ static uint16_t fault(void)
 {
 	enum { OTHERWISE = 1000 };
 
-	return soft_unlikely(soft_fault(SOFT_FAULT_WIRE_RENUMBER)) ? OTHERWISE : 0;
+	return soft_unlikely(soft_fault(SOFT_FAULT_ROCE_RENUMBER)) ? OTHERWISE : 0;
 }
 
-unsigned soft_wire_add(struct wire_batch *batch, const struct wire_route *route, size_t size)
+unsigned soft_roce_add(struct roce_batch *batch, const struct roce_route *route, size_t size)
 {
-	uint8_t *bytes = soft_wire_room(batch);
-	const size_t whole = size + WIRE_ICRC;
+	uint8_t *bytes = soft_roce_room(batch);
+	const size_t whole = size + ROCE_ICRC;
 	const unsigned last = batch->runs - 1;
 	const bool joins = batch->runs && route->runs && !batch->run[last].ended && whole <= batch->run[last].size;
 	const uint16_t place = joins ? batch->run[last].packets : 0;
@@ -144,12 +144,12 @@ unsigned soft_wire_add(struct wire_batch *batch, const struct wire_route *route,
 	} else {
 		begin(batch, route, bytes, whole);
 	}
-	soft_wire_capture(&route->path, route->traffic_class, place, bytes, whole);
+	soft_roce_capture(&route->path, route->traffic_class, place, bytes, whole);
 	return place;
 }
 
 /* Tells the kernel where to split each message that is more than a packet. */
-static void put_sizes(struct wire_batch *batch)
+static void put_sizes(struct roce_batch *batch)
 {
 	for (unsigned i = 0; i < batch->runs; i++)
 		if (batch->run[i].packets > 1)
@@ -164,7 +164,7 @@ struct outcome {
 };
 
 /* The kernel does not take the run as one: each packet for itself. A capture has them once more, as they leave. */
-static void send_apart(int fd, struct wire_batch *batch, unsigned i, struct outcome *outcome)
+static void send_apart(int fd, struct roce_batch *batch, unsigned i, struct outcome *outcome)
 {
 	struct iovec iov = { .iov_base = batch->iov[i].iov_base };
 	struct msghdr header = batch->messages[i].msg_hdr;
@@ -175,14 +175,14 @@ static void send_apart(int fd, struct wire_batch *batch, unsigned i, struct outc
 	batch->split = true;
 	while (left) {
 		iov.iov_len = left < batch->run[i].size ? left : batch->run[i].size;
-		put_icrc(&batch->path, 0, iov.iov_base, iov.iov_len - WIRE_ICRC);
+		put_icrc(&batch->path, 0, iov.iov_base, iov.iov_len - ROCE_ICRC);
 		const ssize_t n = sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n < 0 && errno == EINTR)
 			continue;
 		outcome->full = n < 0 && (errno == EAGAIN || errno == ENOBUFS);
 		if (outcome->full)
 			return;
-		soft_wire_capture(&batch->path, batch->traffic_class, 0, iov.iov_base, iov.iov_len);
+		soft_roce_capture(&batch->path, batch->traffic_class, 0, iov.iov_base, iov.iov_len);
 		outcome->done++;
 		outcome->lost += n < 0;
 		iov.iov_base = (uint8_t *)iov.iov_base + iov.iov_len;
@@ -205,9 +205,9 @@ static int hand_to_kernel(int fd, struct mmsghdr *messages, unsigned n)
 	return sent < 0 ? -1 : 1;
 }
 
-unsigned soft_wire_send(struct wire_batch *batch)
+unsigned soft_roce_send(struct roce_batch *batch)
 {
-	struct wire_port *port = batch->port; /* NULL: nothing is in it */
+	struct roce_port *port = batch->port; /* NULL: nothing is in it */
 	struct outcome outcome = { 0 };
 
 	put_sizes(batch);
@@ -231,11 +231,11 @@ unsigned soft_wire_send(struct wire_batch *batch)
 		}
 		i++;
 	}
-	atomic_fetch_add_explicit(&soft_wire_counters.sent, outcome.done - outcome.lost, memory_order_relaxed);
+	atomic_fetch_add_explicit(&soft_roce_counters.sent, outcome.done - outcome.lost, memory_order_relaxed);
 	if (outcome.runs)
-		atomic_fetch_add_explicit(&soft_wire_counters.runs, outcome.runs, memory_order_relaxed);
+		atomic_fetch_add_explicit(&soft_roce_counters.runs, outcome.runs, memory_order_relaxed);
 	if (outcome.lost)
-		atomic_fetch_add_explicit(&soft_wire_counters.send_failed, outcome.lost, memory_order_relaxed);
+		atomic_fetch_add_explicit(&soft_roce_counters.send_failed, outcome.lost, memory_order_relaxed);
 	batch->count = batch->runs = 0;
 	batch->used = 0;
 	return outcome.done;

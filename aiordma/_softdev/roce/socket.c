@@ -1,5 +1,5 @@
 /*
- * Addresses and UDP sockets of the wire: unconnected, with IP_MTU_DISCOVER=DO, so that the IP identification and the ICRC can be
+ * Addresses and UDP sockets: unconnected, with IP_MTU_DISCOVER=DO, so that the IP identification and the ICRC can be
  * known without privilege (icrc.h).
  */
 #include <linux/udp.h>
@@ -14,51 +14,51 @@
 
 enum { BUFFER_BYTES = 16 << 20 };
 
-struct wire_ports soft_wire_ports = {
+struct roce_ports soft_roce_ports = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.own = { { .fd = -1 }, { .fd = -1 } },
 	.front = { { .fd = -1 }, { .fd = -1 } },
 };
 
-enum wire_mode soft_wire_mode(void)
+enum roce_mode soft_roce_mode(void)
 {
 	static atomic_int known = -1;
 	int mode = atomic_load_explicit(&known, memory_order_relaxed);
 
 	if (mode >= 0)
-		return (enum wire_mode)mode;
+		return (enum roce_mode)mode;
 	const char *said = getenv("AIORDMA_SOFT_WIRE");
-	mode = WIRE_AUTO;
+	mode = ROCE_AUTO;
 	if (said && !strcmp(said, "off"))
-		mode = WIRE_OFF;
+		mode = ROCE_OFF;
 	else if (said && !strcmp(said, "only"))
-		mode = WIRE_ONLY;
+		mode = ROCE_ONLY;
 	else if (said && *said && strcmp(said, "auto") != 0)
 		fprintf(stderr,
 			"aiordma: AIORDMA_SOFT_WIRE=\"%s\" is not understood, so it is auto; wanted: off, auto or "
 			"only\n",
 			said);
 	atomic_store(&known, mode);
-	return (enum wire_mode)mode;
+	return (enum roce_mode)mode;
 }
 
-bool soft_wire_wanted(struct soft_ctx *ctx, const struct ibv_ah_attr *ah)
+bool soft_roce_wanted(struct soft_ctx *ctx, const struct ibv_ah_attr *ah)
 {
-	const enum wire_mode mode = soft_wire_mode();
+	const enum roce_mode mode = soft_roce_mode();
 
-	if (mode == WIRE_OFF || !ah->is_global)
+	if (mode == ROCE_OFF || !ah->is_global)
 		return false;
-	return mode == WIRE_ONLY || !soft_gid_is_local(ctx, &ah->grh.dgid);
+	return mode == ROCE_ONLY || !soft_gid_is_local(ctx, &ah->grh.dgid);
 }
 
 /* ---- addresses -------------------------------------------------------------------------------------- */
 
-static int family_of(const struct wire_route *route)
+static int family_of(const struct roce_route *route)
 {
-	return soft_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
+	return soft_gid_is_ipv4(route->path.src) ? ROCE_IPV4 : ROCE_IPV6;
 }
 
-socklen_t soft_wire_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to)
+socklen_t soft_roce_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to)
 {
 	memset(to, 0, sizeof(*to));
 	if (soft_gid_is_ipv4(gid)) {
@@ -75,7 +75,7 @@ socklen_t soft_wire_address(const uint8_t gid[16], uint16_t port, uint32_t scope
 	return sizeof(*to);
 }
 
-void soft_wire_gid(const void *address, bool ipv4, uint8_t gid[16])
+void soft_roce_gid(const void *address, bool ipv4, uint8_t gid[16])
 {
 	if (!ipv4) {
 		memcpy(gid, address, 16);
@@ -91,7 +91,7 @@ static uint32_t scope_of(const uint8_t gid[16], uint32_t interface)
 	return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80 ? interface : 0;
 }
 
-void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct wire_route *route)
+void soft_roce_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_t qpn, struct roce_route *route)
 {
 	struct ibv_gid_entry entry = { 0 };
 
@@ -100,22 +100,22 @@ void soft_wire_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_
 	memcpy(route->path.src, entry.gid.raw, 16);
 	memcpy(route->path.dst, ah->grh.dgid.raw, 16);
 	route->scope = scope_of(route->path.dst, entry.ndev_ifindex);
-	route->traffic_class = soft_wire_class(ah->grh.traffic_class);
+	route->traffic_class = soft_roce_class(ah->grh.traffic_class);
 	const int family = family_of(route);
-	route->path.src_port = soft_wire_ports.front[family].fd >= 0 ? soft_wire_ports.front[family].number :
-								       soft_wire_ports.own[family].number;
+	route->path.src_port = soft_roce_ports.front[family].fd >= 0 ? soft_roce_ports.front[family].number :
+								       soft_roce_ports.own[family].number;
 	/* On this host, and of us: no need to be handed on. */
 	route->here = soft_gid_is_local(ctx, &ah->grh.dgid);
-	route->path.dst_port = route->here ? soft_wire_own_port(qpn) : WIRE_PORT;
-	route->runs = route->here || family == WIRE_IPV6;
+	route->path.dst_port = route->here ? soft_roce_own_port(qpn) : ROCE_PORT;
+	route->runs = route->here || family == ROCE_IPV6;
 }
 
-enum ibv_mtu soft_wire_mtu(const struct wire_route *route)
+enum ibv_mtu soft_roce_mtu(const struct roce_route *route)
 {
 	const bool ipv4 = soft_gid_is_ipv4(route->path.src);
-	const int headers = (ipv4 ? 20 : 40) + 8 + WIRE_BTH + WIRE_ATOMIC + WIRE_ICRC;
+	const int headers = (ipv4 ? 20 : 40) + 8 + ROCE_BTH + ROCE_ATOMIC + ROCE_ICRC;
 	struct sockaddr_in6 to;
-	socklen_t length = soft_wire_address(route->path.dst, WIRE_PORT, route->scope, &to);
+	socklen_t length = soft_roce_address(route->path.dst, ROCE_PORT, route->scope, &to);
 	int fd = socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), mtu = 0;
 	socklen_t size = sizeof(mtu);
 	enum ibv_mtu found = 0;
@@ -130,11 +130,11 @@ enum ibv_mtu soft_wire_mtu(const struct wire_route *route)
 	return found;
 }
 
-uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu)
+uint32_t soft_roce_buffered(const struct roce_route *route, uint32_t mtu)
 {
 	/* The kernel counts what a packet takes, not what is in it: up to twice as much, and its own record of it. */
 	const uint32_t each = 2 * mtu + 512, least = 16;
-	const struct wire_port *port = &soft_wire_ports.own[family_of(route)];
+	const struct roce_port *port = &soft_roce_ports.own[family_of(route)];
 	int bytes = 0;
 	socklen_t size = sizeof(bytes);
 
@@ -147,15 +147,15 @@ uint32_t soft_wire_buffered(const struct wire_route *route, uint32_t mtu)
 
 static int open_port(int family, uint16_t number)
 {
-	const int one = 1, mtu_discover = IP_PMTUDISC_DO, bytes = BUFFER_BYTES, class = soft_wire_class(0);
-	int fd = socket(family == WIRE_IPV4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	const int one = 1, mtu_discover = IP_PMTUDISC_DO, bytes = BUFFER_BYTES, class = soft_roce_class(0);
+	int fd = socket(family == ROCE_IPV4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	uint8_t any[16] = { 0 };
 	struct sockaddr_in6 address;
 
 	if (fd < 0)
 		return -1;
-	if (family == WIRE_IPV4) {
-		soft_wire_gid(any, true, any);
+	if (family == ROCE_IPV4) {
+		soft_roce_gid(any, true, any);
 		setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &mtu_discover, sizeof(mtu_discover));
 		setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &one, sizeof(one));
@@ -174,7 +174,7 @@ static int open_port(int family, uint16_t number)
 		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
 	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)))
 		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-	socklen_t length = soft_wire_address(any, number, 0, &address);
+	socklen_t length = soft_roce_address(any, number, 0, &address);
 	if (bind(fd, (struct sockaddr *)&address, length)) {
 		close(fd);
 		return -1;
@@ -182,14 +182,14 @@ static int open_port(int family, uint16_t number)
 	return fd;
 }
 
-static bool watch(struct wire_port *port, int operation)
+static bool watch(struct roce_port *port, int operation)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = port };
 
 	return port->fd < 0 || !epoll_ctl(soft_proc.epoll_fd, operation, port->fd, &event);
 }
 
-static void port_open(struct wire_port *port, int family, uint16_t number)
+static void port_open(struct roce_port *port, int family, uint16_t number)
 {
 	if (port->fd >= 0)
 		return;
@@ -201,32 +201,32 @@ static void port_open(struct wire_port *port, int family, uint16_t number)
 	port->watched = watch(port, EPOLL_CTL_ADD);
 }
 
-void soft_wire_front_open(int family)
+void soft_roce_front_open(int family)
 {
-	port_open(&soft_wire_ports.front[family], family, WIRE_PORT);
+	port_open(&soft_roce_ports.front[family], family, ROCE_PORT);
 }
 
-int soft_wire_open(void)
+int soft_roce_open(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int err = 0;
 
-	pthread_once(&once, soft_wire_capture_read);
-	pthread_mutex_lock(&soft_wire_ports.lock);
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++)
-		port_open(&soft_wire_ports.own[family], family, (uint16_t)(WIRE_OWN_PORT + soft_proc.slot));
-	soft_wire_front();
-	if (soft_wire_ports.own[WIRE_IPV4].fd < 0 && soft_wire_ports.own[WIRE_IPV6].fd < 0)
+	pthread_once(&once, soft_roce_capture_read);
+	pthread_mutex_lock(&soft_roce_ports.lock);
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++)
+		port_open(&soft_roce_ports.own[family], family, (uint16_t)(ROCE_OWN_PORT + soft_proc.slot));
+	soft_roce_front();
+	if (soft_roce_ports.own[ROCE_IPV4].fd < 0 && soft_roce_ports.own[ROCE_IPV6].fd < 0)
 		err = EADDRINUSE;
-	pthread_mutex_unlock(&soft_wire_ports.lock);
+	pthread_mutex_unlock(&soft_roce_ports.lock);
 	return err;
 }
 
-void soft_wire_close(void)
+void soft_roce_close(void)
 {
-	pthread_mutex_lock(&soft_wire_ports.lock);
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
-		struct wire_port *ports[] = { &soft_wire_ports.own[family], &soft_wire_ports.front[family] };
+	pthread_mutex_lock(&soft_roce_ports.lock);
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
+		struct roce_port *ports[] = { &soft_roce_ports.own[family], &soft_roce_ports.front[family] };
 		for (int i = 0; i < 2; i++) {
 			if (ports[i]->fd >= 0)
 				close(ports[i]->fd);
@@ -234,35 +234,35 @@ void soft_wire_close(void)
 			atomic_store(&ports[i]->hot, false);
 		}
 	}
-	soft_wire_sources_close();
-	soft_wire_front_close(); /* now that the port is free */
-	pthread_mutex_unlock(&soft_wire_ports.lock);
+	soft_roce_sources_close();
+	soft_roce_front_close(); /* now that the port is free */
+	pthread_mutex_unlock(&soft_roce_ports.lock);
 }
 
-void soft_wire_after_fork(void)
+void soft_roce_after_fork(void)
 {
-	soft_wire_rx_after_fork();
-	wire_runs_after_fork();
-	pthread_mutex_init(&soft_wire_ports.lock, NULL); /* perhaps held by a thread that is not here */
-	soft_wire_close();
+	soft_roce_rx_after_fork();
+	roce_runs_after_fork();
+	pthread_mutex_init(&soft_roce_ports.lock, NULL); /* perhaps held by a thread that is not here */
+	soft_roce_close();
 }
 
-void soft_wire_heat(const struct wire_route *route)
+void soft_roce_heat(const struct roce_route *route)
 {
-	const int family = soft_gid_is_ipv4(route->path.src) ? WIRE_IPV4 : WIRE_IPV6;
-	const bool front = route->path.src_port == WIRE_PORT;
+	const int family = soft_gid_is_ipv4(route->path.src) ? ROCE_IPV4 : ROCE_IPV6;
+	const bool front = route->path.src_port == ROCE_PORT;
 
-	atomic_store(front ? &soft_wire_ports.front[family].hot : &soft_wire_ports.own[family].hot, true);
+	atomic_store(front ? &soft_roce_ports.front[family].hot : &soft_roce_ports.own[family].hot, true);
 }
 
 /* Ports that polls do not look at are always watched. */
-bool soft_wire_watch(bool on)
+bool soft_roce_watch(bool on)
 {
 	bool done = true;
 
-	pthread_mutex_lock(&soft_wire_ports.lock);
-	for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
-		struct wire_port *ports[] = { &soft_wire_ports.own[family], &soft_wire_ports.front[family] };
+	pthread_mutex_lock(&soft_roce_ports.lock);
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
+		struct roce_port *ports[] = { &soft_roce_ports.own[family], &soft_roce_ports.front[family] };
 		for (int i = 0; i < 2; i++) {
 			const bool want = on || !atomic_load(&ports[i]->hot);
 			if (ports[i]->fd < 0 || ports[i]->watched == want)
@@ -274,21 +274,21 @@ bool soft_wire_watch(bool on)
 				done = false;
 		}
 	}
-	pthread_mutex_unlock(&soft_wire_ports.lock);
+	pthread_mutex_unlock(&soft_roce_ports.lock);
 	return done;
 }
 
-bool soft_wire_is_socket(const void *what)
+bool soft_roce_is_socket(const void *what)
 {
-	return what == &soft_wire_ports.own[WIRE_IPV4] || what == &soft_wire_ports.own[WIRE_IPV6] ||
-	       what == &soft_wire_ports.front[WIRE_IPV4] || what == &soft_wire_ports.front[WIRE_IPV6] ||
-	       soft_wire_front_is(what);
+	return what == &soft_roce_ports.own[ROCE_IPV4] || what == &soft_roce_ports.own[ROCE_IPV6] ||
+	       what == &soft_roce_ports.front[ROCE_IPV4] || what == &soft_roce_ports.front[ROCE_IPV6] ||
+	       soft_roce_front_is(what);
 }
 
-enum ibv_mtu soft_wire_mtu_to(struct soft_ctx *ctx, const struct ibv_ah_attr *ah)
+enum ibv_mtu soft_roce_mtu_to(struct soft_ctx *ctx, const struct ibv_ah_attr *ah)
 {
-	struct wire_route route;
+	struct roce_route route;
 
-	soft_wire_route(ctx, ah, 0, &route);
-	return soft_wire_mtu(&route);
+	soft_roce_route(ctx, ah, 0, &route);
+	return soft_roce_mtu(&route);
 }

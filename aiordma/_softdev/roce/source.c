@@ -13,9 +13,9 @@
 
 enum { SOURCES = 16, SEND_BYTES = 16 << 20 };
 
-/* soft_wire_ports.lock. Remain open until all are closed. */
+/* soft_roce_ports.lock. Remain open until all are closed. */
 static struct source {
-	struct wire_port port;
+	struct roce_port port;
 	uint8_t address[16];
 } sources[SOURCES];
 static unsigned used;
@@ -24,9 +24,9 @@ static unsigned used;
 static int open_source(const uint8_t address[16], uint16_t *number)
 {
 	const bool ipv4 = soft_gid_is_ipv4(address);
-	const int dont_fragment = IP_PMTUDISC_DO, bytes = SEND_BYTES, none = 0, class = soft_wire_class(0);
+	const int dont_fragment = IP_PMTUDISC_DO, bytes = SEND_BYTES, none = 0, class = soft_roce_class(0);
 	struct sockaddr_in6 name;
-	socklen_t length = soft_wire_address(address, 0, 0, &name);
+	socklen_t length = soft_roce_address(address, 0, 0, &name);
 	int fd = socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	if (fd < 0)
@@ -42,21 +42,21 @@ static int open_source(const uint8_t address[16], uint16_t *number)
 		return -1;
 	}
 	*number = ntohs(name.sin6_port); /* in the same place for IPv4 */
-	if (!*number || soft_wire_is_ours(*number)) {
+	if (!*number || soft_roce_is_ours(*number)) {
 		close(fd);
 		return -1;
 	}
 	return fd;
 }
 
-struct wire_port *soft_wire_source(const struct wire_route *route)
+struct roce_port *soft_roce_source(const struct roce_route *route)
 {
 	struct source *found = NULL;
 
 	/* A link-local address is of one interface, which each packet must say. */
 	if (route->here || route->scope)
 		return NULL;
-	pthread_mutex_lock(&soft_wire_ports.lock);
+	pthread_mutex_lock(&soft_roce_ports.lock);
 	for (unsigned i = 0; i < used && !found; i++)
 		if (!memcmp(sources[i].address, route->path.src, 16))
 			found = &sources[i];
@@ -71,11 +71,11 @@ struct wire_port *soft_wire_source(const struct wire_route *route)
 			atomic_store(&found->port.fd, fd);
 		}
 	}
-	pthread_mutex_unlock(&soft_wire_ports.lock);
+	pthread_mutex_unlock(&soft_roce_ports.lock);
 	return found ? &found->port : NULL;
 }
 
-void soft_wire_sources_close(void)
+void soft_roce_sources_close(void)
 {
 	for (unsigned i = 0; i < used; i++) {
 		close(sources[i].port.fd);

@@ -10,7 +10,7 @@
 
 enum { DSCP_MOST = 63 };
 
-static uint8_t usual = WIRE_DSCP, notifications = WIRE_CNP_DSCP;
+static uint8_t usual = ROCE_DSCP, notifications = ROCE_CNP_DSCP;
 
 static void read_one(const char *name, uint8_t *to)
 {
@@ -36,10 +36,10 @@ static void read_environment(void)
 
 static uint8_t marked_instead_of_dropped(uint8_t dscp)
 {
-	return (uint8_t)(dscp << 2 | WIRE_ECT);
+	return (uint8_t)(dscp << 2 | ROCE_ECT);
 }
 
-uint8_t soft_wire_class(uint8_t wanted)
+uint8_t soft_roce_class(uint8_t wanted)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const uint8_t dscp = wanted >> 2;
@@ -48,8 +48,8 @@ uint8_t soft_wire_class(uint8_t wanted)
 	return marked_instead_of_dropped(dscp ? dscp : usual);
 }
 
-uint8_t soft_wire_cnp_class(void)
+uint8_t soft_roce_cnp_class(void)
 {
-	soft_wire_class(0);
+	soft_roce_class(0);
 	return marked_instead_of_dropped(notifications);
 }

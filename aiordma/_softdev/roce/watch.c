@@ -16,14 +16,14 @@ static atomic_uint kept_out;                     /* polls in a row that could no
 static atomic_uint sleepers;                     /* how often somebody went to sleep */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool stopped;       /* watch_lock to change */
-static _Atomic(uint64_t) asks_at; /* when wire_watch_ask() looks at the polls next */
+static _Atomic(uint64_t) asks_at; /* when roce_watch_ask() looks at the polls next */
 
-bool wire_watch_stopped(void)
+bool roce_watch_stopped(void)
 {
 	return atomic_load(&stopped);
 }
 
-void wire_watch_ask_later(void)
+void roce_watch_ask_later(void)
 {
 	const uint64_t when = soft_now_ns() + QUIET_NS;
 
@@ -35,7 +35,7 @@ static void watch(bool on)
 {
 	pthread_mutex_lock(&watch_lock);
 	atomic_store(&stopped, !on);
-	if (!soft_wire_watch(on) && on)
+	if (!soft_roce_watch(on) && on)
 		atomic_store(&stopped, true);
 	pthread_mutex_unlock(&watch_lock);
 }
@@ -44,7 +44,7 @@ static void watch(bool on)
 static void stop(unsigned slept)
 {
 	watch(false);
-	wire_watch_ask_later();
+	roce_watch_ask_later();
 	if (soft_unlikely(atomic_load(&sleepers) != slept))
 		watch(true);
 }
@@ -62,11 +62,11 @@ static void consider(void)
 		atomic_store_explicit(&polled_from, now, memory_order_relaxed);
 	} else if (now - from >= QUIET_NS) {
 		watch(false);
-		wire_watch_ask_later();
+		roce_watch_ask_later();
 	}
 }
 
-void wire_watch_poll(void)
+void roce_watch_poll(void)
 {
 	const unsigned n = atomic_load_explicit(&polls, memory_order_relaxed);
 
@@ -76,14 +76,14 @@ void wire_watch_poll(void)
 		consider();
 }
 
-void wire_watch_kept_out(void)
+void roce_watch_kept_out(void)
 {
 	/* Who looks may be waiting for this very CPU. */
 	if (atomic_fetch_add_explicit(&kept_out, 1, memory_order_relaxed) % OFTEN == OFTEN - 1)
 		sched_yield();
 }
 
-void wire_watch_looked(bool found)
+void roce_watch_looked(bool found)
 {
 	if (atomic_load_explicit(&kept_out, memory_order_relaxed))
 		atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
@@ -92,7 +92,7 @@ void wire_watch_looked(bool found)
 		atomic_store_explicit(&polls, OFTEN, memory_order_relaxed);
 }
 
-bool wire_watch_sleeps(void)
+bool roce_watch_sleeps(void)
 {
 	atomic_store_explicit(&polled_from, 0, memory_order_relaxed);
 	atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
@@ -107,7 +107,7 @@ bool wire_watch_sleeps(void)
  * Somebody polls, and finds the progress thread looking each time. On a CPU that both share that would go on: one works,
  * the other polls in vain for all of its turns, and a stream of WRITEs was half as fast.
  */
-bool wire_watch_hand_over(void)
+bool roce_watch_hand_over(void)
 {
 	const unsigned slept = atomic_load(&sleepers);
 
@@ -119,20 +119,20 @@ bool wire_watch_hand_over(void)
 	return true;
 }
 
-bool wire_watch_ask(void)
+bool roce_watch_ask(void)
 {
 	const uint64_t when = atomic_load(&asks_at);
 
 	if (soft_now_ns() < when)
 		soft_timer_want(when); /* another timer went off */
 	else if (atomic_exchange(&polls, 0) == OFTEN)
-		wire_watch_ask_later();
+		roce_watch_ask_later();
 	else
 		return true;
 	return false;
 }
 
-void wire_watch_after_fork(void)
+void roce_watch_after_fork(void)
 {
 	pthread_mutex_init(&watch_lock, NULL);
 	atomic_store(&stopped, false);

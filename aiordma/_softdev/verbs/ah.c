@@ -29,7 +29,7 @@ struct ibv_ah *soft_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	soft_gid_get(ctx, attr->grh.sgid_index, &soft->sgid);
 	soft->here = soft_gid_is_local(ctx, &attr->grh.dgid);
 	soft->max = SOFT_UD_MTU;
-	const int error = soft_wire_wanted(ctx, attr) ? soft_wire_ah(ctx, soft) : 0;
+	const int error = soft_roce_wanted(ctx, attr) ? soft_roce_ah(ctx, soft) : 0;
 	if (error) {
 		free(soft);
 		errno = error;
@@ -43,7 +43,7 @@ int soft_destroy_ah(struct ibv_ah *ah)
 {
 	atomic_fetch_sub(&to_pd(ah->pd)->refs, 1);
 	if (to_ah(ah)->route)
-		soft_wire_ah_free(to_ah(ah));
+		soft_roce_ah_free(to_ah(ah));
 	free(to_ah(ah));
 	return 0;
 }

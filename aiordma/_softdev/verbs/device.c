@@ -305,7 +305,7 @@ static const struct ibv_context_ops context_ops = {
 	.bind_mw = soft_bind_mw,
 };
 
-static const struct soft_fabrics fabrics = { .host = &soft_shm_fabric, .net = &soft_wire_fabric };
+static const struct soft_fabrics fabrics = { .host = &soft_shm_fabric, .net = &soft_roce_fabric };
 
 struct ibv_context *soft_open_device(struct ibv_device *device)
 {

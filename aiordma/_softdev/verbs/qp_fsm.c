@@ -98,7 +98,7 @@ static bool values_ok(const struct ibv_qp_attr *a, int mask)
 	return true;
 }
 
-/* With the wire switched off only destinations on this host exist. */
+/* With RoCE switched off only destinations on this host exist. */
 static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 {
 	struct soft_ctx *ctx = to_ctx(qp->qp.context);
@@ -112,7 +112,7 @@ static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 		return 0; /* no GID at all: this host */
 	if (!soft_gid_get(ctx, ah->grh.sgid_index, &gid))
 		return EINVAL;
-	return soft_wire_mode() != WIRE_OFF || soft_gid_is_local(ctx, &ah->grh.dgid) ? 0 : ENETUNREACH;
+	return soft_roce_mode() != ROCE_OFF || soft_gid_is_local(ctx, &ah->grh.dgid) ? 0 : ENETUNREACH;
 }
 
 static void take_values(struct soft_qp *qp, const struct ibv_qp_attr *from, int mask)
@@ -205,11 +205,11 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 		soft_after_run(&after);
 		return 0;
 	}
-	struct soft_wire *wire = NULL;
+	struct soft_roce *roce = NULL;
 	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR && qp->qp.qp_type != IBV_QPT_UD &&
-	    soft_wire_wanted(to_ctx(qp->qp.context), &attr->ah_attr)) {
-		wire = soft_wire_make(qp, attr, &err);
-		if (!wire)
+	    soft_roce_wanted(to_ctx(qp->qp.context), &attr->ah_attr)) {
+		roce = soft_roce_make(qp, attr, &err);
+		if (!roce)
 			return err;
 	}
 	soft_lock(&qp->sq_lock);
@@ -219,13 +219,13 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	if (!err) {
 		take_values(qp, attr, mask);
 		if (mask & IBV_QP_DEST_QPN) {
-			qp->remote = wire || attr->dest_qp_num >> SOFT_QPN_INDEX_BITS != soft_proc.slot;
+			qp->remote = roce || attr->dest_qp_num >> SOFT_QPN_INDEX_BITS != soft_proc.slot;
 			qp->path = qp->remote ? &soft_shm_path : &soft_local_path;
 		}
-		if (wire) {
-			soft_wire_join(qp, wire);
-			qp->attr.path_mtu = soft_wire_path_mtu(wire);
-			wire = NULL;
+		if (roce) {
+			soft_roce_join(qp, roce);
+			qp->attr.path_mtu = soft_roce_path_mtu(roce);
+			roce = NULL;
 		}
 		if (to == IBV_QPS_SQD && from == IBV_QPS_RTS) {
 			qp->attr.sq_draining = 1;
@@ -236,7 +236,7 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	}
 	soft_unlock(&qp->rq_lock);
 	soft_unlock(&qp->sq_lock);
-	soft_wire_discard(wire);
+	soft_roce_discard(roce);
 	if (!err)
 		entered(qp, from, to, mask);
 	return err;

@@ -124,7 +124,7 @@ static void start(uint32_t seed)
                                        .next_id = seed};
         s->other.local[15] = (uint8_t)(1 + i);
         s->other.remote[15] = (uint8_t)(2 - i);
-        s->other.wire = true;
+        s->other.net = true;
         s->listens = true;
         s->verdict = CM_TAKEN;
     }

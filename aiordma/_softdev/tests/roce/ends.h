@@ -1,7 +1,7 @@
 /* Two ends of a connection in virtual time, and a network of 1 ms each way between them that loses what a test wants lost.
  * The requester's memory is `from`, the responder's `to`; READs go the other way round. */
-#ifndef SOFTDEV_TESTS_WIRE_ENDS_H
-#define SOFTDEV_TESTS_WIRE_ENDS_H
+#ifndef SOFTDEV_TESTS_ROCE_ENDS_H
+#define SOFTDEV_TESTS_ROCE_ENDS_H
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ enum {
 struct flying {
     uint64_t when;
     bool request;
-    struct wire_packet packet;
+    struct roce_packet packet;
     uint8_t payload[MTU];
 };
 
@@ -36,17 +36,17 @@ static struct {
     uint64_t requests, answers; /* sent */
 } net;
 
-static struct wire_ask ask;
-static struct wire_answer answer;
-static struct wire_message ring[QUEUE];
-static struct wire_fetch fetches[FETCHES];
+static struct roce_ask ask;
+static struct roce_answer answer;
+static struct roce_message ring[QUEUE];
+static struct roce_fetch fetches[FETCHES];
 static uint8_t from[MEMORY], to[MEMORY];
 static uint64_t patience_times; /* the shortest that a retry may wait */
 
 static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *bytes, uint32_t n)
 {
     (void)owner;
-    const struct wire_message *m = &ring[index % QUEUE];
+    const struct roce_message *m = &ring[index % QUEUE];
 
     memcpy(to + (m->addr - (uintptr_t)from) + offset, bytes, n);
     return true;
@@ -58,7 +58,7 @@ static bool receive(void *owner)
     return true;
 }
 
-static int deliver(void *owner, const struct wire_delivery *delivery)
+static int deliver(void *owner, const struct roce_delivery *delivery)
 {
     (void)owner;
     (void)delivery;
@@ -93,8 +93,8 @@ static uint64_t patience(void *owner, uint64_t shortest_ns)
     return patience_times * shortest_ns;
 }
 
-static const struct wire_ask_owner ask_calls = {.scatter = scatter, .patience = patience};
-static const struct wire_answer_owner answer_calls = {
+static const struct roce_ask_owner ask_calls = {.scatter = scatter, .patience = patience};
+static const struct roce_answer_owner answer_calls = {
     .receive = receive, .deliver = deliver, .remote = remote, .write = write_to, .broken = broken};
 
 static void start_ends(uint64_t now)
@@ -105,30 +105,30 @@ static void start_ends(uint64_t now)
     patience_times = 1;
     memset(fetches, 0, sizeof fetches);
     memset(to, 0, sizeof to);
-    ask = (struct wire_ask){
+    ask = (struct roce_ask){
         .calls = &ask_calls, .ring = ring, .mask = QUEUE - 1, .reliable = true, .mtu = MTU, .qpn = 5};
     ask.retry_cnt = ask.rnr_retry = RETRIES;
     ask.max_fetches = FETCHES;
     ask.timeout_ns = TIMEOUT;
     ask.most = ask.window = 64;
-    answer = (struct wire_answer){.calls = &answer_calls,
+    answer = (struct roce_answer){.calls = &answer_calls,
                                   .fetches = fetches,
                                   .max_fetches = FETCHES,
                                   .reliable = true,
                                   .mtu = MTU,
                                   .qpn = 5};
-    wire_ask_start(&ask, FIRST_PSN);
-    wire_answer_start(&answer, FIRST_PSN);
+    roce_ask_start(&ask, FIRST_PSN);
+    roce_answer_start(&answer, FIRST_PSN);
     fill(from, MEMORY, 3);
 }
 
-/* Where the payload of a request that wire_ask_next() gave out is. */
-static const uint8_t *payload_of(const struct wire_request *r)
+/* Where the payload of a request that roce_ask_next() gave out is. */
+static const uint8_t *payload_of(const struct roce_request *r)
 {
     return from + (ring[r->index % QUEUE].addr - (uintptr_t)to) + r->offset;
 }
 
-static void transmit(bool request, const struct wire_packet *packet, const uint8_t *payload, bool lost)
+static void transmit(bool request, const struct roce_packet *packet, const uint8_t *payload, bool lost)
 {
     struct flying *f = &net.flying[net.tail % FLIGHT];
 
@@ -146,14 +146,14 @@ static void post(uint8_t opcode, uint32_t at, uint32_t length)
 {
     const uint8_t *base = opcode == IBV_WR_RDMA_READ ? from : to;
 
-    wire_ask_post(&ask,
-                  &(struct wire_message){.opcode = opcode, .length = length, .addr = (uintptr_t)base + at});
+    roce_ask_post(&ask,
+                  &(struct roce_message){.opcode = opcode, .length = length, .addr = (uintptr_t)base + at});
 }
 
 /* What happens next: a packet arrives, or the timer goes off. */
 static void step(void)
 {
-    const uint64_t due = wire_ask_due(&ask);
+    const uint64_t due = roce_ask_due(&ask);
     const bool flies = net.head != net.tail;
     struct flying *f = &net.flying[net.head % FLIGHT];
 
@@ -161,16 +161,16 @@ static void step(void)
     CHECK(flies || due);
     if (!flies || (due && due < f->when)) {
         net.now = due > net.now ? due : net.now;
-        wire_ask_timer(&ask, net.now);
+        roce_ask_timer(&ask, net.now);
         return;
     }
     net.head++;
     net.now = f->when;
     f->packet.payload = f->payload;
     if (f->request)
-        wire_answer_take(&answer, &f->packet);
+        roce_answer_take(&answer, &f->packet);
     else
-        wire_ask_take(&ask, &f->packet, net.now);
+        roce_ask_take(&ask, &f->packet, net.now);
 }
 
 #endif

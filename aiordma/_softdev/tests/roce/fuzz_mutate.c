@@ -23,12 +23,12 @@ static uint32_t below(uint32_t n)
 static struct step sensible(void)
 {
     static const uint8_t requests[] = {
-        WIRE_SEND_ONLY,     WIRE_SEND_FIRST,     WIRE_SEND_MIDDLE,  WIRE_SEND_LAST,    WIRE_SEND_LAST_IMM,
-        WIRE_SEND_ONLY_IMM, WIRE_WRITE_FIRST,    WIRE_WRITE_MIDDLE, WIRE_WRITE_LAST,   WIRE_WRITE_LAST_IMM,
-        WIRE_WRITE_ONLY,    WIRE_WRITE_ONLY_IMM, WIRE_READ_REQUEST, WIRE_COMPARE_SWAP, WIRE_FETCH_ADD,
-        WIRE_SEND_LAST_INV, WIRE_SEND_ONLY_INV};
-    static const uint8_t responses[] = {WIRE_ACK,       WIRE_READ_FIRST, WIRE_READ_MIDDLE,
-                                        WIRE_READ_LAST, WIRE_READ_ONLY,  WIRE_ATOMIC_ACKNOWLEDGE};
+        ROCE_SEND_ONLY,     ROCE_SEND_FIRST,     ROCE_SEND_MIDDLE,  ROCE_SEND_LAST,    ROCE_SEND_LAST_IMM,
+        ROCE_SEND_ONLY_IMM, ROCE_WRITE_FIRST,    ROCE_WRITE_MIDDLE, ROCE_WRITE_LAST,   ROCE_WRITE_LAST_IMM,
+        ROCE_WRITE_ONLY,    ROCE_WRITE_ONLY_IMM, ROCE_READ_REQUEST, ROCE_COMPARE_SWAP, ROCE_FETCH_ADD,
+        ROCE_SEND_LAST_INV, ROCE_SEND_ONLY_INV};
+    static const uint8_t responses[] = {ROCE_ACK,       ROCE_READ_FIRST, ROCE_READ_MIDDLE,
+                                        ROCE_READ_LAST, ROCE_READ_ONLY,  ROCE_ATOMIC_ACKNOWLEDGE};
     static const uint8_t syndromes[] = {0x1f, 0x00, 0x21, 0x2c, 0x60, 0x61, 0x62, 0x63, 0x64};
     static const uint16_t lengths[] = {0, 1, 8, 255, 256, 257, 512, 600, 1024, 4096, 8192};
     static const uint8_t others[] = {ACT_POST_SEND,  ACT_POST_SEND, ACT_POST_RECV, ACT_POST_RECV, ACT_TIME,
@@ -44,18 +44,18 @@ static struct step sensible(void)
         s.value = (uint8_t)below(4);
         s.offset = (int16_t)(below(64) * 8);
         if (s.who % WHO == WHO_UC)
-            s.opcode |= WIRE_UC;
+            s.opcode |= ROCE_UC;
         else if (s.who % WHO == WHO_UD)
-            s.opcode = WIRE_UD | (below(2) ? WIRE_SEND_ONLY : WIRE_SEND_ONLY_IMM);
+            s.opcode = ROCE_UD | (below(2) ? ROCE_SEND_ONLY : ROCE_SEND_ONLY_IMM);
         break;
     case 3:
     case 4:
         s.opcode = responses[below(sizeof responses)];
-        s.value = syndromes[s.opcode == WIRE_ACK ? below(sizeof syndromes) : 0];
+        s.value = syndromes[s.opcode == ROCE_ACK ? below(sizeof syndromes) : 0];
         s.base = BASE_UNA;
         break;
     case 5:
-        s.opcode = WIRE_CNP_OPCODE;
+        s.opcode = ROCE_CNP_OPCODE;
         s.flags = FLAG_BECN;
         break;
     default:

@@ -12,7 +12,7 @@
 enum { NET_MAX_BYTES = 4400 };
 
 struct net_packet {
-    struct wire_path path;
+    struct roce_path path;
     uint8_t tos;
     uint16_t id; /* IPv4 identification */
     size_t size;

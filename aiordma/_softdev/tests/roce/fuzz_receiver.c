@@ -241,7 +241,7 @@ static void recv_one(int who, unsigned int slot)
 
 /* ---- bystanders ------------------------------------------------------------------------------------- */
 
-static struct soft_wire calm_wires[2];
+static struct soft_roce calm_roces[2];
 static uint32_t calm_states[2];
 static unsigned int calm_talks;
 
@@ -249,7 +249,7 @@ static unsigned int calm_talks;
 static void calm_note(void)
 {
     for (int i = 0; i < 2; i++) {
-        calm_wires[i] = *to_qp(calm_qps[i])->wire;
+        calm_roces[i] = *to_qp(calm_qps[i])->roce;
         calm_states[i] = soft_state(to_qp(calm_qps[i]));
     }
 }
@@ -259,7 +259,7 @@ static void calm_check(void)
     struct ibv_wc wc;
 
     for (int i = 0; i < 2; i++) {
-        MUST(!memcmp(to_qp(calm_qps[i])->wire, &calm_wires[i], sizeof calm_wires[i]));
+        MUST(!memcmp(to_qp(calm_qps[i])->roce, &calm_roces[i], sizeof calm_roces[i]));
         MUST(soft_state(to_qp(calm_qps[i])) == calm_states[i]);
     }
     MUST(!memcmp(calm, calm_copy, sizeof calm));
@@ -325,7 +325,7 @@ static void calm_talk(void)
 
 static unsigned int sent;
 
-static bool to_peer_of(const struct wire_packet *p, const struct net_packet *out)
+static bool to_peer_of(const struct roce_packet *p, const struct net_packet *out)
 {
     if (soft_gid_is_ipv4(out->path.dst) ? memcmp(out->path.dst, peer4, 16) : memcmp(out->path.dst, peer6, 16))
         return false;
@@ -335,15 +335,15 @@ static bool to_peer_of(const struct wire_packet *p, const struct net_packet *out
 void net_out(const struct net_packet *out)
 {
     static const uint8_t loopback[16] = {[10] = 0xff, [11] = 0xff, 127, [15] = 1};
-    struct wire_packet p;
+    struct roce_packet p;
 
     sent++;
     if (!memcmp(out->path.dst, loopback, 16) || !memcmp(out->path.dst, &in6addr_loopback, 16))
         return; /* handed on to a process that is not there */
-    const uint8_t *icrc = out->bytes + out->size - WIRE_ICRC;
-    MUST(wire_parse(out->bytes, out->size, &p) == WIRE_OK);
+    const uint8_t *icrc = out->bytes + out->size - ROCE_ICRC;
+    MUST(roce_parse(out->bytes, out->size, &p) == ROCE_OK);
     MUST(p.payload_length <= MTU);
-    MUST(wire_icrc_ipv4(&out->path, (struct wire_ipv4){.id = out->id}, out->bytes, out->size - WIRE_ICRC) ==
+    MUST(roce_icrc_ipv4(&out->path, (struct roce_ipv4){.id = out->id}, out->bytes, out->size - ROCE_ICRC) ==
          (icrc[0] | (uint32_t)icrc[1] << 8 | (uint32_t)icrc[2] << 16 | (uint32_t)icrc[3] << 24));
     if (!memcmp(out->path.dst, net_here4, 16)) {
         MUST(p.qpn == calm_qps[0]->qp_num || p.qpn == calm_qps[1]->qp_num);
@@ -357,9 +357,9 @@ void net_out(const struct net_packet *out)
 static void settle(void)
 {
     while (net_waiting())
-        for (int family = WIRE_IPV4; family <= WIRE_IPV6; family++) {
-            soft_wire_progress(&soft_wire_ports.front[family]);
-            soft_wire_progress(&soft_wire_ports.own[family]);
+        for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
+            soft_roce_progress(&soft_roce_ports.front[family]);
+            soft_roce_progress(&soft_roce_ports.own[family]);
         }
 }
 
@@ -369,30 +369,30 @@ static void run_timers(void)
         struct ibv_qp *qp = i < WHO ? qps[i] : calm_qps[i - WHO];
         struct soft_after after = {0};
 
-        if (qp && atomic_load(&to_qp(qp)->wire_due_ns) && atomic_load(&to_qp(qp)->wire_due_ns) <= net_now)
-            soft_wire_timer(to_qp(qp), &after);
+        if (qp && atomic_load(&to_qp(qp)->roce_due_ns) && atomic_load(&to_qp(qp)->roce_due_ns) <= net_now)
+            soft_roce_timer(to_qp(qp), &after);
         soft_after_run(&after);
     }
 }
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
 
-static struct soft_wire *wire_of(int who)
+static struct soft_roce *roce_of(int who)
 {
-    return who < WHO_BYSTANDER ? to_qp(qps[who])->wire : NULL;
+    return who < WHO_BYSTANDER ? to_qp(qps[who])->roce : NULL;
 }
 
-static uint32_t sequence(const struct step *s, const struct soft_wire *w)
+static uint32_t sequence(const struct step *s, const struct soft_roce *w)
 {
-    const uint32_t by = (uint32_t)(int32_t)s->psn & WIRE_24;
+    const uint32_t by = (uint32_t)(int32_t)s->psn & ROCE_24;
     const uint8_t base = s->base % BASES;
 
     if (!w || base == BASE_ABSOLUTE)
-        return ((uint32_t)s->length << 8 | (uint8_t)s->psn) & WIRE_24;
+        return ((uint32_t)s->length << 8 | (uint8_t)s->psn) & ROCE_24;
     if (base == BASE_EXPECTED)
-        return wire_psn_add(w->answer.psn, by);
+        return roce_psn_add(w->answer.psn, by);
     const uint64_t from = base == BASE_UNA ? w->ask.una : w->ask.next;
-    return wire_psn_add(wire_psn_add(w->ask.first_psn, (uint32_t)(from & WIRE_24)), by);
+    return roce_psn_add(roce_psn_add(w->ask.first_psn, (uint32_t)(from & ROCE_24)), by);
 }
 
 static void address(const struct step *s, uint64_t *addr, uint32_t *rkey)
@@ -413,22 +413,22 @@ static void address(const struct step *s, uint64_t *addr, uint32_t *rkey)
 }
 
 /* As long as the rules want it, for a packet that fits what has happened before. */
-static uint32_t right_length(const struct step *s, const struct wire_packet *p, const struct soft_wire *w)
+static uint32_t right_length(const struct step *s, const struct roce_packet *p, const struct soft_roce *w)
 {
-    const uint16_t traits = wire_traits(p->opcode);
+    const uint16_t traits = roce_traits(p->opcode);
     uint32_t left = s->length;
 
-    if (!(traits & WIRE_HAS_PAYLOAD))
+    if (!(traits & ROCE_HAS_PAYLOAD))
         return 0;
-    if (p->opcode == WIRE_CNP_OPCODE)
-        return WIRE_CNP_BYTES;
-    if (!(traits & (WIRE_IS_LAST | WIRE_IS_RESPONSE)))
+    if (p->opcode == ROCE_CNP_OPCODE)
+        return ROCE_CNP_BYTES;
+    if (!(traits & (ROCE_IS_LAST | ROCE_IS_RESPONSE)))
         return MTU;
-    if (w && (traits & WIRE_IS_RESPONSE) && w->ask.head != w->ask.tail) {
-        const struct wire_message *m = &w->ask.ring[w->ask.head & w->ask.mask];
+    if (w && (traits & ROCE_IS_RESPONSE) && w->ask.head != w->ask.tail) {
+        const struct roce_message *m = &w->ask.ring[w->ask.head & w->ask.mask];
         const uint32_t done = (uint32_t)(w->ask.una - m->first) * MTU;
         left = done < m->length ? m->length - done : 0;
-    } else if (w && (traits & WIRE_IS_WRITE) && !(traits & WIRE_IS_FIRST)) {
+    } else if (w && (traits & ROCE_IS_WRITE) && !(traits & ROCE_IS_FIRST)) {
         left = w->answer.total - w->answer.placed;
     }
     return left < MTU ? left : MTU;
@@ -442,10 +442,10 @@ static void set_from(const struct step *s, int who, struct net_packet *packet)
 
     memcpy(packet->path.src, peer_of(who), 16);
     memcpy(packet->path.dst, ipv6 ? net_here6 : net_here4, 16);
-    packet->path.dst_port = WIRE_PORT;
-    packet->path.src_port = WIRE_PORT;
+    packet->path.dst_port = ROCE_PORT;
+    packet->path.src_port = ROCE_PORT;
     if (from == FROM_PEER_OWN)
-        packet->path.src_port = WIRE_OWN_PORT + 3;
+        packet->path.src_port = ROCE_OWN_PORT + 3;
     else if (from == FROM_PEER_OTHER)
         packet->path.src_port = 50000;
     else if (from == FROM_STRANGER)
@@ -471,8 +471,8 @@ static void wrap(struct net_packet *packet)
     packet->size += sizeof head;
     memcpy(packet->path.src, ipv4 ? loopback : (const uint8_t *)&in6addr_loopback, 16);
     memcpy(packet->path.dst, packet->path.src, 16);
-    packet->path.src_port = WIRE_PORT;
-    packet->path.dst_port = soft_wire_own_port(qps[WHO_RC]->qp_num);
+    packet->path.src_port = ROCE_PORT;
+    packet->path.dst_port = soft_roce_own_port(qps[WHO_RC]->qp_num);
 }
 
 static void finish(const struct step *s, struct net_packet *packet)
@@ -487,13 +487,13 @@ static void finish(const struct step *s, struct net_packet *packet)
         memset(packet->bytes + packet->size, 0, 4);
         packet->size += 4;
     }
-    packet->id = s->flags & FLAG_RAW ? 0 : s->raw % (WIRE_BATCH + 2);
+    packet->id = s->flags & FLAG_RAW ? 0 : s->raw % (ROCE_BATCH + 2);
     const uint32_t icrc =
-        wire_icrc_ipv4(&packet->path, (struct wire_ipv4){.id = packet->id}, packet->bytes, packet->size) ^
+        roce_icrc_ipv4(&packet->path, (struct roce_ipv4){.id = packet->id}, packet->bytes, packet->size) ^
         (s->flags & FLAG_BAD_ICRC ? 1 : 0);
-    for (int i = 0; i < WIRE_ICRC; i++)
+    for (int i = 0; i < ROCE_ICRC; i++)
         packet->bytes[packet->size + (size_t)i] = (uint8_t)(icrc >> 8 * i);
-    packet->size += WIRE_ICRC;
+    packet->size += ROCE_ICRC;
     packet->tos = s->flags & FLAG_MARKED ? 3 : 2;
 }
 
@@ -502,15 +502,15 @@ static void do_packet(const struct step *s)
 {
     static struct net_packet packet;
     const int who = s->who % WHO;
-    const struct soft_wire *w = wire_of(who);
+    const struct soft_roce *w = roce_of(who);
     const uint32_t numbers[WHO] = {[WHO_BYSTANDER] = calm_qps[0]->qp_num, [WHO_NOBODY] = s->length};
-    struct wire_packet p = {
+    struct roce_packet p = {
         .opcode = s->opcode,
         .solicited = s->flags & FLAG_SOLICITED,
         .ack_request = s->flags & FLAG_ACK,
         .becn = s->flags & FLAG_BECN,
         .migrated = true,
-        .pkey = WIRE_PKEY,
+        .pkey = ROCE_PKEY,
         .qpn = who < WHO_BYSTANDER ? qps[who]->qp_num : numbers[who],
         .psn = sequence(s, w),
         .src_qpn = PEER_QPN,
@@ -531,10 +531,10 @@ static void do_packet(const struct step *s)
     if (s->region % REGIONS == REGION_OPEN)
         p.invalidate = key_of(AREA_OPEN, true);
     p.payload_length = s->payload ? s->payload * 5u : right_length(s, &p, w);
-    size_t n = wire_pack_headers(&p, packet.bytes);
+    size_t n = roce_pack_headers(&p, packet.bytes);
     for (uint32_t i = 0; i < p.payload_length; i++)
         packet.bytes[n + i] = (uint8_t)(i ^ s->value);
-    packet.size = n + p.payload_length + wire_pad(p.payload_length);
+    packet.size = n + p.payload_length + roce_pad(p.payload_length);
     finish(s, &packet);
     if (s->from % FROMS == FROM_FORWARDED && who != WHO_BYSTANDER)
         wrap(&packet);
@@ -669,7 +669,7 @@ static void reset(struct ibv_qp *qp)
 static void forget_runs(void)
 {
     for (int ours = 0; ours < 2; ours++) {
-        struct wire_runs *runs = wire_runs_of(net_here4, peer4, ours);
+        struct roce_runs *runs = roce_runs_of(net_here4, peer4, ours);
 
         MUST(runs);
         runs->doubt = 0;
@@ -677,7 +677,7 @@ static void forget_runs(void)
         atomic_store(&runs->proven, ours);
         atomic_store(&runs->try_at, 0);
         atomic_store(&runs->arrived_at, 0);
-        wire_runs_release(runs);
+        roce_runs_release(runs);
     }
 }
 

@@ -2,8 +2,8 @@
  * Two sides of a connected queue pair, each asking and answering, and the program above each: memory that the other may use,
  * receives, and a log by which every delivery is checked. How packets get from one to the other is the test's.
  */
-#ifndef SOFTDEV_TESTS_WIRE_SIDES_H
-#define SOFTDEV_TESTS_WIRE_SIDES_H
+#ifndef SOFTDEV_TESTS_ROCE_SIDES_H
+#define SOFTDEV_TESTS_ROCE_SIDES_H
 
 #include <string.h>
 
@@ -19,14 +19,14 @@ struct sent {
 };
 
 struct side {
-    struct wire_ask ask;
-    struct wire_answer answer;
-    struct wire_message ring[QUEUE];
-    struct wire_fetch fetches[FETCHES];
+    struct roce_ask ask;
+    struct roce_answer answer;
+    struct roce_message ring[QUEUE];
+    struct roce_fetch fetches[FETCHES];
     /* What the program on this side has: memory that the other may use, what it sent, what it got. */
     uint8_t memory[MEMORY], expected[MEMORY], buffer[QUEUE][8192];
     struct sent log[MESSAGES], queued[QUEUE];
-    struct wire_message posted[QUEUE];
+    struct roce_message posted[QUEUE];
     unsigned int nsent, ndelivered, deliveries[MESSAGES], receives;
     uint32_t completed, to_post;
     uint64_t counter; /* what FETCH_ADDs of this side have added up to */
@@ -57,7 +57,7 @@ static int place(void *owner, uint32_t offset, const uint8_t *from, uint32_t n)
     return 0;
 }
 
-static int deliver(void *owner, const struct wire_delivery *delivery)
+static int deliver(void *owner, const struct roce_delivery *delivery)
 {
     struct side *me = owner;
 
@@ -122,8 +122,8 @@ static uint64_t patience(void *owner, uint64_t shortest_ns)
     return longer * shortest_ns;
 }
 
-static const struct wire_ask_owner ask_calls = {.scatter = scatter, .patience = patience};
-static const struct wire_answer_owner answer_calls = {.receive = receive,
+static const struct roce_ask_owner ask_calls = {.scatter = scatter, .patience = patience};
+static const struct roce_answer_owner answer_calls = {.receive = receive,
                                                       .place = place,
                                                       .deliver = deliver,
                                                       .remote = remote,
@@ -138,7 +138,7 @@ static void side_open(struct side *me, struct side *peer, bool reliable, uint32_
 {
     memset(me, 0, sizeof *me);
     me->peer = peer;
-    me->ask = (struct wire_ask){.calls = &ask_calls,
+    me->ask = (struct roce_ask){.calls = &ask_calls,
                                 .owner = me,
                                 .ring = me->ring,
                                 .mask = QUEUE - 1,
@@ -149,7 +149,7 @@ static void side_open(struct side *me, struct side *peer, bool reliable, uint32_
                                 .rnr_retry = 7,
                                 .max_fetches = FETCHES,
                                 .timeout_ns = 500000};
-    me->answer = (struct wire_answer){.calls = &answer_calls,
+    me->answer = (struct roce_answer){.calls = &answer_calls,
                                       .owner = me,
                                       .fetches = me->fetches,
                                       .max_fetches = FETCHES,
@@ -157,8 +157,8 @@ static void side_open(struct side *me, struct side *peer, bool reliable, uint32_
                                       .rnr_timer = 1,
                                       .mtu = mtu,
                                       .qpn = 5};
-    wire_ask_start(&me->ask, psn);
-    wire_answer_start(&me->answer, peer_psn);
+    roce_ask_start(&me->ask, psn);
+    roce_answer_start(&me->answer, peer_psn);
     fill(me->memory + READ_ONLY, MEMORY - READ_ONLY, 9);
     memcpy(me->expected, me->memory, MEMORY);
 }

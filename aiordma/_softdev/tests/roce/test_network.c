@@ -1,4 +1,4 @@
-/* The wire from the outside: everything through sockets (AIORDMA_SOFT_WIRE=only), counters, congestion, strangers. */
+/* RoCE from the outside: everything through sockets (AIORDMA_SOFT_WIRE=only), counters, congestion, strangers. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -139,14 +139,14 @@ static void ask_for(const struct end *to, const struct address *from, uint32_t l
 {
     const struct address target = end_address(to);
     const int fd = socket(from->gid.raw[10] ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    uint8_t bytes[WIRE_MAX_HEADERS + WIRE_ICRC];
+    uint8_t bytes[ROCE_MAX_HEADERS + ROCE_ICRC];
     union {
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
     } name = {.v6 = {.sin6_family = AF_INET6}};
     socklen_t size = sizeof name.v6;
-    const struct wire_packet packet = {.opcode = WIRE_READ_REQUEST,
-                                       .pkey = WIRE_PKEY,
+    const struct roce_packet packet = {.opcode = ROCE_READ_REQUEST,
+                                       .pkey = ROCE_PKEY,
                                        .migrated = true,
                                        .ack_request = true,
                                        .qpn = target.qpn,
@@ -154,7 +154,7 @@ static void ask_for(const struct end *to, const struct address *from, uint32_t l
                                        .addr = target.addr,
                                        .rkey = target.rkey,
                                        .length = length};
-    struct wire_path path = {.dst_port = (uint16_t)(24791 + (target.qpn >> 14))};
+    struct roce_path path = {.dst_port = (uint16_t)(24791 + (target.qpn >> 14))};
 
     CHECK(fd >= 0);
     memcpy(path.src, from->gid.raw, 16);
@@ -169,9 +169,9 @@ static void ask_for(const struct end *to, const struct address *from, uint32_t l
     OK(bind(fd, (struct sockaddr *)&name, size));
     OK(getsockname(fd, (struct sockaddr *)&name, &size));
     path.src_port = ntohs(name.v4.sin_port);
-    size_t n = wire_pack_headers(&packet, bytes);
-    const uint32_t icrc = wire_icrc(&path, bytes, n);
-    for (int i = 0; i < WIRE_ICRC; i++)
+    size_t n = roce_pack_headers(&packet, bytes);
+    const uint32_t icrc = roce_icrc(&path, bytes, n);
+    for (int i = 0; i < ROCE_ICRC; i++)
         bytes[n++] = (uint8_t)(icrc >> 8 * i);
     if (from->gid.raw[10])
         memcpy(&name.v4.sin_addr, path.dst + 12, 4);

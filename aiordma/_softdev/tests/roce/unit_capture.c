@@ -10,25 +10,25 @@
 #include "roce/packet.h"
 #include "tests/harness.h"
 
-static const struct wire_path v4 = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
+static const struct roce_path v4 = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
                                     .dst = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 2},
-                                    .src_port = WIRE_PORT,
-                                    .dst_port = WIRE_PORT};
-static const struct wire_path v6 = {
-    .src = {0xfd, [15] = 1}, .dst = {0xfd, [15] = 2}, .src_port = 50000, .dst_port = WIRE_PORT};
+                                    .src_port = ROCE_PORT,
+                                    .dst_port = ROCE_PORT};
+static const struct roce_path v6 = {
+    .src = {0xfd, [15] = 1}, .dst = {0xfd, [15] = 2}, .src_port = 50000, .dst_port = ROCE_PORT};
 
-static size_t make(const struct wire_path *path, struct wire_packet *packet, uint8_t *to)
+static size_t make(const struct roce_path *path, struct roce_packet *packet, uint8_t *to)
 {
     size_t n;
 
-    packet->pkey = WIRE_PKEY;
+    packet->pkey = ROCE_PKEY;
     packet->migrated = true;
-    n = wire_pack_headers(packet, to);
+    n = roce_pack_headers(packet, to);
     fill(to + n, packet->payload_length, 3);
     n += packet->payload_length;
-    memset(to + n, 0, wire_pad(packet->payload_length));
-    n += wire_pad(packet->payload_length);
-    const uint32_t icrc = wire_icrc(path, to, n);
+    memset(to + n, 0, roce_pad(packet->payload_length));
+    n += roce_pad(packet->payload_length);
+    const uint32_t icrc = roce_icrc(path, to, n);
     for (int i = 0; i < 4; i++)
         to[n + i] = (uint8_t)(icrc >> 8 * i);
     return n + 4;
@@ -37,32 +37,32 @@ static size_t make(const struct wire_path *path, struct wire_packet *packet, uin
 /* One packet of each kind over IPv4 and IPv6. Returns how many. */
 static unsigned int write_all(const char *name)
 {
-    struct wire_capture *capture = wire_capture_open(name);
+    struct roce_capture *capture = roce_capture_open(name);
     unsigned int count = 0;
 
     CHECK(capture);
     for (int family = 0; family < 2; family++) {
-        const struct wire_path *path = family ? &v6 : &v4;
+        const struct roce_path *path = family ? &v6 : &v4;
         for (unsigned int opcode = 0; opcode < 256; opcode++) {
-            const uint16_t traits = wire_traits((uint8_t)opcode);
-            struct wire_packet packet = {.opcode = (uint8_t)opcode,
+            const uint16_t traits = roce_traits((uint8_t)opcode);
+            struct roce_packet packet = {.opcode = (uint8_t)opcode,
                                          .qpn = 17,
                                          .psn = opcode,
                                          .src_qpn = 18,
-                                         .payload_length = opcode == WIRE_CNP_OPCODE   ? WIRE_CNP_BYTES
-                                                           : traits & WIRE_HAS_PAYLOAD ? 9
+                                         .payload_length = opcode == ROCE_CNP_OPCODE   ? ROCE_CNP_BYTES
+                                                           : traits & ROCE_HAS_PAYLOAD ? 9
                                                                                        : 0};
             uint8_t bytes[256];
 
             if (!traits)
                 continue;
             const size_t size = make(path, &packet, bytes);
-            const struct wire_capture_origin origin = {.path = path, .tos = 0xba, .inbound = opcode % 2};
-            CHECK(wire_capture_packet(capture, &origin, 1700000000123456789 + opcode, bytes, size));
+            const struct roce_capture_origin origin = {.path = path, .tos = 0xba, .inbound = opcode % 2};
+            CHECK(roce_capture_packet(capture, &origin, 1700000000123456789 + opcode, bytes, size));
             count++;
         }
     }
-    wire_capture_close(capture);
+    roce_capture_close(capture);
     return count;
 }
 
@@ -91,8 +91,8 @@ static void blocks(void)
 
 static void not_writable(void)
 {
-    CHECK(!wire_capture_open("/nonexistent/x"));
-    struct wire_capture *capture = wire_capture_open("/dev/full");
+    CHECK(!roce_capture_open("/nonexistent/x"));
+    struct roce_capture *capture = roce_capture_open("/dev/full");
     CHECK(!capture);
 }
 

@@ -18,9 +18,9 @@ static uint32_t stored(const uint8_t *icrc)
     return icrc[0] | (uint32_t)icrc[1] << 8 | (uint32_t)icrc[2] << 16 | (uint32_t)icrc[3] << 24;
 }
 
-static struct wire_path path_of(const uint8_t *ip)
+static struct roce_path path_of(const uint8_t *ip)
 {
-    struct wire_path path = {.src = {[10] = 0xff, [11] = 0xff}, .dst = {[10] = 0xff, [11] = 0xff}};
+    struct roce_path path = {.src = {[10] = 0xff, [11] = 0xff}, .dst = {[10] = 0xff, [11] = 0xff}};
 
     memcpy(path.src + 12, ip + 12, 4);
     memcpy(path.dst + 12, ip + 16, 4);
@@ -29,23 +29,23 @@ static struct wire_path path_of(const uint8_t *ip)
     return path;
 }
 
-static bool finds(const struct wire_path *path, const uint8_t *bytes, size_t size, uint32_t stored,
-                  struct wire_ipv4 *found)
+static bool finds(const struct roce_path *path, const uint8_t *bytes, size_t size, uint32_t stored,
+                  struct roce_ipv4 *found)
 {
-    return wire_icrc_find(stored ^ wire_icrc(path, bytes, size), size, found);
+    return roce_icrc_find(stored ^ roce_icrc(path, bytes, size), size, found);
 }
 
 /* An IPv4 packet with its header: parses its RoCE part and checks the ICRC. */
-static void check_ipv4(const uint8_t *ip, size_t size, struct wire_packet *packet)
+static void check_ipv4(const uint8_t *ip, size_t size, struct roce_packet *packet)
 {
-    const struct wire_path path = path_of(ip);
-    const struct wire_ipv4 header = {(uint16_t)(ip[4] << 8 | ip[5]), !(ip[6] & 0x40)};
-    struct wire_ipv4 found = {0};
+    const struct roce_path path = path_of(ip);
+    const struct roce_ipv4 header = {(uint16_t)(ip[4] << 8 | ip[5]), !(ip[6] & 0x40)};
+    struct roce_ipv4 found = {0};
 
-    CHECK(size > 28 + WIRE_BTH);
-    CHECK_EQ(path.dst_port, WIRE_PORT);
-    CHECK_EQ(wire_parse(ip + 28, size - 28, packet), WIRE_OK);
-    CHECK_EQ(wire_icrc_ipv4(&path, header, ip + 28, size - 32), stored(ip + size - 4));
+    CHECK(size > 28 + ROCE_BTH);
+    CHECK_EQ(path.dst_port, ROCE_PORT);
+    CHECK_EQ(roce_parse(ip + 28, size - 28, packet), ROCE_OK);
+    CHECK_EQ(roce_icrc_ipv4(&path, header, ip + 28, size - 32), stored(ip + size - 4));
     CHECK(finds(&path, ip + 28, size - 32, stored(ip + size - 4), &found));
     CHECK_EQ(found.id, header.id);
 }
@@ -73,18 +73,18 @@ static void adapters(void)
                              "2460ffff000000d300cf1710"
                              "4630818be28935d90e9a95505401be885e500000"
                              "78f353f3";
-    struct wire_packet packet;
+    struct roce_packet packet;
     uint8_t bytes[64];
 
     from_hex(cnp, bytes);
     check_ipv4(bytes, 60, &packet);
-    CHECK_EQ(packet.opcode, WIRE_CNP_OPCODE);
+    CHECK_EQ(packet.opcode, ROCE_CNP_OPCODE);
     CHECK(packet.becn && !packet.fecn && !packet.ack_request);
     CHECK_EQ(packet.qpn, 0x118);
-    CHECK_EQ(packet.payload_length, WIRE_CNP_BYTES);
+    CHECK_EQ(packet.payload_length, ROCE_CNP_BYTES);
     from_hex(uc, bytes);
     check_ipv4(bytes, 64, &packet);
-    CHECK_EQ(packet.opcode, WIRE_UC | WIRE_SEND_ONLY);
+    CHECK_EQ(packet.opcode, ROCE_UC | ROCE_SEND_ONLY);
     CHECK(packet.migrated);
     CHECK_EQ(packet.qpn, 211);
     CHECK_EQ(packet.psn, 13571856);
@@ -100,14 +100,14 @@ static void rxe(void)
 
     for (size_t i = 0; i < sizeof rxe_packets / sizeof *rxe_packets; i++) {
         const size_t size = rxe_packet(i, ip);
-        struct wire_packet packet;
-        uint8_t head[WIRE_MAX_HEADERS];
+        struct roce_packet packet;
+        uint8_t head[ROCE_MAX_HEADERS];
 
         check_ipv4(ip, size, &packet);
-        const size_t n = wire_pack_headers(&packet, head);
+        const size_t n = roce_pack_headers(&packet, head);
         CHECK(!memcmp(head, ip + 28, n));
         CHECK(packet.payload == ip + 28 + n);
-        CHECK_EQ(28 + n + packet.payload_length + wire_pad(packet.payload_length) + WIRE_ICRC, size);
+        CHECK_EQ(28 + n + packet.payload_length + roce_pad(packet.payload_length) + ROCE_ICRC, size);
         opcodes += !(seen & 1u << (packet.opcode & 31));
         seen |= 1u << (packet.opcode & 31);
     }
@@ -121,9 +121,9 @@ static void identification(void)
     unsigned int passed = 0, tried = 0;
 
     for (size_t i = 0; i < sizeof rxe_packets / sizeof *rxe_packets; i++) {
-        const size_t size = rxe_packet(i, ip), n = size - 28 - WIRE_ICRC;
-        const struct wire_path path = path_of(ip);
-        struct wire_ipv4 found = {0};
+        const size_t size = rxe_packet(i, ip), n = size - 28 - ROCE_ICRC;
+        const struct roce_path path = path_of(ip);
+        struct roce_ipv4 found = {0};
 
         CHECK(finds(&path, ip + 28, n, stored(ip + size - 4), &found));
         CHECK_EQ(found.id, ip[4] << 8 | ip[5]);
@@ -144,18 +144,18 @@ static void identification(void)
 /* Any header at all, and any length of packet. */
 static void any_identification(void)
 {
-    static uint8_t bytes[WIRE_MAX_PACKET];
-    struct wire_path path = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
+    static uint8_t bytes[ROCE_MAX_PACKET];
+    struct roce_path path = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
                              .dst = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 2},
                              .src_port = 50000,
-                             .dst_port = WIRE_PORT};
+                             .dst_port = ROCE_PORT};
     uint32_t state = 3;
 
     fill(bytes, sizeof bytes, 4);
-    for (size_t size = WIRE_BTH; size <= sizeof bytes - WIRE_ICRC; size += 4) {
-        const struct wire_ipv4 ip = {(uint16_t)test_random(&state), test_random(&state) % 2};
-        struct wire_ipv4 found = {0};
-        const uint32_t icrc = wire_icrc_ipv4(&path, ip, bytes, size);
+    for (size_t size = ROCE_BTH; size <= sizeof bytes - ROCE_ICRC; size += 4) {
+        const struct roce_ipv4 ip = {(uint16_t)test_random(&state), test_random(&state) % 2};
+        struct roce_ipv4 found = {0};
+        const uint32_t icrc = roce_icrc_ipv4(&path, ip, bytes, size);
 
         CHECK(finds(&path, bytes, size, icrc, &found));
         CHECK_EQ(found.id, ip.id);
@@ -167,34 +167,34 @@ static void any_identification(void)
 static void numbered(void)
 {
     uint8_t bytes[80];
-    struct wire_path path = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
+    struct roce_path path = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
                              .dst = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 2},
-                             .src_port = WIRE_PORT,
-                             .dst_port = WIRE_PORT};
-    const struct wire_path v6 = {
-        .src = {0xfd, 1}, .dst = {0xfd, 2}, .src_port = WIRE_PORT, .dst_port = WIRE_PORT};
-    struct wire_ipv4 found;
+                             .src_port = ROCE_PORT,
+                             .dst_port = ROCE_PORT};
+    const struct roce_path v6 = {
+        .src = {0xfd, 1}, .dst = {0xfd, 2}, .src_port = ROCE_PORT, .dst_port = ROCE_PORT};
+    struct roce_ipv4 found;
 
     fill(bytes, sizeof bytes, 6);
     for (uint16_t id = 0; id < 64; id++)
         for (uint16_t guess = 0; guess < 64; guess++) {
             const uint32_t icrc =
-                wire_icrc_ipv4(&path, (struct wire_ipv4){.id = id}, bytes, sizeof bytes - 4);
+                roce_icrc_ipv4(&path, (struct roce_ipv4){.id = id}, bytes, sizeof bytes - 4);
             memcpy(bytes + sizeof bytes - 4, &icrc, 4);
-            CHECK(wire_icrc_check(&path, bytes, sizeof bytes, guess, &found));
+            CHECK(roce_icrc_check(&path, bytes, sizeof bytes, guess, &found));
             CHECK_EQ(found.id, id);
             CHECK(!found.may_fragment);
             if (guess != id)
                 continue;
             bytes[20] ^= 4;
-            CHECK(!wire_icrc_check(&path, bytes, sizeof bytes, guess, &found) || found.id != id);
+            CHECK(!roce_icrc_check(&path, bytes, sizeof bytes, guess, &found) || found.id != id);
             bytes[20] ^= 4;
         }
-    const uint32_t icrc = wire_icrc(&v6, bytes, sizeof bytes - 4);
+    const uint32_t icrc = roce_icrc(&v6, bytes, sizeof bytes - 4);
     memcpy(bytes + sizeof bytes - 4, &icrc, 4);
-    CHECK(wire_icrc_check(&v6, bytes, sizeof bytes, 9, &found));
+    CHECK(roce_icrc_check(&v6, bytes, sizeof bytes, 9, &found));
     bytes[20] ^= 4;
-    CHECK(!wire_icrc_check(&v6, bytes, sizeof bytes, 9, &found));
+    CHECK(!roce_icrc_check(&v6, bytes, sizeof bytes, 9, &found));
 }
 
 static void fast_crc_agrees(void)
@@ -202,37 +202,37 @@ static void fast_crc_agrees(void)
     static uint8_t bytes[5000];
     uint32_t state = 7;
 
-    CHECK_EQ(wire_crc(0xffffffff, "123456789", 9) ^ 0xffffffff, 0xcbf43926u);
+    CHECK_EQ(roce_crc(0xffffffff, "123456789", 9) ^ 0xffffffff, 0xcbf43926u);
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)test_random(&state);
     for (size_t size = 0; size < 700; size++)
         for (size_t offset = 0; offset < 17; offset += 4)
-            CHECK_EQ(wire_crc((uint32_t)size, bytes + offset, size),
-                     wire_crc_tables((uint32_t)size, bytes + offset, size));
-    CHECK_EQ(wire_crc(1, bytes, sizeof bytes), wire_crc_tables(1, bytes, sizeof bytes));
+            CHECK_EQ(roce_crc((uint32_t)size, bytes + offset, size),
+                     roce_crc_tables((uint32_t)size, bytes + offset, size));
+    CHECK_EQ(roce_crc(1, bytes, sizeof bytes), roce_crc_tables(1, bytes, sizeof bytes));
 }
 
 /* Congestion marks may change on the way, everything else may not. */
 static void what_is_covered(void)
 {
-    struct wire_path v4 = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
+    struct roce_path v4 = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
                            .dst = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 2},
                            .src_port = 4791,
                            .dst_port = 4791};
-    struct wire_path v6 = {.src = {0xfd}, .dst = {0xfd, 1}, .src_port = 4791, .dst_port = 4791};
+    struct roce_path v6 = {.src = {0xfd}, .dst = {0xfd, 1}, .src_port = 4791, .dst_port = 4791};
     uint8_t bytes[64] = {4, 0x40, 0xff, 0xff, 0, 0, 0, 9, 0x80, 0, 0, 1};
-    const uint32_t first = wire_icrc(&v4, bytes, sizeof bytes), first6 = wire_icrc(&v6, bytes, sizeof bytes);
+    const uint32_t first = roce_icrc(&v4, bytes, sizeof bytes), first6 = roce_icrc(&v6, bytes, sizeof bytes);
 
     for (size_t i = 0; i < sizeof bytes; i++) {
         bytes[i] ^= 1;
-        CHECK_EQ(wire_icrc(&v4, bytes, sizeof bytes) == first, i == 4);
-        CHECK_EQ(wire_icrc(&v6, bytes, sizeof bytes) == first6, i == 4);
+        CHECK_EQ(roce_icrc(&v4, bytes, sizeof bytes) == first, i == 4);
+        CHECK_EQ(roce_icrc(&v6, bytes, sizeof bytes) == first6, i == 4);
         bytes[i] ^= 1;
     }
     v4.src_port++;
-    CHECK(wire_icrc(&v4, bytes, sizeof bytes) != first);
+    CHECK(roce_icrc(&v4, bytes, sizeof bytes) != first);
     v6.dst[15]++;
-    CHECK(wire_icrc(&v6, bytes, sizeof bytes) != first6);
+    CHECK(roce_icrc(&v6, bytes, sizeof bytes) != first6);
 }
 
 static void every_opcode(void)
@@ -240,10 +240,10 @@ static void every_opcode(void)
     unsigned int known = 0;
 
     for (unsigned int opcode = 0; opcode < 256; opcode++) {
-        const uint16_t traits = wire_traits((uint8_t)opcode);
-        const uint32_t payload = traits & WIRE_HAS_PAYLOAD ? 5 : 0;
-        struct wire_packet out = {.opcode = (uint8_t)opcode,
-                                  .pkey = WIRE_PKEY,
+        const uint16_t traits = roce_traits((uint8_t)opcode);
+        const uint32_t payload = traits & ROCE_HAS_PAYLOAD ? 5 : 0;
+        struct roce_packet out = {.opcode = (uint8_t)opcode,
+                                  .pkey = ROCE_PKEY,
                                   .qpn = 0x123456,
                                   .psn = 0xfedcba,
                                   .src_qpn = 0x654321,
@@ -267,56 +267,56 @@ static void every_opcode(void)
 
         if (!traits) {
             bytes[0] = (uint8_t)opcode;
-            CHECK_EQ(wire_parse(bytes, sizeof bytes, &in), WIRE_BAD_OPCODE);
+            CHECK_EQ(roce_parse(bytes, sizeof bytes, &in), ROCE_BAD_OPCODE);
             continue;
         }
         known++;
-        const size_t head = wire_pack_headers(&out, bytes),
-                     size = head + payload + wire_pad(payload) + WIRE_ICRC;
+        const size_t head = roce_pack_headers(&out, bytes),
+                     size = head + payload + roce_pad(payload) + ROCE_ICRC;
         fill(bytes + head, payload, opcode);
-        CHECK_EQ(wire_parse(bytes, size, &in), WIRE_OK);
+        CHECK_EQ(roce_parse(bytes, size, &in), ROCE_OK);
         CHECK(holds(in.payload, payload, opcode));
         in.payload = NULL;
-        uint8_t again[WIRE_MAX_HEADERS];
-        CHECK_EQ(wire_pack_headers(&in, again), head);
+        uint8_t again[ROCE_MAX_HEADERS];
+        CHECK_EQ(roce_pack_headers(&in, again), head);
         CHECK(!memcmp(again, bytes, head));
-        for (size_t shorter = 0; shorter < head + WIRE_ICRC; shorter++)
-            CHECK_EQ(wire_parse(bytes, shorter, &in), WIRE_TOO_SHORT);
-        CHECK_EQ(wire_parse(bytes, size + 1, &in), WIRE_BAD_LENGTH);
+        for (size_t shorter = 0; shorter < head + ROCE_ICRC; shorter++)
+            CHECK_EQ(roce_parse(bytes, shorter, &in), ROCE_TOO_SHORT);
+        CHECK_EQ(roce_parse(bytes, size + 1, &in), ROCE_BAD_LENGTH);
         if (!payload)
-            CHECK_EQ(wire_parse(bytes, size + 4, &in), WIRE_BAD_LENGTH);
+            CHECK_EQ(roce_parse(bytes, size + 4, &in), ROCE_BAD_LENGTH);
         bytes[1] |= 1;
-        CHECK_EQ(wire_parse(bytes, size, &in), WIRE_BAD_VERSION);
+        CHECK_EQ(roce_parse(bytes, size, &in), ROCE_BAD_VERSION);
         bytes[1] &= 0xf0;
         bytes[3] = 0xfe;
-        CHECK_EQ(wire_parse(bytes, size, &in), WIRE_BAD_PKEY);
+        CHECK_EQ(roce_parse(bytes, size, &in), ROCE_BAD_PKEY);
     }
     CHECK_EQ(known, 23 + 12 + 2 + 1);
 }
 
 static void too_long(void)
 {
-    static uint8_t bytes[WIRE_BTH + WIRE_MAX_PAYLOAD + 8] = {WIRE_SEND_ONLY, 0x40, 0xff, 0xff};
-    struct wire_packet packet;
+    static uint8_t bytes[ROCE_BTH + ROCE_MAX_PAYLOAD + 8] = {ROCE_SEND_ONLY, 0x40, 0xff, 0xff};
+    struct roce_packet packet;
 
-    CHECK_EQ(wire_parse(bytes, WIRE_BTH + WIRE_MAX_PAYLOAD + WIRE_ICRC, &packet), WIRE_OK);
-    CHECK_EQ(wire_parse(bytes, sizeof bytes, &packet), WIRE_BAD_LENGTH);
+    CHECK_EQ(roce_parse(bytes, ROCE_BTH + ROCE_MAX_PAYLOAD + ROCE_ICRC, &packet), ROCE_OK);
+    CHECK_EQ(roce_parse(bytes, sizeof bytes, &packet), ROCE_BAD_LENGTH);
     bytes[1] = 0x70; /* a pad of three, and nothing to be padded */
-    CHECK_EQ(wire_parse(bytes, WIRE_BTH + WIRE_ICRC, &packet), WIRE_BAD_LENGTH);
+    CHECK_EQ(roce_parse(bytes, ROCE_BTH + ROCE_ICRC, &packet), ROCE_BAD_LENGTH);
 }
 
 static void sequence_numbers(void)
 {
-    CHECK_EQ(wire_psn_diff(0, 0xffffff), 1);
-    CHECK_EQ(wire_psn_diff(0xffffff, 0), -1);
-    CHECK_EQ(wire_psn_diff(5, 5), 0);
-    CHECK_EQ(wire_psn_diff(0x7fffff, 0), 0x7fffff);
-    CHECK_EQ(wire_psn_diff(0x800000, 0), -0x800000);
-    CHECK_EQ(wire_psn_add(0xfffffe, 3), 1);
-    CHECK_EQ(wire_packets(0, 1024), 1);
-    CHECK_EQ(wire_packets(1024, 1024), 1);
-    CHECK_EQ(wire_packets(1025, 1024), 2);
-    CHECK_EQ(wire_packets(UINT32_MAX, 256), 1u << 24);
+    CHECK_EQ(roce_psn_diff(0, 0xffffff), 1);
+    CHECK_EQ(roce_psn_diff(0xffffff, 0), -1);
+    CHECK_EQ(roce_psn_diff(5, 5), 0);
+    CHECK_EQ(roce_psn_diff(0x7fffff, 0), 0x7fffff);
+    CHECK_EQ(roce_psn_diff(0x800000, 0), -0x800000);
+    CHECK_EQ(roce_psn_add(0xfffffe, 3), 1);
+    CHECK_EQ(roce_packets(0, 1024), 1);
+    CHECK_EQ(roce_packets(1024, 1024), 1);
+    CHECK_EQ(roce_packets(1025, 1024), 2);
+    CHECK_EQ(roce_packets(UINT32_MAX, 256), 1u << 24);
 }
 
 TEST_MAIN(TEST(adapters), TEST(rxe), TEST(identification), TEST(any_identification), TEST(numbered),

@@ -8,10 +8,10 @@
 
 enum { PACKET = 1000 };
 
-static struct wire_rate started(const char *profile)
+static struct roce_rate started(const char *profile)
 {
-    static struct wire_line line;
-    struct wire_rate rate = {.profile = wire_rate_profile(profile), .line = &line};
+    static struct roce_line line;
+    struct roce_rate rate = {.profile = roce_rate_profile(profile), .line = &line};
 
     CHECK(rate.profile);
     line.fastest = 40e9; /* so that the profile's times and steps are as they are written */
@@ -19,14 +19,14 @@ static struct wire_rate started(const char *profile)
 }
 
 /* Sends as fast as it may, at most `gbps`, for so long. Returns bits per second. */
-static double run(struct wire_rate *rate, uint64_t *now, uint64_t ns, double gbps)
+static double run(struct roce_rate *rate, uint64_t *now, uint64_t ns, double gbps)
 {
     const uint64_t begin = *now, each = (uint64_t)(PACKET * 8 / gbps);
     uint64_t bytes = 0, when;
 
     while (*now < begin + ns) {
-        if (wire_rate_allows(rate, *now, &when)) {
-            wire_rate_sent(rate, *now, PACKET);
+        if (roce_rate_allows(rate, *now, &when)) {
+            roce_rate_sent(rate, *now, PACKET);
             bytes += PACKET;
             *now += each;
         } else {
@@ -44,7 +44,7 @@ static bool near(double a, double b)
 
 static void unpaced_without_congestion(void)
 {
-    struct wire_rate rate = started("sigcomm15");
+    struct roce_rate rate = started("sigcomm15");
     uint64_t now = 1000000000;
 
     CHECK(near(run(&rate, &now, 1000000, 10), 10e9));
@@ -54,11 +54,11 @@ static void unpaced_without_congestion(void)
 /* The first notification halves what was sent; without more, five steps bring it back. */
 static void cut_and_recovery(void)
 {
-    struct wire_rate rate = started("sigcomm15");
+    struct roce_rate rate = started("sigcomm15");
     uint64_t now = 1000000000;
 
     run(&rate, &now, 1000000, 10);
-    wire_rate_notified(&rate, now);
+    roce_rate_notified(&rate, now);
     CHECK(near(rate.target, 10e9));
     CHECK(near(rate.current, 5e9));
     CHECK(near(run(&rate, &now, 50000, 10), 5e9) || rate.next > now);
@@ -68,19 +68,19 @@ static void cut_and_recovery(void)
         uint64_t when;
         now += 55000;
         expected = (10e9 + expected) / 2;
-        wire_rate_allows(&rate, now, &when);
+        roce_rate_allows(&rate, now, &when);
         CHECK(near(rate.current, expected));
     }
     const double before = rate.target;
     uint64_t when;
-    wire_rate_allows(&rate, now + 55000, &when);
+    roce_rate_allows(&rate, now + 55000, &when);
     CHECK(near(rate.target - before, 40e6));
 }
 
 static void pacing_is_exact(void)
 {
-    struct wire_rate rate = started("sigcomm15");
-    struct wire_rate_profile frozen = *rate.profile;
+    struct roce_rate rate = started("sigcomm15");
+    struct roce_rate_profile frozen = *rate.profile;
     uint64_t now = 1000000000;
 
     frozen.step_ns = frozen.alpha_ns = UINT64_MAX / 2;
@@ -88,8 +88,8 @@ static void pacing_is_exact(void)
     rate.profile = &frozen;
     run(&rate, &now, 1000000, 10);
     for (int i = 0; i < 3; i++, now += 50000) {
-        wire_rate_notified(&rate, now);
-        wire_rate_notified(&rate, now + 1000); /* of the same congestion */
+        roce_rate_notified(&rate, now);
+        roce_rate_notified(&rate, now + 1000); /* of the same congestion */
     }
     const double current = rate.current;
     CHECK(current < 1.5e9 && current > 1e9);
@@ -102,12 +102,12 @@ static void congestion_that_stays(void)
     static const char *const names[] = {"sigcomm15", "connectx"};
 
     for (int i = 0; i < 2; i++) {
-        struct wire_rate rate = started(names[i]);
+        struct roce_rate rate = started(names[i]);
         uint64_t now = 1000000000;
 
         run(&rate, &now, 1000000, 10);
         for (int k = 0; k < 2000; k++) {
-            wire_rate_notified(&rate, now);
+            roce_rate_notified(&rate, now);
             now += 50000;
         }
         CHECK(rate.current >= rate.profile->least_bps);
@@ -150,8 +150,8 @@ static bool arrived(struct events *list, uint64_t now, struct event *event)
 }
 
 struct path {
-    struct wire_line line;
-    struct wire_rate rates[FLOWS];
+    struct roce_line line;
+    struct roce_rate rates[FLOWS];
     uint64_t sent[FLOWS], outstanding[FLOWS], may[FLOWS], told[FLOWS];
     struct events queue, there, back;
     uint64_t served[FLOWS], busy, queued;
@@ -177,18 +177,18 @@ static void path_step(struct path *p, int flows, double bps, uint64_t delay, uin
 
     while (arrived(&p->back, now, &e)) {
         if (e.notify)
-            wire_rate_notified(&p->rates[e.flow], now);
+            roce_rate_notified(&p->rates[e.flow], now);
         else
             p->outstanding[e.flow]--;
     }
     for (int i = 0; i < flows; i++) {
         if (now < p->may[i] || p->outstanding[i] == WINDOW)
             continue;
-        if (!wire_rate_allows(&p->rates[i], now, &when)) {
+        if (!roce_rate_allows(&p->rates[i], now, &when)) {
             p->may[i] = when;
             continue;
         }
-        wire_rate_sent(&p->rates[i], now, PACKET);
+        roce_rate_sent(&p->rates[i], now, PACKET);
         p->outstanding[i]++;
         p->may[i] = now + host_ns;
         put(&p->queue, (struct event){.flow = i, .marked = is_marked(p)});
@@ -220,7 +220,7 @@ static void converges(int flows, double bps, uint64_t delay, double host_bps, do
 
     memset(&p, 0, sizeof(p));
     for (int i = 0; i < flows; i++) {
-        p.rates[i].profile = wire_rate_profile("sigcomm15");
+        p.rates[i].profile = roce_rate_profile("sigcomm15");
         p.rates[i].line = &p.line;
     }
     for (uint64_t now = begin; now < end; now += step) {
@@ -254,13 +254,13 @@ static void networks_of_any_speed(void)
 
 static void profiles(void)
 {
-    struct wire_rate none = {0};
+    struct roce_rate none = {0};
     uint64_t when;
 
-    CHECK(!wire_rate_profile("tahoe"));
-    wire_rate_notified(&none, 5);
-    wire_rate_sent(&none, 5, 5);
-    CHECK(wire_rate_allows(&none, 5, &when));
+    CHECK(!roce_rate_profile("tahoe"));
+    roce_rate_notified(&none, 5);
+    roce_rate_sent(&none, 5, 5);
+    CHECK(roce_rate_allows(&none, 5, &when));
 }
 
 TEST_MAIN(TEST(unpaced_without_congestion), TEST(cut_and_recovery), TEST(pacing_is_exact),

@@ -10,7 +10,7 @@ enum { FLIGHT = 4096 };
 struct flying {
     uint64_t when, order;
     struct side *to;
-    uint8_t bytes[WIRE_MAX_PACKET];
+    uint8_t bytes[ROCE_MAX_PACKET];
     size_t size;
 };
 
@@ -24,22 +24,22 @@ static struct {
     uint64_t sent, lost;
 } net;
 
-static const struct wire_path path = {.src = {0xfd, 1}, .dst = {0xfd, 2}, .src_port = 4791, .dst_port = 4791};
+static const struct roce_path path = {.src = {0xfd, 1}, .dst = {0xfd, 2}, .src_port = 4791, .dst_port = 4791};
 
 static uint32_t draw(uint32_t n)
 {
     return test_random(&net.random) % n;
 }
 
-static void transmit(struct side *to, const struct wire_packet *packet, const uint8_t *payload)
+static void transmit(struct side *to, const struct roce_packet *packet, const uint8_t *payload)
 {
     struct flying f = {.to = to};
 
-    f.size = wire_pack_headers(packet, f.bytes);
+    f.size = roce_pack_headers(packet, f.bytes);
     if (packet->payload_length)
         memcpy(f.bytes + f.size, payload, packet->payload_length);
-    f.size += packet->payload_length + wire_pad(packet->payload_length);
-    const uint32_t icrc = wire_icrc(&path, f.bytes, f.size);
+    f.size += packet->payload_length + roce_pad(packet->payload_length);
+    const uint32_t icrc = roce_icrc(&path, f.bytes, f.size);
     for (int i = 0; i < 4; i++)
         f.bytes[f.size++] = (uint8_t)(icrc >> 8 * i);
     net.sent++;
@@ -57,7 +57,7 @@ static void transmit(struct side *to, const struct wire_packet *packet, const ui
     }
 }
 
-static void gather(struct side *me, const struct wire_request *r)
+static void gather(struct side *me, const struct roce_request *r)
 {
     static uint8_t whole[8192];
     const struct sent *what = &me->queued[r->index % QUEUE];
@@ -68,14 +68,14 @@ static void gather(struct side *me, const struct wire_request *r)
 
 static void pump(struct side *me)
 {
-    struct wire_request request;
-    struct wire_packet answer;
+    struct roce_request request;
+    struct roce_packet answer;
 
-    while (wire_answer_next(&me->answer, &answer))
+    while (roce_answer_next(&me->answer, &answer))
         transmit(me->peer, &answer, answer.payload);
-    while (wire_ask_next(&me->ask, net.now, &request)) {
+    while (roce_ask_next(&me->ask, net.now, &request)) {
         if (draw(50) == 0) { /* the socket was full: the same packet again, later */
-            wire_ask_unsent(&me->ask, &request);
+            roce_ask_unsent(&me->ask, &request);
             break;
         }
         gather(me, &request);
@@ -84,25 +84,25 @@ static void pump(struct side *me)
 
 static void arrive(struct flying *f)
 {
-    struct wire_packet packet;
+    struct roce_packet packet;
     const uint8_t *icrc = f->bytes + f->size - 4;
 
-    if (wire_icrc(&path, f->bytes, f->size - 4) !=
+    if (roce_icrc(&path, f->bytes, f->size - 4) !=
         (icrc[0] | (uint32_t)icrc[1] << 8 | (uint32_t)icrc[2] << 16 | (uint32_t)icrc[3] << 24))
         return;
-    if (wire_parse(f->bytes, f->size, &packet) != WIRE_OK)
+    if (roce_parse(f->bytes, f->size, &packet) != ROCE_OK)
         return; /* congestion bits and others that the ICRC does not cover */
-    if (wire_traits(packet.opcode) & WIRE_IS_RESPONSE)
-        wire_ask_take(&f->to->ask, &packet, net.now);
+    if (roce_traits(packet.opcode) & ROCE_IS_RESPONSE)
+        roce_ask_take(&f->to->ask, &packet, net.now);
     else
-        wire_answer_take(&f->to->answer, &packet);
+        roce_answer_take(&f->to->answer, &packet);
 }
 
 static void check_completed(struct side *me)
 {
     CHECK_EQ(me->ask.status, 0);
     for (; me->completed != me->ask.head; me->completed++) {
-        const struct wire_message *m = &me->posted[me->completed % QUEUE];
+        const struct roce_message *m = &me->posted[me->completed % QUEUE];
         const uint8_t *got = me->buffer[me->completed % QUEUE];
         if (m->opcode == IBV_WR_RDMA_READ)
             CHECK(!memcmp(got, me->peer->expected + m->addr, m->length));
@@ -126,7 +126,7 @@ static void post_some(struct side *me)
                                       IBV_WR_ATOMIC_FETCH_AND_ADD};
 
     while (me->to_post && me->ask.tail - me->completed < QUEUE && draw(4)) {
-        struct wire_message m = {.opcode = opcodes[me->ask.reliable ? draw(7) : 1 + 3 * draw(2)],
+        struct roce_message m = {.opcode = opcodes[me->ask.reliable ? draw(7) : 1 + 3 * draw(2)],
                                  .rkey = RKEY,
                                  .fence = draw(10) == 0};
         const unsigned int seed = 1000 + me->to_post;
@@ -149,7 +149,7 @@ static void post_some(struct side *me)
         if (m.opcode != IBV_WR_RDMA_WRITE && m.opcode != IBV_WR_RDMA_READ &&
             m.opcode != IBV_WR_ATOMIC_FETCH_AND_ADD)
             me->log[me->nsent++] = what;
-        wire_ask_post(&me->ask, &m);
+        roce_ask_post(&me->ask, &m);
         me->to_post--;
     }
 }
@@ -168,7 +168,7 @@ static bool step(struct side *a, struct side *b)
         next = net.flying[first].when;
     struct side *sides[] = {a, b};
     for (int i = 0; i < 2; i++) {
-        const uint64_t due = wire_ask_due(&sides[i]->ask);
+        const uint64_t due = roce_ask_due(&sides[i]->ask);
         if (due && (!next || due < next)) {
             next = due;
             first = FLIGHT;
@@ -184,8 +184,8 @@ static bool step(struct side *a, struct side *b)
         net.flying[first] = net.flying[--net.nflying];
         arrive(&f);
     }
-    wire_ask_timer(&a->ask, net.now);
-    wire_ask_timer(&b->ask, net.now);
+    roce_ask_timer(&a->ask, net.now);
+    roce_ask_timer(&b->ask, net.now);
     return true;
 }
 

@@ -4,10 +4,10 @@
  */
 #include "ends.h"
 
-static bool (*drops)(const struct wire_packet *packet, unsigned times);
+static bool (*drops)(const struct roce_packet *packet, unsigned times);
 static unsigned seen; /* how many of those that `drops` wanted to know of */
 
-static void start(bool (*what)(const struct wire_packet *, unsigned))
+static void start(bool (*what)(const struct roce_packet *, unsigned))
 {
     start_ends(1000 * (uint64_t)MS);
     drops = what;
@@ -16,12 +16,12 @@ static void start(bool (*what)(const struct wire_packet *, unsigned))
 
 static void pump(void)
 {
-    struct wire_request r;
-    struct wire_packet p;
+    struct roce_request r;
+    struct roce_packet p;
 
-    while (wire_answer_next(&answer, &p))
+    while (roce_answer_next(&answer, &p))
         transmit(false, &p, p.payload, drops && drops(&p, seen));
-    while (wire_ask_next(&ask, net.now, &r))
+    while (roce_ask_next(&ask, net.now, &r))
         transmit(true, &r.packet, payload_of(&r), drops && drops(&r.packet, seen));
 }
 
@@ -48,9 +48,9 @@ static void warm(void)
 }
 
 /* The first `times` sendings of the third packet of a message (and what else is like it) are lost. */
-static bool third(const struct wire_packet *p, unsigned times)
+static bool third(const struct roce_packet *p, unsigned times)
 {
-    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == WIRE_ACK)
+    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == ROCE_ACK)
         return false;
     seen = times + 1;
     return times < 2;
@@ -69,9 +69,9 @@ static void repetition_is_lost(void)
     CHECK(!memcmp(to, from, 10 * MTU));
 }
 
-static bool last(const struct wire_packet *p, unsigned times)
+static bool last(const struct roce_packet *p, unsigned times)
 {
-    if (p->psn != ((FIRST_PSN + 20 + 9) & 0xffffff) || p->opcode == WIRE_ACK)
+    if (p->psn != ((FIRST_PSN + 20 + 9) & 0xffffff) || p->opcode == ROCE_ACK)
         return false;
     seen = times + 1;
     return times < 1;
@@ -91,13 +91,13 @@ static void last_packet_is_lost(void)
     CHECK(!memcmp(to, from, 10 * MTU));
 }
 
-static bool first_nak(const struct wire_packet *p, unsigned times)
+static bool first_nak(const struct roce_packet *p, unsigned times)
 {
-    if (p->opcode == WIRE_ACK && (p->syndrome & WIRE_AETH_KIND) == WIRE_AETH_NAK) {
+    if (p->opcode == ROCE_ACK && (p->syndrome & ROCE_AETH_KIND) == ROCE_AETH_NAK) {
         seen = times + 1;
         return times < 2; /* the one of the lost packet is 0 */
     }
-    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == WIRE_ACK || times)
+    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == ROCE_ACK || times)
         return false;
     seen = 1;
     return true;
@@ -116,9 +116,9 @@ static void refusal_is_lost(void)
     CHECK(!memcmp(to, from, 10 * MTU));
 }
 
-static bool third_answer(const struct wire_packet *p, unsigned times)
+static bool third_answer(const struct roce_packet *p, unsigned times)
 {
-    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || !(wire_traits(p->opcode) & WIRE_IS_RESPONSE))
+    if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || !(roce_traits(p->opcode) & ROCE_IS_RESPONSE))
         return false;
     seen = times + 1;
     return times < 2;
@@ -134,7 +134,7 @@ static void answers_to_a_read_are_lost(void)
     CHECK(!memcmp(to, from, 10 * MTU));
 }
 
-static bool everything(const struct wire_packet *p, unsigned times)
+static bool everything(const struct roce_packet *p, unsigned times)
 {
     (void)p;
     (void)times;
@@ -150,14 +150,14 @@ static struct {
     unsigned answers_lost;
 } rxe;
 
-static bool like_rxe(const struct wire_packet *p, unsigned times)
+static bool like_rxe(const struct roce_packet *p, unsigned times)
 {
-    const uint16_t traits = wire_traits(p->opcode);
+    const uint16_t traits = roce_traits(p->opcode);
 
     (void)times;
-    if (p->opcode == WIRE_READ_ONLY && !p->payload_length)
+    if (p->opcode == ROCE_READ_ONLY && !p->payload_length)
         return rxe.answers_lost && rxe.answers_lost--;
-    if (p->opcode == WIRE_READ_REQUEST && !p->length) {
+    if (p->opcode == ROCE_READ_REQUEST && !p->length) {
         if (!rxe.carried_out) {
             rxe.carried_out = true;
             return false;
@@ -165,7 +165,7 @@ static bool like_rxe(const struct wire_packet *p, unsigned times)
         CHECK(p->rkey || !rxe.bytes_since);
         return p->rkey;
     }
-    rxe.bytes_since |= rxe.carried_out && traits & WIRE_IS_WRITE && p->length;
+    rxe.bytes_since |= rxe.carried_out && traits & ROCE_IS_WRITE && p->length;
     return false;
 }
 
@@ -176,7 +176,7 @@ static void post_read_of_nothing(unsigned answers_lost)
     drops = like_rxe;
     memset(&rxe, 0, sizeof rxe);
     rxe.answers_lost = answers_lost;
-    wire_ask_post(&ask, &(struct wire_message){
+    roce_ask_post(&ask, &(struct roce_message){
                             .opcode = IBV_WR_RDMA_READ, .addr = (uintptr_t)from, .rkey = 7, .length = 0});
 }
 
@@ -203,12 +203,12 @@ static void read_of_nothing_in_front_of_others(void)
 }
 
 /* The acknowledgement is lost, too, and the one that the last packet brings when it goes once more. */
-static bool like_rxe_that_is_not_heard(const struct wire_packet *p, unsigned times)
+static bool like_rxe_that_is_not_heard(const struct roce_packet *p, unsigned times)
 {
     const bool lost = like_rxe(p, times);
 
-    seen = times + (p->opcode == WIRE_ACK);
-    return lost || (p->opcode == WIRE_ACK && times < 2);
+    seen = times + (p->opcode == ROCE_ACK);
+    return lost || (p->opcode == ROCE_ACK && times < 2);
 }
 
 static void read_of_nothing_is_asked_again_with_others_behind(void)
@@ -222,13 +222,13 @@ static void read_of_nothing_is_asked_again_with_others_behind(void)
 }
 
 /* Asked again for a READ it fails the queue pair when a request for nothing has come since. */
-static bool like_rxe_that_has_forgotten(const struct wire_packet *p, unsigned times)
+static bool like_rxe_that_has_forgotten(const struct roce_packet *p, unsigned times)
 {
-    if (p->opcode == WIRE_READ_REQUEST)
+    if (p->opcode == ROCE_READ_REQUEST)
         CHECK(!rxe.carried_out);
-    rxe.carried_out |= p->opcode == WIRE_WRITE_ONLY;
-    seen = times + (p->opcode == WIRE_READ_ONLY);
-    return p->opcode == WIRE_READ_ONLY && !times;
+    rxe.carried_out |= p->opcode == ROCE_WRITE_ONLY;
+    seen = times + (p->opcode == ROCE_READ_ONLY);
+    return p->opcode == ROCE_READ_ONLY && !times;
 }
 
 static void read_in_front_of_a_write_of_nothing(void)
@@ -270,43 +270,43 @@ static void nobody_is_there(void)
     post(IBV_WR_RDMA_WRITE, 0, 10 * MTU);
     uint64_t before = 0;
     for (pump(); !ask.status; pump()) {
-        const uint64_t due = wire_ask_due(&ask);
+        const uint64_t due = roce_ask_due(&ask);
         CHECK(due > before);
         before = net.now = due;
-        wire_ask_timer(&ask, net.now);
+        roce_ask_timer(&ask, net.now);
     }
     CHECK_EQ(ask.status, IBV_WC_RETRY_EXC_ERR);
     CHECK_EQ(ask.timeouts, RETRIES + 1);
     CHECK_EQ(net.now - begin, (RETRIES + 1) * TIMEOUT);
     CHECK(ask.probes >= 2);
     CHECK(net.requests < 100);
-    CHECK_EQ(wire_ask_due(&ask), 0);
+    CHECK_EQ(roce_ask_due(&ask), 0);
 }
 
 /* A peer that does not run for a while is asked once more, and all goes on as if nothing had been. */
 static void peer_is_slow(void)
 {
-    struct wire_request r;
-    struct wire_packet p;
+    struct roce_request r;
+    struct roce_packet p;
 
     start(NULL);
     warm();
     post(IBV_WR_RDMA_WRITE, 0, 8);
-    CHECK(wire_ask_next(&ask, net.now, &r));
-    struct wire_packet first = r.packet;
-    net.now = wire_ask_due(&ask);
-    wire_ask_timer(&ask, net.now);
-    CHECK(wire_ask_next(&ask, net.now, &r));
+    CHECK(roce_ask_next(&ask, net.now, &r));
+    struct roce_packet first = r.packet;
+    net.now = roce_ask_due(&ask);
+    roce_ask_timer(&ask, net.now);
+    CHECK(roce_ask_next(&ask, net.now, &r));
     CHECK_EQ(r.packet.psn, first.psn);
-    CHECK(!wire_ask_next(&ask, net.now, &r));
+    CHECK(!roce_ask_next(&ask, net.now, &r));
     first.payload = r.packet.payload = from;
-    wire_answer_take(&answer, &first);
-    wire_answer_take(&answer, &r.packet);
-    while (wire_answer_next(&answer, &p))
-        wire_ask_take(&ask, &p, net.now);
+    roce_answer_take(&answer, &first);
+    roce_answer_take(&answer, &r.packet);
+    while (roce_answer_next(&answer, &p))
+        roce_ask_take(&ask, &p, net.now);
     CHECK(ask.head == ask.tail);
     CHECK_EQ(ask.window, 64);
-    CHECK_EQ(wire_ask_due(&ask), 0);
+    CHECK_EQ(roce_ask_due(&ask), 0);
 }
 
 /* One in a hundred both ways: no loss of any kind waits for the queue pair's timer. */

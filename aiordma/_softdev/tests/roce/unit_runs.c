@@ -6,16 +6,16 @@ static const uint64_t second = 1000 * (uint64_t)MS, begin = 100000 * (uint64_t)M
 
 static const uint8_t here[16] = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1};
 
-static struct wire_runs *pair(unsigned int number)
+static struct roce_runs *pair(unsigned int number)
 {
     const uint8_t there[16] = {[10] = 0xff, [11] = 0xff, 10, 0, (uint8_t)(number >> 8), (uint8_t)number};
-    struct wire_runs *runs = wire_runs_of(here, there, false);
+    struct roce_runs *runs = roce_runs_of(here, there, false);
 
     CHECK(runs);
     return runs;
 }
 
-static struct wire_runs *fresh_pair(void)
+static struct roce_runs *fresh_pair(void)
 {
     static unsigned int number;
 
@@ -26,149 +26,149 @@ static struct wire_runs *fresh_pair(void)
 
 static void proof(void)
 {
-    struct wire_runs *runs = fresh_pair();
+    struct roce_runs *runs = fresh_pair();
     uint64_t now = begin;
 
-    CHECK_EQ(wire_runs_use(NULL, true, true, now), WIRE_RUNS_NONE);
-    CHECK_EQ(wire_runs_use(runs, true, true, now), WIRE_RUNS_TRY);
-    CHECK_EQ(wire_runs_use(runs, true, false, now), WIRE_RUNS_NONE);
-    CHECK_EQ(wire_runs_use(runs, false, true, now), WIRE_RUNS_NONE);
-    wire_runs_tried(runs, now);
-    CHECK_EQ(wire_runs_use(runs, true, true, now), WIRE_RUNS_NONE); /* now and then */
-    CHECK_EQ(wire_runs_use(runs, true, true, now + 10 * MS), WIRE_RUNS_TRY);
-    wire_runs_heard(runs, WIRE_HEARD_ARRIVED, now);
-    CHECK_EQ(wire_runs_use(runs, true, false, now), WIRE_RUNS_NEW);
-    CHECK_EQ(wire_runs_use(runs, false, false, now), WIRE_RUNS_NEW);
+    CHECK_EQ(roce_runs_use(NULL, true, true, now), ROCE_RUNS_NONE);
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_TRY);
+    CHECK_EQ(roce_runs_use(runs, true, false, now), ROCE_RUNS_NONE);
+    CHECK_EQ(roce_runs_use(runs, false, true, now), ROCE_RUNS_NONE);
+    roce_runs_tried(runs, now);
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NONE); /* now and then */
+    CHECK_EQ(roce_runs_use(runs, true, true, now + 10 * MS), ROCE_RUNS_TRY);
+    roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
+    CHECK_EQ(roce_runs_use(runs, true, false, now), ROCE_RUNS_NEW);
+    CHECK_EQ(roce_runs_use(runs, false, false, now), ROCE_RUNS_NEW);
     /* Who would not notice that the network has changed, relies on somebody who does, and did lately. */
-    CHECK_EQ(wire_runs_use(runs, false, false, now + 11 * second), WIRE_RUNS_NONE);
-    CHECK_EQ(wire_runs_use(runs, true, false, now + 3600 * second), WIRE_RUNS_NEW);
-    wire_runs_release(runs);
+    CHECK_EQ(roce_runs_use(runs, false, false, now + 11 * second), ROCE_RUNS_NONE);
+    CHECK_EQ(roce_runs_use(runs, true, false, now + 3600 * second), ROCE_RUNS_NEW);
+    roce_runs_release(runs);
 }
 
-static void off(struct wire_runs *runs, uint64_t *now, unsigned int trials, unsigned int seconds)
+static void off(struct roce_runs *runs, uint64_t *now, unsigned int trials, unsigned int seconds)
 {
     for (unsigned int i = 0; i < trials; i++) {
         *now += 10 * MS;
-        CHECK_EQ(wire_runs_use(runs, true, true, *now), WIRE_RUNS_TRY);
-        wire_runs_tried(runs, *now);
-        wire_runs_heard(runs, WIRE_HEARD_LOST, *now);
+        CHECK_EQ(roce_runs_use(runs, true, true, *now), ROCE_RUNS_TRY);
+        roce_runs_tried(runs, *now);
+        roce_runs_heard(runs, ROCE_HEARD_LOST, *now);
     }
-    CHECK_EQ(wire_runs_use(runs, true, true, *now + seconds * second - 1), WIRE_RUNS_NONE);
+    CHECK_EQ(roce_runs_use(runs, true, true, *now + seconds * second - 1), ROCE_RUNS_NONE);
     *now += seconds * second;
-    CHECK_EQ(wire_runs_use(runs, true, true, *now), WIRE_RUNS_TRY);
+    CHECK_EQ(roce_runs_use(runs, true, true, *now), ROCE_RUNS_TRY);
 }
 
 /* Three trials, then none for a while; the next while is twice as long, up to about a minute. */
 static void refusal(void)
 {
-    struct wire_runs *runs = fresh_pair();
+    struct roce_runs *runs = fresh_pair();
     uint64_t now = begin;
 
     for (unsigned int seconds = 1; seconds <= 64; seconds *= 2)
         off(runs, &now, 3, seconds);
     off(runs, &now, 3, 64);
-    wire_runs_heard(runs, WIRE_HEARD_ARRIVED, now);
-    CHECK_EQ(wire_runs_use(runs, true, true, now), WIRE_RUNS_NEW);
-    wire_runs_release(runs);
+    roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NEW);
+    roce_runs_release(runs);
 }
 
 /* One that arrives makes good for those that did not; silence weighs less than a loss. */
 static void doubt(void)
 {
-    struct wire_runs *runs = fresh_pair();
+    struct roce_runs *runs = fresh_pair();
     uint64_t now = begin;
 
     for (int i = 0; i < 100; i++) {
-        wire_runs_heard(runs, WIRE_HEARD_LOST, now);
-        wire_runs_heard(runs, WIRE_HEARD_LOST, now);
-        wire_runs_heard(runs, WIRE_HEARD_ARRIVED, now);
+        roce_runs_heard(runs, ROCE_HEARD_LOST, now);
+        roce_runs_heard(runs, ROCE_HEARD_LOST, now);
+        roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
     }
     for (int i = 0; i < 5; i++)
-        wire_runs_heard(runs, WIRE_HEARD_LOST, now);
-    CHECK_EQ(wire_runs_use(runs, true, true, now), WIRE_RUNS_NEW);
-    wire_runs_heard(runs, WIRE_HEARD_LOST, now);
-    CHECK_EQ(wire_runs_use(runs, true, true, now), WIRE_RUNS_NONE);
+        roce_runs_heard(runs, ROCE_HEARD_LOST, now);
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NEW);
+    roce_runs_heard(runs, ROCE_HEARD_LOST, now);
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NONE);
     /* Others report what was on its way when the first one knew. */
     for (int i = 0; i < 50; i++)
-        wire_runs_heard(runs, WIRE_HEARD_LOST, now);
+        roce_runs_heard(runs, ROCE_HEARD_LOST, now);
     now += second;
-    CHECK_EQ(wire_runs_use(runs, true, true, now), WIRE_RUNS_TRY);
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_TRY);
     for (int i = 0; i < 11; i++)
-        wire_runs_heard(runs, WIRE_HEARD_UNCLEAR, now);
-    CHECK_EQ(wire_runs_use(runs, true, true, now), WIRE_RUNS_TRY);
-    wire_runs_heard(runs, WIRE_HEARD_UNCLEAR, now);
-    CHECK_EQ(wire_runs_use(runs, true, true, now + 2 * second - 1), WIRE_RUNS_NONE);
+        roce_runs_heard(runs, ROCE_HEARD_UNCLEAR, now);
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_TRY);
+    roce_runs_heard(runs, ROCE_HEARD_UNCLEAR, now);
+    CHECK_EQ(roce_runs_use(runs, true, true, now + 2 * second - 1), ROCE_RUNS_NONE);
     /* Proven for long: what comes then is a new story. */
     now += 2 * second;
-    wire_runs_heard(runs, WIRE_HEARD_ARRIVED, now);
+    roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
     now += 11 * second;
-    wire_runs_heard(runs, WIRE_HEARD_ARRIVED, now);
+    roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
     for (int i = 0; i < 6; i++)
-        wire_runs_heard(runs, WIRE_HEARD_LOST, now);
-    CHECK_EQ(wire_runs_use(runs, true, true, now + second), WIRE_RUNS_TRY);
-    wire_runs_release(runs);
+        roce_runs_heard(runs, ROCE_HEARD_LOST, now);
+    CHECK_EQ(roce_runs_use(runs, true, true, now + second), ROCE_RUNS_TRY);
+    roce_runs_release(runs);
 }
 
 /* Our own devices need no proof, and theirs is no proof for others. */
 static void ours(void)
 {
-    struct wire_runs *foreign = fresh_pair(), *own = wire_runs_of(foreign->src, foreign->dst, true);
+    struct roce_runs *foreign = fresh_pair(), *own = roce_runs_of(foreign->src, foreign->dst, true);
 
     CHECK(own && own != foreign);
-    CHECK(wire_runs_of(foreign->src, foreign->dst, true) == own);
-    CHECK_EQ(wire_runs_use(own, true, false, begin), WIRE_RUNS_NEW);
-    CHECK_EQ(wire_runs_use(own, false, false, begin), WIRE_RUNS_NONE); /* nothing was heard of late */
-    wire_runs_heard(own, WIRE_HEARD_ARRIVED, begin);
-    CHECK_EQ(wire_runs_use(own, false, false, begin), WIRE_RUNS_NEW);
-    CHECK_EQ(wire_runs_use(foreign, true, true, begin), WIRE_RUNS_TRY);
+    CHECK(roce_runs_of(foreign->src, foreign->dst, true) == own);
+    CHECK_EQ(roce_runs_use(own, true, false, begin), ROCE_RUNS_NEW);
+    CHECK_EQ(roce_runs_use(own, false, false, begin), ROCE_RUNS_NONE); /* nothing was heard of late */
+    roce_runs_heard(own, ROCE_HEARD_ARRIVED, begin);
+    CHECK_EQ(roce_runs_use(own, false, false, begin), ROCE_RUNS_NEW);
+    CHECK_EQ(roce_runs_use(foreign, true, true, begin), ROCE_RUNS_TRY);
     for (int i = 0; i < 6; i++)
-        wire_runs_heard(own, WIRE_HEARD_LOST, begin);
-    CHECK_EQ(wire_runs_use(own, true, true, begin), WIRE_RUNS_NONE);
-    CHECK_EQ(wire_runs_use(own, true, true, begin + second), WIRE_RUNS_TRY);
-    CHECK_EQ(wire_runs_use(foreign, true, true, begin), WIRE_RUNS_TRY);
-    wire_runs_release(foreign);
-    wire_runs_release(own);
-    wire_runs_release(own);
+        roce_runs_heard(own, ROCE_HEARD_LOST, begin);
+    CHECK_EQ(roce_runs_use(own, true, true, begin), ROCE_RUNS_NONE);
+    CHECK_EQ(roce_runs_use(own, true, true, begin + second), ROCE_RUNS_TRY);
+    CHECK_EQ(roce_runs_use(foreign, true, true, begin), ROCE_RUNS_TRY);
+    roce_runs_release(foreign);
+    roce_runs_release(own);
+    roce_runs_release(own);
 }
 
 /* Those in use keep their places, one that nobody uses any more gives it to the next. */
 static void many_pairs(void)
 {
     enum { MANY = 512, FIRST = 1000 };
-    static struct wire_runs *all[MANY];
+    static struct roce_runs *all[MANY];
     const uint8_t other[16] = {1};
     unsigned int n = 0;
 
-    struct wire_runs *known = pair(FIRST - 1);
-    wire_runs_heard(known, WIRE_HEARD_ARRIVED, begin);
-    wire_runs_release(known);
+    struct roce_runs *known = pair(FIRST - 1);
+    roce_runs_heard(known, ROCE_HEARD_ARRIVED, begin);
+    roce_runs_release(known);
     CHECK(pair(FIRST - 1) == known);
-    CHECK_EQ(wire_runs_use(known, true, true, begin), WIRE_RUNS_NEW);
-    for (struct wire_runs *runs; n < MANY; n++) {
+    CHECK_EQ(roce_runs_use(known, true, true, begin), ROCE_RUNS_NEW);
+    for (struct roce_runs *runs; n < MANY; n++) {
         const uint8_t there[16] = {2, (uint8_t)n, (uint8_t)(n >> 8)};
-        runs = wire_runs_of(here, there, false);
+        runs = roce_runs_of(here, there, false);
         if (!runs)
             break;
         CHECK(runs != known);
-        CHECK_EQ(wire_runs_use(runs, true, true, begin), WIRE_RUNS_TRY);
+        CHECK_EQ(roce_runs_use(runs, true, true, begin), ROCE_RUNS_TRY);
         all[n] = runs;
     }
     CHECK_EQ(n, MANY - 1);
-    CHECK(!wire_runs_of(here, other, false));
-    wire_runs_release(all[7]);
-    struct wire_runs *next = wire_runs_of(here, other, false);
+    CHECK(!roce_runs_of(here, other, false));
+    roce_runs_release(all[7]);
+    struct roce_runs *next = roce_runs_of(here, other, false);
     CHECK(next == all[7]);
     all[7] = next;
     for (unsigned int i = 0; i < n; i++)
-        wire_runs_release(all[i]);
-    wire_runs_release(known);
+        roce_runs_release(all[i]);
+    roce_runs_release(known);
 }
 
 /* ---- two ends ----------------------------------------------------------------------------------------- */
 
 static bool renumbers; /* nothing behind the first of a run arrives */
 static uint64_t in_runs;
-static struct wire_runs *of_requests, *of_answers;
+static struct roce_runs *of_requests, *of_answers;
 
 static void start(void)
 {
@@ -183,11 +183,11 @@ static void start(void)
 
 static void stop(void)
 {
-    wire_runs_release(of_requests);
-    wire_runs_release(of_answers);
+    roce_runs_release(of_requests);
+    roce_runs_release(of_answers);
 }
 
-static void transmit_at(unsigned int place, bool request, const struct wire_packet *packet,
+static void transmit_at(unsigned int place, bool request, const struct roce_packet *packet,
                         const uint8_t *payload)
 {
     in_runs += place != 0;
@@ -197,21 +197,21 @@ static void transmit_at(unsigned int place, bool request, const struct wire_pack
 /* Batches, as the device makes them. */
 static void pump_answers(void)
 {
-    enum wire_runs_use use = wire_runs_use(of_answers, true, answer.pending, net.now);
-    struct wire_packet p;
+    enum roce_runs_use use = roce_runs_use(of_answers, true, answer.pending, net.now);
+    struct roce_packet p;
     unsigned int n = 0;
 
-    for (bool open = false; wire_answer_next(&answer, &p);) {
-        const bool may = !answer.alone && (use == WIRE_RUNS_NEW || (use == WIRE_RUNS_TRY && answer.given));
+    for (bool open = false; roce_answer_next(&answer, &p);) {
+        const bool may = !answer.alone && (use == ROCE_RUNS_NEW || (use == ROCE_RUNS_TRY && answer.given));
         n = open && may && n + 1 < BATCH ? n + 1 : 0;
         open = may;
         transmit_at(n, false, &p, p.payload);
         if (!n)
             continue;
-        wire_answer_in_run(&answer);
-        if (use == WIRE_RUNS_TRY) {
-            wire_runs_tried(of_answers, net.now);
-            use = WIRE_RUNS_NONE;
+        roce_answer_in_run(&answer);
+        if (use == ROCE_RUNS_TRY) {
+            roce_runs_tried(of_answers, net.now);
+            use = ROCE_RUNS_NONE;
         }
     }
 }
@@ -219,13 +219,13 @@ static void pump_answers(void)
 static void pump_requests(void)
 {
     for (bool more = true; more;) {
-        const enum wire_runs_use use =
-            wire_runs_use(of_requests, true, ask.trip.smoothed && !ask.watch.on, net.now);
-        struct wire_request r[BATCH];
+        const enum roce_runs_use use =
+            roce_runs_use(of_requests, true, ask.trip.smoothed && !ask.watch.on, net.now);
+        struct roce_request r[BATCH];
         unsigned int n = 0, place = 0, behind = 0, end = 0;
 
-        for (bool open = false; n < BATCH && (more = wire_ask_next(&ask, net.now, &r[n])); n++) {
-            const bool may = !r[n].again && (use == WIRE_RUNS_NEW || (use == WIRE_RUNS_TRY && !end));
+        for (bool open = false; n < BATCH && (more = roce_ask_next(&ask, net.now, &r[n])); n++) {
+            const bool may = !r[n].again && (use == ROCE_RUNS_NEW || (use == ROCE_RUNS_TRY && !end));
             place = open && may ? place + 1 : 0;
             open = may;
             if (place == 1 && !end)
@@ -234,17 +234,17 @@ static void pump_requests(void)
                 end++;
             transmit_at(place, true, &r[n].packet, payload_of(&r[n]));
         }
-        if (end && use == WIRE_RUNS_TRY)
-            wire_runs_tried(of_requests, net.now);
+        if (end && use == ROCE_RUNS_TRY)
+            roce_runs_tried(of_requests, net.now);
         if (end && !ask.watch.on && ask.trip.smoothed)
-            wire_ask_watch(&ask, &r[behind], &r[end - 1]);
+            roce_ask_watch(&ask, &r[behind], &r[end - 1]);
     }
 }
 
-static void hear(struct wire_runs *runs, uint8_t *heard)
+static void hear(struct roce_runs *runs, uint8_t *heard)
 {
-    wire_runs_heard(runs, *heard, net.now);
-    *heard = WIRE_HEARD_NOTHING;
+    roce_runs_heard(runs, *heard, net.now);
+    *heard = ROCE_HEARD_NOTHING;
 }
 
 static void settle(void)
@@ -271,7 +271,7 @@ static void transfer(uint8_t opcode, uint32_t seed)
     CHECK(!memcmp(to, from, QUEUE * EACH));
 }
 
-static struct wire_runs *watched(uint8_t opcode)
+static struct roce_runs *watched(uint8_t opcode)
 {
     return opcode == IBV_WR_RDMA_READ ? of_answers : of_requests;
 }

@@ -30,7 +30,7 @@ void soft_timer_want(uint64_t when_ns)
     wanted = when_ns;
 }
 
-bool soft_wire_watch(bool on)
+bool soft_roce_watch(bool on)
 {
     if (on && no_memory)
         return false;
@@ -44,16 +44,16 @@ static int lock_or_cross(pthread_mutex_t *mutex)
 {
     if (crossed) {
         crossed = false;
-        CHECK(!wire_watch_sleeps());
+        CHECK(!roce_watch_sleeps());
     }
     return pthread_mutex_lock(mutex);
 }
 
 static void fresh(void)
 {
-    wire_watch_after_fork();
-    wire_watch_sleeps();
-    while (!wire_watch_ask())
+    roce_watch_after_fork();
+    roce_watch_sleeps();
+    while (!roce_watch_ask())
         now += MS;
     watched = true;
     wanted = 0;
@@ -62,16 +62,16 @@ static void fresh(void)
 static void do_polls(int count, bool found)
 {
     for (int i = 0; i < count; i++) {
-        wire_watch_poll();
-        wire_watch_looked(found);
+        roce_watch_poll();
+        roce_watch_looked(found);
     }
 }
 
 static void be_kept_out(int count)
 {
     for (int i = 0; i < count; i++) {
-        wire_watch_poll();
-        wire_watch_kept_out();
+        roce_watch_poll();
+        roce_watch_kept_out();
     }
 }
 
@@ -90,20 +90,20 @@ static void stops_for_who_polls(void)
 {
     fresh();
     do_polls(OFTEN + 1, false);
-    CHECK(!wire_watch_stopped());
+    CHECK(!roce_watch_stopped());
     now += MS - 1;
     do_polls(1, false);
-    CHECK(!wire_watch_stopped());
+    CHECK(!roce_watch_stopped());
     now++;
     do_polls(1, false);
-    CHECK(wire_watch_stopped());
+    CHECK(roce_watch_stopped());
     CHECK(!watched);
     CHECK_EQ(wanted, now + MS);
 
-    CHECK(wire_watch_sleeps());
-    CHECK(!wire_watch_stopped());
+    CHECK(roce_watch_sleeps());
+    CHECK(!roce_watch_stopped());
     CHECK(watched);
-    CHECK(!wire_watch_sleeps());
+    CHECK(!roce_watch_sleeps());
 }
 
 static void not_for_a_poll_now_and_then(void)
@@ -114,14 +114,14 @@ static void not_for_a_poll_now_and_then(void)
         do_polls(1, false);
         now += MS + 1;
     }
-    CHECK(!wire_watch_stopped());
+    CHECK(!roce_watch_stopped());
     /* Nor for polls between sleeps, however many. */
     for (int i = 0; i < 5; i++) {
         do_polls(2 * OFTEN, false);
         now += MS - 1;
-        CHECK(!wire_watch_sleeps());
+        CHECK(!roce_watch_sleeps());
     }
-    CHECK(!wire_watch_stopped());
+    CHECK(!roce_watch_stopped());
 }
 
 static void asks_whether_he_still_polls(void)
@@ -131,19 +131,19 @@ static void asks_whether_he_still_polls(void)
 
     now += MS / 2;
     wanted = 0;
-    CHECK(!wire_watch_ask()); /* another timer */
+    CHECK(!roce_watch_ask()); /* another timer */
     CHECK_EQ(wanted, when);
     now = when;
-    CHECK(!wire_watch_ask()); /* he does */
+    CHECK(!roce_watch_ask()); /* he does */
     CHECK_EQ(wanted, now + MS);
     do_polls(1, true); /* with packets once is enough */
     now += MS;
-    CHECK(!wire_watch_ask());
+    CHECK(!roce_watch_ask());
     do_polls(OFTEN - 1, false);
     now += MS;
-    CHECK(wire_watch_ask()); /* he does not */
-    CHECK(wire_watch_stopped());
-    CHECK(wire_watch_sleeps());
+    CHECK(roce_watch_ask()); /* he does not */
+    CHECK(roce_watch_stopped());
+    CHECK(roce_watch_sleeps());
     CHECK(watched);
 }
 
@@ -151,21 +151,21 @@ static void hands_over_to_polls_that_are_kept_out(void)
 {
     fresh();
     be_kept_out(OFTEN - 1);
-    CHECK(!wire_watch_hand_over());
+    CHECK(!roce_watch_hand_over());
     do_polls(1, false); /* in a row */
     be_kept_out(1);
-    CHECK(!wire_watch_hand_over());
+    CHECK(!roce_watch_hand_over());
     be_kept_out(OFTEN - 1);
-    CHECK(wire_watch_hand_over());
-    CHECK(wire_watch_stopped());
+    CHECK(roce_watch_hand_over());
+    CHECK(roce_watch_stopped());
     CHECK(!watched);
     CHECK_EQ(wanted, now + MS);
-    CHECK(!wire_watch_hand_over());
+    CHECK(!roce_watch_hand_over());
 
-    CHECK(wire_watch_sleeps());
+    CHECK(roce_watch_sleeps());
     be_kept_out(OFTEN);
-    CHECK(!wire_watch_sleeps());
-    CHECK(!wire_watch_hand_over()); /* who polled sleeps */
+    CHECK(!roce_watch_sleeps());
+    CHECK(!roce_watch_hand_over()); /* who polled sleeps */
 }
 
 /* Whose polls these were sleeps by now: it would have been woken by the timer only. */
@@ -174,9 +174,9 @@ static void watches_again_if_crossed_by_a_sleeper(void)
     fresh();
     be_kept_out(OFTEN);
     crossed = true;
-    CHECK(wire_watch_hand_over());
+    CHECK(roce_watch_hand_over());
     CHECK(!crossed);
-    CHECK(!wire_watch_stopped());
+    CHECK(!roce_watch_stopped());
     CHECK(watched);
 }
 
@@ -184,11 +184,11 @@ static void watches_as_soon_as_there_is_memory(void)
 {
     polls_all_the_time();
     no_memory = true;
-    CHECK(wire_watch_sleeps());
-    CHECK(wire_watch_stopped());
+    CHECK(roce_watch_sleeps());
+    CHECK(roce_watch_stopped());
     no_memory = false;
-    CHECK(wire_watch_sleeps());
-    CHECK(!wire_watch_stopped());
+    CHECK(roce_watch_sleeps());
+    CHECK(!roce_watch_stopped());
     CHECK(watched);
 }
 
@@ -217,9 +217,9 @@ static void *progress_thread(void *unused)
     for (unsigned int i = 0; i < ROUNDS; i++) {
         meet(2 * i + 1);
         for (unsigned int k = 1; !atomic_load(&asleep); k++) {
-            wire_watch_hand_over();
-            if (wire_watch_stopped() && wire_watch_ask())
-                wire_watch_sleeps();
+            roce_watch_hand_over();
+            if (roce_watch_stopped() && roce_watch_ask())
+                roce_watch_sleeps();
             let_others(k);
         }
         meet(2 * i + 2);
@@ -243,10 +243,10 @@ static void nobody_sleeps_unwatched(void)
         be_kept_out(OFTEN + (int)(i % 7));
         for (unsigned int k = 0; k < i % LONGEST; k++)
             atomic_thread_fence(memory_order_seq_cst);
-        before += wire_watch_sleeps();
+        before += roce_watch_sleeps();
         atomic_store(&asleep, true);
         meet(2 * i + 2);
-        CHECK(!wire_watch_stopped());
+        CHECK(!roce_watch_stopped());
         CHECK(watched);
     }
     OK(pthread_join(thread, NULL));
