@@ -339,7 +339,7 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 /* Absolute time at which an RNR wait beginning now ends; 0 = never. */
 uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
 
-/* ---- rx.c: the responder's side, whoever runs it. rq_lock of the responder held. --------------------- */
+/* ---- rx.c: the responder's side, for every path. rq_lock of the responder held. --------------------- */
 
 struct soft_rx {
 	uint8_t opcode; /* enum ibv_wr_opcode */

@@ -1,5 +1,5 @@
 /*
- * What the files of the core offer one another, and nobody else.
+ * What the files of the core offer one another only.
  */
 #ifndef AIORDMA_SOFT_CORE_INTERNAL_H
 #define AIORDMA_SOFT_CORE_INTERNAL_H

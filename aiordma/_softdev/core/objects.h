@@ -95,11 +95,10 @@ struct soft_mw {
 struct soft_ah {
 	struct ibv_ah ah;
 	struct ibv_ah_attr attr;
-	union ibv_gid sgid; /* of attr.grh.sgid_index when it was created */
-	bool here;          /* leads to this host */
-	uint32_t max;       /* bytes that a datagram there may have */
-	struct roce_route
-		*route; /* leads to another host, or (internal.h) goes by the network all the same; else NULL */
+	union ibv_gid sgid;       /* of attr.grh.sgid_index when it was created */
+	bool here;                /* leads to this host */
+	uint32_t max;             /* bytes that a datagram there may have */
+	struct roce_route *route; /* roce: leads to another host, or goes by the network all the same; else NULL */
 };
 
 struct soft_chan {

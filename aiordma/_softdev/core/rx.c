@@ -1,6 +1,6 @@
 /*
- * The responder's side of every operation, whoever runs it: a requester of the same process, or the owner that
- * takes records from a lane. The responder's rq_lock is held.
+ * The responder's side of every operation, for every path: run by a requester of the same process, by the owner that
+ * takes records from a lane, or for packets. The responder's rq_lock is held.
  */
 #include <string.h>
 

@@ -25,8 +25,8 @@ enum {
 
 struct soft_seg {
 	/* written by the requester */
-	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) tail; /* request bytes published */
-	_Atomic(uint64_t) want_ack; /* newest message whose acknowledgement it wants to be told of */
+	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) tail;      /* request bytes published */
+	_Atomic(uint64_t) want_ack;                            /* newest message whose acknowledgement it waits for */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_head; /* response bytes taken */
 	_Atomic(uint32_t) blocked;                             /* waits for room in the request ring */
 	_Atomic(uint32_t) rnr_retry;
@@ -171,7 +171,7 @@ struct soft_in {
 	struct soft_event *event;
 	uint32_t gate; /* as last published */
 	uint64_t head, acked;
-	uint64_t published; /* what the requester has been told of acked */
+	uint64_t published; /* what of it the requester can see */
 	uint64_t resp_tail, resp_head;
 	bool in_message, dropping; /* between FIRST and LAST; its receive was missing (UC) */
 	bool stopped;              /* refused a request: takes no more */

@@ -112,11 +112,27 @@ static int queues_make(struct soft_qp *qp)
 	return qp->sq && qp->sq_sge && (!qp->srq || qp->srq_wqe) ? 0 : ENOMEM;
 }
 
+/* A door bit of its CQs for each side. */
+static bool slots_take(struct soft_qp *qp)
+{
+	const int send = soft_cq_slot_get(to_cq(qp->qp.send_cq), qp, true);
+
+	if (send < 0)
+		return false;
+	qp->send_slot = (uint32_t)send;
+	const int recv = soft_cq_slot_get(to_cq(qp->qp.recv_cq), qp, false);
+	if (recv < 0) {
+		soft_cq_slot_put(to_cq(qp->qp.send_cq), qp->send_slot);
+		return false;
+	}
+	qp->recv_slot = (uint32_t)recv;
+	return true;
+}
+
 struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	struct ibv_context *context = pd->context;
 	struct soft_qp *qp;
-	int slot;
 
 	if (attr->qp_type != IBV_QPT_RC &&
 	    (soft_iwarp() || (attr->qp_type != IBV_QPT_UC && attr->qp_type != IBV_QPT_UD))) {
@@ -156,20 +172,12 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	soft_unlock(&qp->rq_lock);
 	soft_unlock(&qp->sq_lock);
 
-	slot = err ? -1 : soft_cq_slot_get(to_cq(attr->send_cq), qp, true);
-	if (slot >= 0) {
-		qp->send_slot = (uint32_t)slot;
-		slot = soft_cq_slot_get(to_cq(attr->recv_cq), qp, false);
-		if (slot < 0)
-			soft_cq_slot_put(to_cq(attr->send_cq), qp->send_slot);
-	}
-	if (slot < 0) {
+	if (err || !slots_take(qp)) {
 		queues_free(qp);
 		atomic_store(&qp->number, 0);
 		errno = ENOMEM;
 		return NULL;
 	}
-	qp->recv_slot = (uint32_t)slot;
 	pthread_mutex_init(&qp->qp.mutex, NULL);
 	pthread_cond_init(&qp->qp.cond, NULL);
 	attr->cap = qp->cap;

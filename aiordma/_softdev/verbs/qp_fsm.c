@@ -173,36 +173,46 @@ static void entered(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_stat
 	soft_after_run(&after);
 }
 
-int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
+/* 0 or errno: is there such a transition, with these attributes? */
+static int check(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to, const struct ibv_qp_attr *attr,
+		 int mask)
 {
-	enum ibv_qp_state from = (enum ibv_qp_state)soft_state(qp);
-	enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : from;
-	struct soft_after after = { 0 };
-	int err;
-
 	if ((unsigned)to >= STATES || ((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from))
 		return EINVAL;
-	struct transition t = find(qp->qp.qp_type, from, to);
-	int given = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
+	const struct transition t = find(qp->qp.qp_type, from, to);
+	const int given = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
 	if (!t.valid || (given & t.required) != t.required || (given & ~(t.required | t.optional)))
 		return EINVAL;
 	if (!values_ok(attr, mask))
 		return EINVAL;
-	if (mask & IBV_QP_AV) {
-		err = address_check(qp, &attr->ah_attr);
-		if (err)
-			return err;
-	}
+	return mask & IBV_QP_AV ? address_check(qp, &attr->ah_attr) : 0;
+}
+
+static void fail(struct soft_qp *qp, enum ibv_qp_state from)
+{
+	struct soft_after after = { 0 };
+
+	if (from == IBV_QPS_RESET)
+		soft_qp_set_state(qp, IBV_QPS_INIT); /* it leaves RESET, where an error means nothing */
+	soft_qp_last_look(qp);
+	soft_qp_error(qp, &after);
+	soft_after_run(&after);
+}
+
+int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	const enum ibv_qp_state from = (enum ibv_qp_state)soft_state(qp);
+	const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : from;
+	int err = check(qp, from, to, attr, mask);
+
+	if (err)
+		return err;
 	if (to == IBV_QPS_RESET) {
 		soft_qp_reset(qp);
 		return 0;
 	}
 	if (to == IBV_QPS_ERR) {
-		if (from == IBV_QPS_RESET)
-			soft_qp_set_state(qp, IBV_QPS_INIT); /* it leaves RESET, where an error means nothing */
-		soft_qp_last_look(qp);
-		soft_qp_error(qp, &after);
-		soft_after_run(&after);
+		fail(qp, from);
 		return 0;
 	}
 	struct soft_roce *roce = NULL;
