@@ -17,7 +17,7 @@ COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -
               -o -name CMakeLists.txt -o -path '*/proto/*.py')
 C_FILES := $(shell find aiordma tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
-TIDY_FILES := $(wildcard aiordma/_softdev/*.c)
+TIDY_FILES := $(filter-out aiordma/_softdev/tests/%,$(wildcard aiordma/_softdev/*/*.c))
 STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 .DEFAULT_GOAL := help
@@ -130,10 +130,10 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
 	@cmake -S aiordma/_softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
 	  -DAIORDMA_FUZZ=ON -DAIORDMA_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz --target fuzzers -- --quiet
-	@set -e; cd build/fuzz; for what in packet receiver; do echo "== fuzz_wire_$$what: $(FUZZ_SECONDS) s"; \
+	@set -e; cd build/fuzz; for what in packet receiver; do echo "== fuzz_$$what: $(FUZZ_SECONDS) s"; \
 	  mkdir -p corpus/$$what; \
-	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
-	    corpus/$$what ../../aiordma/_softdev/tests/corpus/$$what; done
+	  tests/fuzz_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
+	    corpus/$$what ../../aiordma/_softdev/tests/roce/corpus/$$what; done
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"
@@ -153,7 +153,7 @@ lint-stubs: install
 
 lint-c: .venv/.apt-lint
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
-	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*.c"; \
+	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*/*.c"; \
 	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 6 sh -c 'clang-tidy --quiet "$$@" -- \
 	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Iaiordma -Iaiordma/_softdev' clang-tidy; fi
 
