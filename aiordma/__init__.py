@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .compat.connection import create_connection, create_server, open_connection, start_server
     from .compat.datagram import create_datagram_connection, create_datagram_endpoint, create_datagram_server
     from .config import Config
-    from .control import statistics
+    from .control import statistics, switch_path
     from .credit import CreditWindow
     from .datagrams.connection import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
     from .datagrams.endpoint import DatagramEndpoint, EndpointStatistics, open_datagram_endpoint
@@ -68,6 +68,7 @@ _HOME = {
     "StreamInfo": "streams.info",
     "start_server": "compat.connection",
     "statistics": "control",
+    "switch_path": "control",
     "AioRdmaError": "errors",
     "Code": "errors",
     "CompletionError": "errors",
@@ -115,6 +116,7 @@ __all__ = [
     "open_datagram_endpoint",
     "start_server",
     "statistics",
+    "switch_path",
 ]
 
 
