@@ -54,14 +54,15 @@ cdef class QueuePair(CompletionOwner):
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
     cdef readonly bint failed
-    cdef bint hears_late                    # it failed, and not because the peer broke the protocol
+    cdef bint receives_late                    # it failed, and not because the peer broke the protocol
     cdef bint flushing
+    cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
     cdef list flows, free_tokens
     cdef uint32_t generation
     cdef LlcFlow llc
     cdef object waiting_flows               # deque of flows with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way
-    cdef uint32_t sq_heard                  # iWARP: the farthest send queue position that has completed
+    cdef uint32_t sq_completed                  # iWARP: the farthest send queue position that has completed
     cdef object fragments                   # deque of (send queue position, Flow, byte): WRITEs from registered memory
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
     # registered slots; long_until tells at which position of the send queue each is free again.
@@ -75,7 +76,7 @@ cdef class QueuePair(CompletionOwner):
     cdef readonly uint64_t credit_waits, wr_waits, keepalives_sent, keepalives_done
     cdef const volatile uint64_t *astray    # the device's count of WRITEs not carried out while they were posted
     cdef uint64_t astray_seen, no_count
-    cdef readonly uint64_t last_heard       # completions that prove the peer alive; the keepalive compares it
+    cdef readonly uint64_t last_received       # completions that prove the peer alive; the keepalive compares it
 
     cdef inline uint32_t sq_free(self) noexcept:
         return self.sq_depth - (self.sq_posted - self.sq_retired)
@@ -113,7 +114,7 @@ cdef class QueuePair(CompletionOwner):
     cdef int register(self, Flow flow) except -1
     cdef void unregister(self, Flow flow)
     cdef int on_receive(self, ibv_wc *wc) except -1
-    cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1
+    cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1
     cdef int finish(self, bint announced, uint32_t seq) except -1
     cdef int after_receive(self) except -1
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1

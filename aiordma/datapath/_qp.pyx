@@ -112,11 +112,12 @@ cdef class QueuePair(CompletionOwner):
     :param window: messages in flight each way, a power of two; the peer's is the same (negotiated).
     :param recv_addr, recv_bytes, recv_count, recv_lkey: the receive slots; ``recv_count >= window + reserve``.
     :param message_addr, message_lkey: ``sq_depth`` slots of 64 bytes for outgoing control messages.
-    :param owner: gets ``on_llc(bytes)``, ``explain(reason)`` and ``on_failed(reason)``.
+    :param owner: gets ``on_llc(bytes)``, ``on_ack_owed()``, ``explain(reason)`` and ``on_failed(reason)``.
+    :param keep: objects that own the C structures, kept alive as long as this one.
     :param astray: address of the device's count of WRITEs that it did not carry out while they were posted; 0: it has none.
     """
 
-    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, object owner, object keep, *,
+    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, *, object owner, object keep,
                  uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
                  uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
                  uintptr_t astray=0):
@@ -335,6 +336,10 @@ cdef class QueuePair(CompletionOwner):
         """Something was received, and nothing has carried its acknowledgement yet."""
         return self.window.ack_owed() != 0
 
+    def watch_ack(self) -> None:
+        """Call ``owner.on_ack_owed()`` when the next message is received that is not acknowledged at once."""
+        self.ack_watched = False
+
     def send_llc(self, bytes message) -> bool:
         """Send a link control message (<= 60 bytes); False when there is no credit now."""
         cdef aio_chain chain
@@ -352,9 +357,9 @@ cdef class QueuePair(CompletionOwner):
         self.post(&chain)
         return not self.failed
 
-    def say(self, bytes message) -> None:
-        """Send a link control message, in turn with the flows when there is no credit now. How many may wait is
-        the caller's to bound."""
+    def queue_llc(self, bytes message) -> None:
+        """Send a link control message, in turn with the flows when there is no credit now. The caller limits how many
+        may wait."""
         if self.failed:
             return
         if self.llc.queued or not self.send_llc(message):
@@ -423,7 +428,7 @@ cdef class QueuePair(CompletionOwner):
             return self.on_receive(wc)
         if kind == KIND_KEEPALIVE:
             self.keepalives_done += 1
-            self.last_heard += 1
+            self.last_received += 1
         return self.on_sent(wc)
 
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1:
@@ -457,11 +462,11 @@ cdef class QueuePair(CompletionOwner):
         cdef uint32_t ahead = (position - self.sq_retired) & 0xfffffff
         if is_read and self.reads_out:
             self.reads_out.popleft()
-        if ahead > self.sq_heard - self.sq_retired:
-            self.sq_heard = self.sq_retired + ahead
+        if ahead > self.sq_completed - self.sq_retired:
+            self.sq_completed = self.sq_retired + ahead
         if self.reads_out:
-            return min(self.sq_heard - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired) + self.sq_retired
-        return self.sq_heard
+            return min(self.sq_completed - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired) + self.sq_retired
+        return self.sq_completed
 
     cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until) except -1:
         """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding fragments until it
@@ -493,8 +498,8 @@ cdef class QueuePair(CompletionOwner):
         cdef int verdict
         cdef bint announced
         if self.failed:
-            return self.hear_late(wc, slot)
-        self.last_heard += 1
+            return self.receive_late(wc, slot)
+        self.last_received += 1
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes)
         if slot >= self.recv_count or length > self.recv_bytes:
             return self.fail(RemoteProtocolError(f"receive completion for slot {slot} with {length} bytes"))
@@ -542,14 +547,17 @@ cdef class QueuePair(CompletionOwner):
     cdef int after_receive(self) except -1:
         if self.waiting_flows and self.can_message():
             self.flush()
+        if self.window.owed and not self.ack_watched and not self.failed:
+            self.ack_watched = True
+            self.owner.on_ack_owed()
         return self.ack_if_due()
 
-    cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1:
+    cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1:
         """A message that had arrived when the link failed, and is polled afterwards. Its sender knows that it was delivered, and
         may have gone on that: a stream's last word counts."""
         cdef uint32_t lead = 0 if self.with_imm else 4
         cdef const unsigned char *message
-        if not self.hears_late or slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
+        if not self.receives_late or slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
             return 0
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes) + lead
         return self.dispatch(message, CDC_BYTES) if message[0] == CDC_TYPE else 0
@@ -604,7 +612,7 @@ cdef class QueuePair(CompletionOwner):
         self.llc.qp = None      # they know each other
         self.retire_fragments()
         reason = self.owner.explain(reason)
-        self.hears_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
+        self.receives_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
         for found in list(self.flows):
             if found is not None:
                 flow = found

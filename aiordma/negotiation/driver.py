@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..config import Config, Mode
-    from ..links.pregranted import Service
+    from ..links.pregranted import GrantingListener
     from ..proto.events import Event
 
 __all__ = [
@@ -88,14 +88,14 @@ class Engine(Protocol):
         self,
         proposal: clc.Proposal,
         peer: str = "",
-        service: Service | None = None,
+        service: GrantingListener | None = None,
         local: Address | None = None,
     ) -> ServerContact: ...
-    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
-    def open_service(self, has_room: Callable[[], bool]) -> Service | None: ...
-    def claim(self, claim: clc.Claim, service: Service | None) -> Any: ...
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
+    def grant_rings(self, has_room: Callable[[], bool]) -> GrantingListener | None: ...
+    def claim(self, claim: clc.Claim, service: GrantingListener | None) -> Any: ...
     @property
-    def open_to(self) -> Container[tuple[str, int]]: ...
+    def early_servers(self) -> Container[tuple[str, int]]: ...
 
 
 #: What opening a connection at once takes of an asyncio task's share of operations that do not wait.
@@ -173,7 +173,7 @@ async def client(
     if (
         tls is None
         and not kind
-        and any((show(sockaddr), wanted) in engine.open_to for _, sockaddr in addresses)
+        and any((show(sockaddr), wanted) in engine.early_servers for _, sockaddr in addresses)
     ):
         await _give_way()
         sock = await dial(addresses, local_host)
@@ -206,7 +206,7 @@ def _open_at_once(engine: Engine, sock: socket.socket, traffic_class: int) -> Ou
     """Begin a connection with a ticket of the server's; None, and the TCP connection as it was, without."""
     try:
         local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
-        pipe = engine.open_at_once(sock, show(remote), traffic_class)
+        pipe = engine.open_early(sock, show(remote), traffic_class)
     except BaseException:
         sock.close()
         raise
@@ -374,12 +374,12 @@ async def server(
     may_use_rdma: Callable[[], bool] = lambda: True,
     tls: Tls | None = None,
     kind: int = 0,
-    service: Service | None = None,
+    service: GrantingListener | None = None,
 ) -> Outcome:
     """Find out what the client of an accepted connection speaks, and agree on the path. Takes ``sock`` over.
 
     :param may_use_rdma: asked when a Proposal is there; False declines it: too much is going on already.
-    :param service: the listener, if it hands out tickets (``Engine.open_service``).
+    :param service: the listener, if it hands out tickets (``Engine.grant_rings``).
     :param tls: everything goes through TLS; a client that does not begin with TLS is turned away.
     :param kind: what the connections of this listener carry; a Proposal of another kind is turned away.
     :raises OSError: the connection broke.
