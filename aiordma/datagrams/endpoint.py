@@ -29,7 +29,7 @@ from ..negotiation import driver as negotiate
 from ..proto.record import too_large
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
-from .sockets import SO_RXQ_OVFL, addresses, bind
+from .sockets import SO_RXQ_OVFL, Sockets, addresses, bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,8 +87,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
 
     def __init__(
         self,
-        sock: socket.socket,
-        listening: list[socket.socket],
+        sockets: Sockets,
         *,
         config: Config,
         mode: Mode,
@@ -99,7 +98,8 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         fallback_reason: FallbackReason | None,
     ) -> None:
         super().__init__()
-        self._sock, self._fd = sock, sock.fileno()
+        self._sock = sock = sockets.udp
+        self._fd = sock.fileno()
         self._must = mode == "rdma"
         self._local_address = plain_address(sock.getsockname())
         self._remote = remote
@@ -115,7 +115,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         self._port: UdPort | None = None if self._parts is None else self._parts.port
         self._table = PeerTable(
             sock,
-            listening,
+            sockets.listening,
             config=config,
             parts=self._parts,
             remote=remote,
@@ -492,11 +492,10 @@ async def open_datagram_endpoint(
     mode = mode or config.mode
     make_parts, reason = await _find_device(config, mode)
     remote, family, sockaddr = await addresses(local or (None, 0), remote)
-    sock, listening = bind(family, sockaddr, alone=mode == "tcp")
+    sockets = bind(family, sockaddr, alone=mode == "tcp")
     make = functools.partial(
         DatagramEndpoint,
-        sock,
-        listening,
+        sockets,
         config=config,
         mode=mode,
         remote=remote,
@@ -511,8 +510,7 @@ async def open_datagram_endpoint(
                 raise
             return make(make_parts=None, fallback_reason=FallbackReason.of_error(error))
     except BaseException:
-        for one in (sock, *listening):
-            one.close()
+        sockets.close()
         raise
 
 

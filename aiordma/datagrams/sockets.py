@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -15,13 +15,25 @@ from ..addresses import plain_address, show
 if TYPE_CHECKING:
     from ..addresses import Address
 
-__all__ = ["SO_RXQ_OVFL", "addresses", "bind"]
+__all__ = ["SO_RXQ_OVFL", "Sockets", "addresses", "bind"]
 
 _log = logging.getLogger("aiordma.datagram")
 
 #: Not in Python's socket module: ask for the number of datagrams that found no room in the socket.
 SO_RXQ_OVFL = 40
 _BUFFER_BYTES = 1 << 20
+
+
+class Sockets(NamedTuple):
+    """What an endpoint is bound to."""
+
+    udp: socket.socket
+    #: listening TCP sockets, for queries of peers
+    listening: list[socket.socket]
+
+    def close(self) -> None:
+        for sock in (self.udp, *self.listening):
+            sock.close()
 
 
 async def addresses(local: tuple[str | None, int], remote: Address | None) -> tuple[Address | None, int, Any]:
@@ -37,7 +49,7 @@ async def addresses(local: tuple[str | None, int], remote: Address | None) -> tu
     return remote, infos[0][0], infos[0][4]
 
 
-def bind(family: int, sockaddr: Any, *, alone: bool) -> tuple[socket.socket, list[socket.socket]]:
+def bind(family: int, sockaddr: Any, *, alone: bool) -> Sockets:
     """A UDP socket, and a listening TCP socket on the port of the same number.
 
     Without the TCP socket (the user chose a port that is taken on TCP) peers cannot query this endpoint; it
@@ -53,7 +65,7 @@ def bind(family: int, sockaddr: Any, *, alone: bool) -> tuple[socket.socket, lis
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
             sock.bind(sockaddr)
             if alone:
-                return sock, []
+                return Sockets(sock, [])
             listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             try:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,15 +82,15 @@ def bind(family: int, sockaddr: Any, *, alone: bool) -> tuple[socket.socket, lis
                         sockaddr[1],
                         os.strerror(exc.errno or 0),
                     )
-                    return sock, []
+                    return Sockets(sock, [])
                 if attempt < 15:
                     sock.close()
                     continue
-                return sock, []
+                return Sockets(sock, [])
         except OSError as exc:
             sock.close()
             raise OSError(
                 exc.errno, f"cannot bind UDP {show(sockaddr)}: {os.strerror(exc.errno or 0)}"
             ) from exc
-        return sock, [listening]
+        return Sockets(sock, [listening])
     raise OSError(errno.EADDRINUSE, "no port is free for both UDP and TCP")
