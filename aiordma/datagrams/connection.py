@@ -85,6 +85,7 @@ class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
         # Bound once: on the path of a small message every hundred nanoseconds count.
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
+        self._spin_readable = pipe.spin_readable
 
     # -- sending
 

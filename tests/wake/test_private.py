@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -127,7 +128,7 @@ async def test_scopes_are_seen_the_public_way(
 ) -> None:
     monkeypatch.setattr(_private, "_task_states", None)
     monkeypatch.setattr(_private, "_must_cancel_known", must_cancel_known and _private._must_cancel_known)
-    cancel_requested = _private.cancel_check_of(asyncio.get_running_loop())
+    cancel_requested = functools.partial(_private._cancel_requested_by_deadline, wake.current())
     assert not cancel_requested()
     with anyio.CancelScope() as outer, anyio.CancelScope():  # noqa: ASYNC100
         outer.cancel()
