@@ -98,7 +98,7 @@ class Engine:
             slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
         )
         self.poller = CompletionPoller(
-            cq=self.cq.cq_pointer,
+            self.cq.cq_pointer,
             channel=self.cq.channel_pointer,
             get_event=self.backend.symbol("ibv_get_cq_event"),
             ack_events=self.backend.symbol("ibv_ack_cq_events"),

@@ -72,7 +72,7 @@ def fail(devices: Devices[engines.Engine], way: str) -> None:
         groups = [random.choice(groups)]
     for group in groups:
         if way == "qp":
-            # Found out from the next thing that is posted, by either end.
+            # Either end notices it with the next request that it posts.
             group.link.parts.qp.to_error()
             group.link.suspect()
         elif way in ("link", "one end"):

@@ -69,7 +69,7 @@ async def get_known(port: int) -> Known:
 
 @asynccontextmanager
 async def known_peer(port: int) -> AsyncIterator[Known]:
-    """Around connections that all end inside."""
+    """For connections that all end inside."""
     await engines.current(Config(device=DEVICE))
     async with nothing_left():
         known = await get_known(port)
