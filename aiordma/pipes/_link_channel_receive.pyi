@@ -1,14 +1,11 @@
-from collections.abc import Callable
+from typing import Self, final
 
 from typing_extensions import disjoint_base
 
-from ._rendezvous import PullingConnection
-from .contracts import Message
+from .._cq import CompletionQueue
+from ._rendezvous import Pulls
 
+@final
 @disjoint_base
-class ReceivingConnection(PullingConnection):
-    max_message_bytes: int
-    on_message: Callable[[Message], None] | None
-    messages_received: int
-    bytes_received: int
-    large_received: int
+class Inbox:
+    def __new__(cls, cq: CompletionQueue, pulls: Pulls, max_message_bytes: int, receive_bytes: int) -> Self: ...

@@ -1,24 +1,29 @@
-from typing import Self
+from typing import Self, final
 
 from typing_extensions import disjoint_base
 
 from ..datapath._fairness import Starving
 from ..datapath._qp import Connection, QueuePair
-from ..links.message_memory import MessageMemory
+from .contracts import RendezvousMemory
+
+@final
+@disjoint_base
+class Sources:
+    def __new__(cls, memory: RendezvousMemory) -> Self: ...
 
 @disjoint_base
-class Announced:
-    def __new__(cls, memory: MessageMemory) -> Self: ...
+class LentSink: ...
 
-@disjoint_base
-class ReceivedBlock: ...
-
+@final
 @disjoint_base
 class Pull: ...
 
+@final
 @disjoint_base
 class Puller(Starving):
     def __new__(cls, qp: QueuePair) -> Self: ...
 
+@final
 @disjoint_base
-class PullingConnection(Connection): ...
+class Pulls:
+    def __new__(cls, flow: Connection, qp: QueuePair, memory: RendezvousMemory, fragment: int) -> Self: ...
