@@ -23,7 +23,7 @@ from ..errors import AioRdmaError, Code, NegotiationError
 from ..negotiation import driver as negotiate
 from ..negotiation import peer_cache as peers
 from ..negotiation.accept import ConnectionListener, open_listener
-from ..pipes.tcp_records import StreamDatagrams
+from ..pipes.tcp_records import TcpDatagrams
 from ..proto.clc import Kind
 from ..wake.duplex import BUSY, CLOSED, EOF_SENT, Waiting
 
@@ -351,7 +351,7 @@ async def message_pipe_of(outcome: negotiate.Outcome, config: Config) -> Message
         return RingDatagrams(outcome.pipe)
     pipe = outcome.tcp_pipe()
     try:
-        framed = StreamDatagrams(pipe, config.ring_bytes - 4)
+        framed = TcpDatagrams(pipe, config.ring_bytes - 4)
         waiter = wake.current().new_waiter()
         framed.on_readable = waiter.set
         deadline = wake.current().now() + config.negotiate_timeout_ms / 1000

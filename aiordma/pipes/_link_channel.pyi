@@ -2,14 +2,13 @@ import socket
 from collections.abc import Callable
 from typing import ClassVar, final
 
-from typing_extensions import Buffer, disjoint_base
+from typing_extensions import Buffer
 
 from ..datapath._qp import Connection, QueuePair
 from ..proto.message import ChannelStatistics
 from .contracts import Message, RendezvousMemory
 
 @final
-@disjoint_base
 class MessageChannel(Connection):
     path: ClassVar[str]
     error: BaseException | None

@@ -14,9 +14,9 @@ from ._link_channel_format cimport ANNOUNCE, ANNOUNCE_BYTES, HEADER_BYTES, HEAD_
 from ._link_channel_receive cimport Inbox
 from ._rendezvous cimport Sources
 
-from ..proto.message import MAX_HEAD_BYTES, check_size
+from ..proto import message as rules
 
-assert HEAD_MOST == MAX_HEAD_BYTES
+assert HEAD_MOST == rules.MAX_HEAD_BYTES
 
 
 @cython.final
@@ -51,7 +51,7 @@ cdef class Outbox:
         cdef unsigned char *room
         cdef int lacks
         if head_bytes > HEAD_MOST or size > self.max_message_bytes:
-            check_size(head_bytes, size, self.max_message_bytes)
+            rules.check_size(head_bytes, size, self.max_message_bytes)
         if not self.budget.allows(<uint32_t>size):
             return WANT_CREDIT
         if not may_post:

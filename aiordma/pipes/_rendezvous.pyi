@@ -7,7 +7,6 @@ from ..datapath._qp import Connection, QueuePair
 from .contracts import RendezvousMemory
 
 @final
-@disjoint_base
 class Sources:
     def __new__(cls, memory: RendezvousMemory) -> Self: ...
 
@@ -15,15 +14,12 @@ class Sources:
 class LentSink: ...
 
 @final
-@disjoint_base
 class Pull: ...
 
 @final
-@disjoint_base
 class Puller(Starving):
     def __new__(cls, qp: QueuePair) -> Self: ...
 
 @final
-@disjoint_base
 class Pulls:
     def __new__(cls, flow: Connection, qp: QueuePair, memory: RendezvousMemory, fragment: int) -> Self: ...
