@@ -2,37 +2,37 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from .datapath._bytes_pool cimport SpareBytes
-from .datapath._fairness cimport Starving, StarvedQueue
+from .datapath._fairness cimport FairQueue, SendQueueWaiter
 from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
 cdef enum:
     BATCH = 32              # completions taken by one ibv_poll_cq
-    GENERATION_BITS = 16    # wr_id = table index | generation | kind | number, see Endpoint.tag()
+    GENERATION_BITS = 16    # wr_id = table index | generation | kind | number, see CompletionOwner.tag()
 
 ctypedef int (*get_cq_event_fn)(ibv_comp_channel *, ibv_cq **, void **) noexcept nogil
 ctypedef void (*ack_cq_events_fn)(ibv_cq *, unsigned int) noexcept nogil
 
 cdef int64_t clock_ns() noexcept nogil
 
-cdef class Endpoint:
+cdef class CompletionOwner:
     """What completions are dispatched to: one queue pair."""
-    cdef CompletionQueue cq
-    cdef uint64_t tag                       # high 32 bits of every wr_id of this endpoint
+    cdef CompletionPoller cq
+    cdef uint64_t tag                       # high 32 bits of every wr_id of this owner
     cdef int on_completion(self, ibv_wc *wc) except -1
     cdef int flush(self) except -1          # post what was put off to the end of the tick
 
-cdef class CompletionQueue:
+cdef class CompletionPoller:
     cdef ibv_cq *cq
     cdef ibv_comp_channel *channel
     cdef get_cq_event_fn get_event
     cdef ack_cq_events_fn ack_events
     cdef ibv_wc wc[BATCH]
-    cdef list endpoints
+    cdef list owners                        # of completions, at the index in their tag
     cdef list free_slots
-    cdef list dirty                         # endpoints with put-off work
-    cdef StarvedQueue starved
+    cdef list dirty                         # owners with put-off work
+    cdef FairQueue fair_queue
     cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit
-    cdef uint32_t promised_fragments        # those that others have been promised
+    cdef uint32_t reserved_fragments        # those that waiters hold a reservation for
     cdef uint32_t generation
     cdef object call_soon                   # waker.call_soon
     cdef object ready                       # the loop's ready queue, or None where it cannot be seen
@@ -53,14 +53,14 @@ cdef class CompletionQueue:
     cdef int64_t slow_poll_ns, asked_at     # 0: nobody wants to know
     cdef object on_slow_poll
 
-    cdef int attach(self, Endpoint endpoint) except -1
-    cdef void detach(self, Endpoint endpoint)
-    cdef void mark_dirty(self, Endpoint endpoint)
-    cdef inline bint may_post_fragment(self, bint promised) noexcept:
-        """:param promised: whether one of the promised ones is the caller's."""
-        return self.fragments + self.promised_fragments - (1 if promised else 0) < self.max_fragments
+    cdef int attach(self, CompletionOwner owner) except -1
+    cdef void detach(self, CompletionOwner owner)
+    cdef void mark_dirty(self, CompletionOwner owner)
+    cdef inline bint may_post_fragment(self, bint reserved) noexcept:
+        """:param reserved: whether one of the reservations is the caller's."""
+        return self.fragments + self.reserved_fragments - (1 if reserved else 0) < self.max_fragments
 
-    cdef int feed_starved(self) except -1
+    cdef int serve_waiters(self) except -1
     cdef int flush(self) except -1
     cdef int poll(self) except -1
     cdef int _dispatch(self, int n) except -1

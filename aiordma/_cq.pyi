@@ -5,10 +5,10 @@ from typing_extensions import disjoint_base
 from .datapath._bytes_pool import SpareBytes
 
 @disjoint_base
-class Endpoint: ...
+class CompletionOwner: ...
 
 @disjoint_base
-class CompletionQueue:
+class CompletionPoller:
     wakes: int
     spare: SpareBytes
     completions: int
@@ -25,6 +25,7 @@ class CompletionQueue:
     slowest_poll_ns: int
     def __init__(
         self,
+        *,
         cq: int,
         channel: int,
         get_event: int,

@@ -7,7 +7,7 @@ Why a wake-up cannot be lost
 ``ibv_req_notify_cq`` asks for ONE event, for a completion that is added AFTER the call. So whoever wants to
 sleep must arm first and look again afterwards; everything that came before the arming is found by that
 second look, everything after it raises the event. The flag ``armed`` means "the device will raise an event, or
-has raised one that we have not read yet": it is set by :meth:`CompletionQueue.arm` and cleared only by reading an event.
+has raised one that we have not read yet": it is set by :meth:`CompletionPoller.arm` and cleared only by reading an event.
 At any moment one of these holds, and each leads to another look at the queue:
 
 * ``armed``: the channel's fd is or becomes readable, the loop calls :meth:`on_readable`;
@@ -73,7 +73,7 @@ cdef int64_t clock_ns() noexcept nogil:
     return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 
-cdef class Endpoint:
+cdef class CompletionOwner:
     cdef int on_completion(self, ibv_wc *wc) except -1:
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ cdef class Endpoint:
         raise NotImplementedError
 
 
-cdef class CompletionQueue:
+cdef class CompletionPoller:
     """One per engine. Single-threaded: every method runs in the thread of the engine's event loop.
 
     :param cq, channel: addresses of ``struct ibv_cq`` and of its ``struct ibv_comp_channel`` (fd non-blocking).
@@ -93,7 +93,7 @@ cdef class CompletionQueue:
     :param keep: objects that own the C structures, kept alive as long as this one.
     """
 
-    def __init__(self, uintptr_t cq, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
+    def __init__(self, *, uintptr_t cq, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
                  object call_soon, object ready, object busy_poll_us, uint32_t max_fragments, object keep):
         self.cq = <ibv_cq *>cq
         self.channel = <ibv_comp_channel *>channel
@@ -102,11 +102,11 @@ cdef class CompletionQueue:
         self.call_soon = call_soon
         self.ready = ready
         self.keep = keep
-        self.endpoints = []
+        self.owners = []
         self.spare = SpareBytes()
         self.free_slots = []
         self.dirty = []
-        self.starved = StarvedQueue()
+        self.fair_queue = FairQueue()
         self.max_fragments = max_fragments
         self.single_cpu = (os.cpu_count() or 1) < 2
         self.set_busy_poll(busy_poll_us)
@@ -133,50 +133,50 @@ cdef class CompletionQueue:
 
     # ---- who gets the completions
 
-    cdef int attach(self, Endpoint endpoint) except -1:
+    cdef int attach(self, CompletionOwner owner) except -1:
         cdef uint64_t index
         self.generation = (self.generation + 1) & 0xffff
         if self.free_slots:
             index = self.free_slots.pop()
-            self.endpoints[index] = endpoint
+            self.owners[index] = owner
         else:
-            index = len(self.endpoints)
+            index = len(self.owners)
             if index > 0xffff:
                 raise MemoryError("aiordma: more than 65536 queue pairs on one completion queue")
-            self.endpoints.append(endpoint)
+            self.owners.append(owner)
         # The generation tells completions of a destroyed QP from those of the next one in the same slot.
-        endpoint.cq = self
-        endpoint.tag = (index << 48) | (<uint64_t>self.generation << 32)
+        owner.cq = self
+        owner.tag = (index << 48) | (<uint64_t>self.generation << 32)
         return 0
 
-    cdef void detach(self, Endpoint endpoint):
-        cdef uint64_t index = endpoint.tag >> 48
-        if index < <uint64_t>len(self.endpoints) and self.endpoints[index] is endpoint:
-            self.endpoints[index] = None
+    cdef void detach(self, CompletionOwner owner):
+        cdef uint64_t index = owner.tag >> 48
+        if index < <uint64_t>len(self.owners) and self.owners[index] is owner:
+            self.owners[index] = None
             self.free_slots.append(index)
-        if endpoint in self.dirty:
-            self.dirty.remove(endpoint)
+        if owner in self.dirty:
+            self.dirty.remove(owner)
 
     # ---- work put off to the end of the tick
 
-    cdef void mark_dirty(self, Endpoint endpoint):
-        self.dirty.append(endpoint)
+    cdef void mark_dirty(self, CompletionOwner owner):
+        self.dirty.append(owner)
         self.schedule()
 
     cdef int flush(self) except -1:
         cdef list work
-        cdef Endpoint endpoint
+        cdef CompletionOwner owner
         if not self.dirty:
             return 0
         work, self.dirty = self.dirty, []
-        for endpoint in work:
-            endpoint.flush()
+        for owner in work:
+            owner.flush()
         return 0
 
-    cdef int feed_starved(self) except -1:
+    cdef int serve_waiters(self) except -1:
         """Send work requests have come back."""
-        self.starved.feed()
-        if self.starved.in_turns:
+        self.fair_queue.serve()
+        if self.fair_queue.needs_next_turn:
             self.schedule()
         return 0
 
@@ -196,7 +196,7 @@ cdef class CompletionQueue:
         cdef int i
         cdef int64_t started = 0
         cdef uint64_t index
-        cdef Endpoint endpoint
+        cdef CompletionOwner owner
         cdef object found
         if n <= 0:
             if n < 0:
@@ -212,18 +212,18 @@ cdef class CompletionQueue:
         try:
             for i in range(n):
                 index = self.wc[i].wr_id >> 48
-                if index >= <uint64_t>len(self.endpoints):
+                if index >= <uint64_t>len(self.owners):
                     self.stale_completions += 1
                     continue
-                found = self.endpoints[index]
-                if found is None or (<Endpoint>found).tag != self.wc[i].wr_id & <uint64_t>0xffffffff00000000:
+                found = self.owners[index]
+                if found is None or (<CompletionOwner>found).tag != self.wc[i].wr_id & <uint64_t>0xffffffff00000000:
                     self.stale_completions += 1
                     continue
-                endpoint = <Endpoint>found
+                owner = <CompletionOwner>found
                 try:
-                    endpoint.on_completion(&self.wc[i])
+                    owner.on_completion(&self.wc[i])
                 except Exception:
-                    # One endpoint's failure must not take the batch of the others with it.
+                    # One owner's failure must not take the batch of the others with it.
                     self.dispatch_errors += 1
                     logger.exception("completion handler failed")
         finally:
@@ -306,9 +306,9 @@ cdef class CompletionQueue:
             if clock_ns() - self.idle_since > IDLE_TURN_NS:
                 self.linger, self.linger_rest = 0, LINGER_REST
             self.idle_since = 0
-        if self.starved.in_turns:
-            self.starved.next_turn()
-            if self.starved.in_turns:
+        if self.fair_queue.needs_next_turn:
+            self.fair_queue.next_turn()
+            if self.fair_queue.needs_next_turn:
                 self.schedule()
         seen = self.completions
         self.flush()
@@ -441,6 +441,6 @@ cdef class CompletionQueue:
         """Stop dispatching. The owner then unregisters the fd, destroys the QPs, the CQ and the channel, in that order.
         All events read so far have been acked."""
         self.closed = True
-        self.endpoints.clear()
+        self.owners.clear()
         self.dirty.clear()
-        self.starved.clear()
+        self.fair_queue.clear()

@@ -18,16 +18,17 @@ import contextlib
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .datapath._filter import LinkFilter
 from .proto.filter import Act, Counters, Direction, Filter, Op, Rule, parse, parse_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from .links.link import Link
+    from .datapath._qp import QueuePair
     from .proto.filter import Decision
+    from .wake.base import Handle
 
 __all__ = [
     "Act",
@@ -46,9 +47,27 @@ __all__ = [
 
 logger = logging.getLogger("aiordma.faults")
 
+
+class FilterableLink(Protocol):
+    """What the rules need of a link."""
+
+    #: Made when rules hold for the link for the first time.
+    filter: LinkFilter | None
+    #: The other end, for log messages.
+    peer: str
+    #: "client" or "server".
+    side: str
+
+    @property
+    def queue_pair(self) -> QueuePair: ...
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Handle: ...
+    def cut(self) -> None:
+        """Move the QP to ERROR."""
+
+
 # Links of several loops, in several threads, share the rules and their counters.
 _lock = threading.Lock()
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_links: weakref.WeakSet[FilterableLink] = weakref.WeakSet()
 _filter = Filter()
 _installed: str | None = None
 
@@ -153,7 +172,7 @@ def injected(*texts: str | Rule, seed: int = 0) -> Iterator[Injected]:
 # ---- links
 
 
-def watch(link: Link) -> None:
+def watch(link: FilterableLink) -> None:
     """A new link: the rules hold for it, too."""
     with _lock:
         _links.add(link)
@@ -172,7 +191,7 @@ def _apply() -> None:
             link.filter.detach()
 
 
-def _hook_in(link: Link) -> None:
+def _hook_in(link: FilterableLink) -> None:
     if link.filter is None:
         link.filter = LinkFilter(link.queue_pair, link, decide)
     link.filter.attach()

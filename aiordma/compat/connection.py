@@ -6,7 +6,7 @@ loop's own TCP transport. `get_extra_info()` of transports and writers tells whi
 
 * ``"aiordma.path"``: ``"rdma"`` or ``"tcp"``
 * ``"aiordma.fallback_reason"``: why it is TCP (`aiordma.FallbackReason`), None on RDMA
-* ``"aiordma.stream"``: the ring pipe, for its statistics(); None on TCP
+* ``"aiordma.stream"``: statistics and credit of the stream (`aiordma.StreamInfo`); None on TCP
 * ``"peername"``, ``"sockname"``, ``"socket"``: of the TCP connection, on both paths
 
 With TLS, "ssl_object", "peercert" and "cipher" are there as asyncio has them.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..config import Mode
     from ..datagrams.endpoint import DatagramEndpoint
-    from ..pipes.contracts import MessagePipe
-    from .contracts import Bytes, TransportOwner
+    from ..pipes.contracts import Buffer, MessagePipe
+    from .contracts import TransportOwner
 
     P = TypeVar("P", bound=asyncio.DatagramProtocol)
 
@@ -56,7 +56,7 @@ _LOG_THRESHOLD = 5
 class _Carrier(Protocol):
     """What the transport needs of a connection or an endpoint."""
 
-    def try_send(self, data: Bytes, address: Address | None) -> bool: ...
+    def try_send(self, data: Buffer, address: Address | None) -> bool: ...
     def receive_many(self, most: int) -> list[tuple[bytes, Any]] | None: ...
     def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None: ...
     def close(self) -> None: ...
@@ -70,7 +70,7 @@ class _Connection:
         self.pipe, self.peer = pipe, peer
         self.close, self.abort = pipe.close, pipe.abort
 
-    def try_send(self, data: Bytes, address: Address | None) -> bool:
+    def try_send(self, data: Buffer, address: Address | None) -> bool:
         if address is not None and tuple(address[:2]) != self.peer:
             raise ValueError(f"Invalid address: must be None or {self.peer}")
         return self.pipe.try_send(data)
@@ -98,7 +98,7 @@ class _Endpoint:
         self.endpoint = endpoint
         self.close = self.abort = endpoint.close
 
-    def try_send(self, data: Bytes, address: Address | None) -> bool:
+    def try_send(self, data: Buffer, address: Address | None) -> bool:
         try:
             self.endpoint.send_nowait((data, None if address is None else (address[0], address[1])))
         except anyio.WouldBlock:
@@ -137,7 +137,7 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
         self._try_send = carrier.try_send
         self._protocol = protocol
         self._server = server
-        self._queue: deque[tuple[Bytes, Any]] = deque()
+        self._queue: deque[tuple[Buffer, Any]] = deque()
         self._queued = 0
         self._received: deque[tuple[bytes, Any]] = deque()  # taken, and not delivered yet
         self._closing = False
@@ -184,7 +184,7 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
 
     # ---- sending
 
-    def sendto(self, data: Bytes, addr: Any = None) -> None:
+    def sendto(self, data: Buffer, addr: Any = None) -> None:
         """Send a datagram; never blocks. What finds no room waits in a queue (see the water marks).
 
         A datagram that cannot be sent (too long ...) is reported to `error_received()`.
@@ -205,7 +205,7 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
             self._queued += len(kept)
             self._maybe_pause_protocol()
 
-    def _attempt(self, data: Bytes, addr: Any) -> bool:
+    def _attempt(self, data: Buffer, addr: Any) -> bool:
         """Whether the datagram is dealt with."""
         try:
             return self._try_send(data, addr)

@@ -54,7 +54,7 @@ class RdmaServer(asyncio.AbstractServer):
         self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = 0
-        self.service = None if engine is None else engine.open_service(self._has_room)
+        self.service = None if engine is None else engine.grant_rings(self._has_room)
         self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:

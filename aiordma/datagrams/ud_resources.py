@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from ..addresses import Address
-    from ..links.engine import Engine
+    from ..links.contracts import EngineView
     from ..verbs.memory import Arena
 
 logger = logging.getLogger("aiordma.datagram")
@@ -36,7 +36,7 @@ class UdParts:
     """
 
     def __init__(
-        self, engine: Engine, traffic_class: int, queue: deque[tuple[bytes, Address]], most: int
+        self, engine: EngineView, traffic_class: int, queue: deque[tuple[bytes, Address]], most: int
     ) -> None:
         backend = engine.backend
         if backend.is_iwarp:

@@ -1,29 +1,29 @@
-# Table of contents of _starved.pyx (who waits for send work requests).
+# Declarations of _fairness.pyx (fair use of the send queues).
 from libc.stdint cimport uint32_t
 
-cdef class Starving:
-    """Who waits for send WRs."""
-    cdef bint starving                      # in the queue
-    cdef bint promised                      # called, with a place kept for it
-    cdef uint32_t promised_at
-    cdef int wants(self) except -1          # WANTS_NOTHING_NOW, WANTS_A_CALL, WANTS_A_PLACE
-    cdef void count_promise(self, int change) noexcept
-    cdef int on_room(self) except -1        # some have come back
+cdef class SendQueueWaiter:
+    """What waits for free send work requests."""
+    cdef bint waits_for_room                # in the queue
+    cdef bint reserved                      # it was called and holds a reservation
+    cdef uint32_t reserved_at
+    cdef int need(self) except -1           # NEEDS_MORE_ROOM, NEEDS_CALL or NEEDS_RESERVATION
+    cdef void count_reservation(self, int change) noexcept
+    cdef int on_room(self) except -1        # work requests have completed
 
 cdef enum:
-    WANTS_NOTHING_NOW = 0   # what has come back is not enough for it
-    WANTS_A_CALL = 1        # it does at once what it can
-    WANTS_A_PLACE = 2       # a task of its user comes later: until then others may not take it
+    NEEDS_MORE_ROOM = 0     # what has completed is not enough
+    NEEDS_CALL = 1          # on_room() uses the room at once
+    NEEDS_RESERVATION = 2   # a task of the user sends later: until then others may not take the room
 
-cdef class StarvedQueue:
-    cdef object waiting                     # deque, first come first served
-    cdef object kept                        # deque of those with a promise, the oldest first
+cdef class FairQueue:
+    cdef object waiting                     # deque, first come, first served
+    cdef object reserved                    # deque of waiters with a reservation, the oldest first
     cdef uint32_t turn
-    cdef bint in_turns                      # next_turn() is to be called in the next turn of the loop
+    cdef bint needs_next_turn               # next_turn() is to be called in the next turn of the loop
 
-    cdef void add(self, Starving who)
-    cdef void remove(self, Starving who)
-    cdef void came(self, Starving who)
-    cdef int feed(self) except -1
+    cdef void add(self, SendQueueWaiter waiter)
+    cdef void remove(self, SendQueueWaiter waiter)
+    cdef void end_reservation(self, SendQueueWaiter waiter)
+    cdef int serve(self) except -1
     cdef int next_turn(self) except -1
     cdef void clear(self)

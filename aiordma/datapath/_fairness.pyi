@@ -3,8 +3,8 @@ from typing import Self
 from typing_extensions import disjoint_base
 
 @disjoint_base
-class Starving: ...
+class SendQueueWaiter: ...
 
 @disjoint_base
-class StarvedQueue:
+class FairQueue:
     def __new__(cls) -> Self: ...

@@ -1,104 +1,104 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""Send work requests are finite: whoever finds none waits here, in one queue for all QPs of an engine.
+"""Fair use of the send queues: flows that find no free send work request wait in one queue for all QPs of an engine.
 
-To be called first is not enough where a task does the sending: it runs in a later turn of the loop, and by then a task
-that has always something to send has taken everything that came back. It then waits behind the others again, is called
-with them when more comes back, and is the first to run again: the others send nothing for as long as it does (seen with
-three streams on a link whose device held requests for two milliseconds: one sent 30,000 times, another one never). So
-whoever is called is promised a place in the send queue, which nobody else may take until it has come. A promise ends
-after a few turns: perhaps nobody sends there any more.
+FIFO wake-up alone starves waiters whose task does the sending. Such a task runs in a later turn of the loop, and by then
+a task that always has something to send has taken all the work requests that completed. The waiter queues up behind the
+others again, and the busy task is again the first to run. (Measured with three streams on a link whose device held
+requests for two milliseconds: one stream sent 30,000 times, another one never.) A waiter that is called therefore gets
+a reservation: room in the send queue that others may not take until the waiter has sent. A reservation ends after a few
+turns of the loop, because the task may never send again.
 """
 from collections import deque
 
 from libc.stdint cimport uint32_t
 
 cdef enum:
-    PROMISE_TURNS = 4       # of the loop: a task that was woken runs in the next one, or the one after that
+    RESERVATION_TURNS = 4   # of the loop: a task that was woken runs in the next one, or the one after that
 
 
-cdef class Starving:
-    cdef int wants(self) except -1:
-        return WANTS_A_CALL
+cdef class SendQueueWaiter:
+    cdef int need(self) except -1:
+        return NEEDS_CALL
 
-    cdef void count_promise(self, int change) noexcept:
-        """Its place is kept (1), or is not any more (-1)."""
+    cdef void count_reservation(self, int change) noexcept:
+        """A reservation begins (1) or ends (-1)."""
 
     cdef int on_room(self) except -1:
         raise NotImplementedError
 
 
-cdef class StarvedQueue:
+cdef class FairQueue:
     def __cinit__(self):
         self.waiting = deque()
-        self.kept = deque()
+        self.reserved = deque()
 
-    cdef void add(self, Starving who):
-        if who.promised:
-            self.came(who)          # it came, and found nothing
-        if not who.starving:
-            who.starving = True
-            self.waiting.append(who)
+    cdef void add(self, SendQueueWaiter waiter):
+        if waiter.reserved:
+            self.end_reservation(waiter)    # it tried to send and found no room
+        if not waiter.waits_for_room:
+            waiter.waits_for_room = True
+            self.waiting.append(waiter)
 
-    cdef void remove(self, Starving who):
-        """It has no use for any."""
-        if who.promised:
-            self.came(who)
-        if who.starving:
-            who.starving = False
-            self.waiting.remove(who)
+    cdef void remove(self, SendQueueWaiter waiter):
+        """The waiter needs no room any more."""
+        if waiter.reserved:
+            self.end_reservation(waiter)
+        if waiter.waits_for_room:
+            waiter.waits_for_room = False
+            self.waiting.remove(waiter)
 
-    cdef void came(self, Starving who):
-        """It has used its place, or does not need it: others may have it, in the next turn at the latest."""
-        who.promised = False
-        who.count_promise(-1)
-        self.kept.remove(who)
+    cdef void end_reservation(self, SendQueueWaiter waiter):
+        """The reservation was used or is not needed: others get the room, in the next turn at the latest."""
+        waiter.reserved = False
+        waiter.count_reservation(-1)
+        self.reserved.remove(waiter)
 
-    cdef int feed(self) except -1:
-        """Some have come back: call those for whom they suffice, once each."""
-        cdef Starving who
-        cdef int wants
+    cdef int serve(self) except -1:
+        """Work requests have completed: call the waiters that have enough room now, once each."""
+        cdef SendQueueWaiter waiter
+        cdef int need
         cdef object called
         if not self.waiting:
             return 0
         called = deque()
-        # Nothing is called in here, so those who stay keep their order.
+        # This loop calls nothing outside, so the waiters that stay keep their order.
         for _ in range(len(self.waiting)):
-            who = self.waiting.popleft()
-            wants = who.wants()
-            if wants == WANTS_NOTHING_NOW:
-                self.waiting.append(who)
+            waiter = self.waiting.popleft()
+            need = waiter.need()
+            if need == NEEDS_MORE_ROOM:
+                self.waiting.append(waiter)
                 continue
-            who.starving = False
-            if wants == WANTS_A_PLACE:
-                who.promised = self.in_turns = True
-                who.promised_at = self.turn
-                who.count_promise(1)
-                self.kept.append(who)
-            called.append(who)
+            waiter.waits_for_room = False
+            if need == NEEDS_RESERVATION:
+                waiter.reserved = self.needs_next_turn = True
+                waiter.reserved_at = self.turn
+                waiter.count_reservation(1)
+                self.reserved.append(waiter)
+            called.append(waiter)
         try:
             while called:
-                who = called.popleft()
-                who.on_room()
+                waiter = called.popleft()
+                waiter.on_room()
         finally:
-            for who in called:
-                self.add(who)       # a callback failed: nobody is forgotten for that
+            for waiter in called:
+                self.add(waiter)    # a callback failed: the waiters behind it must not be lost
         return 0
 
     cdef int next_turn(self) except -1:
-        """Take back what was promised too long ago, and give what was not used to those who still wait."""
-        cdef Starving who
+        """End reservations that are too old, and give unused room to the waiters."""
+        cdef SendQueueWaiter waiter
         self.turn += 1
-        while self.kept:
-            who = self.kept[0]
-            if self.turn - who.promised_at < PROMISE_TURNS:
+        while self.reserved:
+            waiter = self.reserved[0]
+            if self.turn - waiter.reserved_at < RESERVATION_TURNS:
                 break
-            self.came(who)
-        self.in_turns = len(self.kept) > 0
-        return self.feed()
+            self.end_reservation(waiter)
+        self.needs_next_turn = len(self.reserved) > 0
+        return self.serve()
 
     cdef void clear(self):
-        """Nothing comes back any more."""
-        while self.kept:
-            self.came(self.kept[0])
+        """No work request will complete any more."""
+        while self.reserved:
+            self.end_reservation(self.reserved[0])
         while self.waiting:
             self.remove(self.waiting[0])

@@ -25,7 +25,7 @@ cdef class LinkFilter(Hook):
     cdef bint running, posting, over
 
     cdef object _op_of(self, Held held, uint32_t *size)
-    cdef object _connection_of(self, Held held)
+    cdef object _flow_of(self, Held held)
     cdef int _send(self, Held held) except -1
     cdef int _post(self, Held held) except -1
     cdef int _run(self) except -1

@@ -13,7 +13,7 @@ from collections import deque
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from ._qp cimport CDC_TYPE, KIND_KEEPALIVE, Connection, Hook, QueuePair, is_announced_ack
+from ._qp cimport CDC_TYPE, KIND_KEEPALIVE, Flow, Hook, QueuePair, is_announced_ack
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -139,8 +139,8 @@ cdef class LinkFilter(Hook):
         size[0] -= lead
         return _kind_of_message((<const unsigned char *><uintptr_t>held.chain.sge[0].addr)[lead])
 
-    cdef object _connection_of(self, Held held):
-        """Our token of the connection that the request belongs to, or None."""
+    cdef object _flow_of(self, Held held):
+        """Our token of the flow that the request belongs to, or None."""
         cdef const unsigned char *message
         cdef uint32_t lead = 0 if self.qp.with_imm else 4
         cdef uint64_t remote = 0
@@ -150,15 +150,15 @@ cdef class LinkFilter(Hook):
         elif held.chain.wr[0].num_sge and held.chain.sge[0].length >= lead + 8:
             message = <const unsigned char *><uintptr_t>held.chain.sge[0].addr + lead
             token = _token_in(message)
-        for found in self.qp.connections:
-            if found is not None and (<Connection>found).speaks_to(token, remote):
-                return (<Connection>found).token
+        for found in self.qp.flows:
+            if found is not None and (<Flow>found).speaks_to(token, remote):
+                return (<Flow>found).token
         return None
 
     cdef int _send(self, Held held) except -1:
         cdef uint32_t size
         cdef object op = self._op_of(held, &size)
-        cdef object decision = self.decide(OUT, op, size, self.link.peer, self.link.side, self._connection_of(held))
+        cdef object decision = self.decide(OUT, op, size, self.link.peer, self.link.side, self._flow_of(held))
         if decision is None:
             return self._post(held)
         rule = decision.rule

@@ -1,8 +1,8 @@
 # Table of contents of _qp.pyx (station 3 of the path of a byte, and the receiving half of a link).
 from libc.stdint cimport uint32_t, uint64_t
 
-from .._cq cimport Endpoint
-from ._fairness cimport Starving
+from .._cq cimport CompletionOwner
+from ._fairness cimport SendQueueWaiter
 from ._verbs cimport aio_chain, ibv_qp, ibv_wc
 from ..proto.seqack cimport SeqAckWindow
 
@@ -22,25 +22,25 @@ cdef class Hook:
     cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1
     cdef int end(self) except -1                        # the link has failed
 
-cdef class Connection(Starving):
+cdef class Flow(SendQueueWaiter):
     """What messages with an alert token are dispatched to: the rings of a stream, or a channel."""
     cdef QueuePair qp
     cdef readonly uint32_t token            # ours: the peer puts it into every CDC sent to us
-    cdef bint queued                        # waits in the QP's line for credit or for the end of the tick
+    cdef bint queued                        # waits in waiting_flows for credit or for the end of the tick
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1
     cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1
-    # 1: nothing left to post; 0: out of credit, stays first in line; 2: there is more, but others come first.
+    # 1: nothing left to post; 0: out of credit, stays first; 2: there is more, but others come first.
     cdef int flush(self) except -1
     cdef void on_fragment_done(self, uint64_t until) noexcept    # its WRITEs up to this byte, or its oldest READ, are done
     cdef int on_broken(self, object reason) except -1
     # Whether a message with this token of the peer's, or a request for this remote address, is one of ours (0: none).
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept
 
-cdef class ControlLine(Connection):
-    """Link control messages that found no credit: one place in the line for all of them."""
+cdef class LlcFlow(Flow):
+    """Link control messages that found no credit: one place in waiting_flows for all of them."""
     cdef object waiting
 
-cdef class QueuePair(Endpoint):
+cdef class QueuePair(CompletionOwner):
     cdef ibv_qp *qp
     cdef SeqAckWindow window
     cdef Hook hook                          # None but for tests and fault drills
@@ -49,20 +49,21 @@ cdef class QueuePair(Endpoint):
     cdef uint64_t recv_addr, message_addr
     cdef uint32_t recv_bytes, recv_count, recv_lkey, message_lkey
     cdef uint32_t sq_depth, sq_posted, sq_retired, sq_unsignalled, sq_signal_every
-    cdef uint32_t promised                  # connections with a promise of room in the send queue
+    cdef uint32_t reservations              # flows with a reservation in the send queue
     cdef readonly uint32_t max_inline
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
     cdef readonly bint failed
-    cdef bint hears_late                    # it failed, and not because the peer broke the protocol
+    cdef bint receives_late                    # it failed, and not because the peer broke the protocol
     cdef bint flushing
-    cdef list connections, free_tokens
+    cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
+    cdef list flows, free_tokens
     cdef uint32_t generation
-    cdef ControlLine control
-    cdef object line                        # deque of Connections with something to post, first come first served
+    cdef LlcFlow llc
+    cdef object waiting_flows               # deque of flows with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way
-    cdef uint32_t sq_heard                  # iWARP: the farthest send queue position that has completed
-    cdef object fragments                   # deque of (send queue position, Connection, byte): WRITEs from registered memory
+    cdef uint32_t sq_completed                  # iWARP: the farthest send queue position that has completed
+    cdef object fragments                   # deque of (send queue position, Flow, byte): WRITEs from registered memory
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
     # registered slots; long_until tells at which position of the send queue each is free again.
     cdef unsigned char *long_memory
@@ -70,12 +71,12 @@ cdef class QueuePair(Endpoint):
     cdef uint32_t *long_until
     # READs: how many the QP may have under way (max_rd_atomic), and who pulls, in turn.
     cdef public uint32_t max_reads
-    cdef Starving puller
+    cdef SendQueueWaiter puller
     cdef readonly uint64_t messages_sent, messages_received, nops_sent, nops_received, writes_posted, bytes_written
     cdef readonly uint64_t credit_waits, wr_waits, keepalives_sent, keepalives_done
     cdef const volatile uint64_t *astray    # the device's count of WRITEs not carried out while they were posted
     cdef uint64_t astray_seen, no_count
-    cdef readonly uint64_t last_heard       # completions that prove the peer alive; the keepalive compares it
+    cdef readonly uint64_t last_received       # completions that prove the peer alive; the keepalive compares it
 
     cdef inline uint32_t sq_free(self) noexcept:
         return self.sq_depth - (self.sq_posted - self.sq_retired)
@@ -84,9 +85,9 @@ cdef class QueuePair(Endpoint):
         return self.window.credit() > 0 and self.sq_free() > SQ_RESERVE
 
     cdef inline bint can_send_data(self, bint queued) noexcept:
-        """Whether there is credit for a message now that has not waited: those in line come first, each with one, and the
+        """Whether there is credit for a message now that has not waited: those that wait come first, each with one, and the
         last credit is for control messages."""
-        cdef uint32_t kept = <uint32_t>len(self.line) - (1 if queued else 0) + (1 if self.window.window > 1 else 0)
+        cdef uint32_t kept = <uint32_t>len(self.waiting_flows) - (1 if queued else 0) + (1 if self.window.window > 1 else 0)
         return self.window.credit() > kept and self.sq_free() > SQ_RESERVE
 
     cdef inline bint can_send_in_turn(self) noexcept:
@@ -100,7 +101,7 @@ cdef class QueuePair(Endpoint):
     cdef void add_write(self, aio_chain *chain, uint64_t addr, uint32_t length, uint32_t lkey, uint64_t remote_addr,
                         uint32_t rkey)
     cdef int post(self, aio_chain *chain) except -1
-    cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1
+    cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until) except -1
     cdef void retire_fragments(self)
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept
     cdef int _post_receive(self, uint32_t slot) except -1
@@ -108,12 +109,12 @@ cdef class QueuePair(Endpoint):
     cdef uint64_t _send_id(self, aio_chain *chain) noexcept
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1
     cdef int ack_if_due(self) except -1
-    cdef void enqueue(self, Connection connection)
-    cdef void wait_for_room(self, Connection connection)
-    cdef int register(self, Connection connection) except -1
-    cdef void unregister(self, Connection connection)
+    cdef void enqueue(self, Flow flow)
+    cdef void wait_for_room(self, Flow flow)
+    cdef int register(self, Flow flow) except -1
+    cdef void unregister(self, Flow flow)
     cdef int on_receive(self, ibv_wc *wc) except -1
-    cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1
+    cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1
     cdef int finish(self, bint announced, uint32_t seq) except -1
     cdef int after_receive(self) except -1
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1

@@ -2,12 +2,13 @@ from typing import Protocol
 
 from typing_extensions import disjoint_base
 
-from .._cq import CompletionQueue, Endpoint
+from .._cq import CompletionOwner, CompletionPoller
 from ..proto.seqack import SeqAckWindow
-from ._fairness import Starving
+from ._fairness import SendQueueWaiter
 
 class _Owner(Protocol):
     def on_llc(self, data: bytes) -> None: ...
+    def on_ack_owed(self) -> None: ...
     def explain(self, reason: BaseException) -> BaseException: ...
     def on_failed(self, reason: BaseException) -> None: ...
 
@@ -15,14 +16,14 @@ class _Owner(Protocol):
 class Hook: ...
 
 @disjoint_base
-class Connection(Starving):
+class Flow(SendQueueWaiter):
     token: int
 
 @disjoint_base
-class ControlLine(Connection): ...
+class LlcFlow(Flow): ...
 
 @disjoint_base
-class QueuePair(Endpoint):
+class QueuePair(CompletionOwner):
     max_inline: int
     qp_num: int
     failed: bool
@@ -36,17 +37,17 @@ class QueuePair(Endpoint):
     wr_waits: int
     keepalives_sent: int
     keepalives_done: int
-    last_heard: int
+    last_received: int
     max_reads: int
     def __init__(
         self,
-        cq: CompletionQueue,
+        cq: CompletionPoller,
         qp: int,
         qp_num: int,
         window: SeqAckWindow,
+        *,
         owner: _Owner,
         keep: object,
-        *,
         recv_addr: int,
         recv_bytes: int,
         recv_count: int,
@@ -61,7 +62,7 @@ class QueuePair(Endpoint):
     @property
     def counts_astray(self) -> bool: ...
     @property
-    def connection_count(self) -> int: ...
+    def flow_count(self) -> int: ...
     @property
     def ack_owed(self) -> bool: ...
     def prepare_long(self, message_bytes: int, addr: int = 0, lkey: int = 0, slots: int = 0) -> None: ...
@@ -69,7 +70,8 @@ class QueuePair(Endpoint):
     def long_slot_bytes(message_bytes: int) -> int: ...
     def start(self) -> None: ...
     def send_llc(self, message: bytes) -> bool: ...
-    def say(self, message: bytes) -> None: ...
+    def watch_ack(self) -> None: ...
+    def queue_llc(self, message: bytes) -> None: ...
     def probe(self, remote_addr: int, rkey: int) -> bool: ...
     def break_link(self, reason: BaseException) -> None: ...
     def detach_from_cq(self) -> None: ...

@@ -3,10 +3,10 @@
 
 A :class:`QueuePair` is one RC QP with the X-RDMA seq-ack window (``proto/seqack.py``) in the immediate data of every SEND.
 The window counts receives that the peer has posted, so RNR cannot happen; it is given back when a message has been
-dispatched and its receive re-posted, never by an application. What finds no credit waits in ``line``, first come
-first served; a connection is there once however much it has to say, because CDC messages carry absolute cursors.
+dispatched and its receive re-posted, never by an application. What finds no credit waits in ``waiting_flows``, first come
+first served; a flow is there once however much it has to say, because CDC messages carry absolute cursors.
 
-wr_id = tag of the endpoint (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
+wr_id = tag of the completion owner (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
 """
 import logging
 import random
@@ -15,7 +15,7 @@ from collections import deque
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from .._cq cimport CompletionQueue, Endpoint
+from .._cq cimport CompletionOwner, CompletionPoller
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -70,7 +70,7 @@ cdef bint is_announced_ack(unsigned char first) noexcept:
     return first & 0xf == ANNOUNCE_ACK and first != CDC_TYPE
 
 
-cdef class Connection(Starving):
+cdef class Flow(SendQueueWaiter):
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
         return self.on_broken(RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
 
@@ -90,7 +90,7 @@ cdef class Connection(Starving):
         return False
 
 
-cdef class ControlLine(Connection):
+cdef class LlcFlow(Flow):
     def __cinit__(self):
         self.waiting = deque()
 
@@ -105,18 +105,19 @@ cdef class ControlLine(Connection):
         return 1
 
 
-cdef class QueuePair(Endpoint):
+cdef class QueuePair(CompletionOwner):
     """The data path of one link.
 
     :param qp: address of the ``struct ibv_qp``, in RTS (or in RTR with the receives to be posted by :meth:`start`).
     :param window: messages in flight each way, a power of two; the peer's is the same (negotiated).
     :param recv_addr, recv_bytes, recv_count, recv_lkey: the receive slots; ``recv_count >= window + reserve``.
     :param message_addr, message_lkey: ``sq_depth`` slots of 64 bytes for outgoing control messages.
-    :param owner: gets ``on_llc(bytes)``, ``explain(reason)`` and ``on_failed(reason)``.
+    :param owner: gets ``on_llc(bytes)``, ``on_ack_owed()``, ``explain(reason)`` and ``on_failed(reason)``.
+    :param keep: objects that own the C structures, kept alive as long as this one.
     :param astray: address of the device's count of WRITEs that it did not carry out while they were posted; 0: it has none.
     """
 
-    def __init__(self, CompletionQueue cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, object owner, object keep, *,
+    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, *, object owner, object keep,
                  uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
                  uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
                  uintptr_t astray=0):
@@ -135,12 +136,12 @@ cdef class QueuePair(Endpoint):
         self.with_imm = with_imm
         self.astray = <const volatile uint64_t *>astray if astray else &self.no_count
         self.astray_seen = self.astray[0]
-        self.connections = []
+        self.flows = []
         self.free_tokens = []
         self.generation = random.randrange(0x10000)
-        self.line = deque()
-        self.control = ControlLine()
-        self.control.qp = self
+        self.waiting_flows = deque()
+        self.llc = LlcFlow()
+        self.llc.qp = self
         self.fragments = deque()
         self.reads_out = deque()
         cq.attach(self)
@@ -185,40 +186,40 @@ cdef class QueuePair(Endpoint):
             raise VerbsError(rc, "ibv_post_recv")
         return 0
 
-    # ---- connections of this link
+    # ---- flows of this link
 
-    cdef int register(self, Connection connection) except -1:
-        """Give the connection its alert token: index and a number that counts up, so that a stale token meets nobody.
-        A random one met somebody now and then: messages cross the end of a connection in every second of a busy link,
+    cdef int register(self, Flow flow) except -1:
+        """Give the flow its alert token: index and a number that counts up, so that a stale token meets nobody.
+        A random one met somebody now and then: messages cross the end of a flow in every second of a busy link,
         its index is given away at once, and 16 bits are the same again once in 65535 times.
         """
         cdef uint32_t index
         if self.free_tokens:
             index = self.free_tokens.pop()
-            self.connections[index] = connection
+            self.flows[index] = flow
         else:
-            index = len(self.connections)
+            index = len(self.flows)
             if index > 0xffff:
                 raise MemoryError("aiordma: more than 65536 connections on one link")
-            self.connections.append(connection)
+            self.flows.append(flow)
         self.generation = self.generation % 0xffff + 1      # never 0: a token of 0 names nobody
-        connection.token = (self.generation << 16) | index
-        connection.qp = self
+        flow.token = (self.generation << 16) | index
+        flow.qp = self
         return 0
 
-    cdef void unregister(self, Connection connection):
-        cdef uint32_t index = connection.token & 0xffff
-        if index < <uint32_t>len(self.connections) and self.connections[index] is connection:
-            self.connections[index] = None
+    cdef void unregister(self, Flow flow):
+        cdef uint32_t index = flow.token & 0xffff
+        if index < <uint32_t>len(self.flows) and self.flows[index] is flow:
+            self.flows[index] = None
             self.free_tokens.append(index)
-        if connection.queued:
-            connection.queued = False
-            self.line.remove(connection)
-        self.cq.starved.remove(connection)
+        if flow.queued:
+            flow.queued = False
+            self.waiting_flows.remove(flow)
+        self.cq.fair_queue.remove(flow)
 
     @property
-    def connection_count(self) -> int:
-        return len(self.connections) - len(self.free_tokens)
+    def flow_count(self) -> int:
+        return len(self.flows) - len(self.free_tokens)
 
     # ---- posting
 
@@ -315,7 +316,7 @@ cdef class QueuePair(Endpoint):
         self.sq_posted += posted
         if rc:
             # The window and the cursors have moved already: there is no way back but to give the link up. Its
-            # connections hear of it like of any other failure.
+            # flows hear of it like of any other failure.
             self.fail(VerbsError(rc, "ibv_post_send"))
         return 0
 
@@ -335,6 +336,10 @@ cdef class QueuePair(Endpoint):
         """Something was received, and nothing has carried its acknowledgement yet."""
         return self.window.ack_owed() != 0
 
+    def watch_ack(self) -> None:
+        """Call ``owner.on_ack_owed()`` when the next message is received that is not acknowledged at once."""
+        self.ack_watched = False
+
     def send_llc(self, bytes message) -> bool:
         """Send a link control message (<= 60 bytes); False when there is no credit now."""
         cdef aio_chain chain
@@ -352,14 +357,14 @@ cdef class QueuePair(Endpoint):
         self.post(&chain)
         return not self.failed
 
-    def say(self, bytes message) -> None:
-        """Send a link control message, in turn with the connections when there is no credit now. How many may wait is
-        the caller's to bound."""
+    def queue_llc(self, bytes message) -> None:
+        """Send a link control message, in turn with the flows when there is no credit now. The caller limits how many
+        may wait."""
         if self.failed:
             return
-        if self.control.queued or not self.send_llc(message):
-            self.control.waiting.append(message)
-            self.enqueue(self.control)
+        if self.llc.queued or not self.send_llc(message):
+            self.llc.waiting.append(message)
+            self.enqueue(self.llc)
 
     def probe(self, uint64_t remote_addr, uint32_t rkey) -> bool:
         """Keepalive: a zero-byte WRITE, signalled. The peer's device answers it without its CPU. False: no send WR free."""
@@ -374,41 +379,41 @@ cdef class QueuePair(Endpoint):
         self.post(&chain)
         return not self.failed
 
-    # ---- the line of connections with something to post
+    # ---- flows with something to post
 
-    cdef void enqueue(self, Connection connection):
-        if not connection.queued and not self.failed:
-            connection.queued = True
-            if not self.line:
+    cdef void enqueue(self, Flow flow):
+        if not flow.queued and not self.failed:
+            flow.queued = True
+            if not self.waiting_flows:
                 self.cq.mark_dirty(self)
-            self.line.append(connection)
+            self.waiting_flows.append(flow)
 
-    cdef void wait_for_room(self, Connection connection):
-        """The connection found no free send WR: on_room() when some have come back."""
+    cdef void wait_for_room(self, Flow flow):
+        """The flow found no free send WR: on_room() when some have come back."""
         self.wr_waits += 1
-        self.cq.starved.add(connection)
+        self.cq.fair_queue.add(flow)
 
     cdef int flush(self) except -1:
-        cdef Connection connection
+        cdef Flow flow
         cdef int verdict
         if self.flushing:
             return 0
         self.flushing = True
         try:
-            while self.line and not self.failed:
-                connection = self.line[0]
-                verdict = connection.flush()
+            while self.waiting_flows and not self.failed:
+                flow = self.waiting_flows[0]
+                verdict = flow.flush()
                 if verdict == 0:
                     # It stays first; acks or completions of sends bring us back here.
                     self.credit_waits += 1
                     break
-                if not self.line or self.line[0] is not connection:
+                if not self.waiting_flows or self.waiting_flows[0] is not flow:
                     continue        # a callback of its user ended it
                 if verdict == 2:
-                    self.line.rotate(-1)
+                    self.waiting_flows.rotate(-1)
                 else:
-                    self.line.popleft()
-                    connection.queued = False
+                    self.waiting_flows.popleft()
+                    flow.queued = False
         finally:
             self.flushing = False
         return 0
@@ -423,7 +428,7 @@ cdef class QueuePair(Endpoint):
             return self.on_receive(wc)
         if kind == KIND_KEEPALIVE:
             self.keepalives_done += 1
-            self.last_heard += 1
+            self.last_received += 1
         return self.on_sent(wc)
 
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1:
@@ -444,11 +449,11 @@ cdef class QueuePair(Endpoint):
         self.sq_retired += (position - self.sq_retired) & 0xfffffff
         if self.fragments:
             self.retire_fragments()
-        if self.line:
+        if self.waiting_flows:
             self.flush()
         if self.puller is not None:
             self.puller.on_room()
-        self.cq.feed_starved()
+        self.cq.serve_waiters()
         return 0
 
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept:
@@ -457,13 +462,13 @@ cdef class QueuePair(Endpoint):
         cdef uint32_t ahead = (position - self.sq_retired) & 0xfffffff
         if is_read and self.reads_out:
             self.reads_out.popleft()
-        if ahead > self.sq_heard - self.sq_retired:
-            self.sq_heard = self.sq_retired + ahead
+        if ahead > self.sq_completed - self.sq_retired:
+            self.sq_completed = self.sq_retired + ahead
         if self.reads_out:
-            return min(self.sq_heard - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired) + self.sq_retired
-        return self.sq_heard
+            return min(self.sq_completed - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired) + self.sq_retired
+        return self.sq_completed
 
-    cdef int post_fragment(self, Connection connection, aio_chain *chain, uint64_t until) except -1:
+    cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until) except -1:
         """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding fragments until it
         completes, which its last WR therefore signals."""
         aio_chain_signal_last(chain)
@@ -471,7 +476,7 @@ cdef class QueuePair(Endpoint):
         self.post(chain)
         if self.failed:
             return 0
-        self.fragments.append((self.sq_posted, connection, until))
+        self.fragments.append((self.sq_posted, flow, until))
         if not self.with_imm and aio_chain_is_read(chain):
             self.reads_out.append(self.sq_posted)
         self.cq.fragments += 1
@@ -479,12 +484,12 @@ cdef class QueuePair(Endpoint):
 
     cdef void retire_fragments(self):
         while self.fragments:
-            position, connection, until = self.fragments[0]
+            position, flow, until = self.fragments[0]
             if not self.failed and <int>(self.sq_retired - <uint32_t>position) < 0:
                 break
             self.fragments.popleft()
             self.cq.fragments -= 1
-            (<Connection>connection).on_fragment_done(until)
+            (<Flow>flow).on_fragment_done(until)
 
     cdef int on_receive(self, ibv_wc *wc) except -1:
         cdef uint32_t slot = wc.wr_id & 0xfffffff
@@ -493,8 +498,8 @@ cdef class QueuePair(Endpoint):
         cdef int verdict
         cdef bint announced
         if self.failed:
-            return self.hear_late(wc, slot)
-        self.last_heard += 1
+            return self.receive_late(wc, slot)
+        self.last_received += 1
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes)
         if slot >= self.recv_count or length > self.recv_bytes:
             return self.fail(RemoteProtocolError(f"receive completion for slot {slot} with {length} bytes"))
@@ -540,16 +545,19 @@ cdef class QueuePair(Endpoint):
         return self.window.complete(seq)
 
     cdef int after_receive(self) except -1:
-        if self.line and self.can_message():
+        if self.waiting_flows and self.can_message():
             self.flush()
+        if self.window.owed and not self.ack_watched and not self.failed:
+            self.ack_watched = True
+            self.owner.on_ack_owed()
         return self.ack_if_due()
 
-    cdef int hear_late(self, ibv_wc *wc, uint32_t slot) except -1:
+    cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1:
         """A message that had arrived when the link failed, and is polled afterwards. Its sender knows that it was delivered, and
         may have gone on that: a stream's last word counts."""
         cdef uint32_t lead = 0 if self.with_imm else 4
         cdef const unsigned char *message
-        if not self.hears_late or slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
+        if not self.receives_late or slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
             return 0
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes) + lead
         return self.dispatch(message, CDC_BYTES) if message[0] == CDC_TYPE else 0
@@ -576,40 +584,40 @@ cdef class QueuePair(Endpoint):
             return self.fail(RemoteProtocolError(f"CDC message of {length} bytes, must be {CDC_BYTES}"))
         token = (<uint32_t>message[4] << 24) | (<uint32_t>message[5] << 16) | (<uint32_t>message[6] << 8) | message[7]
         index = token & 0xffff
-        if index < <uint32_t>len(self.connections):
-            found = self.connections[index]
-            if found is not None and (<Connection>found).token == token:
+        if index < <uint32_t>len(self.flows):
+            found = self.flows[index]
+            if found is not None and (<Flow>found).token == token:
                 if channel:
-                    return (<Connection>found).on_channel(message, length)
-                return (<Connection>found).on_cdc(message, length)
+                    return (<Flow>found).on_channel(message, length)
+                return (<Flow>found).on_cdc(message, length)
         if not channel and is_damaged(message):
-            # It may have been for anybody: some connection has lost it.
+            # It may have been for anybody: some flow has lost it.
             return self.fail(RemoteProtocolError("a cursor message arrived damaged"))
-        # A message to a connection that is gone already: it crossed our last one.
+        # A message to a flow that is gone already: it crossed our last one.
         return 0
 
     # ---- failure
 
     cdef int fail(self, object reason) except -1:
         """Everything on this link is broken, once. Memory stays ours until the QP has been flushed or destroyed."""
-        cdef Connection connection
+        cdef Flow flow
         if self.failed:
             return 0
         self.failed = True
         if self.hook is not None:
             self.hook.end()
-        self.line.clear()
-        self.control.waiting.clear()
-        self.control.queued = False
-        self.control.qp = None      # they know each other
+        self.waiting_flows.clear()
+        self.llc.waiting.clear()
+        self.llc.queued = False
+        self.llc.qp = None      # they know each other
         self.retire_fragments()
         reason = self.owner.explain(reason)
-        self.hears_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
-        for found in list(self.connections):
+        self.receives_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
+        for found in list(self.flows):
             if found is not None:
-                connection = found
-                connection.queued = False
-                connection.on_broken(reason)
+                flow = found
+                flow.queued = False
+                flow.on_broken(reason)
         self.owner.on_failed(reason)
         return 0
 

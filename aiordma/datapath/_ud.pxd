@@ -1,7 +1,7 @@
 # Table of contents of _ud.pyx (datagrams on UD queue pairs).
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from .._cq cimport Endpoint
+from .._cq cimport CompletionOwner
 from ._verbs cimport ibv_qp, ibv_wc
 
 cdef extern from "infiniband/verbs.h" nogil:
@@ -24,7 +24,7 @@ cdef class Route:
 
     cdef void count(self, uint32_t number) noexcept
 
-cdef class UdPort(Endpoint):
+cdef class UdPort(CompletionOwner):
     cdef ibv_qp *qp
     cdef readonly uint32_t qp_num, mtu
     cdef uint64_t recv_addr, send_addr

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 from typing_extensions import Buffer, disjoint_base
 
-from .._cq import CompletionQueue, Endpoint
+from .._cq import CompletionOwner, CompletionPoller
 from ..verbs.ud import AddressHandle
 
 def source_gid(header: Buffer) -> bytes | None: ...
@@ -31,7 +31,7 @@ class Route:
     ) -> None: ...
 
 @disjoint_base
-class UdPort(Endpoint):
+class UdPort(CompletionOwner):
     qp_num: int
     mtu: int
     senders: dict[bytes, Route]
@@ -47,7 +47,7 @@ class UdPort(Endpoint):
     malformed: int
     def __init__(
         self,
-        cq: CompletionQueue,
+        cq: CompletionPoller,
         qp: int,
         qp_num: int,
         *,

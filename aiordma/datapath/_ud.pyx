@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from .._cq cimport CompletionQueue, Endpoint, clock_ns
+from .._cq cimport CompletionOwner, CompletionPoller, clock_ns
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -101,7 +101,7 @@ cdef class Route:
             self.expected = (number + 1) & NUMBERS
 
 
-cdef class UdPort(Endpoint):
+cdef class UdPort(CompletionOwner):
     """One UD QP in RTS, with its receives and sends.
 
     :param recv_addr, recv_lkey, recv_count: slots of ``40 + mtu`` bytes.
@@ -109,7 +109,7 @@ cdef class UdPort(Endpoint):
     :param queue: where ``(data, address)`` goes, at most ``most`` of them.
     """
 
-    def __init__(self, CompletionQueue cq, uintptr_t qp, uint32_t qp_num, *, uint64_t recv_addr, uint32_t recv_lkey,
+    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, *, uint64_t recv_addr, uint32_t recv_lkey,
                  uint32_t recv_count, uint64_t send_addr, uint32_t send_lkey, uint32_t sq_depth, uint32_t max_inline,
                  uint32_t mtu, object queue, uint32_t most, object keep):
         self.qp, self.qp_num, self.mtu, self.max_inline = <ibv_qp *>qp, qp_num, mtu, max_inline
@@ -301,7 +301,7 @@ cdef class UdPort(Endpoint):
 
     def spin(self) -> bool:
         """Where the policy allows it, poll for a datagram instead of parking; True when the queue has one."""
-        cdef CompletionQueue cq = self.cq
+        cdef CompletionPoller cq = self.cq
         cdef int64_t started
         cdef uint64_t woken = cq.wakes
         cq.flush()

@@ -26,7 +26,7 @@ import anyio
 import anyio.to_thread
 
 from ..errors import Code, NegotiationError, VerbsError
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.rdmacm import CmEvent, ConnectionId, Event, EventChannel, sockaddr
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class CmConnection:
 
     def _give_back(self) -> None:
         ends = [end.close for end in (self._id, self._listener) if end is not None]
-        give_back(f"rdma_cm of QP {self._qp_number}", *ends, self._channel.close)
+        release_all(f"rdma_cm of QP {self._qp_number}", *ends, self._channel.close)
 
 
 def _own_addresses() -> list[str]:

@@ -1,65 +1,100 @@
 """A link group: all connections between two engines, on the links (today: one) between them.
 
-A group is found again by the peer's engine id and by which side asked: the first connection makes it
-("first contact"), all others join it with a ring each and no QP. Its memory with remote access is its own
-and is never recycled to another group, so the rkeys in a peer's hands open nothing of anybody else's.
+A :class:`LinkKey` identifies the group: the peer's engine, and which side asked. The first connection makes
+the group (first contact); all others join it with a ring each and no QP. Its memory with remote access is
+never used for another group, so the rkeys that a peer knows open only that peer's memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import Code, LinkError, NegotiationError
-from ..pipes._link_channel import MessageChannel
-from ..pipes._ring import RingPipe
-from ..pipes.tls import TlsLayer
+from ..errors import LinkError
 from ..proto.clc import Kind
-from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
-from ..proto.message import SLOT_EXTRA_BYTES
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.registrar import DeviceRegistrar
-from .failover.framed_pipe import PEER_DIED
-from .failover.leave import Carry, may_carry
-from .failover.tcp_carrier import lost_because
-from .link import Link, LinkKey, LinkState
+from .contracts import EngineView, LinkKey, LinkState
+from .failover.leave import may_carry
+from .link import Link
+from .member import ChannelMember, Member
 from .message_memory import MessageMemory
-from .pregranted import Holder, Issuer
+from .pregranted import Grants, RingGranter, RingHolder
 
 if TYPE_CHECKING:
-    from ..pipes.tls import Carrier
     from ..verbs.memory import Arena, Block
-    from .engine import Engine
-    from .pregranted import Opening
+    from ..wake.base import Waiter
+    from .link import LinkParts
 
 logger = logging.getLogger("aiordma.link")
 
 #: Time in which a peer answers Delete Link.
-_GOODBYE_SECONDS = 2.0
+_DELETE_LINK_SECONDS = 2.0
+
+
+class GroupOwner(EngineView, Protocol):
+    """The engine, as its link groups see it."""
+
+    @property
+    def grants(self) -> Grants: ...
+    def take_parts(self) -> LinkParts:
+        """:raises NegotiationError: too many links."""
+
+    def return_parts(self, parts: LinkParts, *, reusable: bool) -> None: ...
+    def add_group(self, group: LinkGroup) -> None:
+        """New connections may join this group from now on."""
+
+    def unlist_group(self, group: LinkGroup) -> None:
+        """New connections may not join this group any more."""
+
+    def remove_group(self, group: LinkGroup) -> None:
+        """The group is closed."""
+
+    def path_failed(self, peer: str, why: str) -> None:
+        """A link to ``peer`` has failed, or did not come up."""
+
+    def ack_owed(self, link: Link) -> None:
+        """A link has received a message that it has not acknowledged yet."""
+
+    @property
+    def several_devices(self) -> bool: ...
 
 
 class LinkGroup:
     """Connections to one peer that share a link."""
 
-    def __init__(self, engine: Engine, key: LinkKey, peer: str) -> None:
+    def __init__(self, engine: GroupOwner, key: LinkKey, peer: str) -> None:
         self.engine, self.key, self.peer = engine, key, peer
         self.members: set[Member] = set()
-        self.ready_waiters: list[object] = []
+        self._ready_waiters: list[Waiter] = []
         self.idle_since = engine.waker.now()
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
-        #: Rings handed out in advance, at either end.
-        self.tickets = Holder(self) if key.side == "client" else Issuer(self)
-        #: Links that the peer can have with us, as far as is known (2: several); streams that have come here
-        #: from one that failed.
-        self.peer_links, self.moved_here = 1, 0
+        #: Pre-granted rings: the client holds them, the server grants them.
+        self.holder: RingHolder | None = None
+        self.granter: RingGranter | None = None
+        self.pregranted: RingHolder | RingGranter
+        if key.side == "client":
+            self.pregranted = self.holder = RingHolder(self, engine.grants)
+        else:
+            self.pregranted = self.granter = RingGranter(self, engine.grants)
+        #: Links that the peer can have with us, as far as is known (2: several).
+        self.peer_links = 1
+        #: Streams that came here from a link that failed.
+        self.moved_here = 0
         self._closed = False
         self._retired_at: float | None = None
         parts = engine.take_parts()
         try:
             self.link = Link(
-                engine, parts, key, peer, self._on_link_failed, self._in_use, self.tickets.on_message
+                engine,
+                parts,
+                key,
+                peer,
+                on_failed=self._on_link_failed,
+                in_use=self._in_use,
+                on_grant_message=self.pregranted.on_message,
+                on_ack_owed=engine.ack_owed,
             )
         except BaseException:
             parts.close()
@@ -70,8 +105,15 @@ class LinkGroup:
         )
         self._messages: MessageMemory | None = None
         self._page: Block | None = None
-        engine.groups[key] = self
-        engine.all_groups.add(self)
+        engine.add_group(self)
+
+    @property
+    def qp_num(self) -> int:
+        return self.link.qp_num
+
+    def queue_llc(self, message: bytes) -> None:
+        """Send a link control message, as soon as there is credit."""
+        self.link.queue_llc(message)
 
     @property
     def active(self) -> bool:
@@ -86,9 +128,8 @@ class LinkGroup:
 
     @property
     def page(self) -> Block:
-        """Memory that the peer may write and nobody reads: where the keepalive of a link without rings
-        goes.
-        """
+        """Memory that the peer may write and this end never reads: the target of the keepalive of a link
+        without rings."""
         if self._page is None:
             self._page = self.rings.allocate(4096)
         return self._page
@@ -99,8 +140,8 @@ class LinkGroup:
             self._page = None
 
     def look(self, now: float) -> None:
-        """The engine's timer comes by."""
-        self.tickets.look(now)
+        """Called by the engine's timer."""
+        self.pregranted.look(now)
         if self._messages is not None:
             self._messages.look()
             for member in list(self.members):
@@ -112,11 +153,12 @@ class LinkGroup:
 
     @property
     def streams_go_on(self) -> bool:
-        """Whether streams may outlive the link: it was not this side that wanted the end."""
+        """Whether streams may fail over to TCP: this side did not close the link."""
         return not self._closed and not self.engine.closed and self.engine.config.carry_timeout_ms > 0
 
     def _in_use(self) -> bool:
-        # Before the TCP connection is handed over nobody has the connection yet; its negotiation tells.
+        # Before the TCP connection is attached the user does not have the connection; a failure is reported
+        # by its negotiation.
         return any(
             (member.carrier is not None or member.carry is not None)
             and not (member.pipe.is_closed or member.pipe.peer_gone)
@@ -127,15 +169,15 @@ class LinkGroup:
         """Wait until the set-up has ended; whether the group can be used."""
         while self.setting_up and not self._closed:
             waiter = self.engine.waker.new_waiter()
-            self.ready_waiters.append(waiter)
+            self._ready_waiters.append(waiter)
             await waiter.wait()
         return self.active and not self._closed
 
-    def settled(self) -> None:
-        """The set-up ended, in one way or the other."""
-        waiters, self.ready_waiters = self.ready_waiters, []
+    def set_up_ended(self) -> None:
+        """The link is up, or has failed."""
+        waiters, self._ready_waiters = self._ready_waiters, []
         for waiter in waiters:
-            waiter.set()  # type: ignore[attr-defined]
+            waiter.set()
 
     def join(self, kind: int = 0) -> Member:
         """What one more connection needs (``Proposal.kind``). :raises MemoryLimitError: no memory."""
@@ -144,7 +186,7 @@ class LinkGroup:
         return member
 
     def prepare(self) -> Member:
-        """As :meth:`join`, for a stream that the peer may begin later: it is not counted yet."""
+        """As :meth:`join`, for a stream that the peer may begin later; it counts from :meth:`enter` on."""
         return Member(self)
 
     def enter(self, member: Member) -> None:
@@ -160,45 +202,42 @@ class LinkGroup:
 
     @property
     def has_another(self) -> bool:
-        """Whether its streams may find another link to this peer; of the two ends, the client looks for
-        it."""
-        return self.key.side == "client" and (self.engine.devices.several or self.peer_links > 1)
+        """Whether this end looks for another link to the peer when this one fails: the client does, where
+        one end has several devices."""
+        return self.key.side == "client" and (self.engine.several_devices or self.peer_links > 1)
 
     def _on_link_failed(self, reason: BaseException) -> None:
         if may_carry(reason) and not self._closed and not self.link.orderly:
-            self.engine.devices.way_failed(self.engine, self.peer, str(reason))
-        if self.engine.groups.get(self.key) is self:
-            del self.engine.groups[self.key]
-        self.tickets.drop()
-        self.settled()
+            self.engine.path_failed(self.peer, str(reason))
+        self.engine.unlist_group(self)
+        self.pregranted.drop()
+        self.set_up_ended()
         if not self.members:
             self.close()
 
     def retire(self, now: float) -> None:
-        """Nobody uses it: take it off the list and say goodbye. It closes when the peer has answered, or
-        when the peer has had time to; until then the message is under way and the QP must stay."""
+        """Announce the end of an unused group (Delete Link) and let no connection join. It closes when the
+        peer has answered or had time to; until then the message is under way and the QP must stay."""
         if self.active and not self.members and self._retired_at is None:
             self._retired_at = now
-            self.tickets.drop()
-            if self.engine.groups.get(self.key) is self:
-                del self.engine.groups[self.key]
-            self.link.say_goodbye()
+            self.pregranted.drop()
+            self.engine.unlist_group(self)
+            self.link.announce_end()
 
     def give_up(self) -> None:
-        """Begin nothing more on it: the peer says that it does not know the link. Connections that are on it
-        stay, and the link itself finds out whether that is true: anybody may have said so."""
-        if self.engine.groups.get(self.key) is self:
-            del self.engine.groups[self.key]
+        """Let no connection join: a client claims that the peer does not know the link. That claim is not
+        authenticated, so connections stay, and a probe finds out whether it is true."""
+        self.engine.unlist_group(self)
         self.link.suspect()
 
     @property
     def retired(self) -> bool:
-        """It says goodbye: nothing new may begin on it."""
+        """Whether its end was announced: no connection may join."""
         return self._retired_at is not None
 
     def may_close_at(self, now: float) -> bool:
-        """It was retired, and the peer did not answer."""
-        return self._retired_at is not None and now - self._retired_at >= _GOODBYE_SECONDS
+        """Whether it was retired and the peer did not answer in time."""
+        return self._retired_at is not None and now - self._retired_at >= _DELETE_LINK_SECONDS
 
     def statistics(self) -> dict[str, Any]:
         return {
@@ -207,8 +246,8 @@ class LinkGroup:
             "traffic_class": self.key.traffic_class,
             "connections": len(self.members),
             "moved_here": self.moved_here,
-            "tickets": len(self.tickets),
-            "ticket_ring_bytes": self.tickets.ring_bytes,
+            "tickets": len(self.pregranted),
+            "ticket_ring_bytes": self.pregranted.ring_bytes,
         }
 
     def close(self) -> None:
@@ -216,9 +255,7 @@ class LinkGroup:
         if self._closed:
             return
         self._closed = True
-        self.engine.all_groups.discard(self)
-        if self.engine.groups.get(self.key) is self:
-            del self.engine.groups[self.key]
+        self.engine.remove_group(self)
         reusable = False
 
         def silence() -> None:
@@ -226,307 +263,16 @@ class LinkGroup:
             reusable = self.link.parts.silence()
 
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
-        give_back(
+        release_all(
             f"link to {self.peer}",
-            self.link.say_goodbye,
+            self.link.announce_end,
             lambda: self.link.queue_pair.break_link(LinkError("closed by this side")),
             *(member.pipe.abort for member in self.members),
             self.link.close,
-            self.settled,
+            self.set_up_ended,
             silence,
             self.free_page,
             *(() if self._messages is None else (self._messages.close,)),
             self.rings.close,
-            lambda: self.engine.give_parts(self.link.parts, reusable=reusable),
+            lambda: self.engine.return_parts(self.link.parts, reusable=reusable),
         )
-
-
-class Member:
-    """What one connection holds: ring, mirror, pipe, and the TCP connection it began on."""
-
-    pipe: Any  # a RingPipe or a MessageChannel: they live and end in the same way
-
-    def __init__(self, group: LinkGroup) -> None:
-        self.group = group
-        #: The TCP connection while nothing happens on it, then what takes the stream there.
-        self.carrier: Carrier | None = None
-        self.carry: Carry | None = None
-        #: It is on its way here; why the link has failed meanwhile.
-        self.awaits_tcp = False
-        self._left_because: BaseException | None = None
-        #: It was begun with a ticket.
-        self.opening: Opening | None = None
-        self._open()
-        self.pipe.on_finished = self._on_finished
-
-    def _open(self) -> None:
-        group, config = self.group, self.group.engine.config
-        self.ring: Block = group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
-        self.mirror: Block | None = None
-        try:
-            self.pipe = RingPipe(
-                group.link.queue_pair,
-                rx_addr=self.ring.address,
-                rx_size=self.ring.length,
-                fragment=config.fragment_bytes,
-                own=self,
-            )
-        except BaseException:
-            self.ring.free(0)
-            raise
-
-    def offered(self) -> dict[str, int]:
-        """Fields of Accept and Confirm: what the peer may use."""
-        return {
-            "rkey": self.ring.rkey,
-            "rmb_addr": self.ring.address,
-            "ring_bytes": self.ring.length,
-            "token": self.pipe.token,
-        }
-
-    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
-        """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
-        queue_pair = self.group.link.queue_pair
-        inline = min(self.group.engine.config.fragment_bytes, ring_bytes)
-        if queue_pair.max_inline < inline or not queue_pair.counts_astray:
-            local = self.group.link.parts.local
-            assert local is not None
-            self.mirror = local.allocate(ring_bytes)
-            self.pipe.use_mirror(self.mirror.address, self.mirror.lkey)
-        self.group.link.probe_target = (ring_addr, rkey)
-        self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
-        return self.pipe
-
-    def look(self, now: float) -> None:
-        """The engine's timer comes by."""
-
-    # ---- the TCP connection stays open: liveness, the order of the end, and the way on when RDMA breaks
-
-    def attach_tcp(self, carrier: Carrier, heard: bytes = b"") -> None:
-        """:param heard: what the peer has said on it since it became silent."""
-        if self.pipe.is_finished:
-            carrier.close()
-            return
-        self.carrier = carrier
-        self.group.engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
-        self.awaits_tcp = False
-        if isinstance(carrier, TlsLayer):
-            # What the peer says next may have been decrypted with what was before.
-            self.group.engine.waker.call_soon(self._on_tcp)
-        if self._left_because is not None and self.carry_on(self._left_because) and self.carry is not None:
-            if heard:
-                self.carry.heard(heard)
-        elif heard:
-            self._heard(carrier, heard)
-
-    def _on_tcp(self) -> None:
-        carrier = self.carrier
-        if carrier is None:
-            return
-        try:
-            # Never more than a message: what follows one is the stream's.
-            data = carrier.recv(MESSAGE_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self.lose_tcp(lost_because(error))
-            return
-        if not data:
-            self.lose_tcp(PEER_DIED)
-            return
-        self._heard(carrier, data)
-
-    def _heard(self, carrier: Carrier, data: bytes) -> None:
-        if self.opening is not None and not self.opening.bound and data[:1] != MAGIC[:1]:
-            self.lose_tcp(self.opening.explain(data))
-            return
-        # The peer leaves RDMA, or somebody else writes into this connection. Its last messages on the link
-        # were delivered before this was sent, but may not have been polled yet.
-        self.group.engine.poller.drain()
-        if self.carry is not None:
-            self.carry.heard(data)  # it turned out that the link has failed here as well
-            return
-        if self.carrier is None:
-            return  # one of them was the end
-        # With a ticket, this may be the first that is heard of the server at all.
-        if not self.whole:
-            self._refuse(carrier, data)
-            return
-        self._begin_carry().heard(data)
-
-    def _refuse(self, carrier: Carrier, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            carrier.send(Refuse(self.pipe.peer_token, Code.CARRY_REFUSED).encode())
-        self._drop_tcp()
-
-    @property
-    def whole(self) -> bool:
-        """Nothing is wrong with the connection, so that it can go on over TCP if the peer leaves RDMA."""
-        return bool(self.pipe.can_leave)
-
-    @property
-    def _peer_takes_part(self) -> bool:
-        return self.opening is None or self.opening.bound
-
-    def _begin_carry(self) -> Carry:
-        carrier, self.carrier = self.carrier, None
-        assert carrier is not None
-        engine = self.group.engine
-        engine.waker.unwatch_fd(carrier.fileno())
-        group = self.group
-        self.carry = Carry(
-            self.pipe,
-            carrier,
-            engine,
-            group.peer,
-            group.key.traffic_class,
-            group.link.lost_by_peer,
-            has_another=group.has_another,
-        )
-        return self.carry
-
-    def leave(self, code: Code, text: str) -> bool:
-        """Take the stream from RDMA to its TCP connection; whether that has begun."""
-        if self.carrier is None or not self.whole or not self._peer_takes_part:
-            return False
-        if not self.group.streams_go_on:
-            return False
-        self._begin_carry().leave(code, text)
-        return True
-
-    def carry_on(self, reason: BaseException) -> bool:
-        """The link has failed; whether the stream may outlive it."""
-        if (self.carrier is None and not self.awaits_tcp) or not self._peer_takes_part:
-            return False
-        if not self.group.streams_go_on or not may_carry(reason):
-            return False
-        if self.carrier is None:
-            self._left_because = reason
-            self.pipe.stop_sending()
-            return True
-        self._begin_carry().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
-        return True
-
-    def settled(self) -> None:
-        """The pipe has stopped sending for good."""
-        if self.carry is not None:  # otherwise it is asked again when the TCP connection is there
-            self.carry.settled()
-
-    def stop_carrying(self) -> None:
-        """The stream is aborted on its way."""
-        if self.carry is not None:
-            self.carry.stop()
-
-    def lose_tcp(self, reason: str) -> None:
-        """The TCP connection ends, and the stream with it unless the peer has finished."""
-        engine = self.group.engine
-        self._drop_tcp()
-        # The peer's last messages were delivered before it closed the TCP connection, but may not have been
-        # polled yet.
-        engine.poller.drain()
-        if not self.pipe.peer_gone:
-            self.pipe.break_with(LinkError(reason, self.group.peer))
-            self.group.link.suspect()
-        if self.opening is not None:
-            self.opening.tcp_lost()
-
-    def _drop_tcp(self) -> None:
-        carrier, self.carrier = self.carrier, None
-        if carrier is not None:
-            self.group.engine.waker.unwatch_fd(carrier.fileno())
-            carrier.close()
-
-    # ---- end
-
-    def _on_finished(self, pipe: RingPipe | MessageChannel) -> None:
-        self._drop_tcp()
-        self._free()
-        self.group.left(self)
-        if self.opening is not None:
-            self.opening.over()
-
-    def _free(self) -> None:
-        if not self.ring.freed:
-            used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
-            self.ring.free(used if self.carry is None else None)
-            if self.mirror is not None:
-                self.mirror.free()
-
-    def withdraw(self, *, used: bool) -> None:
-        """Nobody will begin this connection (:meth:`LinkGroup.prepare`).
-
-        :param used: the peer may have written into the ring.
-        """
-        self.pipe.forget()
-        self.ring.free(None if used else 0)
-
-    def discard(self) -> None:
-        """The negotiation failed: nobody ever wrote to these rings, or the link goes with them."""
-        self.pipe.forget()
-        self._drop_tcp()
-        self._free()
-        self.group.left(self)
-
-
-class ChannelMember(Member):
-    """What one message channel holds: no rings, as its large messages are in the memory of the group."""
-
-    _aborting_since: float | None = None
-
-    def _open(self) -> None:
-        group, config = self.group, self.group.engine.config
-        link, parts = group.link, group.link.parts
-        message_bytes = parts.recv_bytes
-        if link.queue_pair.max_inline < message_bytes:
-            link.queue_pair.prepare_long(message_bytes, *parts.long_slots())
-        else:
-            link.queue_pair.prepare_long(message_bytes)
-        self.pipe = MessageChannel(
-            link.queue_pair,
-            memory=group.messages,
-            max_message_bytes=config.max_message_bytes,
-            receive_bytes=config.channel_receive_bytes,
-            fragment=config.fragment_bytes,
-            own=self,
-        )
-
-    def offered(self) -> dict[str, int]:
-        """The ring's fields: a page for the keepalive, and how much this end keeps for its user."""
-        page = self.group.page
-        return {
-            "rkey": page.rkey,
-            "rmb_addr": page.address,
-            "ring_bytes": self.group.engine.config.channel_receive_bytes,
-            "token": self.pipe.token,
-        }
-
-    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
-        link = self.group.link
-        if link.queue_pair.max_reads == 0:
-            raise NegotiationError(Code.DEVICE_FAILURE, "the two devices agreed on no RDMA READs")
-        link.probe_target = (ring_addr, rkey)
-        lead = 4 if self.group.engine.backend.is_iwarp else 0
-        self.pipe.connect(
-            peer_token=peer_token,
-            budget=ring_bytes,
-            message_bytes=min(link.parts.recv_bytes, recv_bytes + SLOT_EXTRA_BYTES) - lead,
-        )
-        return self.pipe
-
-    whole = False  # a channel breaks with its link: its users know what was answered and what was not
-
-    def look(self, now: float) -> None:
-        """A peer that does not answer an abort gets no memory kept for it."""
-        if self.pipe.is_aborting:
-            if self._aborting_since is None:
-                self._aborting_since = now
-            elif now - self._aborting_since >= self.group.engine.config.link_timeout_ms / 1000:
-                self.pipe.give_up()
-
-    def _refuse(self, carrier: Carrier, data: bytes) -> None:
-        self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the message channel")
-
-    def _free(self) -> None:
-        others = self.group.members - {self}
-        if not any(isinstance(member, ChannelMember) for member in others):
-            self.group.free_page()

@@ -107,7 +107,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         self._accepting = False
         self._closed = False
         self._accepted = self._rdma = self._tcp = self._failed = self._negotiating = self._waiting = 0
-        self._service = None if engine is None else engine.open_service(self._has_room)
+        self._service = None if engine is None else engine.grant_rings(self._has_room)
         self._accept_again()
 
     async def _make(self, outcome: negotiate.Outcome) -> T:

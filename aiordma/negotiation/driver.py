@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..config import Config, Mode
-    from ..links.pregranted import Service
+    from ..links.pregranted import GrantingListener
     from ..proto.events import Event
 
 __all__ = [
-    "ClientOffer",
+    "ClientContact",
     "Engine",
     "Outcome",
-    "ServerOffer",
+    "ServerContact",
     "Tls",
     "client",
     "find_engine",
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-class ClientOffer(Protocol):
+class ClientContact(Protocol):
     """One negotiation of the engine, client end."""
 
     proposal: clc.Proposal
@@ -66,7 +66,7 @@ class ClientOffer(Protocol):
     def abandon(self) -> None: ...
 
 
-class ServerOffer(Protocol):
+class ServerContact(Protocol):
     """One negotiation of the engine, server end."""
 
     accept: clc.Accept
@@ -83,19 +83,19 @@ class Engine(Protocol):
 
     async def propose(
         self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
-    ) -> ClientOffer: ...
+    ) -> ClientContact: ...
     async def answer(
         self,
         proposal: clc.Proposal,
         peer: str = "",
-        service: Service | None = None,
+        service: GrantingListener | None = None,
         local: Address | None = None,
-    ) -> ServerOffer: ...
-    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
-    def open_service(self, has_room: Callable[[], bool]) -> Service | None: ...
-    def claim(self, claim: clc.Claim, service: Service | None) -> Any: ...
+    ) -> ServerContact: ...
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
+    def grant_rings(self, has_room: Callable[[], bool]) -> GrantingListener | None: ...
+    def claim(self, claim: clc.Claim, service: GrantingListener | None) -> Any: ...
     @property
-    def open_to(self) -> Container[tuple[str, int]]: ...
+    def early_servers(self) -> Container[tuple[str, int]]: ...
 
 
 #: What opening a connection at once takes of an asyncio task's share of operations that do not wait.
@@ -173,7 +173,7 @@ async def client(
     if (
         tls is None
         and not kind
-        and any((show(sockaddr), wanted) in engine.open_to for _, sockaddr in addresses)
+        and any((show(sockaddr), wanted) in engine.early_servers for _, sockaddr in addresses)
     ):
         await _give_way()
         sock = await dial(addresses, local_host)
@@ -206,7 +206,7 @@ def _open_at_once(engine: Engine, sock: socket.socket, traffic_class: int) -> Ou
     """Begin a connection with a ticket of the server's; None, and the TCP connection as it was, without."""
     try:
         local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
-        pipe = engine.open_at_once(sock, show(remote), traffic_class)
+        pipe = engine.open_early(sock, show(remote), traffic_class)
     except BaseException:
         sock.close()
         raise
@@ -261,7 +261,7 @@ async def _propose(
     :param connect_again: the peer is unknown: after a head start, make a plain connection beside this one.
     :raises _PlainPeer: it does not negotiate (``carrier`` is closed).
     """
-    offer: ClientOffer | None = None
+    offer: ClientContact | None = None
     pipe: Any = None
     try:
         with Wire(carrier) as wire:
@@ -374,12 +374,12 @@ async def server(
     may_use_rdma: Callable[[], bool] = lambda: True,
     tls: Tls | None = None,
     kind: int = 0,
-    service: Service | None = None,
+    service: GrantingListener | None = None,
 ) -> Outcome:
     """Find out what the client of an accepted connection speaks, and agree on the path. Takes ``sock`` over.
 
     :param may_use_rdma: asked when a Proposal is there; False declines it: too much is going on already.
-    :param service: the listener, if it hands out tickets (``Engine.open_service``).
+    :param service: the listener, if it hands out tickets (``Engine.grant_rings``).
     :param tls: everything goes through TLS; a client that does not begin with TLS is turned away.
     :param kind: what the connections of this listener carry; a Proposal of another kind is turned away.
     :raises OSError: the connection broke.
@@ -387,7 +387,7 @@ async def server(
         connection is closed.
     """
     mode = mode or config.mode
-    offer: ServerOffer | None = None
+    offer: ServerContact | None = None
     pipe: Any = None
     carrier: Carrier = sock
     try:
@@ -464,7 +464,7 @@ async def server(
         raise
 
 
-async def _part(offer: ServerOffer, handshake: ServerHandshake, wire: Wire) -> None:
+async def _part(offer: ServerContact, handshake: ServerHandshake, wire: Wire) -> None:
     """This end gives up after it may have sent its Accept, on a link that others use as well: the client may
     be writing into the ring by now, or be about to. Hear what it has decided before the ring is given back.
     """
@@ -563,7 +563,7 @@ def _on_tcp(wire: Wire, reason: FallbackReason, mode: Mode, *, silent: bool = Fa
     return Outcome(None, wire.sock, reason, wire.local, wire.remote, wire.tls, silent)
 
 
-def _give_up(offer: ClientOffer | ServerOffer | None, pipe: Any, carrier: Carrier) -> None:
+def _give_up(offer: ClientContact | ServerContact | None, pipe: Any, carrier: Carrier) -> None:
     if offer is not None:
         offer.abandon()
     if pipe is not None:

@@ -2,13 +2,13 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from ..datapath._qp cimport Connection
+from ..datapath._qp cimport Flow
 from ._link_channel_receive cimport Inbox
 from ._link_channel_send cimport Outbox
 from ._rendezvous cimport Pulls, Sources
 
 @cython.final
-cdef class MessageChannel(Connection):
+cdef class MessageChannel(Flow):
     cdef Outbox outbox
     cdef Inbox inbox                # what the user has not been given yet
     cdef Sources sources            # what the peer has to pull

@@ -4,12 +4,12 @@ from typing import ClassVar, final
 
 from typing_extensions import Buffer
 
-from ..datapath._qp import Connection, QueuePair
+from ..datapath._qp import Flow, QueuePair
 from ..proto.message import ChannelStatistics
 from .contracts import Message, RendezvousMemory
 
 @final
-class MessageChannel(Connection):
+class MessageChannel(Flow):
     path: ClassVar[str]
     error: BaseException | None
     on_finished: Callable[[MessageChannel], None] | None

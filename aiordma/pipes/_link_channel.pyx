@@ -24,8 +24,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from anyio import BrokenResourceError, ClosedResourceError
 
-from .._cq cimport CompletionQueue, clock_ns
-from ..datapath._qp cimport Connection, QueuePair
+from .._cq cimport CompletionPoller, clock_ns
+from ..datapath._qp cimport Flow, QueuePair
 from ..proto.message cimport SendBudget
 from ._link_channel_format cimport ANNOUNCE, CLOSE, CREDIT, FLAG_ABORT, FLAG_WAITING, HEADER_BYTES, MESSAGE, get32
 from ._link_channel_receive cimport GOES_ON, PEER_FAILED, Inbox, broken_rule
@@ -42,7 +42,7 @@ cdef enum:
 
 
 @cython.final
-cdef class MessageChannel(Connection):
+cdef class MessageChannel(Flow):
     """One channel on a link. Non-blocking; single-threaded, in the thread of the engine's loop.
 
     :param qp: the link it runs on, prepared for long messages.
@@ -339,7 +339,7 @@ cdef class MessageChannel(Connection):
 
     def spin(self) -> bool:
         """See ``Channel.spin``. Posts what was put off first."""
-        cdef CompletionQueue cq = self.qp.cq
+        cdef CompletionPoller cq = self.qp.cq
         cdef int64_t started
         cdef uint64_t before = self.inbox.message_count, woken = cq.wakes
         cq.flush()

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from .._cq cimport CompletionQueue
+from .._cq cimport CompletionPoller
 from ..proto.message cimport ReceiveBudget
 from ._rendezvous cimport Pulls
 
@@ -16,7 +16,7 @@ cdef object broken_rule(str text)
 
 @cython.final
 cdef class Inbox:
-    cdef CompletionQueue cq
+    cdef CompletionPoller cq
     cdef ReceiveBudget budget
     cdef Pulls pulls
     cdef object waiting             # deque of what has come and cannot be handed over yet: bytes, or Pull

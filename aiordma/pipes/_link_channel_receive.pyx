@@ -13,7 +13,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
-from .._cq cimport CompletionQueue
+from .._cq cimport CompletionPoller
 from ..proto.message cimport ReceiveBudget
 from ._link_channel_format cimport ANNOUNCE_BYTES, HEADER_BYTES, HEAD_MOST, get32
 from ._rendezvous cimport Pull, Pulls
@@ -35,7 +35,7 @@ cdef class Inbox:
     :param receive_bytes: cost of what waits here for the user at most.
     """
 
-    def __cinit__(self, CompletionQueue cq, Pulls pulls, uint32_t max_message_bytes, uint32_t receive_bytes):
+    def __cinit__(self, CompletionPoller cq, Pulls pulls, uint32_t max_message_bytes, uint32_t receive_bytes):
         self.cq = cq
         self.pulls = pulls
         self.max_message_bytes = max_message_bytes

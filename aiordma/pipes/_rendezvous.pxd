@@ -3,8 +3,8 @@ cimport cython
 from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
-from ..datapath._fairness cimport Starving
-from ..datapath._qp cimport Connection, QueuePair
+from ..datapath._fairness cimport SendQueueWaiter
+from ..datapath._qp cimport Flow, QueuePair
 
 @cython.final
 cdef class Sources:
@@ -42,7 +42,7 @@ cdef class Pull:
         return self.posted == self.remote_bytes and self.under_way == 0
 
 @cython.final
-cdef class Puller(Starving):
+cdef class Puller(SendQueueWaiter):
     """The READs of one link: its channels take turns, fragment by fragment."""
     cdef QueuePair qp
     cdef object turns               # deque of Pulls with READs to be posted
@@ -55,7 +55,7 @@ cdef class Puller(Starving):
 @cython.final
 cdef class Pulls:
     """The pulls of one channel."""
-    cdef Connection flow            # the channel
+    cdef Flow flow                  # the channel
     cdef object memory              # contracts.RendezvousMemory
     cdef Puller puller
     cdef object to_read             # deque of Pulls with READs to be posted

@@ -2,8 +2,8 @@ from typing import Self, final
 
 from typing_extensions import disjoint_base
 
-from ..datapath._fairness import Starving
-from ..datapath._qp import Connection, QueuePair
+from ..datapath._fairness import SendQueueWaiter
+from ..datapath._qp import Flow, QueuePair
 from .contracts import RendezvousMemory
 
 @final
@@ -17,9 +17,9 @@ class LentSink: ...
 class Pull: ...
 
 @final
-class Puller(Starving):
+class Puller(SendQueueWaiter):
     def __new__(cls, qp: QueuePair) -> Self: ...
 
 @final
 class Pulls:
-    def __new__(cls, flow: Connection, qp: QueuePair, memory: RendezvousMemory, fragment: int) -> Self: ...
+    def __new__(cls, flow: Flow, qp: QueuePair, memory: RendezvousMemory, fragment: int) -> Self: ...

@@ -17,8 +17,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from ..datapath._fairness cimport WANTS_A_CALL, WANTS_NOTHING_NOW, Starving
-from ..datapath._qp cimport SQ_RESERVE, Connection, QueuePair
+from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, SendQueueWaiter
+from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
 from ..datapath._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
 
 cdef enum:
@@ -92,7 +92,7 @@ cdef class LentSink:
 
 
 @cython.final
-cdef class Puller(Starving):
+cdef class Puller(SendQueueWaiter):
     """The READs of one link."""
 
     def __cinit__(self, QueuePair qp):
@@ -106,8 +106,8 @@ cdef class Puller(Starving):
             self.turns.append(pulls)
         return 0
 
-    cdef int wants(self) except -1:
-        return WANTS_A_CALL if self.qp.cq.may_post_fragment(False) else WANTS_NOTHING_NOW
+    cdef int need(self) except -1:
+        return NEEDS_CALL if self.qp.cq.may_post_fragment(False) else NEEDS_MORE_ROOM
 
     cdef int on_room(self) except -1:
         """READs or sends have completed, here or elsewhere."""
@@ -128,7 +128,7 @@ cdef class Puller(Starving):
         cdef QueuePair qp = self.qp
         while self.turns and self.reads < qp.max_reads and not qp.failed:
             if not qp.cq.may_post_fragment(False) or qp.sq_free() <= SQ_RESERVE + 1:
-                qp.cq.starved.add(self)
+                qp.cq.fair_queue.add(self)
                 return 0
             pulls = self.turns.popleft()
             pulls.in_turns = False
@@ -139,9 +139,9 @@ cdef class Puller(Starving):
                 self.add(pulls)
             elif more < 0:
                 pulls.memory.wait(pulls.flow)
-            if self.turns and qp.cq.starved.waiting:
+            if self.turns and qp.cq.fair_queue.waiting:
                 # Others of this engine wait for the same limit: one each.
-                qp.cq.starved.add(self)
+                qp.cq.fair_queue.add(self)
                 return 0
         return 0
 
@@ -157,7 +157,7 @@ cdef class Pulls:
     :param fragment: most bytes of one READ.
     """
 
-    def __cinit__(self, Connection flow, QueuePair qp, memory, uint32_t fragment):
+    def __cinit__(self, Flow flow, QueuePair qp, memory, uint32_t fragment):
         self.flow = flow
         self.memory = memory
         self.fragment = fragment

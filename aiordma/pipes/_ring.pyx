@@ -18,7 +18,7 @@ from libc.string cimport memcpy
 
 from anyio import BrokenResourceError, ClosedResourceError
 
-from .._cq cimport CompletionQueue, clock_ns
+from .._cq cimport CompletionPoller, clock_ns
 from ..datapath._qp cimport QueuePair
 from ._ring_cursors cimport ABNORMAL_CLOSE, CLOSED, SENDING_DONE
 from ._ring_failover cimport RingLeave
@@ -134,8 +134,8 @@ cdef class RingPipe(RingLeave):
             if room == 0:
                 if self.tx.free() > 0:
                     qp.wait_for_room(self)      # it is the device that has none
-                elif self.promised:
-                    qp.cq.starved.came(self)
+                elif self.reserved:
+                    qp.cq.fair_queue.end_reservation(self)
                 break
             want = self.step if n - placed > self.step else <uint32_t>(n - placed)
             if want > room:
@@ -174,8 +174,8 @@ cdef class RingPipe(RingLeave):
             else:
                 qp.post(&chain)
             self.posting = False
-            if self.promised:
-                qp.cq.starved.came(self)
+            if self.reserved:
+                qp.cq.fair_queue.end_reservation(self)
             if self.mirror == NULL:
                 if qp.astray[0] != qp.astray_seen or qp.failed or qp.hook is not None:
                     qp.astray_seen = qp.astray[0]
@@ -264,7 +264,7 @@ cdef class RingPipe(RingLeave):
         return self.gather(n, most)
 
     cdef bytes gather(self, uint32_t n, uint32_t most):
-        cdef CompletionQueue cq = self.qp.cq
+        cdef CompletionPoller cq = self.qp.cq
         cdef uint64_t woken = cq.wakes
         cdef uint32_t got = 0
         cdef bytes out = cq.spare.take(most)
@@ -357,7 +357,7 @@ cdef class RingPipe(RingLeave):
 
     cdef bint _spin(self, bint reading, uint32_t least=1) except -1:
         """Poll until ``least`` bytes can be read (or sent), as long as the policy allows."""
-        cdef CompletionQueue cq = self.qp.cq
+        cdef CompletionPoller cq = self.qp.cq
         cdef int64_t started
         cdef uint64_t woken = cq.wakes
         cq.flush()

@@ -1,7 +1,7 @@
 # Table of contents of _ringbase.pyx (both cursors of a stream).
 from libc.stdint cimport uint32_t, uint64_t
 
-from ..datapath._qp cimport Connection
+from ..datapath._qp cimport Flow
 from ..proto.cdc cimport CdcConnection, CdcMessage
 from ..proto.cursor cimport RxWindow, TxWindow
 
@@ -11,7 +11,7 @@ cdef enum:
     CLOSED = 0x40
     ABNORMAL_CLOSE = 0x20
 
-cdef class RingBase(Connection):
+cdef class RingBase(Flow):
     """Everything that a pipe over rings knows, and the cursor messages."""
     cdef TxWindow tx                        # how far we have written into the peer's ring, how far it has read
     cdef RxWindow rx                        # how far the peer has written into ours, how far we have read

@@ -3,12 +3,12 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
-from ..datapath._qp import Connection, QueuePair
+from ..datapath._qp import Flow, QueuePair
 from ..errors import FallbackReason
 from .tls import Carrier
 
 @disjoint_base
-class RingBase(Connection):
+class RingBase(Flow):
     on_finished: Callable[[Any], None] | None
     sends: int
     receives: int

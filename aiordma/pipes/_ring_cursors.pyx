@@ -11,8 +11,8 @@ behind its last WRITE), or when the QP is gone. Freed earlier, the peer would wr
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from ..datapath._qp cimport SQ_RESERVE, Connection, QueuePair
-from ..datapath._fairness cimport WANTS_A_CALL, WANTS_A_PLACE, WANTS_NOTHING_NOW
+from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
+from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, NEEDS_RESERVATION
 from ..datapath._verbs cimport aio_chain
 from ..proto.cdc cimport (
     CHANGE_CREDIT,
@@ -35,7 +35,7 @@ cdef enum:
     CHAIN = 3               # most WRs that one step of a send posts
 
 
-cdef class RingBase(Connection):
+cdef class RingBase(Flow):
     def __init__(self, QueuePair qp, *, uint64_t rx_addr, uint32_t rx_size,
                  uint32_t fragment=65536, object own=None):
         self.rx_memory = <unsigned char *><uintptr_t>rx_addr
@@ -131,14 +131,14 @@ cdef class RingBase(Connection):
     cdef uint32_t room(self) noexcept:
         """Bytes the next step of a send may place. In the mirror, what is under way is the device's until it completes."""
         cdef uint32_t free = self.tx.free(), own
-        if self.qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + self.qp.promised - self.promised) or self.leaving:
+        if self.qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + self.qp.reservations - self.reserved) or self.leaving:
             return 0
         if self.mirror != NULL:
             if self.mirror_busy:
                 own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)
                 if own < free:
                     free = own
-            if not self.qp.cq.may_post_fragment(self.promised):
+            if not self.qp.cq.may_post_fragment(self.reserved):
                 return 0
         return free
 
@@ -263,16 +263,16 @@ cdef class RingBase(Connection):
             self.finish_if_done()
         return 0
 
-    cdef int wants(self) except -1:
+    cdef int need(self) except -1:
         if self.closed or self.leaving:
-            return WANTS_A_CALL
+            return NEEDS_CALL
         # All that its task will look at: called without room it would come back in each turn of the loop, and never sleep.
-        return WANTS_A_PLACE if self.room() > 0 else WANTS_NOTHING_NOW
+        return NEEDS_RESERVATION if self.room() > 0 else NEEDS_MORE_ROOM
 
-    cdef void count_promise(self, int change) noexcept:
-        self.qp.promised += change
+    cdef void count_reservation(self, int change) noexcept:
+        self.qp.reservations += change
         if self.mirror != NULL:
-            self.qp.cq.promised_fragments += change
+            self.qp.cq.reserved_fragments += change
 
     cdef int on_room(self) except -1:
         self.wake_writers()

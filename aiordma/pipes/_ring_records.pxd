@@ -1,10 +1,10 @@
 # Table of contents of _datagram.pyx (message boundaries on a ring).
 from libc.stdint cimport uint32_t, uint64_t
 
-from .._cq cimport Endpoint
+from .._cq cimport CompletionOwner
 from ._ring cimport RingPipe
 
-cdef class RingDatagrams(Endpoint):
+cdef class RingDatagrams(CompletionOwner):
     cdef RingPipe pipe
     cdef unsigned char *stage               # records that go out in one WRITE
     cdef uint32_t staged

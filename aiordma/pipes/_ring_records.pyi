@@ -2,12 +2,12 @@ from collections.abc import Callable, Sequence
 
 from typing_extensions import Buffer, disjoint_base
 
-from .._cq import Endpoint
+from .._cq import CompletionOwner
 from ..errors import FallbackReason
 from ._ring import RingPipe
 
 @disjoint_base
-class RingDatagrams(Endpoint):
+class RingDatagrams(CompletionOwner):
     max_message_bytes: int
     messages_sent: int
     messages_received: int

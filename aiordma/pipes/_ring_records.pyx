@@ -21,7 +21,7 @@ from libc.string cimport memcpy, memmove
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
-from .._cq cimport Endpoint
+from .._cq cimport CompletionOwner
 from ._ring cimport RingPipe
 
 from ..errors import RemoteProtocolError
@@ -37,7 +37,7 @@ cdef enum:
     CLOSE = 2
 
 
-cdef class RingDatagrams(Endpoint):
+cdef class RingDatagrams(CompletionOwner):
     """Both directions of a connection that keeps message boundaries. Nothing here waits. Owns the pipe.
 
     :param pipe: connected.

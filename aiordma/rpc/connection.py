@@ -17,7 +17,8 @@ from ..credit import CreditWindow
 from ..errors import LinkError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto import rpc as wire
-from ..proto.calls import Call, ClientCalls
+from ..proto.call import Call
+from ..proto.calls import ClientCalls
 from ..proto.trace import ClockOffset
 from .endpoint import Endpoint, newest
 from .errors import Code, RpcError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import RemoteProtocolError
 from ..proto import rpc as wire
@@ -12,10 +12,25 @@ from .errors import Code, RpcError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..proto.calls import Call
-    from .dispatch import ServerConnection
+    from ..pipes.contracts import Channel
+    from ..proto.call import Call
+    from ..proto.calls import ServerCalls
+    from ..wake.base import Waker
 
 __all__ = ["Context"]
+
+
+class CallConnection(Protocol):
+    """What a context needs of the connection that the call came on."""
+
+    machine: ServerCalls
+
+    @property
+    def peer(self) -> str: ...
+    @property
+    def channel(self) -> Channel: ...
+    @property
+    def waker(self) -> Waker: ...
 
 
 class Context:
@@ -26,7 +41,7 @@ class Context:
 
     __slots__ = ("_call", "_connection", "_headers", "_raw", "_trailing", "method")
 
-    def __init__(self, connection: ServerConnection, call: Call, method: str, metadata: bytes | None) -> None:
+    def __init__(self, connection: CallConnection, call: Call, method: str, metadata: bytes | None) -> None:
         self._connection = connection
         self._call = call
         self._raw = metadata

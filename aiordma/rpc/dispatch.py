@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto import rpc as wire
-from ..proto.calls import Call, ServerCalls
+from ..proto.call import Call
+from ..proto.calls import ServerCalls
 from ..wake.base import SHARE_SECONDS
 from .context import Context
 from .endpoint import Endpoint, newest

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..pipes.contracts import Channel, Message
-    from ..proto.calls import Call, ClientCalls, ServerCalls
+    from ..proto.call import Call
+    from ..proto.calls import ClientCalls, ServerCalls
     from ..wake.base import Handle, Waiter
 
     Buffer = bytes | bytearray | memoryview

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError
 
 if TYPE_CHECKING:
-    from ..proto.calls import Call, ClientCalls, ServerCalls
+    from ..proto.call import Call
+    from ..proto.calls import ClientCalls, ServerCalls
     from ..wake.base import Waiter
     from .endpoint import Buffer, Endpoint
     from .errors import RpcError

@@ -18,7 +18,7 @@ from .items import Inbox, Sending
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ..proto.calls import Call
+    from ..proto.call import Call
     from .connection import Connection
     from .endpoint import Buffer
 

@@ -385,9 +385,9 @@ async def fake_accept(stream: SocketStream) -> None:
     """An Accept that anybody could have sent."""
     proposal = await stream.receive()
     if proposal.startswith(b"\xe2\xd4\xc3\xd9"):
-        from .fake import ServerOffer
+        from .fake import ServerContact
 
-        offer = ServerOffer(Engine(), Proposal(engine_id=bytes(16)))
+        offer = ServerContact(Engine(), Proposal(engine_id=bytes(16)))
         await stream.send(offer.accept.encode())
         await stream.receive()
 

@@ -18,7 +18,7 @@ from aiordma.proto.events import Failed, UseRdma, UseTcp
 from aiordma.proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
 from aiordma.testing.memory import memory_pipe_pair
 
-from .fake import ClientOffer, Engine, ServerOffer
+from .fake import ClientContact, Engine, ServerContact
 from .serving import tcp_pair
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ REFUSED = None
 
 async def at_last_step(side: str, now: float) -> ClientHandshake | ServerHandshake:
     """Both ends have said what they had to say over TCP; the link is awaited."""
-    offer = ClientOffer(Engine(), 0)
-    accept = ServerOffer(offer.engine, offer.proposal).accept
+    offer = ClientContact(Engine(), 0)
+    accept = ServerContact(offer.engine, offer.proposal).accept
     confirm = await offer.accepted(accept)
     if side == "client":
         client = ClientHandshake(offer.proposal, Timeouts(), now)

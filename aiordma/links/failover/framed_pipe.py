@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...errors import FallbackReason
     from ...pipes._ring import RingPipe
     from ...wake.base import Handle
-    from ..engine import Engine
+    from ..contracts import EngineView
     from .tcp_carrier import Road
 
 __all__ = ["FramedPipe"]
@@ -87,7 +87,7 @@ class FramedPipe:
     def __init__(
         self,
         road: Road,
-        engine: Engine,
+        engine: EngineView,
         peer: str,
         traffic_class: int,
         unplaced: bytes,

@@ -1,0 +1,339 @@
+"""What one connection holds of a link group: ring, mirror, pipe, and the TCP connection it began on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import Code, LinkError, NegotiationError
+from ..pipes._link_channel import MessageChannel
+from ..pipes._ring import RingPipe
+from ..pipes.tls import TlsLayer
+from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
+from ..proto.message import SLOT_EXTRA_BYTES
+from .contracts import GroupView
+from .failover.framed_pipe import PEER_DIED
+from .failover.leave import Carry, may_carry
+from .failover.tcp_carrier import lost_because
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ..pipes.tls import Carrier
+    from ..verbs.memory import Arena, Block
+    from .contracts import EarlyOpenView
+    from .link import Link
+    from .message_memory import MessageMemory
+
+
+class MemberOwner(GroupView, Protocol):
+    """The group, as its members see it."""
+
+    @property
+    def link(self) -> Link: ...
+    @property
+    def members(self) -> Collection[Member]: ...
+    @property
+    def rings(self) -> Arena:
+        """Memory that the peer may write."""
+
+    @property
+    def messages(self) -> MessageMemory: ...
+    @property
+    def page(self) -> Block:
+        """The target of keepalives where there is no ring."""
+
+    def free_page(self) -> None: ...
+    @property
+    def streams_go_on(self) -> bool:
+        """Whether streams may fail over to TCP."""
+
+    @property
+    def has_another(self) -> bool:
+        """Whether this end looks for another link when this one fails."""
+
+    def left(self, member: Member) -> None:
+        """The member is finished."""
+
+
+class Member:
+    """What one connection holds: ring, mirror, pipe, and the TCP connection it began on."""
+
+    pipe: Any  # a RingPipe or a MessageChannel: they live and end in the same way
+
+    def __init__(self, group: MemberOwner) -> None:
+        self.group = group
+        self._engine, self._link = group.engine, group.link
+        #: The TCP connection while it is silent, then what takes the stream there.
+        self.carrier: Carrier | None = None
+        self.carry: Carry | None = None
+        #: The caller will attach the TCP connection; why the link has failed meanwhile.
+        self.awaits_tcp = False
+        self._left_because: BaseException | None = None
+        #: Set for a connection that began on a pre-granted ring.
+        self.early_open: EarlyOpenView | None = None
+        self._open()
+        self.pipe.on_finished = self._on_finished
+
+    def _open(self) -> None:
+        config = self._engine.config
+        self.ring: Block = self.group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
+        self.mirror: Block | None = None
+        try:
+            self.pipe = RingPipe(
+                self._link.queue_pair,
+                rx_addr=self.ring.address,
+                rx_size=self.ring.length,
+                fragment=config.fragment_bytes,
+                own=self,
+            )
+        except BaseException:
+            self.ring.free(0)
+            raise
+
+    def offered(self) -> dict[str, int]:
+        """Fields of Accept and Confirm: what the peer may use."""
+        return {
+            "rkey": self.ring.rkey,
+            "rmb_addr": self.ring.address,
+            "ring_bytes": self.ring.length,
+            "token": self.pipe.token,
+        }
+
+    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
+        """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
+        queue_pair = self._link.queue_pair
+        inline = min(self._engine.config.fragment_bytes, ring_bytes)
+        if queue_pair.max_inline < inline or not queue_pair.counts_astray:
+            self.mirror = self._link.allocate_local(ring_bytes)
+            self.pipe.use_mirror(self.mirror.address, self.mirror.lkey)
+        self._link.probe_target = (ring_addr, rkey)
+        self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
+        return self.pipe
+
+    def look(self, now: float) -> None:
+        """Called by the engine's timer."""
+
+    # ---- the TCP connection stays open: for liveness, the order of the end, and failover
+
+    def attach_tcp(self, carrier: Carrier, heard: bytes = b"") -> None:
+        """:param heard: bytes received on it since the negotiation."""
+        if self.pipe.is_finished:
+            carrier.close()
+            return
+        self.carrier = carrier
+        self._engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
+        self.awaits_tcp = False
+        if isinstance(carrier, TlsLayer):
+            # TLS may have decrypted the next bytes together with those before.
+            self._engine.waker.call_soon(self._on_tcp)
+        if self._left_because is not None and self.carry_on(self._left_because) and self.carry is not None:
+            if heard:
+                self.carry.heard(heard)
+        elif heard:
+            self._heard(carrier, heard)
+
+    def _on_tcp(self) -> None:
+        carrier = self.carrier
+        if carrier is None:
+            return
+        try:
+            # Never more than one message: the bytes behind it are the stream's.
+            data = carrier.recv(MESSAGE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.lose_tcp(lost_because(error))
+            return
+        if not data:
+            self.lose_tcp(PEER_DIED)
+            return
+        self._heard(carrier, data)
+
+    def _heard(self, carrier: Carrier, data: bytes) -> None:
+        if self.early_open is not None and not self.early_open.bound and data[:1] != MAGIC[:1]:
+            self.lose_tcp(self.early_open.explain(data))
+            return
+        # The peer leaves RDMA, or the bytes are not the peer's. Its last messages on the link were delivered
+        # before it sent this, but may not have been polled yet.
+        self._engine.poller.drain()
+        if self.carry is not None:
+            self.carry.heard(data)  # the link has failed at this end, too
+            return
+        if self.carrier is None:
+            return  # a message of the link ended the connection
+        # After an early open these may be the server's first bytes.
+        if not self.whole:
+            self._refuse(carrier, data)
+            return
+        self._begin_carry().heard(data)
+
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            carrier.send(Refuse(self.pipe.peer_token, Code.CARRY_REFUSED).encode())
+        self._drop_tcp()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the connection can fail over to TCP if the peer leaves RDMA."""
+        return bool(self.pipe.can_leave)
+
+    @property
+    def _peer_takes_part(self) -> bool:
+        return self.early_open is None or self.early_open.bound
+
+    def _begin_carry(self) -> Carry:
+        carrier, self.carrier = self.carrier, None
+        assert carrier is not None
+        self._engine.waker.unwatch_fd(carrier.fileno())
+        group = self.group
+        self.carry = Carry(
+            self.pipe,
+            carrier,
+            self._engine,
+            group.peer,
+            group.key.traffic_class,
+            self._link.lost_by_peer,
+            has_another=group.has_another,
+        )
+        return self.carry
+
+    def leave(self, code: Code, text: str) -> bool:
+        """Begin to take the stream from RDMA to its TCP connection; whether that has begun."""
+        if self.carrier is None or not self.whole or not self._peer_takes_part:
+            return False
+        if not self.group.streams_go_on:
+            return False
+        self._begin_carry().leave(code, text)
+        return True
+
+    def carry_on(self, reason: BaseException) -> bool:
+        """The link has failed; whether the stream may outlive it."""
+        if (self.carrier is None and not self.awaits_tcp) or not self._peer_takes_part:
+            return False
+        if not self.group.streams_go_on or not may_carry(reason):
+            return False
+        if self.carrier is None:
+            self._left_because = reason
+            self.pipe.stop_sending()
+            return True
+        self._begin_carry().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
+        return True
+
+    def settled(self) -> None:
+        """The pipe has stopped sending and will not send again."""
+        if self.carry is not None:  # otherwise attach_tcp() asks again
+            self.carry.settled()
+
+    def stop_carrying(self) -> None:
+        """The stream is aborted during the failover."""
+        if self.carry is not None:
+            self.carry.stop()
+
+    def lose_tcp(self, reason: str) -> None:
+        """The TCP connection ends, and the stream with it unless the peer has finished."""
+        self._drop_tcp()
+        # The peer's last messages were delivered before it closed the TCP connection, but may not have been
+        # polled yet.
+        self._engine.poller.drain()
+        if not self.pipe.peer_gone:
+            self.pipe.break_with(LinkError(reason, self.group.peer))
+            self._link.suspect()
+        if self.early_open is not None:
+            self.early_open.tcp_lost()
+
+    def _drop_tcp(self) -> None:
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            self._engine.waker.unwatch_fd(carrier.fileno())
+            carrier.close()
+
+    # ---- end
+
+    def _on_finished(self, pipe: RingPipe | MessageChannel) -> None:
+        self._drop_tcp()
+        self._free()
+        self.group.left(self)
+        if self.early_open is not None:
+            self.early_open.over()
+
+    def _free(self) -> None:
+        if not self.ring.freed:
+            used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
+            self.ring.free(used if self.carry is None else None)
+            if self.mirror is not None:
+                self.mirror.free()
+
+    def withdraw(self, *, used: bool) -> None:
+        """A prepared connection (:meth:`LinkGroup.prepare`) will not begin.
+
+        :param used: the peer may have written into the ring.
+        """
+        self.pipe.forget()
+        self.ring.free(None if used else 0)
+
+    def discard(self) -> None:
+        """The negotiation failed: the peer never wrote to this ring, or the link breaks, too."""
+        self.pipe.forget()
+        self._drop_tcp()
+        self._free()
+        self.group.left(self)
+
+
+class ChannelMember(Member):
+    """What one message channel holds: no rings, as its large messages are in the memory of the group."""
+
+    _aborting_since: float | None = None
+
+    def _open(self) -> None:
+        config = self._engine.config
+        self._link.prepare_long_messages()
+        self.pipe = MessageChannel(
+            self._link.queue_pair,
+            memory=self.group.messages,
+            max_message_bytes=config.max_message_bytes,
+            receive_bytes=config.channel_receive_bytes,
+            fragment=config.fragment_bytes,
+            own=self,
+        )
+
+    def offered(self) -> dict[str, int]:
+        """The ring's fields: a page for the keepalive, and how much this end keeps for its user."""
+        page = self.group.page
+        return {
+            "rkey": page.rkey,
+            "rmb_addr": page.address,
+            "ring_bytes": self._engine.config.channel_receive_bytes,
+            "token": self.pipe.token,
+        }
+
+    def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
+        link = self._link
+        if link.queue_pair.max_reads == 0:
+            raise NegotiationError(Code.DEVICE_FAILURE, "the two devices agreed on no RDMA READs")
+        link.probe_target = (ring_addr, rkey)
+        lead = 4 if self._engine.backend.is_iwarp else 0
+        self.pipe.connect(
+            peer_token=peer_token,
+            budget=ring_bytes,
+            message_bytes=min(link.parts.recv_bytes, recv_bytes + SLOT_EXTRA_BYTES) - lead,
+        )
+        return self.pipe
+
+    whole = False  # a channel breaks with its link: its users know which calls were answered
+
+    def look(self, now: float) -> None:
+        """Release the memory of an aborted channel whose peer does not answer."""
+        if self.pipe.is_aborting:
+            if self._aborting_since is None:
+                self._aborting_since = now
+            elif now - self._aborting_since >= self._engine.config.link_timeout_ms / 1000:
+                self.pipe.give_up()
+
+    def _refuse(self, carrier: Carrier, data: bytes) -> None:
+        self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the message channel")
+
+    def _free(self) -> None:
+        others = (member for member in self.group.members if member is not self)
+        if not any(isinstance(member, ChannelMember) for member in others):
+            self.group.free_page()
