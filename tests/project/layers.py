@@ -44,8 +44,6 @@ FACADE = "aiordma"
 
 #: Imports that the order forbids and that stay, with the reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("aiordma.pipes._link_channel", "aiordma.links.message_memory"): "a type",
-    ("aiordma.pipes._rendezvous", "aiordma.links.message_memory"): "a type",
     ("aiordma.pipes._ring_failover", "aiordma.links.failover.framed_pipe"): "a type",
     ("aiordma.pipes._ring_failover", "aiordma.links.failover.rejoin"): "a type",
 }
