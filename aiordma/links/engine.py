@@ -34,7 +34,7 @@ from .qp_cache import QpCache
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Collection
 
     from ..addresses import Address
     from ..pipes._ring import RingPipe
@@ -223,7 +223,7 @@ class Engine:
         return engine
 
     @property
-    def early_servers(self) -> Container[tuple[str, int]]:
+    def early_servers(self) -> Collection[tuple[str, int]]:
         """Address and traffic class of the servers that have granted this loop rings."""
         return self.grants.servers
 

@@ -11,8 +11,8 @@ from aiordma.config import Config
 from aiordma.errors import LinkError
 from aiordma.links import engine as engines
 from aiordma.verbs import softlib
-from tests.system.adversity.health import until
-from tests.system.integration.roles import LOCAL
+from tests.health import until
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

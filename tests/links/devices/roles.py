@@ -9,12 +9,12 @@ import anyio
 import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
-from tests.system.integration.roles import LOCAL
+from tests.roles import LOCAL
 
 from .kit import fail
 
 if TYPE_CHECKING:
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 
 async def echo_server(control: Control, **settings: Any) -> None:

@@ -12,10 +12,10 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import Code
 from aiordma.verbs import softlib
+from tests.health import ROUNDS, check_echo, descriptors, until
 from tests.links.failover.traffic import both_ways
-from tests.system.adversity.health import ROUNDS, check_echo, descriptors, until
-from tests.system.integration.processes import PATIENCE
-from tests.system.integration.roles import LOCAL
+from tests.processes import PATIENCE
+from tests.roles import LOCAL
 
 from .kit import NAMES, TWO, WAYS, device_in_use, fail, groups_in_use, pair, two_devices
 

@@ -9,9 +9,9 @@ import pytest
 import aiordma
 from aiordma import rpc
 from aiordma.config import Config
-from tests.system.adversity.health import check_echo, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.health import check_echo, until
+from tests.processes import process
+from tests.roles import LOCAL
 
 from .kit import TWO, fail, groups_in_use, two_devices
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
-from tests.system.adversity.health import nothing_left, until
-from tests.system.integration.roles import LOCAL
+from tests.health import nothing_left, until
+from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from tests.health import until
 from tests.loops import LOOPS
 from tests.negotiation.serving import serving
-from tests.system.adversity.health import until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.processes import process
+from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 HERE = "tests.links.pregranted.test_leaving:send_and_leave"
 pytestmark = pytest.mark.anyio

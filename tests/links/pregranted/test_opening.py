@@ -11,11 +11,11 @@ import aiordma
 from aiordma.compat.connection import open_connection, start_server
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from tests.cancelling import at_await, at_turn
+from tests.health import check_echo, check_end, descriptors, nothing_left, until
 from tests.negotiation.serving import serving
-from tests.system.adversity.cancelling import at_await, at_turn
-from tests.system.adversity.health import check_echo, check_end, descriptors, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL, echo
+from tests.processes import process
+from tests.roles import LOCAL, echo
 from tests.world import DEVICE
 
 from .known import forbid_asking, get_known, known_peer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 SOFT = Config(device=DEVICE)
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 
 
 async def test_the_second_connection_brings_grants_and_the_third_uses_one(
@@ -241,7 +241,7 @@ async def test_asyncio_servers_that_share_their_port_grant_no_rings(monkeypatch:
 async def test_switched_off(which: str) -> None:
     """The setting of either end suffices."""
     engine = await engines.current(Config(device=DEVICE, tickets=0 if which == "client" else 8))
-    settings = {"tickets": 0} if which == "server" else {}
+    settings: dict[str, Any] = {"tickets": 0} if which == "server" else {}
     async with nothing_left():
         with process(ECHO, **settings) as server:
             known = await get_known(await server.heard())

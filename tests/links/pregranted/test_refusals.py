@@ -17,10 +17,10 @@ from aiordma.config import Config
 from aiordma.errors import CompletionError, LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
 from aiordma.proto import clc, clcstream, llc
+from tests.health import check_echo, check_end, nothing_left, until
 from tests.negotiation.serving import serving
-from tests.system.adversity.health import check_echo, check_end, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL, echo
+from tests.processes import process
+from tests.roles import LOCAL, echo
 from tests.world import DEVICE
 
 from .known import Known, forbid_asking, known_peer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 SOFT = Config(device=DEVICE)
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 
 
 async def broken(stream: aiordma.RdmaStream) -> str:

@@ -10,10 +10,13 @@ import pytest
 
 from aiordma.verbs import softlib
 
-from .conftest import End, connect
+from .channel_ends import End
+from .link_pairs import connect_channels
 
 if TYPE_CHECKING:
-    from .conftest import Open
+    from aiordma.pipes.contracts import Message
+
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +34,7 @@ async def test_overload_never_finds_a_receiver_not_ready(open_engine: Open) -> N
     plans = [[rng.choice([0, 64, 4000, 4700, 30_000, 100_000]) for _ in range(400)] for _ in range(8)]
     async with open_engine(window=4, recv_reserve=4, channel_receive_bytes=budget) as engine:
         counted = rnr()
-        pairs = [await connect(engine) for _ in plans]
+        pairs = [await connect_channels(engine) for _ in plans]
         senders = [End(a) for a, _ in pairs]
         takers = [End(b, keeps_views=False) if number % 2 else None for number, (_, b) in enumerate(pairs)]
 
@@ -42,10 +45,10 @@ async def test_overload_never_finds_a_receiver_not_ready(open_engine: Open) -> N
         async with anyio.create_task_group() as tasks:
             for end, plan in zip(senders, plans, strict=True):
                 tasks.start_soon(feed, end, plan)
-            for number, end in enumerate(takers):
+            for number, taker in enumerate(takers):
                 # Those that take are not held up by those that do not.
-                if end is not None:
-                    await end.received(len(plans[number]))
+                if taker is not None:
+                    await taker.received(len(plans[number]))
             for number, (a, b) in enumerate(pairs):
                 if takers[number] is None:
                     assert a.statistics().outstanding <= budget + 100_064
@@ -64,8 +67,8 @@ async def test_a_huge_message_does_not_hold_up_others(open_engine: Open) -> None
     """Fragments take turns: what is short is through long before what is long, though that began first."""
     order: list[str] = []
     async with open_engine(max_outstanding_wrs=2, channel_receive_bytes=1 << 25) as engine:
-        bulk_a, bulk_b = await connect(engine)
-        other_a, other_b = await connect(engine)
+        bulk_a, bulk_b = await connect_channels(engine)
+        other_a, other_b = await connect_channels(engine)
         bulk_b.on_message = lambda message: order.append(f"bulk {len(message)}")
         other_b.on_message = lambda message: order.append(f"other {len(message)}")
         for _ in range(2):
@@ -82,8 +85,8 @@ async def test_a_huge_message_does_not_hold_up_others(open_engine: Open) -> None
 async def test_small_messages_pass_between_the_fragments_of_large_ones(open_engine: Open) -> None:
     """While one channel pulls without end, a ping on another waits for a bounded number of its fragments."""
     async with open_engine(max_outstanding_wrs=8, channel_receive_bytes=1 << 22) as engine:
-        bulk_a, bulk_b = await connect(engine)
-        ping_a, ping_b = await connect(engine)
+        bulk_a, bulk_b = await connect_channels(engine)
+        ping_a, ping_b = await connect_channels(engine)
         bulk = 0
         waited: list[int] = []
         at_bulk, at_ping = End(bulk_a), End(ping_a)
@@ -93,7 +96,11 @@ async def test_small_messages_pass_between_the_fragments_of_large_ones(open_engi
             bulk += 1
 
         bulk_b.on_message = take
-        ping_b.on_message = lambda message: ping_b.try_send(b"", message) or pytest.fail("no room to answer")
+
+        def answer(message: Message) -> None:
+            assert ping_b.try_send(b"", message), "no room to answer"
+
+        ping_b.on_message = answer
 
         async def load() -> None:
             while True:
@@ -120,8 +127,8 @@ async def test_pulls_and_the_writes_of_streams_share_the_engines_limit(
     data = random.Random(8).randbytes(400_000)
     async with open_engine(max_outstanding_wrs=1, fragment_bytes=8192, ring_bytes=65536) as engine:
         monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", 64)
-        stream, peer = await connect(engine, kind=0)
-        a, b = await connect(engine)
+        stream, peer = await connect_channels(engine, kind=0)
+        a, b = await connect_channels(engine)
         at_a, at_b = End(a), End(b, keeps_views=False)
         got = b""
 
@@ -152,8 +159,8 @@ async def test_pulls_and_the_writes_of_streams_share_the_engines_limit(
 async def test_everybody_gets_a_turn_at_the_window(open_engine: Open) -> None:
     """One channel with messages without end, one with few: the few do not wait for the many."""
     async with open_engine(window=8) as engine:
-        many, many_b = await connect(engine)
-        few, few_b = await connect(engine)
+        many, many_b = await connect_channels(engine)
+        few, few_b = await connect_channels(engine)
         many_b.on_message = lambda message: None
         at_few = End(few_b)
         at_many, few_sender = End(many), End(few)
@@ -182,7 +189,7 @@ async def test_users_may_keep_more_than_the_engine_may_register(open_engine: Ope
     """Beyond half of its memory they get copies; so what others send still finds room to be pulled into."""
     limit = 8 << 20
     async with open_engine(memory_limit_bytes=limit, ring_bytes=16384) as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         at_a, at_b = End(a), End(b)
         sent = [bytes([number]) * 500_000 for number in range(40)]
 
@@ -202,7 +209,7 @@ async def test_senders_wait_for_memory(open_engine: Open) -> None:
     """Many channels announce to users that take nothing: the pool is not used up, and all goes on later."""
     limit = 8 << 20
     async with open_engine(memory_limit_bytes=limit, ring_bytes=16384) as engine:
-        pairs = [await connect(engine) for _ in range(8)]
+        pairs = [await connect_channels(engine) for _ in range(8)]
         senders = [End(a) for a, _ in pairs]
         done = 0
 
@@ -230,7 +237,7 @@ async def test_the_gap_before_a_body_counts(open_engine: Open) -> None:
     they do not: it is refused, and does not wait for memory for ever.
     """
     async with open_engine(memory_limit_bytes=4 << 20, ring_bytes=16384) as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         a.try_send(b"head", bytes((1 << 20) - 10))
         assert "AIORDMA_MEMORY_LIMIT_BYTES leaves 1048576" in str(await end.ended())
@@ -239,7 +246,7 @@ async def test_the_gap_before_a_body_counts(open_engine: Open) -> None:
 
 async def test_what_could_never_find_room_is_an_error(open_engine: Open) -> None:
     async with open_engine(memory_limit_bytes=4 << 20, ring_bytes=16384) as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         with pytest.raises(MemoryError, match="AIORDMA_MEMORY_LIMIT_BYTES leaves 1048576"):
             a.try_send(b"", bytes(3 << 20))

@@ -18,7 +18,7 @@ from aiordma.errors import LinkError, RemoteProtocolError
 from aiordma.pipes.tcp import TcpPipe
 from aiordma.pipes.tcp_channel import TcpChannel
 
-from .conftest import End, settled
+from .channel_ends import End, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

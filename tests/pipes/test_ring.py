@@ -10,16 +10,14 @@ import pytest
 
 from tests.world import LATE
 
-from .conftest import connect
+from .link_pairs import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
 
-    from aiordma.links.engine import Engine
     from aiordma.pipes._ring import RingPipe
 
-    Open = Callable[..., AbstractAsyncContextManager[Engine]]
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -117,7 +115,12 @@ async def test_half_close_and_close(open_engine: Open) -> None:
         for pipe in (a, b):
             own = pipe.on_finished
             assert own is not None
-            pipe.on_finished = lambda p, own=own: (own(p), finished.append(p))  # type: ignore[misc]
+
+            def note(ended: RingPipe, own: Callable[[RingPipe], None] = own) -> None:
+                own(ended)
+                finished.append(ended)
+
+            pipe.on_finished = note
         b.close()
         a.close()
         with anyio.fail_after(5):

@@ -1,4 +1,4 @@
-"""What must be so after every harm: the engine works, and nothing of the dead is left."""
+"""Checks of an engine after connections have ended: it works, and nothing of them is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from aiordma.links import engine as engines
-from tests.system.integration.processes import PATIENCE
+from tests.processes import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

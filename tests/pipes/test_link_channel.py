@@ -11,13 +11,14 @@ import pytest
 
 from aiordma.errors import LinkError
 
-from .conftest import End, connect, settled
+from .channel_ends import End, settled
+from .link_pairs import connect_channels
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
     from aiordma.pipes.contracts import Message
 
-    from .conftest import Open
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ def used(engine: Engine) -> int:
 async def test_small_and_large_messages_both_ways(open_engine: Open) -> None:
     large = random.Random(1).randbytes(300_000)
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         at_a, at_b = End(a), End(b)
         assert a.try_send(b"head", b"body")
         assert a.try_send(b"", bytearray(4096))
@@ -51,7 +52,7 @@ async def test_small_and_large_messages_both_ways(open_engine: Open) -> None:
 
 async def test_blocks_go_back_when_the_last_view_is_gone(open_engine: Open) -> None:
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         for _ in range(3):
             a.try_send(b"", bytes(100_000))
@@ -69,7 +70,7 @@ async def test_blocks_go_back_when_the_last_view_is_gone(open_engine: Open) -> N
 
 async def test_views_may_be_dropped_in_any_thread(open_engine: Open) -> None:
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         a.try_send(b"", bytes(100_000))
         await end.received(1)
@@ -86,7 +87,7 @@ async def test_iwarp_has_no_immediate_data(open_engine: Open, monkeypatch: pytes
     sent = [rng.randbytes(size) for size in (0, 1, 4095, 4096, 4600, 4640, 4660, 4661, 4672, 5000, 200_000)]
     async with open_engine() as engine:
         monkeypatch.setattr(engine.backend, "is_iwarp", True)
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         at_a, at_b = End(a), End(b)
         for number, message in enumerate(sent):
             await (at_a if number % 2 else at_b).send(b"", message)
@@ -98,7 +99,7 @@ async def test_iwarp_has_no_immediate_data(open_engine: Open, monkeypatch: pytes
 async def test_views_outlive_the_engine(open_engine: Open) -> None:
     data = random.Random(2).randbytes(50_000)
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         a.try_send(b"", data)
         await end.received(1)
@@ -113,7 +114,7 @@ async def test_credit_is_bounded_and_comes_back(open_engine: Open) -> None:
     """
     budget = 65536
     async with open_engine(channel_receive_bytes=budget, window=8) as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         rng = random.Random(3)
         sizes = [rng.choice([0, 10, 4000, 20_000]) for _ in range(200)]
         at_a = End(a)
@@ -142,7 +143,7 @@ async def test_credit_is_bounded_and_comes_back(open_engine: Open) -> None:
 
 async def test_a_message_beyond_the_budget_goes_alone(open_engine: Open) -> None:
     async with open_engine(channel_receive_bytes=16384) as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         at_a, end = End(a), End(b)
         await at_a.send(b"1")
         await at_a.send(b"2", bytes(1_000_000))
@@ -153,7 +154,7 @@ async def test_a_message_beyond_the_budget_goes_alone(open_engine: Open) -> None
 
 async def test_sizes_are_checked(open_engine: Open) -> None:
     async with open_engine(max_message_bytes=10_000) as engine:
-        a, _ = await connect(engine)
+        a, _ = await connect_channels(engine)
         with pytest.raises(ValueError, match="10001 bytes"):
             a.try_send(b"x", bytes(10_000))
         with pytest.raises(ValueError, match="head"):
@@ -162,7 +163,7 @@ async def test_sizes_are_checked(open_engine: Open) -> None:
 
 async def test_close_comes_after_everything(open_engine: Open) -> None:
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         at_a = End(a)
         for number in range(5):
             a.try_send(b"%d" % number, bytes(200_000))
@@ -185,7 +186,7 @@ async def test_close_comes_after_everything(open_engine: Open) -> None:
 
 async def test_abort_breaks_the_peer_and_gives_everything_back(open_engine: Open) -> None:
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         for _ in range(5):
             a.try_send(b"", bytes(500_000))
@@ -202,7 +203,7 @@ async def test_abort_breaks_the_peer_and_gives_everything_back(open_engine: Open
 
 async def test_close_with_nobody_listening_can_be_cut_short(open_engine: Open) -> None:
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         a.try_send(b"never taken", bytes(100_000))
         a.close()
         for _ in range(20):
@@ -217,7 +218,7 @@ async def test_close_with_nobody_listening_can_be_cut_short(open_engine: Open) -
 
 async def test_both_close_at_once(open_engine: Open) -> None:
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         End(a), End(b)
         a.try_send(b"x", bytes(100_000))
         b.try_send(b"x", bytes(100_000))
@@ -236,8 +237,8 @@ async def test_a_failing_handler_breaks_its_channel_only(
         raise error
 
     async with open_engine() as engine:
-        a, b = await connect(engine)
-        other_a, other_b = await connect(engine)
+        a, b = await connect_channels(engine)
+        other_a, other_b = await connect_channels(engine)
         at_a, at_b, at_other = End(a), End(b), End(other_b)
         b.on_message = fail
         a.try_send(b"x")
@@ -250,7 +251,7 @@ async def test_a_failing_handler_breaks_its_channel_only(
 
 async def test_link_failure_breaks_all_channels(open_engine: Open) -> None:
     async with open_engine() as engine:
-        pairs = [await connect(engine) for _ in range(3)]
+        pairs = [await connect_channels(engine) for _ in range(3)]
         ends = [(End(a), End(b)) for a, b in pairs]
         for a, _ in pairs:
             a.try_send(b"", bytes(100_000))
@@ -272,7 +273,7 @@ async def test_link_failure_breaks_all_channels(open_engine: Open) -> None:
 
 async def test_hundred_channels_and_streams_share_a_link(open_engine: Open) -> None:
     async with open_engine(window=4, max_outstanding_wrs=3, fragment_bytes=16384) as engine:
-        pairs = [await connect(engine) for _ in range(100)]
+        pairs = [await connect_channels(engine) for _ in range(100)]
         assert len(engine.groups) == 2
         ends = [(End(a), End(b)) for a, b in pairs]
 
@@ -302,7 +303,9 @@ async def test_the_smallest_windows(
     async with open_engine(window=window, recv_reserve=4, channel_receive_bytes=32768) as engine:
         monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", inline)
         ends = [
-            End(one, keeps_views=False) for pair in [await connect(engine) for _ in range(2)] for one in pair
+            End(one, keeps_views=False)
+            for pair in [await connect_channels(engine) for _ in range(2)]
+            for one in pair
         ]
 
         async def feed(end: End, plan: list[bytes]) -> None:
@@ -325,7 +328,7 @@ async def test_devices_with_little_inline(
     async with open_engine(window=4) as engine:
         # 0 would mean "not known yet". The limits are the device's, known to all engines of the process.
         monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", inline or 1)
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         # Devices may grant more than they are asked for: rxe the room of the one SGE that each request has.
         assert next(iter(engine.groups.values())).link.queue_pair.max_inline <= max(inline, 16)
         at_a, at_b = End(a), End(b)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from aiordma.errors import LinkError, RemoteProtocolError
 
-from .conftest import End, _open, connect, settled
+from .channel_ends import End, settled
+from .link_pairs import connect_channels
+from .link_pairs import open_engine as open_an_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from aiordma.links.engine import Engine
     from aiordma.pipes._link_channel import MessageChannel
 
-    from .conftest import Open
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -73,8 +75,8 @@ ON_THE_CHANNEL: dict[str, tuple[Callable[[MessageChannel], list[bytes]], str]] =
 async def test_one_channel_is_broken(open_engine: Open, name: str) -> None:
     attack, text = ON_THE_CHANNEL[name]
     async with open_engine(max_message_bytes=100_000, channel_receive_bytes=16384) as engine:
-        a, b = await connect(engine)
-        other_a, other_b = await connect(engine)
+        a, b = await connect_channels(engine)
+        other_a, other_b = await connect_channels(engine)
         end, other = End(b), End(other_b)
         if name == "more than the budget":
             b.on_message = None  # its user takes nothing, and so tells nothing
@@ -97,7 +99,7 @@ async def test_one_channel_is_broken(open_engine: Open, name: str) -> None:
 async def test_messages_to_nobody_are_dropped(open_engine: Open, rest: bytes) -> None:
     """Its connection is gone, that is all: what it says is for nobody else, whatever it looks like."""
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         for token in (b.token ^ 0x10000, 0xFFFFFFFF, 0):
             for kind in (MESSAGE, ANNOUNCE, CREDIT, CLOSE):
@@ -110,7 +112,7 @@ async def test_messages_to_nobody_are_dropped(open_engine: Open, rest: bytes) ->
 
 async def test_a_message_without_header_breaks_the_link(open_engine: Open) -> None:
     async with open_engine() as engine:
-        ends = [End(b) for _, b in (await connect(engine), await connect(engine))]
+        ends = [End(b) for _, b in (await connect_channels(engine), await connect_channels(engine))]
         assert sender(engine).send_llc(bytes([MESSAGE]) + bytes(10))
         for end in ends:
             error = await end.ended()
@@ -123,7 +125,7 @@ async def test_memory_that_is_not_the_peers_breaks_the_link_only(open_engine: Op
     not.
     """
     async with open_engine() as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         at_a, end = End(a), End(b)
         assert sender(engine).send_llc(announcement(b, 5000, head=b"head"))
         assert isinstance(await end.ended(), Exception)
@@ -132,7 +134,7 @@ async def test_memory_that_is_not_the_peers_breaks_the_link_only(open_engine: Op
         b.close()
         assert a.is_finished
         assert b.is_finished
-        again_a, again_b = await connect(engine)
+        again_a, again_b = await connect_channels(engine)
         again = End(again_b)
         again_a.try_send(b"", bytes(9000))
         assert await again.received(1) == [bytes(9000)]
@@ -140,8 +142,8 @@ async def test_memory_that_is_not_the_peers_breaks_the_link_only(open_engine: Op
 
 async def test_a_channel_message_to_a_stream_breaks_the_stream_only(open_engine: Open) -> None:
     async with open_engine() as engine:
-        _, peer = await connect(engine, kind=0)
-        a, b = await connect(engine)
+        _, peer = await connect_channels(engine, kind=0)
+        a, b = await connect_channels(engine)
         end = End(b)
         assert sender(engine).send_llc(header(MESSAGE, peer) + b"x")
         await settled(lambda: peer.error is not None)
@@ -153,7 +155,7 @@ async def test_a_channel_message_to_a_stream_breaks_the_stream_only(open_engine:
 async def test_a_peer_that_says_nothing_any_more_gets_nothing_kept(open_engine: Open) -> None:
     """It announced, and its link broke before it was pulled; everything comes back at both ends."""
     async with open_engine(max_outstanding_wrs=1) as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         end = End(b)
         for _ in range(4):
             a.try_send(b"", bytes(1_000_000))
@@ -184,8 +186,8 @@ def test_fuzz(messages: list[tuple[int, bool, bytes]]) -> None:
     """Whatever comes: messages, or an error of the channel, or of the link; the engine goes on."""
 
     async def play() -> None:
-        async with _open(channel_receive_bytes=16384, max_message_bytes=100_000) as engine:
-            a, b = await connect(engine)
+        async with open_an_engine(channel_receive_bytes=16384, max_message_bytes=100_000) as engine:
+            a, b = await connect_channels(engine)
             End(b)
             for kind, right, rest in messages:
                 token = b.token if right else b.token ^ 1
@@ -199,7 +201,7 @@ def test_fuzz(messages: list[tuple[int, bool, bytes]]) -> None:
                 channel.abort()
             for _ in range(5):
                 await anyio.lowlevel.checkpoint()
-            again_a, again_b = await connect(engine)
+            again_a, again_b = await connect_channels(engine)
             again = End(again_b)
             again_a.try_send(b"", bytes(9000))
             assert await again.received(1) == [bytes(9000)]

@@ -12,9 +12,17 @@ from aiordma.config import Config
 from aiordma.links import engine as engines
 
 if TYPE_CHECKING:
-    from .program import Control
+    import asyncio
+
+    from tests.program import Control
 
 LOCAL = "127.0.0.1"
+
+
+def port_of(server: asyncio.AbstractServer) -> int:
+    """The port of asyncio's server or of aiordma's; the class that they share has no sockets."""
+    port: int = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    return port
 
 
 async def echo(stream: aiordma.RdmaStream) -> None:

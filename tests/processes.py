@@ -21,7 +21,7 @@ from tests.world import SLOWER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[1]
 #: Longer than anything takes that works, also on a machine with much else to do. For ``anyio.fail_after``,
 #: which stretches it in a slower place.
 PATIENCE = float(os.environ.get("AIORDMA_TEST_PATIENCE", "30"))
@@ -36,7 +36,7 @@ class Process:
         self.target = target
         self._stderr = tempfile.TemporaryFile()
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.system.integration.program", target, loop, json.dumps(arguments)],
+            [sys.executable, "-m", "tests.program", target, loop, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from aiordma import faults
 from aiordma.errors import LinkError
 
-from .conftest import End, _open, connect, settled
-from .test_overload import rnr
+from .channel_ends import End, settled
+from .link_pairs import connect_channels
+from .link_pairs import open_engine as open_an_engine
+from .test_link_channel_overload import rnr
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
 
-    from .conftest import Open
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +79,7 @@ async def test_the_link_is_lost_at_every_step(open_engine: Open, side: str) -> N
     """Both ends send small and large messages; the link breaks after so many turns of the loop."""
     for step in range(30):
         async with open_engine(**SETTINGS, max_outstanding_wrs=2) as engine:
-            a, b = await connect(engine)
+            a, b = await connect_channels(engine)
             sides = [Side(End(a)), Side(End(b))]
             for size in (10, 20_000, 0, 9_000, 5_000, 300):
                 for one in sides:
@@ -113,9 +115,9 @@ RULES = st.sampled_from(["", "delay op=read ms=1 p=0.3", "delay op=message ms=1 
 @given(operations=st.lists(OPERATION, max_size=40), end=END, rule=RULES)
 def test_model(operations: list[tuple[str, int, int]], end: str, rule: str) -> None:
     async def play() -> None:
-        async with _open(**SETTINGS, max_outstanding_wrs=3) as engine:
+        async with open_an_engine(**SETTINGS, max_outstanding_wrs=3) as engine:
             counted = rnr()
-            a, b = await connect(engine)
+            a, b = await connect_channels(engine)
             sides = [Side(End(a)), Side(End(b))]
             for operation, *arguments in operations:
                 side = sides[arguments[0] % 2]
@@ -168,7 +170,7 @@ async def finish(engine: Engine, sides: list[Side], end: str) -> None:
 
 async def test_a_peer_that_does_not_answer_an_abort_gets_nothing_kept(open_engine: Open) -> None:
     async with open_engine(**SETTINGS) as engine:
-        a, b = await connect(engine)
+        a, b = await connect_channels(engine)
         a.try_send(b"", bytes(20_000))
         b.forget()  # and so never answers
         a.abort()
@@ -177,9 +179,9 @@ async def test_a_peer_that_does_not_answer_an_abort_gets_nothing_kept(open_engin
         now = engine.waker.now()
         group.look(now)
         group.look(now + engine.config.link_timeout_ms / 1000 - 1)
-        assert not a.is_finished
+        too_early = a.is_finished
         group.look(now + engine.config.link_timeout_ms / 1000)
-        assert a.is_finished
+        assert (too_early, a.is_finished) == (False, True)
         assert engine.pool.used_bytes == sum(g.link.parts.pool_bytes for g in engine.all_groups) + sum(
             g._page.length for g in engine.all_groups if g._page
         )

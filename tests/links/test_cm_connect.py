@@ -5,6 +5,7 @@ test_iwarp.py; on the kernel's siw they run in tests/vm/siw.txt."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from typing import TYPE_CHECKING, Any
@@ -17,18 +18,16 @@ from aiordma.errors import Code, NegotiationError, VerbsError
 from aiordma.links.cm_connect import CmConnection, CmPlace
 from aiordma.links.engine import current
 from aiordma.verbs import rdmacm
-from tests.conftest import LOOPS
-
-from .processes import process
-from .roles import LOCAL, echo
-from .test_iwarp import BY_CM, IWARP
+from tests.loops import LOOPS
+from tests.processes import process
+from tests.roles import LOCAL, echo
+from tests.system.integration.test_iwarp import BY_CM, IWARP
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
+    from tests.program import Control
 
-    from .program import Control
-
-HERE = "tests.system.integration.test_cm_connect"
+HERE = "tests.links.test_cm_connect"
 
 
 class End:
@@ -167,7 +166,7 @@ def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str, **_: Any) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(rdmacm.ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(NegotiationError, match="librdmacm1") as caught:
         rdmacm.load.__wrapped__()
     assert caught.value.code == Code.NEEDS_RDMA_CM

@@ -1,6 +1,4 @@
-"""Channels between the running loop's engine and itself: no TCP, the CLC messages are handed over in
-memory.
-"""
+"""Users of channels, for tests: they keep what arrives, and wait for what shall happen."""
 
 from __future__ import annotations
 
@@ -8,31 +6,16 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiordma.proto import clc
-from tests.pipes.conftest import _open, open_engine
-from tests.pipes.conftest import connect as connect_pair
-
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
 
-    from aiordma.links.engine import Engine
-    from aiordma.pipes._link_channel import MessageChannel
+    from typing_extensions import Buffer
+
     from aiordma.pipes.contracts import Channel, Message
-
-    Open = Callable[..., AbstractAsyncContextManager[Engine]]
-
-
-__all__ = ["End", "_open", "connect", "open_engine", "settled"]
-
-
-async def connect(engine: Engine, kind: int = clc.Kind.CALLS) -> tuple[MessageChannel, MessageChannel]:
-    """A connected pair (client, server); the messages go through their encodings."""
-    return await connect_pair(engine, kind)
 
 
 class End:
-    """The user of one end: keeps what it is told, and can wait for it."""
+    """The user of one end."""
 
     def __init__(self, channel: Channel, *, keeps_views: bool = True) -> None:
         self.channel, self._keeps_views = channel, keeps_views
@@ -75,7 +58,7 @@ class End:
         await self.until(lambda: bool(self.closed))
         return self.closed[0]
 
-    async def send(self, head: bytes, body: bytes = b"") -> None:
+    async def send(self, head: bytes, body: Buffer = b"") -> None:
         sent = False
 
         def attempt() -> bool:
