@@ -26,6 +26,7 @@ class CompletionPoller:
     def __init__(
         self,
         cq: int,
+        *,
         channel: int,
         get_event: int,
         ack_events: int,

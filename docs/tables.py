@@ -49,6 +49,13 @@ def settings_page() -> str:
         rows.append(
             f"| `{row.variable}` | `{row.name}` | {default} | {row.allowed} | {online} | {row.help} |"
         )
+    rows += [
+        "",
+        "One more variable is no field, since it holds for the whole process and is read when the first",
+        "event loop uses aiordma: `AIORDMA_PRIVATE_APIS` (`auto` or `off`; default `auto`). `off` keeps",
+        "aiordma from using private interfaces of asyncio, uvloop and anyio to save time, in case a new",
+        "version of theirs misbehaves with it. Everything works without them, a little slower.",
+    ]
     return "\n".join(rows) + "\n"
 
 

@@ -1,31 +1,8 @@
 # C types of calls.py.
 cimport cython
+from .call cimport Call, MethodNumber
 from .deadlines cimport Deadlines
 from .rpc cimport RpcMessage
-
-@cython.final
-cdef class Call:
-    cdef public unsigned int id
-    cdef public long long serial
-    cdef public int kind
-    cdef public object owner
-    cdef public bint closed
-    cdef public bint cancelled
-    cdef public bint ended
-    cdef public bint headers
-    cdef public long long send_window
-    cdef public long long receive_window
-    cdef public long long receive_limit
-    cdef public long long owed
-    cdef public double deadline
-    cdef public int stop
-    cdef public object trace
-
-@cython.final
-cdef class MethodNumber:
-    cdef public unsigned int number
-    cdef public object name
-    cdef public bint told
 
 cdef class Calls:
     cdef public object own
@@ -58,6 +35,9 @@ cdef class ClientCalls(Calls):
     cpdef bytes item(self, Call call, int encoding, Py_ssize_t size, bint last=*)
     @cython.locals(kind=int, message=RpcMessage, call=Call)
     cpdef int receive(self, data) except -1
+    @cython.locals(message=RpcMessage)
+    cdef int _receive_for_connection(self, int kind) except -1
+    cdef _receive_for_call(self, int kind, Call call)
     cdef int _receive_goaway(self) except -1
 
 @cython.final
@@ -69,6 +49,8 @@ cdef class ServerCalls(Calls):
 
     @cython.locals(kind=int, message=RpcMessage, call=Call)
     cpdef int receive(self, data) except -1
+    cdef int _receive_for_connection(self, int kind) except -1
+    cdef _receive_for_call(self, int kind, Call call)
     @cython.locals(message=RpcMessage, call=Call, step=cython.uint)
     cdef int _receive_call(self) except -1
     @cython.locals(message=RpcMessage, number=cython.uint)

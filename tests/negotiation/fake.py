@@ -55,12 +55,12 @@ class Engine:
         return self._made(ClientContact(self, kind, unknown_qpn))
 
     #: No tickets: they need a link.
-    open_to: tuple[tuple[str, int], ...] = ()
+    early_servers: tuple[tuple[str, int], ...] = ()
 
-    def open_service(self, has_room: Callable[[], bool]) -> None:
+    def grant_rings(self, has_room: Callable[[], bool]) -> None:
         return None
 
-    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> None:
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> None:
         return None
 
     def claim(self, claim: Claim, service: object) -> MemoryPipe:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ...errors import Code, LinkError, NegotiationError, RemoteProtocolError
-from ...pipes.draining import Lingering
+from ...pipes.draining import Draining
 from ...proto import clc
 from ...proto.cdc import StateFlag
 from ...proto.frames import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...errors import FallbackReason
     from ...pipes._ring import RingPipe
     from ...wake.base import Handle
-    from ..engine import Engine
+    from ..contracts import EngineView
     from .tcp_carrier import Road
 
 __all__ = ["FramedPipe"]
@@ -87,7 +87,7 @@ class FramedPipe:
     def __init__(
         self,
         road: Road,
-        engine: Engine,
+        engine: EngineView,
         peer: str,
         traffic_class: int,
         unplaced: bytes,
@@ -565,4 +565,4 @@ class FramedPipe:
         self._end()
 
 
-_lingering = Lingering[FramedPipe](FramedPipe._end)
+_lingering = Draining[FramedPipe](FramedPipe._end)

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ...pipes.tls import Carrier
     from ...proto.failover import Event
     from ...wake.base import Handle
-    from ..engine import Engine
-    from ..group import LinkGroup
+    from ..contracts import EngineView, GroupView
 
 __all__ = ["Carry", "may_carry", "switch_engine", "switch_group", "switch_pipe"]
 
@@ -69,7 +68,7 @@ class Carry:
         self,
         pipe: RingPipe,
         carrier: Carrier,
-        engine: Engine,
+        engine: EngineView,
         peer: str,
         traffic_class: int,
         peer_lost_link: Callable[[], None],
@@ -201,11 +200,11 @@ async def switch_back(pipe: RingPipe) -> None:
         await pipe.come_back().wait()
 
 
-def switch_group(group: LinkGroup, text: str = "") -> int:
+def switch_group(group: GroupView, text: str = "") -> int:
     """Have all streams of a link group leave RDMA; their number. New connections still use the link."""
     return sum([member.leave(Code.SWITCHED, text) for member in list(group.members)])
 
 
-def switch_engine(engine: Engine, text: str = "") -> int:
+def switch_engine(engine: EngineView, text: str = "") -> int:
     """Have all streams of an engine leave RDMA; their number."""
     return sum([switch_group(group, text) for group in list(engine.all_groups)])

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...wake.base import Job
-    from ..engine import Engine
-    from ..group import LinkGroup
+    from ..contracts import EngineView, GroupView
     from .framed_pipe import FramedPipe
 
 __all__ = ["Comeback"]
@@ -31,7 +30,7 @@ class Comeback:
     :param peer: the other end, for people.
     """
 
-    def __init__(self, framed: FramedPipe, engine: Engine, peer: str) -> None:
+    def __init__(self, framed: FramedPipe, engine: EngineView, peer: str) -> None:
         self._framed, self._engine, self._peer = framed, engine, peer
         self._inbox: deque[clc.Message] = deque()
         self._news = engine.waker.new_waiter()
@@ -82,7 +81,7 @@ class Comeback:
         self._end()
 
     @property
-    def group(self) -> LinkGroup | None:
+    def group(self) -> GroupView | None:
         """Where it leads, or led."""
         return None if self._offer is None else self._offer.group
 

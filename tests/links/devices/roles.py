@@ -1,4 +1,4 @@
-"""What the other process does."""
+"""Programs of the other process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def echo_server(control: Control, **settings: Any) -> None:
-    """Says its port; fails its links in the ways that it hears of."""
+    """Reports its port; fails its links in the ways that it is sent."""
 
     async def echo(stream: aiordma.RdmaStream) -> None:
         async with stream:

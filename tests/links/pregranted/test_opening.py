@@ -1,4 +1,4 @@
-"""Connections that begin with a ticket: nobody waits, and nothing is lost."""
+"""Connections that begin on pre-granted rings: no round trip, and no byte lost."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SOFT = Config(device=DEVICE)
 ECHO = "tests.roles:echo_server"
 
 
-async def test_the_second_connection_brings_tickets_and_the_third_uses_one(
+async def test_the_second_connection_brings_grants_and_the_third_uses_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         forbid_asking(monkeypatch, known.engine)
         for _ in range(5):
-            await known.has_ticket()
+            await known.has_grant()
             async with await known.connect() as stream:
                 assert stream.path == "rdma"
                 assert stream.fallback_reason is None
@@ -70,18 +70,18 @@ async def test_more_than_a_ring_waits_for_the_server() -> None:
 
 
 async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More connections at a time than there are tickets: the rest asks in full; each has its own data."""
+    """More connections at a time than grants: the rest negotiates in full; each has its own data."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         at_once = 0
-        open_at_once = known.engine.open_at_once
+        open_early = known.engine.open_early
 
         def count(*arguments: Any) -> Any:
             nonlocal at_once
-            pipe = open_at_once(*arguments)
+            pipe = open_early(*arguments)
             at_once += pipe is not None
             return pipe
 
-        monkeypatch.setattr(known.engine, "open_at_once", count)
+        monkeypatch.setattr(known.engine, "open_early", count)
 
         async def one(number: int) -> None:
             async with await known.connect() as stream:
@@ -93,11 +93,11 @@ async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
                 for number in range(40):
                     tasks.start_soon(one, 100 * turn + number)
         assert at_once >= 4
-        assert len(known.issuer) <= known.engine.config.tickets
+        assert len(known.granter) <= known.engine.config.tickets
 
 
 async def test_with_a_window_of_one_message() -> None:
-    """Tickets wait in turn when there is no credit for them, and break nothing."""
+    """Grants wait their turn when there is no credit for them, and break nothing."""
     engine = await engines.current(Config(device=DEVICE, window=1))
     async with nothing_left(), serving(echo, config=engine.config) as listener:
         known = await get_known(listener.port)
@@ -111,7 +111,7 @@ async def test_with_a_window_of_one_message() -> None:
             async with anyio.create_task_group() as tasks:
                 for _ in range(10):
                     tasks.start_soon(one)
-        await known.has_ticket()
+        await known.has_grant()
 
 
 def sockets() -> list[str]:
@@ -126,7 +126,7 @@ async def test_cancelled_anywhere(way: Any) -> None:
             before = sockets()
             completed = 0
             for n in range(1, 30):
-                await known.has_ticket()
+                await known.has_grant()
                 done, stream = await way(n, known.connect)
                 if done:
                     completed += 1
@@ -188,10 +188,10 @@ async def test_on_the_asyncio_functions(monkeypatch: pytest.MonkeyPatch) -> None
     async with nothing_left(), await start_server(answer, LOCAL, 0) as server:
         port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         known = await get_known(port)
-        await known.has_ticket()
+        await known.has_grant()
         forbid_asking(monkeypatch, engine)
         for number in range(5):
-            await known.has_ticket()
+            await known.has_grant()
             reader, writer = await open_connection(LOCAL, port)
             assert writer.get_extra_info("aiordma.path") == "rdma"
             assert writer.get_extra_info("peername") == (LOCAL, port)
@@ -202,11 +202,11 @@ async def test_on_the_asyncio_functions(monkeypatch: pytest.MonkeyPatch) -> None
             await writer.wait_closed()
 
 
-async def test_a_socket_from_outside_gives_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes may accept from it as well; the same holds for reuse_port, and TLS has its own."""
+async def test_a_socket_from_outside_grants_no_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes may accept from it, too, as with reuse_port; TLS has tickets of its own."""
     engine = await engines.current(SOFT)
     opened: list[object] = []
-    monkeypatch.setattr(engine, "open_service", lambda has_room: opened.append(has_room))
+    monkeypatch.setattr(engine, "grant_rings", lambda has_room: opened.append(has_room))
     async with await aiordma.listen(LOCAL, config=SOFT, reuse_port=True):
         pass
     async with await aiordma.listen(LOCAL, config=SOFT, mode="tcp"):
@@ -218,10 +218,10 @@ async def test_a_socket_from_outside_gives_no_tickets(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_asyncio_servers_that_share_their_port_give_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_asyncio_servers_that_share_their_port_grant_no_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await engines.current(SOFT)
     opened: list[object] = []
-    monkeypatch.setattr(engine, "open_service", lambda has_room: opened.append(has_room))
+    monkeypatch.setattr(engine, "grant_rings", lambda has_room: opened.append(has_room))
 
     async def serve(reader: object, writer: object) -> None:
         raise AssertionError
@@ -239,7 +239,7 @@ async def test_asyncio_servers_that_share_their_port_give_no_tickets(monkeypatch
 
 @pytest.mark.parametrize("which", ["client", "server"])
 async def test_switched_off(which: str) -> None:
-    """A setting of either end is enough."""
+    """The setting of either end suffices."""
     engine = await engines.current(Config(device=DEVICE, tickets=0 if which == "client" else 8))
     settings: dict[str, Any] = {"tickets": 0} if which == "server" else {}
     async with nothing_left():
@@ -250,11 +250,11 @@ async def test_switched_off(which: str) -> None:
                     await check_echo(stream, b"in full")
                     await check_end(stream)
             assert known.counts() == [("client", 0)]
-            assert not engine.open_to
+            assert not engine.early_servers
 
 
-async def test_an_address_translated_on_the_way_gives_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind it there may be several servers."""
+async def test_an_address_translated_on_the_way_grants_no_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several servers may be behind it."""
     monkeypatch.setattr("aiordma.links.pregranted._packed", lambda address: (bytes(16), 1))
     engine = await engines.current(SOFT)
     async with nothing_left(), serving(echo, config=SOFT) as listener:
@@ -262,7 +262,7 @@ async def test_an_address_translated_on_the_way_gives_no_tickets(monkeypatch: py
         async with await known.connect() as stream:
             await check_end(stream)
         await until(lambda: all(count == 0 for _, count in known.counts()), known.counts)
-        assert not engine.open_to
+        assert not engine.early_servers
 
 
 def test_addresses_are_compared_as_they_are_shown() -> None:

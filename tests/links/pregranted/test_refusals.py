@@ -1,4 +1,4 @@
-"""Claims that are refused, get lost, or meet somebody else: an error with the reason, and nothing is left."""
+"""Claims that are refused, lost, or reach another server: an error with the reason, and nothing is left."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def listening(port: int = 0) -> AsyncIterator[aiordma.RdmaListener]:
 
 
 @contextlib.contextmanager
-def deaf(known: Known) -> Iterator[None]:
-    """The client hears nothing of its tickets' end, and may not ask."""
+def uninformed(known: Known) -> Iterator[None]:
+    """The client does not learn that its grants have ended, and may not negotiate in full."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(known.holder), "forget", lambda self, service: None)
         forbid_asking(patch, known.engine)
@@ -76,9 +76,9 @@ async def works(known: Known) -> None:
 
 
 async def test_a_forged_claim() -> None:
-    """The secret of the link is missing: the server keeps its ticket for the one who has it."""
+    """The secret of the link is missing: the server keeps the ring for the client that has it."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
-        group = known.holder.group
+        group = known.client
         secret, group.secret = group.secret, b"guessed"
         stream = await known.connect()
         group.secret = secret
@@ -88,16 +88,16 @@ async def test_a_forged_claim() -> None:
         await works(known)
 
 
-async def test_a_ticket_that_the_server_does_not_know() -> None:
+async def test_a_grant_that_the_server_does_not_know() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         tickets = next(iter(known.holder._unused.values()))
         tickets.append(dataclasses.replace(tickets.pop(), number=4711))
-        assert "does not know it" in await broken(await known.connect())
+        assert "does not know this ring" in await broken(await known.connect())
         await works(known)
 
 
 async def test_a_claim_is_good_once() -> None:
-    """A copy of a claim, on a TCP connection of somebody else's, gets nothing."""
+    """A copy of a claim, on another client's TCP connection, is declined."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         seen: list[bytes] = []
         encode = clc.Claim.encode
@@ -124,27 +124,27 @@ async def test_a_claim_is_good_once() -> None:
 
 
 async def test_another_listener_on_the_same_port() -> None:
-    """In the same process, on the same link: still not the one that gave the ticket."""
+    """In the same process, on the same link: still not the listener that granted the ring."""
     async with listening() as first, known_peer(first.port) as known:
-        with deaf(known):
+        with uninformed(known):
             await first.aclose()
             async with listening(first.port):
-                assert "does not know it" in await broken(await known.connect())
+                assert "does not know this ring" in await broken(await known.connect())
         async with listening(first.port):
             await works(known)
 
 
-async def test_a_listener_that_closes_takes_its_tickets_back() -> None:
+async def test_a_listener_that_closes_takes_its_grants_back() -> None:
     async with listening() as listener, known_peer(listener.port) as known:
         await listener.aclose()
         await until(lambda: not any(count for _, count in known.counts()), known.counts)
-        assert not known.engine.open_to
+        assert not known.engine.early_servers
         with pytest.raises(ConnectionRefusedError):
             await known.connect()
 
 
 async def test_a_connection_that_the_closing_listener_never_accepted() -> None:
-    """The kernel had completed it; now it resets it."""
+    """The kernel had completed the TCP connection; now it resets it."""
     async with listening() as listener, known_peer(listener.port) as known:
         stream = await known.connect()
         stream.send_nowait(b"to nobody")
@@ -191,37 +191,37 @@ async def test_a_plain_server_has_taken_the_port(
             await behave(stream)
 
     async with listening() as listener, known_peer(listener.port) as known:
-        with deaf(known):
+        with uninformed(known):
             await listener.aclose()
             plain = await anyio.create_tcp_listener(local_host=LOCAL, local_port=listener.port)
             async with plain, anyio.create_task_group() as tasks:
                 stream = await known.connect()
                 tasks.start_soon(plain.serve, handle)
                 if behave is swallow:
-                    (opening,) = known.holder.openings.values()
-                    opening.look(opening.deadline - 0.001)
+                    (early_open,) = known.holder.early_opens.values()
+                    early_open.look(early_open.deadline - 0.001)
                     assert stream._pipe.error is None
-                    opening.look(opening.deadline)
+                    early_open.look(early_open.deadline)
                 assert words in await broken(stream)
                 tasks.cancel_scope.cancel()
 
 
 async def test_the_tcp_connection_breaks_while_the_server_takes_it() -> None:
-    """Whatever comes first, both ends agree whether the rings are free (nothing is left)."""
+    """In any order of events both ends agree whether the rings are free (nothing is left)."""
     for turns in range(12):
         async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
             stream = await known.connect()
-            (opening,) = known.holder.openings.values()
+            (early_open,) = known.holder.early_opens.values()
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
             if stream._pipe.error is None:
-                opening._member.lose_tcp("in this test")
+                early_open._member.lose_tcp("in this test")
             assert "in this test" in await broken(stream)
             await works(known)
 
 
 async def test_a_server_that_died_and_came_again() -> None:
-    """Streams may break; after that everything is as it was with a new server."""
+    """Streams may break; after that everything works as with a new server."""
     async with nothing_left() as engine:
         with process(ECHO) as server:
             port = await server.heard()
@@ -244,52 +244,52 @@ async def test_a_server_that_died_and_came_again() -> None:
                 tasks.cancel_scope.cancel()
 
 
-async def test_unused_tickets_are_given_back_after_a_while() -> None:
+async def test_unused_grants_are_returned_after_a_while() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         now = known.engine.waker.now()
         known.holder.look(now + 9.9)
         assert len(known.holder)
         known.holder.look(now + 10.1)
         assert not len(known.holder)
-        await until(lambda: not len(known.issuer), known.counts)
-        assert known.issuer.ring_bytes == 0
-        # One that comes back begins again: the first connection in full brings the next ticket.
+        await until(lambda: not len(known.granter), known.counts)
+        assert known.granter.ring_bytes == 0
+        # A client that returns begins again: its first connection in full brings the next grant.
         await works(known)
-        await known.has_ticket()
+        await known.has_grant()
 
 
-async def test_an_idle_link_is_closed_with_its_tickets() -> None:
+async def test_an_idle_link_is_closed_with_its_grants() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         await until(lambda: not any(g.members for g in known.engine.all_groups), known.counts)
         known.engine.retire_idle(known.engine.waker.now() + 61)
-        assert not known.engine.open_to
+        assert not known.engine.early_servers
         await until(lambda: not known.engine.all_groups, known.counts)
         await works(known)
 
 
-async def test_no_tickets_when_memory_is_short() -> None:
+async def test_no_grants_when_memory_is_short() -> None:
     """Half of the limit stays for connections."""
     config = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20, ring_bytes=256 << 10)
     engine = await engines.current(config)
     async with nothing_left(), serving(echo, config=config) as listener:
         known = Known(engine, listener.port)
         streams = [await known.connect() for _ in range(4)]
-        assert not len(known.issuer)
+        assert not len(known.granter)
         for stream in streams:
             await check_echo(stream, b"enough for all")
             await check_end(stream)
             await stream.aclose()
 
 
-async def test_no_tickets_when_the_listener_is_full() -> None:
+async def test_no_grants_when_the_listener_is_full() -> None:
     async with serving(echo, config=SOFT, max_pending=50) as listener, known_peer(listener.port) as known:
-        assert len(known.issuer) == 1
+        assert len(known.granter) == 1
         listener._waiting += 48  # besides the connection itself
         await works(known)
-        assert len(known.issuer) == 1
+        assert len(known.granter) == 1
         listener._waiting += 1
         await works(known)
-        assert not len(known.issuer)
+        assert not len(known.granter)
         listener._waiting -= 49
         await works(known)
 
@@ -320,20 +320,20 @@ async def test_messages_that_break_the_rules() -> None:
             llc.TicketBack(number=1, service=1, response=True),
         ):
             with pytest.raises(RemoteProtocolError, match="as only a server may"):
-                known.issuer.on_message(message)
-        # An answer to what nobody asked, and a ticket of a listener that is not known: no harm.
+                known.granter.on_message(message)
+        # An answer without a question, and a grant of an unknown listener, do no harm.
         known.holder.on_message(llc.TicketBack(number=12345, service=service, response=True))
         known.holder.on_message(TICKET)
-        known.issuer.on_message(llc.TicketBack(number=999, service=service))
+        known.granter.on_message(llc.TicketBack(number=999, service=service))
         await works(known)
 
 
 async def test_a_client_that_speaks_like_a_server_loses_its_link() -> None:
-    """Over the wire: the link is broken with the reason, and the listener goes on."""
+    """The link is broken with the reason, and the listener goes on."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         async with await known.connect() as stream:
             await check_echo(stream, b"x")
-            known.holder.group.link.queue_pair.say(TICKET.encode())
+            known.client.queue_llc(TICKET.encode())
             with pytest.raises(anyio.BrokenResourceError):
                 await stream.receive()
         await until(lambda: not known.engine.all_groups, known.counts)
@@ -341,7 +341,7 @@ async def test_a_client_that_speaks_like_a_server_loses_its_link() -> None:
 
 
 async def test_the_claim_finds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The TCP connection is gone before the claim: the ticket goes back unused, and the peer is asked."""
+    """The TCP connection is gone before the claim: the grant is returned unused."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         one, other = socket.socketpair()
         with one, other:
@@ -351,5 +351,5 @@ async def test_the_claim_finds_no_connection(monkeypatch: pytest.MonkeyPatch) ->
             service = next(iter(known.holder._unused))
             assert known.holder.open(service, one) is None
             assert len(known.holder) == before - 1
-        await until(lambda: len(known.issuer) == 0, known.counts)
+        await until(lambda: len(known.granter) == 0, known.counts)
         await works(known)
