@@ -227,7 +227,7 @@ class ClientOffer(_Offer):
             self.group.settled()
             self.engine.devices.works(self.engine, self.group.peer)
         self._done = True
-        return self.member.pipe
+        return self.member.connection
 
 
 class ServerOffer(_Offer):
@@ -317,7 +317,7 @@ class ServerOffer(_Offer):
             self.group.tickets.limit = self._proposal.tickets
             self.group.tickets.asked(self._service, first=self.first_contact)
         self._done = True
-        return self.member.pipe
+        return self.member.connection
 
     async def _bring_up(self, confirm: Confirm) -> None:
         """:raises VerbsError:"""

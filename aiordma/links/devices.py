@@ -2,7 +2,7 @@
 
 With one device there is one engine, and nothing here is asked for anything. With several, a peer gets its
 second link over another device when the first has failed: streams leave the failed link as they always do
-(``carry.py``), and whoever was the client of the link brings them back at once (``comeback.py``), which
+(``failover/leave.py``), and the client of the failed link returns them to RDMA at once (``failover/rejoin.py``), which
 negotiates the new link with the messages of any first contact. Should that fail, they stay on TCP and try
 again after a while.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..wake.base import Waker
     from .engine import Engine
     from .failover.framed_pipe import FramedPipe
-    from .failover.rejoin import Comeback
+    from .failover.rejoin import Rejoin
     from .group import LinkGroup
     from .pregranted import Service
 
@@ -234,15 +234,15 @@ class Devices:
         self.waker.call_soon(lambda: self._ask(framed, 0))
 
     def _ask(self, framed: FramedPipe, attempt: int) -> None:
-        if not framed.may_come_back:
+        if not framed.may_rejoin:
             return
-        comeback = framed.come_back()
-        comeback.on_over = lambda: self._over(framed, attempt, comeback)
+        rejoin = framed.rejoin()
+        rejoin.on_over = lambda: self._over(framed, attempt, rejoin)
 
-    def _over(self, framed: FramedPipe, attempt: int, comeback: Comeback) -> None:
-        if comeback.error is None:
+    def _over(self, framed: FramedPipe, attempt: int, rejoin: Rejoin) -> None:
+        if rejoin.error is None:
             self.moved += 1
-            group = comeback.group
+            group = rejoin.group
             if group is not None:
                 group.moved_here += 1
                 if group.moved_here == 1:
@@ -250,7 +250,7 @@ class Devices:
                         "streams with %s go on over RDMA, on device %s", group.peer, group.engine.backend.name
                     )
             return
-        logger.debug("no other link to %s yet: %s", framed.peer, comeback.error)
+        logger.debug("no other link to %s yet: %s", framed.peer, rejoin.error)
         wait = wait_before(attempt + 1, self._retry)
         if not wait:
             self.waker.call_soon(lambda: self._ask(framed, attempt + 1))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..addresses import Address
-    from ..pipes._ring import RingPipe
+    from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
     from ..wake.base import Handle, Waker
     from .group import LinkGroup
@@ -197,7 +197,7 @@ class Engine:
         engine._check()
         return engine
 
-    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> RingPipe | None:
+    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> SwitchablePipe | None:
         """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
 
         None: it must be negotiated in full, on this TCP connection.
@@ -218,7 +218,7 @@ class Engine:
         service = self.services[number] = Service(self.devices, number, has_room)
         return service
 
-    def claim(self, claim: Claim, service: Service | None) -> RingPipe:
+    def claim(self, claim: Claim, service: Service | None) -> SwitchablePipe:
         """Server: the connection of a Claim that came on a TCP connection of ``service``.
 
         :raises NegotiationError: decline with its ``code``.

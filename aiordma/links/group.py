@@ -14,7 +14,7 @@ from ..errors import LinkError
 from ..proto.clc import Kind
 from ..verbs.lifetime import give_back
 from ..verbs.registrar import DeviceRegistrar
-from .failover.leave import may_carry
+from .failover.leave import may_fail_over
 from .link import Link, LinkKey, LinkState
 from .member import ChannelMember, Member
 from .message_memory import MessageMemory
@@ -109,8 +109,7 @@ class LinkGroup:
     def _in_use(self) -> bool:
         # Before the TCP connection is handed over nobody has the connection yet; its negotiation tells.
         return any(
-            (member.carrier is not None or member.carry is not None)
-            and not (member.pipe.is_closed or member.pipe.peer_gone)
+            (member.carrier is not None or member.failover is not None) and member.needs_link
             for member in self.members
         )
 
@@ -156,7 +155,7 @@ class LinkGroup:
         return self.key.side == "client" and (self.engine.devices.several or self.peer_links > 1)
 
     def _on_link_failed(self, reason: BaseException) -> None:
-        if may_carry(reason) and not self._closed and not self.link.orderly:
+        if may_fail_over(reason) and not self._closed and not self.link.orderly:
             self.engine.devices.way_failed(self.engine, self.peer, str(reason))
         if self.engine.groups.get(self.key) is self:
             del self.engine.groups[self.key]
@@ -221,7 +220,7 @@ class LinkGroup:
             f"link to {self.peer}",
             self.link.say_goodbye,
             lambda: self.link.queue_pair.break_link(LinkError("closed by this side")),
-            *(member.pipe.abort for member in self.members),
+            *(member.abort for member in self.members),
             self.link.close,
             self.settled,
             silence,

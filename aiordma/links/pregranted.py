@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..addresses import Address
-    from ..pipes._ring import RingPipe
+    from ..pipes._switchable import SwitchablePipe
     from .devices import Devices
     from .group import LinkGroup
     from .member import Member
@@ -147,7 +147,7 @@ class Issuer:
         proof = claim_proof(claim.fields, claim.engine_id, self.group.secret)
         return claim.ticket in self._out and claim.proof == proof
 
-    def claim(self, claim: clc.Claim, service: Service | None) -> RingPipe:
+    def claim(self, claim: clc.Claim, service: Service | None) -> SwitchablePipe:
         """The connection of a Claim.
 
         :param service: the listener that accepted its TCP connection.
@@ -161,7 +161,7 @@ class Issuer:
                 Code.PROTOCOL_VIOLATION, "the claim does not come from the ticket's holder"
             )
         try:
-            pipe: RingPipe = member.connect(
+            pipe: SwitchablePipe = member.connect(
                 peer_token=claim.token,
                 ring_addr=claim.ring_addr,
                 rkey=claim.rkey,
@@ -172,7 +172,7 @@ class Issuer:
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         del self._out[claim.ticket]
         self.group.enter(member)
-        pipe.greet()
+        member.pipe.greet()
         self._issue(service)
         return pipe
 
@@ -221,7 +221,7 @@ class Opening:
     @property
     def bound(self) -> bool:
         """Whether the server has taken the connection."""
-        received: int = self._member.pipe.cdcs_received
+        received: int = self._member.pipe.statistics().cdcs_received
         return received > 0
 
     def explain(self, data: bytes) -> str:
@@ -299,7 +299,7 @@ class Holder:
         for ticket in self._unused.pop(service, ()):
             self.say_back(ticket, used=False)
 
-    def open(self, service: int, sock: socket.socket) -> RingPipe | None:
+    def open(self, service: int, sock: socket.socket) -> SwitchablePipe | None:
         """Begin a connection on a fresh TCP connection; None when it must be negotiated in full. Takes the
         socket only with success."""
         tickets = self._unused.get(service)
@@ -345,7 +345,7 @@ class Holder:
         deadline = now + engine.config.negotiate_timeout_ms / 1000
         self.openings[ticket.number] = member.opening = Opening(self, member, ticket, deadline)
         member.attach_tcp(sock)
-        pipe: RingPipe = member.pipe
+        pipe: SwitchablePipe = member.connection
         return pipe
 
     def say_back(self, ticket: llc.Ticket, *, used: bool) -> None:

@@ -46,8 +46,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("aiordma.faults", "aiordma.links.link"): "a type",
     ("aiordma.pipes._link_channel", "aiordma.links.message_memory"): "a type",
     ("aiordma.pipes._rendezvous", "aiordma.links.message_memory"): "a type",
-    ("aiordma.pipes._ring_failover", "aiordma.links.failover.framed_pipe"): "a type",
-    ("aiordma.pipes._ring_failover", "aiordma.links.failover.rejoin"): "a type",
 }
 
 #: Cycles inside a package that stay.
