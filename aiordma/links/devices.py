@@ -2,9 +2,9 @@
 
 With one device there is one engine, and nothing here is asked for anything. With several, a peer gets its
 second link over another device when the first has failed: streams leave the failed link as they always do
-(``failover/leave.py``), and the client of the failed link returns them to RDMA at once (``failover/rejoin.py``), which
-negotiates the new link with the messages of any first contact. Should that fail, they stay on TCP and try
-again after a while.
+(``failover/leave.py``), and the client of the failed link returns them to RDMA at once
+(``failover/rejoin.py``), which negotiates the new link with the messages of any first contact. Should that
+fail, they stay on TCP and try again after a while.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ When a CDC is sent: at once when nothing of ours is under way on the link (a lon
 step is full; otherwise at the end of the loop's tick, or before this side polls or parks, whichever is
 first. So a burst of small sends costs one message, and nothing is held back for longer than a tick.
 
-When the ring may be freed: after the peer has announced that it writes no more (sending done, closed or aborted; RC keeps
-that behind its last WRITE), or when the QP is gone. Freed earlier, the peer would write into memory of another connection.
+When the ring may be freed: after the peer has announced that it writes no more (sending done, closed or aborted; RC
+keeps that behind its last WRITE), or when the QP is gone. Freed earlier, the peer would write into memory of another
+connection.
 
-A ring pipe is made of parts: the cursors (_ring_cursors.pyx) and what it needs to leave RDMA (_ring_failover.pyx). Users hold
-it inside a SwitchablePipe (_switchable.pyx); polling is in _ring_polling.pyx.
+A ring pipe is made of parts: the cursors (_ring_cursors.pyx) and what it needs to leave RDMA (_ring_failover.pyx).
+Users hold it inside a SwitchablePipe (_switchable.pyx); polling is in _ring_polling.pyx.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -73,11 +74,12 @@ cdef class RingPipe(Flow):
 
     :param qp: the link it runs on.
     :param rx_addr, rx_size: our ring (registered with remote write), a power of two of bytes.
-    :param fragment: most bytes of one WRITE that the device carries out by itself, and least of a cursor step. Where the
-        device copies while a WRITE is posted, steps are a quarter of the ring: enough for both ends to work at the same time.
-    :param owner: holds the memory and the TCP connection (``contracts.RingOwner``); kept here so that it lives as long as the
-        rings are in use, and released by ``on_finished(pipe)``.
-    """
+    :param fragment: most bytes of one WRITE that the device carries out by itself, and least of a cursor step. Where
+        the device copies while a WRITE is posted, steps are a quarter of the ring: enough for both ends to work at
+        the same time.
+    :param owner: holds the memory and the TCP connection (``contracts.RingOwner``); kept here so that it lives as
+        long as the rings are in use, and released by ``on_finished(pipe)``.
+        """
 
     def __init__(self, QueuePair qp, *, uint64_t rx_addr, uint32_t rx_size, uint32_t fragment=65536, object owner=None):
         self.rx_memory = <unsigned char *><uintptr_t>rx_addr
@@ -226,7 +228,7 @@ cdef class RingPipe(Flow):
         return 0
 
     cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=0) except -1:
-        """Place as much of ``data[start:]`` as the peer's ring has room for; the number of bytes, 0 when there is no room.
+        """Place as much of ``data[start:]`` as the peer's ring has room for; the number of bytes.
 
         :raises ClosedResourceError: this side has closed the stream or finished sending.
         :raises BrokenResourceError: the link broke or the peer has closed; the cause is chained.
@@ -287,7 +289,8 @@ cdef class RingPipe(Flow):
             placed += want
             cursors.unannounced += want
             if qp.can_message() and not self.queued and (
-                    cursors.unannounced >= self.step or qp.window.seq == qp.window.acked or (placed < n and tx.free() == 0)):
+                    cursors.unannounced >= self.step or qp.window.seq == qp.window.acked
+                    or (placed < n and tx.free() == 0)):
                 tx.blocked = placed < n and tx.free() == 0
                 cursors.write(qp.message_room())
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
@@ -330,7 +333,7 @@ cdef class RingPipe(Flow):
         return placed
 
     cdef uint32_t room(self) noexcept:
-        """Bytes the next step of a send may place. In the mirror, what is under way is the device's until it completes."""
+        """Bytes the next step of a send may place. What is under way in the mirror is the device's."""
         cdef uint32_t free = self.tx.free(), own
         cdef QueuePair qp = self.qp
         if qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + qp.reservations - self.reserved) or self.failover.stage != ON_RDMA:
@@ -390,7 +393,7 @@ cdef class RingPipe(Flow):
         return 0
 
     cpdef Py_ssize_t try_receive_into(self, buffer) except -2:
-        """Fill a writable buffer; the number of bytes, -1 when there is nothing now, 0 when the peer has finished sending."""
+        """Fill a writable buffer; the number of bytes, -1: there is nothing now, 0: the peer has finished sending."""
         cdef Py_buffer view
         cdef uint32_t n = self.rx.available()
         PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
@@ -492,7 +495,7 @@ cdef class RingPipe(Flow):
             return 0
         if not cursors.parse(message, length):
             if is_damaged(message):
-                # The peer did not send this: it would wait for an answer to what it sent, and this end for what was lost.
+                # The peer would wait for an answer to what it sent, and this end for what was lost.
                 return self.qp.fail(RemoteProtocolError("a cursor message arrived damaged"))
             self.on_broken(RemoteProtocolError("the peer sent a malformed CDC message"))
             return 0
@@ -525,7 +528,7 @@ cdef class RingPipe(Flow):
     cdef int need(self) except -1:
         if self.closed or self.failover.stage != ON_RDMA:
             return NEEDS_CALL
-        # All that its task will look at: called without room it would come back in each turn of the loop, and never sleep.
+        # All that its task will look at: called without room it would come back in each turn of the loop.
         return NEEDS_RESERVATION if self.room() > 0 else NEEDS_MORE_ROOM
 
     cdef void count_reservation(self, int change) noexcept:
@@ -603,7 +606,7 @@ cdef class RingPipe(Flow):
         return 0
 
     cdef int abort_after_fault(self) except -1:
-        """The peer broke the protocol: nothing of it is believed any more, but it must be told that the stream is over."""
+        """The peer broke the protocol: it is not believed any more, but it must be told that the stream is over."""
         return self.shut_down(SENDING_DONE | ABNORMAL_CLOSE)
 
     cdef int on_broken(self, object reason) except -1:
@@ -614,8 +617,9 @@ cdef class RingPipe(Flow):
             return 0
         if self.failover.stage != ON_RDMA:
             return self.quiesce()
-        if self.may_leave() and not self.cursors.peer_has(CLOSED) and self.owner is not None and self.owner.fail_over(reason):
-            return 0
+        if self.may_leave() and not self.cursors.peer_has(CLOSED) and self.owner is not None:
+            if self.owner.fail_over(reason):
+                return 0
         if self.failure is None:
             self.failure = reason
         self.wake_readers()

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Both cursors of a stream over rings: how far each is, and what the two ends have announced to each other.
 
-There is no I/O here. A ring pipe (``_ring.pyx``) decides when a cursor message is posted; the windows and the message format are
-``proto/cursor.py`` and ``proto/cdc.py``.
+There is no I/O here. A ring pipe (``_ring.pyx``) decides when a cursor message is posted; the windows and the message
+format are ``proto/cursor.py`` and ``proto/cdc.py``.
 """
 from libc.stdint cimport uint32_t
 

@@ -1,12 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What a ring pipe needs to leave RDMA from the exact byte: its stage, and the sent bytes that may have to be sent again.
+"""What a ring pipe needs to leave RDMA from the exact byte: its stage, and the bytes that it may have to resend.
 
-The pipe stops sending (STOPPING) and waits until nothing that it posted is under way (QUIESCED). Its ledger then says where
-the rings stand. When both ends agree on a byte (``links/failover``), everything behind it travels on another transport (LEFT).
+The pipe stops sending (STOPPING) and waits until nothing that it posted is under way (QUIESCED). Its ledger then says
+where the rings stand. When both ends agree on a byte (``links/failover``), everything behind it travels on another
+transport (LEFT).
 
-Sent bytes are kept until they are certain to lie in the peer's ring. Where they go through registered memory, the mirror
-holds them until the room is reused. The software device copies inline WRITEs while they are posted, and counts those for which
-that is not true: only these are kept here.
+Sent bytes are kept until they are certain to lie in the peer's ring. Where they go through registered memory, the
+mirror holds them until the room is reused. The software device copies inline WRITEs while they are posted, and counts
+those for which that is not true: only these are kept here.
 """
 from collections import deque
 

@@ -23,8 +23,8 @@ cdef inline bint ready(RingPipe ring, bint reading, uint32_t least) noexcept:
 
 
 cdef bint busy_poll(RingPipe ring, bint reading, uint32_t least) except -1:
-    """Post what was put off; then poll until ``least`` bytes can be read (or sent), as long as the policy allows. True: they
-    can, or the stream is at its end."""
+    """Post what was put off; then poll until ``least`` bytes can be read (or sent), as long as the policy allows.
+    True: they can, or the stream is at its end."""
     cdef CompletionPoller cq = ring.qp.cq
     cdef int64_t started
     cdef uint64_t woken = cq.wakes
@@ -62,9 +62,9 @@ cdef bint busy_poll(RingPipe ring, bint reading, uint32_t least) except -1:
 
 
 cdef Py_ssize_t poll_send(RingPipe ring, data, Py_ssize_t start) except -1:
-    """try_send(), and again whenever polling, as far as the policy allows it, has found room; the number of bytes. Less than
-    SEND_STEP and less than what there was: polling is over, park. One call for many fragments: a call for each of
-    them costs a bulk sender more than posting it."""
+    """try_send(), and again whenever polling, as far as the policy allows it, has found room; the number of bytes.
+    Less than SEND_STEP and less than what there was: polling is over, park. One call for many fragments: a call for
+    each of them costs a bulk sender more than posting it."""
     cdef Py_buffer view
     cdef Py_ssize_t placed = 0, n
     ring.check_sendable()
@@ -84,8 +84,8 @@ cdef Py_ssize_t poll_send(RingPipe ring, data, Py_ssize_t start) except -1:
 
 cdef object poll_receive(RingPipe ring, Py_ssize_t max_bytes):
     """try_receive(), after polling for as long as the policy allows when there is nothing yet: one call for the
-    path of a round trip, on which every hundred nanoseconds count. What arrives while a large result is being copied goes
-    into it as well."""
+    path of a round trip, on which every hundred nanoseconds count. What arrives while a large result is being copied
+    goes into it as well."""
     cdef uint32_t n = ring.rx.available(), most
     if n == 0:
         if not busy_poll(ring, True, 1):

@@ -6,11 +6,11 @@ way go out together in one WRITE, at the end of the loop's tick, before this sid
 stage is full, whichever is first. So a burst costs a copy per message, and a lone one no delay.
 
 Credit is the peer's ring: a message is accepted when the ring has room for all of it. On devices that take no
-large payload inline an accepted message may have to wait for a work request or for room in the mirror; the rest of it is
-kept here and goes before anything else. Closing waits for it.
+large payload inline an accepted message may have to wait for a work request or for room in the mirror; the rest of it
+is kept here and goes before anything else. Closing waits for it.
 
-When the pipe fails over to TCP (``links/failover``), so do the records: what was accepted is sent there, and what arrives
-is read through a :class:`~aiordma.proto.record.RecordReader`, beginning with the rest of the ring.
+When the pipe fails over to TCP (``links/failover``), so do the records: what was accepted is sent there, and what
+arrives is read through a :class:`~aiordma.proto.record.RecordReader`, beginning with the rest of the ring.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

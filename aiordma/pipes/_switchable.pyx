@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The pipe that the user of a stream holds, whatever carries the bytes: rings, or TCP once the stream has left RDMA.
 
-A SwitchablePipe begins on a ring pipe. Who takes the stream elsewhere (``links/failover``) calls :meth:`send_by` with the
-transport that carries sent bytes from now on, and :meth:`receive_by` with the one from which bytes are received once the present
-one is drained. The two directions switch at their own time: the old rings are still read while bytes are sent over TCP, and
-a stream may leave again before that is over. Callbacks and the end of the stream (EOF, close) are kept here and
-passed on to each new transport.
+A SwitchablePipe begins on a ring pipe. To move the stream, ``links/failover`` calls :meth:`send_by` with
+the transport that carries sent bytes from now on, and :meth:`receive_by` with the one from which bytes are received
+once the present one is drained. The two directions switch at their own time: the old rings are still read while bytes
+are sent over TCP, and a stream may leave again before that is over. Callbacks and the end of the stream (EOF, close)
+are kept here and passed on to each new transport.
 
 While both directions are on rings, an operation is one C call more than that of the ring pipe itself.
 """
@@ -41,7 +41,7 @@ cdef class SwitchablePipe:
         return self.sending.try_send(data, start)
 
     def poll_send(self, data, Py_ssize_t start=0) -> int:
-        """try_send(), and again whenever polling, as far as the policy allows it, has found room; the number of bytes."""
+        """try_send(), and again whenever polling finds room, as long as the policy allows; the number of bytes."""
         if self.sending_ring is not None:
             return poll_send(self.sending_ring, data, start)
         return self.sending.try_send(data, start)
@@ -70,7 +70,8 @@ cdef class SwitchablePipe:
         """Up to max_bytes as bytes; None when there is nothing now, b"" when the peer has finished sending.
 
         :raises ClosedResourceError: this side has closed the stream.
-        :raises BrokenResourceError: the connection broke or the peer aborted (after everything that arrived has been read).
+        :raises BrokenResourceError: the connection broke or the peer aborted (after everything that arrived has been
+        read).
         """
         if self.following is None and self.receiving_ring is not None:
             return self.receiving_ring.try_receive(max_bytes)
@@ -87,7 +88,7 @@ cdef class SwitchablePipe:
         return self.try_receive(max_bytes)
 
     def try_receive_into(self, buffer) -> int:
-        """Fill a writable buffer; the number of bytes, -1 when there is nothing now, 0 when the peer has finished sending."""
+        """Fill a writable buffer; the number of bytes, -1: there is nothing now, 0: the peer has finished sending."""
         cdef Py_ssize_t n
         if self.following is None and self.receiving_ring is not None:
             return self.receiving_ring.try_receive_into(buffer)
@@ -209,8 +210,8 @@ cdef class SwitchablePipe:
     # ---- switching
 
     def attach_tcp(self, carrier, bytes received=b"") -> None:
-        """Hand over the TCP connection that the stream began on: it stays open as liveness signal, and carries the stream
-        if RDMA fails. It is closed at the end.
+        """Hand over the TCP connection that the stream began on: it stays open as liveness signal, and carries the
+        stream if RDMA fails. It is closed at the end.
 
         :param received: what the peer has sent on it since it became silent.
         """
@@ -230,7 +231,7 @@ cdef class SwitchablePipe:
         return self.fallback.rejoin()
 
     def left_rdma(self, fallback) -> None:
-        """The stream has left RDMA: ``fallback`` carries both directions, the receiving one behind the rest of the ring."""
+        """The stream has left RDMA: ``fallback`` carries it, and what is received behind the rest of the ring."""
         self.fallback = fallback
         self.receive_by(fallback)
         self.send_by(fallback)
@@ -268,7 +269,7 @@ cdef class SwitchablePipe:
         self.wake(self._on_readable)
 
     def stay_on(self, transport, instead_of) -> None:
-        """Switching has failed: what was to be sent and received by ``instead_of`` is lost, and ``transport`` reports it."""
+        """Switching has failed: what went by ``instead_of`` is lost, and ``transport`` reports it."""
         if self.following is not None:
             self.following = [each for each in self.following if each is not instead_of] or None
         if self.receiving is instead_of:

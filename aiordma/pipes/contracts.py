@@ -124,8 +124,8 @@ class Pipe(Protocol):
 
 
 class Transport(Protocol):
-    """What a :class:`~aiordma.pipes._switchable.SwitchablePipe` sends by or receives from: rings, or frames on
-    TCP. The contract of a pipe without polling, and without what the switchable pipe knows by itself."""
+    """What a switchable pipe (:mod:`aiordma.pipes._switchable`) sends by or receives from: rings, or frames
+    on TCP. The contract of a pipe without polling, and without what the switchable pipe knows by itself."""
 
     on_readable: Callable[[], None] | None
     on_writable: Callable[[], None] | None
@@ -141,9 +141,11 @@ class Transport(Protocol):
     @property
     def drained(self) -> bool:
         """The peer sends by another transport, and all that came by this one was read."""
+
     @property
     def counters(self) -> tuple[int, int]:
         """Bytes of the stream that were sent and received here."""
+
     def try_send(self, data: Buffer, start: int = 0, /) -> int: ...
     def try_receive(self, max_bytes: int, /) -> bytes | None: ...
     def try_receive_into(self, buffer: bytearray | memoryview, /) -> int: ...

@@ -6,8 +6,8 @@ certain to lie in the peer's ring, and how much it knows to have arrived in its 
 there, both ends compute the same byte for each direction, from which the stream goes on in frames
 (``frames.py``). Everything before it is read from the ring, everything from there on from TCP.
 
-:class:`CursorExchange` is one end of this. It does no I/O, and its owner reads never more of the TCP connection
-than :attr:`CursorExchange.missing`, so that not a byte of the stream is taken for a message.
+:class:`CursorExchange` is one end of this. It does no I/O, and its owner never reads more of the TCP
+connection than :attr:`CursorExchange.missing`, so that not a byte of the stream is taken for a message.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
     "Event",
     "Leave",
     "Ledger",
+    "Quiesce",
     "Refuse",
     "Send",
     "State",
-    "Quiesce",
     "decode",
 ]
 

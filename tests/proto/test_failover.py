@@ -21,10 +21,10 @@ from aiordma.proto.failover import (
     Event,
     Leave,
     Ledger,
+    Quiesce,
     Refuse,
     Send,
     State,
-    Quiesce,
     decode,
 )
 

@@ -343,7 +343,10 @@ class FramedPipe:
         return not (shut or self._moved or self._carrier.closed or self._carrier.failure)
 
     def rejoin(self) -> Rejoin:
-        """Try to return to RDMA, or join the attempt under way. :raises NegotiationError: not in this state."""
+        """Try to return to RDMA, or join the attempt under way.
+
+        :raises NegotiationError: not in this state.
+        """
         if self._rejoin is None or self._rejoin.over:
             if not self.may_rejoin:
                 raise NegotiationError(Code.OUT_OF_SYNC, "the stream is closed, half-closed or on RDMA")
@@ -391,7 +394,9 @@ class FramedPipe:
     def stay(self) -> bool:
         """The attempt has failed. False: the stream is lost, as part of it has gone to the ring already."""
         if self._moved:
-            self._failure = self._failure or LinkError("the stream was lost on its way back to RDMA", self.peer)
+            self._failure = self._failure or LinkError(
+                "the stream was lost on its way back to RDMA", self.peer
+            )
             self._carrier.reset()
             return False
         if self._closed:

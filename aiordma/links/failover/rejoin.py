@@ -7,6 +7,7 @@ first. When both have read the other's last frame, the TCP connection is release
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from ...errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
@@ -137,14 +138,11 @@ class Rejoin:
             elif isinstance(event, Yielded):
                 self._abandon_offer()
             elif isinstance(event, Proposed):
-                proposal = event.proposal
-                self._start(lambda: self._prepare_accept(proposal))
+                self._start(functools.partial(self._prepare_accept, event.proposal))
             elif isinstance(event, Accepted):
-                accept = event.accept
-                self._start(lambda: self._prepare_confirm(accept))
+                self._start(functools.partial(self._prepare_confirm, event.accept))
             elif isinstance(event, Confirmed):
-                confirm = event.confirm
-                self._start(lambda: self._bring_up_server(confirm))
+                self._start(functools.partial(self._bring_up_server, event.confirm))
             elif isinstance(event, UseTcp):
                 self._fail(self._refusal or NegotiationError(event.code))
             elif isinstance(event, Failed):
