@@ -22,6 +22,7 @@ from aiordma.errors import Code, LinkError, NegotiationError
 from aiordma.links import engine as engines
 from tests.pipes.conftest import connect
 from tests.streams.pairs import tcp_sockets
+from tests.system.adversity.health import until
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -188,8 +189,7 @@ async def run(program: list[tuple[object, ...]], inline: int | None, patch: Call
         for end in ends:
             end.pipe.close()
         async with asyncio.timeout(20):
-            while any(group.members for group in engine.all_groups):
-                await asyncio.sleep(0)
+            await until(lambda: not any(group.members for group in engine.all_groups))
         if not one.closed and not other.closed:
             assert one.pipe.error is other.pipe.error is None
     finally:
