@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from .compat.connection import create_connection, create_server, open_connection, start_server
     from .compat.datagram import create_datagram_connection, create_datagram_endpoint, create_datagram_server
     from .config import Config
+    from .control import statistics, switch_path
     from .credit import CreditWindow
     from .datagrams.connection import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
-    from .datagrams.endpoint import DatagramEndpoint, open_datagram_endpoint
+    from .datagrams.endpoint import DatagramEndpoint, EndpointStatistics, open_datagram_endpoint
     from .errors import (
         AioRdmaError,
         Code,
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         VerbsError,
     )
+    from .links.statistics import EngineStatistics
     from .streams.connector import connect
+    from .streams.info import StreamInfo
     from .streams.listener import RdmaListener, listen
     from .streams.stream import RdmaStream
 
@@ -51,6 +54,8 @@ _HOME = {
     "connect_datagram": "datagrams.connection",
     "listen_datagram": "datagrams.connection",
     "open_datagram_endpoint": "datagrams.endpoint",
+    "EndpointStatistics": "datagrams.endpoint",
+    "EngineStatistics": "links.statistics",
     "RdmaListener": "streams.listener",
     "create_connection": "compat.connection",
     "create_datagram_connection": "compat.datagram",
@@ -60,7 +65,10 @@ _HOME = {
     "listen": "streams.listener",
     "open_connection": "compat.connection",
     "RdmaStream": "streams.stream",
+    "StreamInfo": "streams.info",
     "start_server": "compat.connection",
+    "statistics": "control",
+    "switch_path": "control",
     "AioRdmaError": "errors",
     "Code": "errors",
     "CompletionError": "errors",
@@ -82,6 +90,8 @@ __all__ = [
     "DatagramConnection",
     "DatagramEndpoint",
     "DatagramListener",
+    "EndpointStatistics",
+    "EngineStatistics",
     "FallbackReason",
     "LinkError",
     "LocalProtocolError",
@@ -91,6 +101,7 @@ __all__ = [
     "RdmaListener",
     "RdmaStream",
     "RemoteProtocolError",
+    "StreamInfo",
     "VerbsError",
     "connect",
     "connect_datagram",
@@ -104,6 +115,8 @@ __all__ = [
     "open_connection",
     "open_datagram_endpoint",
     "start_server",
+    "statistics",
+    "switch_path",
 ]
 
 

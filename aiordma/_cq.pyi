@@ -25,6 +25,7 @@ class CompletionPoller:
     slowest_poll_ns: int
     def __init__(
         self,
+        *,
         cq: int,
         channel: int,
         get_event: int,

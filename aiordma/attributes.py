@@ -1,8 +1,8 @@
-"""What a stream knows about itself, in the manner of anyio's typed attributes.
+"""What a stream knows about itself, as anyio's typed attributes.
 
 ``stream.extra(RdmaAttribute.path)`` beside anyio's own ``SocketAttribute.local_address``,
 ``remote_address``, ``local_port``, ``remote_port`` and ``family``. All are captured when the connection is
-made, so they still answer after it was closed or lost. There is deliberately no ``raw_socket``: the TCP
+made, so they stay valid after it was closed or lost. There is deliberately no ``raw_socket``: the TCP
 connection under an RDMA stream says nothing about the stream's data.
 """
 
@@ -48,7 +48,7 @@ def address_attributes(local: Address, remote: Address | None) -> Mapping[Any, C
 
 
 def tls_attributes(session: SSLObject) -> Mapping[Any, Callable[[], Any]]:
-    """anyio's ``TLSAttribute`` items that people ask for: whom the TLS session is with, and how."""
+    """anyio's ``TLSAttribute`` items: the peer of the TLS session, and its parameters."""
     from anyio.streams.tls import TLSAttribute
 
     return {

@@ -107,36 +107,36 @@ class Config:
     device: str | None = _setting(
         None,
         lambda v: v is None or (isinstance(v, str) and v.isprintable() and _is_device_list(v)),
-        "names of RDMA devices (`name` or `name:port`, with commas between them), auto, soft, none, or unset",
-        "the RDMA device; with several, connections move to another one when a link fails; auto: all that "
-        "can be used; soft: the software device; none: no RDMA; unset: the first active one, else soft",
+        "names of RDMA devices (`name` or `name:port`, separated by commas), auto, soft, none, or unset",
+        "the RDMA device; with several, connections move to another one when a link fails; auto: every "
+        "usable device; soft: the software device; none: no RDMA; unset: the first active one, else soft",
     )
     soft_devices: int = _number(
         1,
         (1, 4),
-        "devices that the software device shows (soft0, soft1 ...), all of which `soft` uses",
+        "number of devices that the software device provides (soft0, soft1 ...); `soft` uses all of them",
         online=False,
     )
     device_retry_ms: int = _number(
         30_000,
         (1, 86_400_000),
-        "with several devices: time after which one that failed is tried again; doubled each time that it "
-        "fails again, up to 32 times as long",
+        "with several devices: time until a failed one is tried again; it doubles with each further failure, "
+        "up to 32 times",
         online=True,
     )
     traffic_class: int = _number(
         184 + 2,
         (0, 255),
-        "traffic class of RDMA packets, in both directions, of connections that this end makes, and of its "
-        "datagrams: 4 * DSCP + ECN bits (186: DSCP 46, ECN-capable). Each class has a link of its own",
+        "traffic class of RDMA packets, in both directions, for connections that this end opens and for its "
+        "datagrams: 4 * DSCP + ECN bits (186: DSCP 46, ECN-capable). Each class has its own link",
         online=True,
     )
     soft_wire: Literal["off", "auto", "only"] = _setting(
         "off",
         lambda v: v in ("off", "auto", "only"),
         "off, auto or only",
-        "whether the software device may reach other hosts (RoCEv2, UDP port 4791); only: this host too, by "
-        "the network, for tests. Other programs on the device read the variable, where unset means auto",
+        "whether the software device may reach other hosts (RoCEv2, UDP port 4791); only: also this host, "
+        "over the network, for tests. Other programs on the device read it, too; unset, they use auto",
     )
     busy_poll_us: int | None = _number(
         None,
@@ -151,21 +151,23 @@ class Config:
     )
     slab_bytes: int = _power(4 * _MIB, (64 * _KIB, _GIB), "size of a memory region of the pool")
     memory_limit_bytes: int = _number(
-        2 * _GIB, (_MIB, 1 << 50), "registered memory that an engine may hold", online=True
+        2 * _GIB, (_MIB, 1 << 50), "limit of registered memory of an engine", online=True
     )
     max_outstanding_wrs: int = _number(
         256,
         (1, 1 << 20),
-        "work requests outstanding on an engine; more are queued fairly by connection",
+        "work requests outstanding on an engine; further ones are queued, fairly by connection",
         online=True,
     )
     fragment_bytes: int = _power(
         64 * _KIB,
         (4 * _KIB, 16 * _MIB),
-        "largest piece of a transfer in one work request that the device carries out by itself",
+        "largest part of a transfer in one work request that is not inline",
     )
     small_message_bytes: int = _power(
-        4 * _KIB, (64, 64 * _KIB), "messages up to this size go by SEND, larger ones are pulled by READ"
+        4 * _KIB,
+        (64, 64 * _KIB),
+        "messages up to this size go by SEND; the receiver pulls larger ones by READ",
     )
     max_message_bytes: int = _number(
         64 * _MIB,
@@ -176,7 +178,7 @@ class Config:
     channel_receive_bytes: int = _power(
         4 * _MIB,
         (16 * _KIB, 512 * _MIB),
-        "bytes of messages that one channel takes before its user has been given the earlier ones",
+        "bytes of messages that a channel accepts while its user has not taken the earlier ones",
     )
     keepalive_ms: int = _number(
         10_000,
@@ -187,7 +189,7 @@ class Config:
     keepalive_timeout_ms: int = _number(
         5_000,
         (1, 86_400_000),
-        "time in which the probe must complete before the link counts as lost",
+        "time for the probe to complete; after that the link counts as lost",
         online=True,
     )
     ack_delay_ms: int = _number(
@@ -200,44 +202,44 @@ class Config:
     server_first_wait_ms: int = _number(
         500,
         (0, 600_000),
-        "time a listener waits for a silent client's first bytes before it serves it as plain TCP",
+        "time that a listener waits for the first bytes of a silent client, before it uses plain TCP",
         online=True,
     )
     head_start_ms: int = _number(
         1_000,
         (0, 600_000),
-        "head start of the negotiation before a plain connection is opened beside it (unknown peer)",
+        "unknown peer: head start of the negotiation before a plain connection is opened in parallel",
         online=True,
     )
     plain_peer_memory_ms: int = _number(
         60_000,
         (0, 86_400_000),
-        "time for which a peer found to speak plain TCP is not asked again",
+        "time for which a peer that speaks plain TCP gets no further proposal",
         online=True,
     )
     carry_timeout_ms: int = _number(
         10_000,
         (0, 600_000),
-        "time in which both ends of a stream must agree to carry on over TCP when its link is lost; "
-        "0: a lost link breaks its streams",
+        "time for both ends of a stream to agree on TCP failover when the link is lost; 0: no failover, a "
+        "lost link breaks its streams",
         online=True,
     )
-    qp_cache: int = _number(16, (0, 4096), "closed QPs kept for reuse", online=True)
+    qp_cache: int = _number(16, (0, 4096), "closed queue pairs kept for reuse", online=True)
     tickets: int = _number(
         8,
         (0, 255),
-        "rings that a client may hold in advance, to begin connections without waiting for an answer, and "
-        "that a listener gives to each client; 0: none",
+        "pre-granted rings: how many a client accepts, and how many a listener grants to each client, so "
+        "that a connection opens without waiting for an answer (0-RTT); 0: none",
         online=False,
     )
     ticket_idle_ms: int = _number(
         10_000,
         (0, 86_400_000),
-        "time after which a client gives back rings that it has not used",
+        "time after which a client releases pre-granted rings that it has not used",
         online=True,
     )
     link_idle_ms: int = _number(
-        60_000, (0, 86_400_000), "time for which a link without connections is kept", online=True
+        60_000, (0, 86_400_000), "time for which a link without connections stays open", online=True
     )
 
     trace_mode: Literal["bare", "req-res"] = _setting(
@@ -248,9 +250,9 @@ class Config:
         online=True,
     )
     trace_sample: int = _number(
-        64, (1, 1_000_000), "in req-res mode, one call in so many is traced; 1: all of them", online=True
+        64, (1, 1_000_000), "req-res mode traces one call in this many; 1: every call", online=True
     )
-    trace_keep: int = _number(1024, (1, 1_000_000), "traced calls that are kept to be looked at", online=True)
+    trace_keep: int = _number(1024, (1, 1_000_000), "traced calls kept for inspection", online=True)
     slow_request_us: int = _number(
         0, (0, 1 << 40), "calls that take longer are logged (microseconds); 0: none", online=True
     )
@@ -260,14 +262,14 @@ class Config:
     slow_poll_us: int = _number(
         0,
         (0, 1 << 40),
-        "logged: an event loop that comes back to its engine later than so (microseconds); 0: never",
+        "polls that come later than this after the one before are logged (microseconds); 0: none",
         online=True,
     )
     filter: str | None = _setting(
         None,
         _is_filter,
         "fault rules, or unset",
-        "faults on purpose, on all links of the process: `drop op=cdc nth=3; delay op=message p=0.1 ms=5`",
+        "fault injection on all links of the process: `drop op=cdc nth=3; delay op=message p=0.1 ms=5`",
         online=True,
     )
 
@@ -326,8 +328,8 @@ def _variables() -> tuple[str, ...]:
     return tuple(row.variable for row in settings())
 
 
-# What os.environ keeps: looking up a name takes a tenth of the time that os.environ.get() takes. It is
-# private, so where it is kept otherwise the public way is taken.
+# A look-up in the dictionary behind os.environ takes a tenth of the time of os.environ.get(). The dictionary
+# is private: where it has another shape, the public API is used.
 _raw_environ: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
 if not isinstance(_raw_environ, dict) or not all(isinstance(name, bytes) for name in _raw_environ):
     _raw_environ = None
@@ -340,7 +342,7 @@ def _raw_variables() -> tuple[bytes, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _parsed_raw(values: tuple[bytes | None, ...]) -> Config:
-    """Every connection that is given no settings asks the environment: it is parsed when it has changed."""
+    """Connections without settings read the environment; it is parsed only when it has changed."""
     return _parse_all(tuple([os.fsdecode(value or b"") for value in values]), {})
 
 

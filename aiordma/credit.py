@@ -1,7 +1,8 @@
-"""Back-pressure one can await: a window of credits.
+"""Awaitable back-pressure: a window of credits.
 
-Ring bytes, the messages of a link, work requests, READs and calls in flight are all windows of this one kind.
-A sender takes credits, whoever has made room gives them back; a sender that finds too few waits its turn.
+Ring bytes, messages of a link, work requests, READs and calls in flight are all windows of this kind. A
+sender acquires credits; the receiver releases them when it has made room. A sender that finds too few waits
+its turn.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ __all__ = ["CreditStatistics", "CreditWindow"]
 
 
 class CreditStatistics(NamedTuple):
-    """What a window has seen so far."""
+    """Counters of a window."""
 
     limit: int
-    #: credits that can be taken now
+    #: credits that can be acquired now
     available: int
     #: tasks that wait now
     waiting: int
-    #: credits taken since the beginning
+    #: credits acquired since the beginning
     acquired: int
     #: acquisitions that had to wait
     waits: int
@@ -49,11 +50,10 @@ class _Place:
 
 
 class CreditWindow:
-    """``limit`` credits, handed out first come, first served.
+    """``limit`` credits, granted first come, first served.
 
-    Nobody overtakes: while somebody waits, :meth:`try_acquire` fails, however few credits it asks for. A
-    cancelled
-    :meth:`acquire` has taken nothing. A window belongs to one event loop and one thread.
+    There is no overtaking: while a task waits, :meth:`try_acquire` fails, however few credits it asks for. A
+    cancelled :meth:`acquire` has taken nothing. A window belongs to one event loop and one thread.
 
     :param limit: credits in the window.
     :raises ValueError: a negative limit.
@@ -87,7 +87,7 @@ class CreditWindow:
 
     @property
     def available(self) -> int:
-        """Credits that can be taken now; below 0 after the limit was lowered under what is out."""
+        """Credits that can be acquired now; negative when the limit was lowered below what is in use."""
         return self._available
 
     @property
@@ -105,7 +105,7 @@ class CreditWindow:
             raise ValueError(f"{n} credits can never be had from a window of {self._limit}")
 
     def try_acquire(self, n: int = 1) -> bool:
-        """Take ``n`` credits if that is possible at once.
+        """Acquire ``n`` credits if that is possible at once.
 
         :raises ValueError: ``n`` is negative or exceeds the limit.
         :raises BaseException: what :meth:`close` was given.
@@ -126,7 +126,7 @@ class CreditWindow:
             self._peak_in_use = in_use
 
     async def acquire(self, n: int = 1) -> None:
-        """Take ``n`` credits, waiting as long as needed.
+        """Acquire ``n`` credits; wait as long as needed.
 
         :raises ValueError: ``n`` is negative or exceeds the limit.
         :raises BaseException: what :meth:`close` was given, before or during the wait.
@@ -135,7 +135,7 @@ class CreditWindow:
         if waker.cancel_requested():
             await waker.cancel_check()
         if self.try_acquire(n):
-            # The place in the order is taken before the yield, and given back if that brings a cancellation.
+            # The credits are acquired before the yield, and released if the yield brings a cancellation.
             if waker.share > 0:
                 waker.share -= 1
                 return
@@ -157,14 +157,14 @@ class CreditWindow:
             if place.granted:
                 self.release(n)
             elif self._queue.pop(place, self) is None:
-                self._serve()  # those behind may fit where this one did not
+                self._serve()  # later requests may fit where this one did not
             raise
         if not place.granted:
             assert self._exc is not None
             raise self._exc.with_traceback(None)
 
     def release(self, n: int = 1) -> None:
-        """Give ``n`` credits back; tasks that wait get them in their order.
+        """Release ``n`` credits; waiting tasks get them in order.
 
         :raises ValueError: more than are out.
         """
@@ -176,7 +176,7 @@ class CreditWindow:
             self._serve()
 
     def set_limit(self, limit: int) -> None:
-        """Change the number of credits. Those out stay out; a smaller window fills up as they come back.
+        """Change the number of credits. Those in use stay in use; a smaller window fills as they return.
 
         :raises ValueError: negative, or less than what some task waits for.
         """
@@ -198,8 +198,8 @@ class CreditWindow:
             place.waiter.set()
 
     def close(self, exc: BaseException) -> None:
-        """End the window: every task that waits, and every later acquisition, gets ``exc``. Idempotent (the
-        first exception stays). Credits may still be given back."""
+        """End the window: every waiting task and every later acquisition gets ``exc``. Idempotent: the first
+        exception stays. Credits can still be released."""
         if self._exc is not None:
             return
         self._exc = exc

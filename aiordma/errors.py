@@ -1,11 +1,11 @@
-"""The exception tree, the fallback reasons, and the translations at the borders.
+"""The exception tree, the fallback reasons, and the translations between families of errors.
 
 Three families. *Stream-level* errors are anyio's own classes (``ClosedResourceError``,
 ``BrokenResourceError``, ``EndOfStream``, ``BusyResourceError``, ``WouldBlock``); on the asyncio surface they
 are the built-in ``ConnectionError`` classes. *Protocol* errors are :class:`LocalProtocolError` and
-:class:`RemoteProtocolError`. *Device* errors are :class:`VerbsError` and :class:`CompletionError`. The border
-between the last two and the first is crossed in one place: :func:`stream_errors` (anyio) and
-:func:`as_connection_error` (asyncio), and the original error is always the ``__cause__``.
+:class:`RemoteProtocolError`. *Device* errors are :class:`VerbsError` and :class:`CompletionError`. One
+place translates the last two into the first: :func:`stream_errors` (anyio) and :func:`as_connection_error`
+(asyncio). The original error is always the ``__cause__``.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def wc_status_name(status: int) -> str:
 class VerbsError(AioRdmaError, OSError):
     """A verbs call failed.
 
-    :param errno: the error number the call left (0 when it gave none).
-    :param operation: the call, as a user of verbs knows it: ``"ibv_create_qp"``.
-    :param detail: what it was asked for, and what can be done about it.
+    :param errno: the error number of the call (0: it set none).
+    :param operation: the verbs call: ``"ibv_create_qp"``.
+    :param detail: its arguments, and what can be done about the failure.
     """
 
     def __init__(self, errno: int, operation: str, detail: str = "") -> None:
@@ -104,7 +104,7 @@ class CompletionError(AioRdmaError):
     """A work request completed with an error status.
 
     :param status: ``ibv_wc_status`` as a number; ``status_name`` is its name.
-    :param vendor_err: the device maker's own code, for their support.
+    :param vendor_err: the vendor's own code.
     :param opcode: name of the operation that failed (``"RDMA_WRITE"``).
     :param qp_num: number of the local QP.
     """
@@ -126,10 +126,10 @@ class CompletionError(AioRdmaError):
 
 
 class LinkError(AioRdmaError):
-    """A link (the RC QP between two engines) is broken; every connection on it is, too.
+    """A link (the RC QP between two engines) is broken, and with it every connection on it.
 
     :param reason: what happened.
-    :param peer: the other end, as shown to people.
+    :param peer: the other end, host and port.
     """
 
     def __init__(self, reason: str, peer: str = "") -> None:
@@ -142,9 +142,9 @@ class LinkError(AioRdmaError):
 
 
 class NegotiationError(AioRdmaError, ConnectionError):
-    """RDMA is not to be had for this connection.
+    """RDMA is not available for this connection.
 
-    :param code: a :class:`Code` (or a peer's code that we do not know).
+    :param code: a :class:`Code`, or an unknown code that the peer sent.
     :param text: details; without it the code's own text is used.
     """
 
@@ -163,12 +163,12 @@ class NegotiationError(AioRdmaError, ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class FallbackReason:
-    """Why a stream runs on TCP. Printed in the way of ``smcss``: ``TCP 0xlocal/0xpeer: text``."""
+    """Why a stream runs on TCP. ``str()`` follows ``smcss``: ``TCP 0xlocal/0xpeer: text``."""
 
     code: int
-    """The deciding reason (one of :class:`Code` unless the peer is newer than we are)."""
+    """The deciding reason: one of :class:`Code`, unless the peer is newer than this end."""
     text: str
-    """One sentence for people."""
+    """The reason in one sentence."""
     local: int
     """What this end stated; ``Code.PEER_DECLINED`` when the peer decided."""
     peer: int | None = None
@@ -205,8 +205,11 @@ def stream_errors() -> Iterator[None]:
 
 
 def as_connection_error(exc: BaseException) -> OSError:
-    """The built-in error that asyncio's users expect for ``exc`` (``ConnectionResetError`` unless it is an
-    ``OSError`` of the connection kind already), with ``exc`` as its cause."""
+    """The built-in error that asyncio's users expect.
+
+    :return: ``exc`` itself if it is a ``ConnectionError``, else a ``ConnectionResetError`` with ``exc`` as
+        its cause.
+    """
     if isinstance(exc, ConnectionError):
         return exc
     error = ConnectionResetError(str(exc) or type(exc).__name__)

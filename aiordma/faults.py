@@ -2,8 +2,8 @@
 
 Rules (``aiordma.proto.filter``) say which messages and work requests of which links are dropped, delayed,
 corrupted and so on, for tests and for drills in production; ``docs/howto/faults.md`` says what each act
-means. They hold for all links of the process, also for those that are there already, from the moment they are
-added. Without rules a link pays one branch for all this.
+means. They hold for all links of the process, also for existing ones, from the moment they are added. Without
+rules this costs a link one branch.
 
 ::
 
@@ -18,16 +18,17 @@ import contextlib
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .datapath._filter import LinkFilter
 from .proto.filter import Act, Counters, Direction, Filter, Op, Rule, parse, parse_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from .links.link import Link
+    from .datapath._qp import QueuePair
     from .proto.filter import Decision
+    from .wake.base import Handle
 
 __all__ = [
     "Act",
@@ -46,17 +47,35 @@ __all__ = [
 
 logger = logging.getLogger("aiordma.faults")
 
+
+class FilterableLink(Protocol):
+    """What the rules need of a link."""
+
+    #: Made when rules hold for the link for the first time.
+    filter: LinkFilter | None
+    #: The other end, for log messages.
+    peer: str
+    #: "client" or "server".
+    side: str
+
+    @property
+    def queue_pair(self) -> QueuePair: ...
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Handle: ...
+    def cut(self) -> None:
+        """Move the QP to ERROR."""
+
+
 # Links of several loops, in several threads, share the rules and their counters.
 _lock = threading.Lock()
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_links: weakref.WeakSet[FilterableLink] = weakref.WeakSet()
 _filter = Filter()
 _installed: str | None = None
 
 
 def add(rule: Rule | str) -> int:
-    """Add a rule behind the others; the number by which it can be removed.
+    """Add a rule behind the others; returns the number by which it can be removed.
 
-    :raises ValueError: text that is no rule; the message names the word.
+    :raises ValueError: text that is no rule; the message names the wrong word.
     """
     rule = parse_rule(rule) if isinstance(rule, str) else rule
     with _lock:
@@ -67,7 +86,7 @@ def add(rule: Rule | str) -> int:
 
 
 def remove(number: int) -> None:
-    """Take a rule away. What it holds back already goes its way. :raises KeyError: no rule of this number."""
+    """Remove a rule. Its delays under way run to their end. :raises KeyError: no rule of this number."""
     with _lock:
         rule = _filter.remove(number)
     logger.warning("fault rule %d removed: %s", number, rule)
@@ -81,17 +100,17 @@ def rules() -> dict[int, tuple[Rule, Counters]]:
 
 
 def clear() -> None:
-    """Take all rules away."""
+    """Remove all rules."""
     for number in rules():
         with contextlib.suppress(KeyError):
             remove(number)
 
 
 def install(text: str) -> None:
-    """Replace all rules by those of a text (``AIORDMA_FILTER``). The same text again changes nothing, so that
-    every event loop of a process may bring its settings.
+    """Replace all rules by those of a text (``AIORDMA_FILTER``). The same text again changes nothing, because
+    every event loop of a process applies its settings.
 
-    :raises ValueError: naming the word that is wrong; the rules stay as they were.
+    :raises ValueError: the message names the wrong word; the rules stay as they were.
     """
     global _filter, _installed
     seed, wanted = parse(text)
@@ -153,8 +172,8 @@ def injected(*texts: str | Rule, seed: int = 0) -> Iterator[Injected]:
 # ---- links
 
 
-def watch(link: Link) -> None:
-    """A new link: the rules hold for it, too."""
+def watch(link: FilterableLink) -> None:
+    """Apply the rules to a new link, too."""
     with _lock:
         _links.add(link)
         active = bool(_filter)
@@ -172,7 +191,7 @@ def _apply() -> None:
             link.filter.detach()
 
 
-def _hook_in(link: Link) -> None:
+def _hook_in(link: FilterableLink) -> None:
     if link.filter is None:
         link.filter = LinkFilter(link.queue_pair, link, decide)
     link.filter.attach()

@@ -1,28 +1,44 @@
-"""The tables of the documentation that say what the code says: `python docs/tables.py` rewrites them.
+"""Generate the reference pages that repeat the sources: `python docs/tables.py` rewrites them.
 
-`tests/project/test_docs.py` fails when one of them is behind.
+`python docs/tables.py --check` only compares, and names each page that is out of date;
+`tests/project/test_docs.py` does the same.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import re
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aiordma.config import settings
 from aiordma.errors import Code
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Order: TypeAlias = "tuple[tuple[str, ...], ...]"
+
 REFERENCE = Path(__file__).parent / "reference"
+ROOT = REFERENCE.parents[1]
+
+# A module may consist of several files of one name. Its sentence comes from the first of them in this order:
+# the implementation of a Python or Cython module, but the header of a C file.
+SUFFIXES = (".py", ".pyx", ".h", ".c", ".pxd")
 
 
 def settings_page() -> str:
     rows = [
         "# Settings",
         "",
-        "Every setting is an environment variable, read when a connection is made, and a field of",
-        "`aiordma.Config`, which every function takes as `config=`. A value that is not allowed is a",
-        "`ValueError` that names the variable, the value, and what is allowed.",
+        "Every setting is an environment variable and a field of `aiordma.Config`. Functions read the",
+        "variables when they create a connection, unless you pass `config=`. An invalid value raises a",
+        "`ValueError` that names the variable, the value, and the valid values.",
         "",
-        "*Online* settings may be changed while an engine runs; the others are read when the event",
-        "loop's first RDMA connection starts it.",
+        "You can change *online* settings while an engine runs. An engine reads the others when it starts,",
+        "with the event loop's first RDMA connection.",
         "",
         "| variable | field | default | allowed | online | meaning |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -33,6 +49,13 @@ def settings_page() -> str:
         rows.append(
             f"| `{row.variable}` | `{row.name}` | {default} | {row.allowed} | {online} | {row.help} |"
         )
+    rows += [
+        "",
+        "One more variable is no field, since it holds for the whole process and is read when the first",
+        "event loop uses aiordma: `AIORDMA_PRIVATE_APIS` (`auto` or `off`; default `auto`). `off` keeps",
+        "aiordma from using private interfaces of asyncio, uvloop and anyio to save time, in case a new",
+        "version of theirs misbehaves with it. Everything works without them, a little slower.",
+    ]
     return "\n".join(rows) + "\n"
 
 
@@ -40,9 +63,9 @@ def reasons_page() -> str:
     rows = [
         "# Reasons for TCP",
         "",
-        "`stream.fallback_reason` and `NegotiationError.code` carry one of these (`aiordma.Code`). Up to",
-        "`0x0999....` they are the codes of Linux SMC, so that they mean the same to those who know",
-        "`smcss`; `0x0a1d....` are aiordma's own.",
+        "`stream.fallback_reason` and `NegotiationError.code` contain one of these codes (`aiordma.Code`).",
+        "Codes up to `0x0999....` are those of Linux SMC and mean the same as in `smcss`; codes",
+        "`0x0a1d....` are aiordma's own.",
         "",
         "| code | name | meaning |",
         "| --- | --- | --- |",
@@ -51,9 +74,172 @@ def reasons_page() -> str:
     return "\n".join(rows) + "\n"
 
 
-PAGES = {REFERENCE / "settings.md": settings_page, REFERENCE / "reasons.md": reasons_page}
+# ---- the module map, read from the sources: nothing is imported, so nothing needs to be built
+
+
+def header_comment(path: Path) -> str:
+    """What a source file says about itself: its docstring, or the comment that it begins with; or ""."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return ast.get_docstring(ast.parse(text)) or ""
+    if path.suffix in (".c", ".h"):
+        comment = re.match(r"/\*(.*?)\*/", text, re.DOTALL)
+        return re.sub(r"\n[ \t]*\* ?", "\n", comment[1]).strip() if comment else ""
+    text = re.sub(r"\A(?:# cython:.*\n)+", "", text)
+    docstring = re.match(r'"""(.*?)"""', text, re.DOTALL)
+    if docstring:
+        return docstring[1].strip()
+    comment = re.match(r"(?:#.*\n)+", text)
+    return re.sub(r"^# ?", "", comment[0], flags=re.MULTILINE).strip() if comment else ""
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of the first paragraph, as the cell of a Markdown table."""
+    paragraph = " ".join(re.split(r"\n\s*\n", text, maxsplit=1)[0].split())
+    sentence = re.split(r"(?<=[.!?])\s", paragraph, maxsplit=1)[0]
+    sentence = re.sub(r"(?::\w+)?:\w+:`~?([^`]*)`", r"`\1`", sentence).replace("``", "`")
+    outside = re.split(r"(`[^`]*`)", sentence)
+    outside[::2] = [piece.replace("<", "\\<").replace("__", "\\_\\_") for piece in outside[::2]]
+    return "".join(outside).replace("|", "\\|")
+
+
+def _modules(folder: Path) -> dict[str, list[Path]]:
+    """The source files of a folder by module, the one that describes the module first."""
+    modules: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir(), key=lambda path: (path.stem, path.suffix)):
+        if path.suffix in SUFFIXES:
+            modules.setdefault(path.stem, []).append(path)
+    for files in modules.values():
+        files.sort(key=lambda path: SUFFIXES.index(path.suffix))
+    return modules
+
+
+def _folders(package: Path) -> list[Path]:
+    """The folders of sources in a package, with their own; tests and what builds leave behind are none."""
+    found = []
+    for folder in sorted(package.iterdir()):
+        if folder.is_dir() and folder.name not in ("tests", "__pycache__") and _modules(folder):
+            found += [folder, *_folders(folder)]
+    return found
+
+
+def _described(path: Path) -> str:
+    sentence = first_sentence(header_comment(path))
+    if not sentence:
+        raise ValueError(f"{path} has no docstring, or no comment at its beginning: the module map needs one")
+    return sentence
+
+
+def _constants(path: Path) -> dict[str, Any]:
+    """The constants of a Python file that are written out."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            with contextlib.suppress(ValueError):
+                found[node.target.id] = ast.literal_eval(node.value)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table_of_order(package: Path, order: Order) -> list[str]:
+    rows = ["| layer | package | what it is |", "| --- | --- | --- |"]
+    for layer, row in enumerate(order, 1):
+        for name in row:
+            folder = package / name
+            source = folder / "__init__.py" if folder.is_dir() else package / f"{name}.py"
+            rows.append(f"| {layer} | `{name}` | {_described(source)} |")
+    return rows
+
+
+def _table_of_modules(modules: dict[str, list[Path]]) -> list[str]:
+    if not modules:
+        return []
+    rows = ["| module | what it is |", "| --- | --- |"]
+    for name, files in modules.items():
+        rows.append(f"| `{name}` {_code(path.suffix for path in files)} | {_described(files[0])} |")
+    return ["", *rows]
+
+
+def module_map_page(
+    package: Path = ROOT / "aiordma", layers: Path = ROOT / "tests" / "project" / "layers.py"
+) -> str:
+    """:raises ValueError: naming a module that does not describe itself."""
+    rules = _constants(layers)
+    order: Order = rules["ORDER"]
+    allowed: dict[str, list[str]] = {}
+    for at, row in enumerate(order):
+        for name in row:
+            allowed[name] = [below for lower in order[:at] for below in lower]
+    rows = [
+        "# Module map",
+        "",
+        "Every module of the source tree with the first sentence of its docstring. A module of several files",
+        "(`.pyx` and `.pxd`, `.h` and `.c`) is one row. `docs/tables.py` makes this page from the sources.",
+        "",
+        "## Packages",
+        "",
+        "A package may import its own modules and packages of lower layers. `tests/project/test_layers.py`",
+        "checks this, also for imports inside functions and for types.",
+        "",
+        *_table_of_order(package, order),
+    ]
+    if rules["EXCEPTIONS"]:
+        rows += ["", "Exceptions:", ""]
+        rows += [f"* `{one}` imports `{other}`: {why}" for (one, other), why in rules["EXCEPTIONS"].items()]
+    root = _modules(package)
+    moved: dict[str, dict[str, list[Path]]] = {}
+    for name, owner in rules["BELONGS_TO"].items():
+        stem = name.rpartition(".")[2]
+        moved.setdefault(owner, {})[name] = root.pop(stem)
+    rows += ["", f"## `{package.name}`", "", _described(root.pop("__init__")[0]), *_table_of_modules(root)]
+    folders = _folders(package)
+    ranks = {name: rank for rank, name in enumerate(allowed)}
+    folders.sort(key=lambda folder: ranks.get(folder.relative_to(package).parts[0], len(ranks)))
+    for folder in folders:
+        inside = folder.relative_to(package)
+        modules = moved.pop(str(inside), {}) | _modules(folder)
+        rows += ["", f"## `{folder.relative_to(package.parent)}`"]
+        # A folder of C files is described by the header that bears its name.
+        if about := modules.pop("__init__", None) or modules.get(folder.name):
+            rows += ["", _described(about[0])]
+        if below := allowed.get(str(inside)):
+            rows += ["", f"May import {_code(below)}."]
+        rows += _table_of_modules(modules)
+    return "\n".join(rows) + "\n"
+
+
+PAGES = {
+    REFERENCE / "settings.md": settings_page,
+    REFERENCE / "reasons.md": reasons_page,
+    REFERENCE / "module-map.md": module_map_page,
+}
+
+
+def outdated() -> list[Path]:
+    """The pages that differ from what the sources say now."""
+    return [
+        path
+        for path, page in PAGES.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != page()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    behind = outdated()
+    for path in behind:
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)} is out of date: run .venv/bin/python docs/tables.py")
+        else:
+            path.write_text(PAGES[path](), encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if behind and "--check" in arguments else 0
+
 
 if __name__ == "__main__":
-    for path, page in PAGES.items():
-        path.write_text(page(), encoding="utf-8")
-        print(f"wrote {path}")
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What the asyncio transport, the ring below it, and the readers and servers above it ask of each other."""
+"""What the asyncio transport and the readers and servers above it require of each other."""
 
 from __future__ import annotations
 
@@ -6,45 +6,31 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
-    from .transport import RingTransport
-
-Bytes = bytes | bytearray | memoryview
+    from ..pipes.contracts import Pipe
 
 
-class Pipe(Protocol):
-    """What the transport needs of a ring pipe (`aiordma.pipes._ring.RingPipe`)."""
+class PulledTransport(Protocol):
+    """What a pulling reader asks of its transport."""
 
-    on_readable: Callable[[], None] | None
-    on_writable: Callable[[], None] | None
+    def ring_empty(self) -> None:
+        """Nothing is readable: find out whether this is the end of the data, or a failure."""
 
-    @property
-    def readable(self) -> int: ...
-    @property
-    def at_eof(self) -> bool: ...
-    @property
-    def error(self) -> BaseException | None: ...
-    def try_send(self, data: Bytes, start: int = 0) -> int: ...
-    def try_receive(self, max_bytes: int) -> bytes | None: ...
-    def try_receive_into(self, buf: bytearray | memoryview) -> int: ...
-    def view(self) -> memoryview: ...
-    def consume(self, n: int) -> None: ...
-    def spin_readable(self) -> bool: ...
-    def spin_writable(self) -> bool: ...
-    def send_eof(self) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
+    def ring_failed(self, exc: BaseException) -> None:
+        """The pipe raised ``exc``."""
+
+    def park_reading(self) -> None:
+        """The reader is about to wait."""
 
 
 class PullReader(Protocol):
     """A reader that takes its data from the ring itself."""
 
-    def ring_attached(self, transport: RingTransport, pipe: Pipe | None) -> None:
+    def ring_attached(self, transport: PulledTransport, pipe: Pipe | None) -> None:
         """Take from `pipe` from now on; None: not now (reading is paused, or nothing more will come)."""
 
     def ring_detached(self) -> None:
-        """The pipe belongs to somebody else from now on, with what is in it."""
+        """From now on the pipe, with the data in it, belongs to another protocol."""
 
     def ring_closing(self) -> None:
         """The pipe is about to be closed: the last chance to take what has arrived."""
@@ -57,7 +43,7 @@ class PullProtocol:
     """Mixin of protocols whose data is pulled: names the reader that does it."""
 
     def pull_reader(self) -> PullReader | None:
-        """The reader, None when it is gone and nobody will ever read."""
+        """The reader; None when it is gone, and nothing will be read any more."""
         raise NotImplementedError
 
 

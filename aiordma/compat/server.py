@@ -18,7 +18,7 @@ from ..errors import AioRdmaError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from ..negotiation.driver import Engine
+    from ..negotiation.engine import Engine
 
 _log = logging.getLogger("aiordma.compat")
 
@@ -54,7 +54,7 @@ class RdmaServer(asyncio.AbstractServer):
         self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = 0
-        self.service = None if engine is None else engine.open_service(self._has_room)
+        self.service = None if engine is None else engine.grant_rings(self._has_room)
         self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:

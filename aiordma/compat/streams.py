@@ -26,7 +26,8 @@ from .transport import RingTransport
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from .contracts import Pipe
+    from ..pipes.contracts import Pipe
+    from .contracts import PulledTransport
 
     ClientConnected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 
@@ -49,7 +50,7 @@ class RingStreamReader(asyncio.StreamReader):
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._pipe: Pipe | None = None  # None: not now (paused), not any more, or never
-        self._ring: RingTransport | None = None
+        self._ring: PulledTransport | None = None
         self._waker = wake.current()
         self._reads_ahead = False
         super().__init__(limit=limit, loop=loop)
@@ -77,7 +78,7 @@ class RingStreamReader(asyncio.StreamReader):
 
     # ---- what the transport says -------------------------------------------------------------------------
 
-    def ring_attached(self, transport: RingTransport, pipe: Pipe | None) -> None:
+    def ring_attached(self, transport: PulledTransport, pipe: Pipe | None) -> None:
         """See `aiordma.compat.contracts.PullReader`. What arrived before a pause stays readable."""
         before = self._pipe
         if pipe is None:

@@ -31,12 +31,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ..errors import as_connection_error
+from ..streams.info import StreamInfo
 from .contracts import PullProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from .contracts import Bytes, Pipe, PullReader, TransportOwner
+    from ..pipes.contracts import Buffer, Pipe
+    from .contracts import PullReader, TransportOwner
 
 _log = logging.getLogger("aiordma.compat")
 
@@ -105,14 +107,14 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
         `at_once`: connection_made() is called here, not from the loop: the protocol is none of a user's.
         """
-        info = {"aiordma.path": "rdma", "aiordma.fallback_reason": None, "aiordma.stream": pipe}
+        info = {"aiordma.path": "rdma", "aiordma.fallback_reason": None, "aiordma.stream": StreamInfo(pipe)}
         super().__init__({**info, **(extra or {})}, loop)
         self._pipe = pipe
         self._try_send = pipe.try_send
         self._context = contextvars.copy_context()
         self._inside = False  # a callback of the loop runs in this context: it cannot be entered again
         self._server = server
-        self._queue: deque[Bytes] = deque()
+        self._queue: deque[Buffer] = deque()
         self._queued = 0
         self._head = 0  # bytes of the first queued buffer that are sent
         self._direct = True  # a write may go straight into the ring: open, nothing queued
@@ -353,7 +355,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     # ---- writing --------------------------------------------------------------------------------------
 
-    def write(self, data: Bytes) -> None:
+    def write(self, data: Buffer) -> None:
         """Send `data`: into the peer's ring as far as it has room, the rest when there is room.
 
         :raises TypeError: `data` is not bytes-like
@@ -370,7 +372,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         else:
             self._write_any(data)
 
-    def _write_any(self, data: Bytes) -> None:
+    def _write_any(self, data: Buffer) -> None:
         if not isinstance(data, _BYTES):
             raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
         if self._eof:
@@ -397,7 +399,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         if self._lost_writes >= constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES:
             asyncio_logger.warning("write() on a closed aiordma connection: the data is lost.")
 
-    def _enqueue(self, data: Bytes, start: int) -> None:
+    def _enqueue(self, data: Buffer, start: int) -> None:
         """Keep `data[start:]`. Only bytes are kept as they are: the caller may change anything else."""
         size = len(data) - start
         queue = self._queue
@@ -414,7 +416,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             queue.append(bytes(memoryview(data)[start:]))
         self._maybe_pause_protocol()
 
-    def writelines(self, list_of_data: Iterable[Bytes]) -> None:
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """write() of each; small pieces are joined, large ones are not copied for it."""
         parts = list(list_of_data)
         if sum(map(len, parts)) <= _GATHER_BYTES:

@@ -4,37 +4,37 @@
 :class:`DatagramConnection`. One message sent is one message received, however the bytes travelled: on a ring
 (``_datagram.pyx``) or on a connection of the kernel (``records.py``).
 
-Waiting (``waiting.py``) follows the order of :mod:`aiordma.stream`: take what is there; poll for a moment if
-the engine's policy allows it; let the pipe call back; look once more; sleep.
+Operations that can complete at once do so here; the others wait in :mod:`aiordma.wake.duplex`.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import anyio.abc
 from anyio import BrokenResourceError, WouldBlock
 
 from .. import wake
-from ..attributes import RdmaAttribute, address_attributes, tls_attributes
-from ..config import Config
 from ..errors import AioRdmaError, Code, NegotiationError
-from ..negotiation import driver as negotiate
-from ..negotiation import peer_cache as peers
+from ..negotiation import peer_cache
 from ..negotiation.accept import ConnectionListener, open_listener
+from ..negotiation.connect import connect_and_negotiate
+from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..pipes.tcp_records import StreamDatagrams
 from ..proto.clc import Kind
-from ..wake.duplex import BUSY, CLOSED, EOF_SENT, Waiting
+from ..wake.duplex import BUSY, Loan, OutgoingMessage
+from ..wake.pipe_end import PipeEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from ssl import SSLContext, SSLObject
-    from types import TracebackType
+    from collections.abc import Sequence
+    from ssl import SSLObject
+    from typing import Unpack
 
     from ..addresses import Address
-    from ..config import Mode
+    from ..config import Config
     from ..errors import FallbackReason
+    from ..negotiation.options import ConnectKeywords, ListenKeywords
+    from ..negotiation.result import NegotiationResult
     from ..pipes.contracts import Buffer, MessagePipe
 
 __all__ = [
@@ -61,7 +61,7 @@ class DatagramStatistics(NamedTuple):
 _BATCH_SHARE = 16
 
 
-class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
+class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
     """Messages to and from one peer: boundaries kept, none lost, in order (:attr:`path` tells how they go).
 
     Made by :func:`connect_datagram` and :class:`DatagramListener`. Belongs to the event loop it was made in.
@@ -80,15 +80,12 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
         fallback_reason: FallbackReason | None = None,
         tls: SSLObject | None = None,
     ) -> None:
-        super().__init__()
-        self._pipe = pipe
-        # Bound once: on the way of a small message every hundred nanoseconds count.
+        super().__init__(local_address, remote_address, fallback_reason, tls)
+        self._pipe: MessagePipe = pipe
+        # Bound once: on the path of a small message every hundred nanoseconds count.
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
-        self._local_address = local_address
-        self._remote_address = remote_address
-        self._fallback_reason = fallback_reason
-        self._tls = tls
+        self._spin_readable = pipe.spin_readable
 
     # -- sending
 
@@ -112,7 +109,11 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
             await self._send_later(item, False)
 
     async def _send_later(self, item: Buffer, begun: bool) -> None:
-        await self._send_when_room(lambda: self._pipe.try_send(item), memoryview(item).nbytes, begun)
+        await self._send_when_room(self._outgoing(item), begun)
+
+    def _outgoing(self, item: Buffer) -> OutgoingMessage:
+        size = memoryview(item).nbytes
+        return OutgoingMessage(lambda: self._pipe.try_send(item), lambda: self._pipe.spin_writable(size))
 
     def send_nowait(self, item: Buffer) -> None:
         """Send one message now. Never yields to the event loop.
@@ -133,7 +134,7 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
         if self._send_guard is not None:
             raise self._refusal(self._send_guard, "sending to")
         waker, pipe = self._waker, self._pipe
-        # Between its messages it yields, and nobody else's may come there.
+        # It yields between its messages, and no other task's messages may come between them.
         self._send_guard = BUSY
         try:
             await self._begin()
@@ -143,9 +144,7 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
                 sent += placed
                 waker.share -= 1 + placed // _BATCH_SHARE
                 if not placed:
-                    item = items[sent]
-                    place = functools.partial(pipe.try_send, item)
-                    await self._place_when_room(place, memoryview(item).nbytes, True)
+                    await self._place_when_room(self._outgoing(items[sent]), True)
                     sent += 1
                 elif waker.share <= 0 and sent < total:
                     await waker.checkpoint()
@@ -153,17 +152,6 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
         finally:
             if self._send_guard is BUSY:
                 self._send_guard = None
-
-    async def send_eof(self) -> None:
-        """Tell the peer that nothing more will be sent; receiving goes on. Idempotent."""
-        if self._send_guard is not None and self._send_guard is not EOF_SENT:
-            raise self._refusal(self._send_guard, "sending to")
-        await self._waker.checkpoint()
-        if self._send_guard is None:
-            if self._pipe.error is not None:
-                raise BrokenResourceError from self._pipe.error
-            self._pipe.send_eof()
-            self._send_guard = EOF_SENT
 
     # -- receiving
 
@@ -221,7 +209,7 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
             return await self._receive_when_there(take, True)
         return await self._receive_when_there(take, False)
 
-    async def borrow(self) -> MessageLoan:
+    async def borrow(self) -> Loan:
         """Lend the next message where it is: ``with await connection.borrow() as view: ...``.
 
         ``view`` is a read-only memoryview, valid inside the ``with`` block only; the message counts as
@@ -230,37 +218,10 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
 
         Errors as in :meth:`receive`.
         """
-        return MessageLoan(self, await self._receive_when_there(self._pipe.peek, False))
-
-    # -- the end
-
-    async def aclose(self) -> None:
-        """Close both directions; what was sent still reaches the peer. Idempotent.
-
-        Does not wait for the peer. In a cancelled scope (``anyio.aclose_forcefully``) the connection is
-        aborted instead: the peer gets an error. Tasks that wait in it get ``ClosedResourceError``.
-        """
-        if self._receive_guard is not CLOSED:
-            cancelled = self._waker.cancel_requested()
-            self._send_guard = self._receive_guard = CLOSED
-            if cancelled:
-                self._pipe.abort()
-            else:
-                self._pipe.close()
-            self._wake_all()
-        await self._waker.checkpoint()
+        view = await self._receive_when_there(self._pipe.peek, False)
+        return Loan(self, view, lambda: self._pipe.discard())
 
     # -- what it is
-
-    @property
-    def path(self) -> str:
-        """ "rdma" or "tcp"."""
-        return self._pipe.path
-
-    @property
-    def fallback_reason(self) -> FallbackReason | None:
-        """Why this connection runs on TCP, from the beginning or since it left RDMA; else None."""
-        return self._fallback_reason or getattr(self._pipe, "fallback_reason", None)
 
     @property
     def max_message_bytes(self) -> int:
@@ -272,84 +233,29 @@ class DatagramConnection(Waiting, anyio.abc.ObjectStream[bytes]):
         """The largest message that :meth:`send_nowait` would take now; -1: not even an empty one."""
         return self._pipe.writable
 
-    @property
-    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        attributes = dict(address_attributes(self._local_address, self._remote_address))
-        attributes[RdmaAttribute.path] = lambda: self._pipe.path
-        reason = self.fallback_reason
-        if reason is not None:
-            attributes[RdmaAttribute.fallback_reason] = lambda: reason
-        tls = self._tls
-        if tls is not None:
-            attributes.update(tls_attributes(tls))
-        return attributes
-
     def statistics(self) -> DatagramStatistics:
         """What happened so far."""
         pipe = self._pipe
         return DatagramStatistics(pipe.messages_sent, pipe.messages_received, pipe.times_blocked)
-
-    def __repr__(self) -> str:
-        state = " closed" if self._receive_guard is CLOSED else ""
-        (host, port), (peer, peer_port) = self._local_address, self._remote_address
-        return f"<DatagramConnection {self.path} {host}:{port} - {peer}:{peer_port}{state}>"
-
-    # -- what there is to wait for
-
-    def _spin_readable(self) -> bool:
-        return self._pipe.spin_readable()
-
-    def _spin_writable(self, size: int) -> bool:
-        return self._pipe.spin_writable(size)
-
-    def _call_when_readable(self, callback: Callable[[], None]) -> None:
-        self._pipe.on_readable = callback
-
-    def _call_when_writable(self, callback: Callable[[], None]) -> None:
-        self._pipe.on_writable = callback
 
 
 #: Messages handed to the pipe in one go: a long list must not hold up the loop.
 _MOST_AT_ONCE = 1024
 
 
-class MessageLoan:
-    """A message that still lies in the ring, for the duration of a ``with`` block."""
-
-    __slots__ = ("_connection", "_view")
-
-    def __init__(self, connection: DatagramConnection, view: memoryview) -> None:
-        self._connection = connection
-        self._view = view
-        connection._receive_guard = BUSY
-
-    def __enter__(self) -> memoryview:
-        return self._view
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        connection = self._connection
-        if connection._receive_guard is BUSY:  # otherwise the connection was closed inside the block
-            connection._receive_guard = None
-            connection._pipe.discard()
-        # Whoever kept the view gets a ValueError from it, not other people's bytes.
-        self._view.release()
-
-
 # -- connections
 
 
-async def message_pipe_of(outcome: negotiate.Outcome, config: Config) -> MessagePipe:
+async def message_pipe_of(result: NegotiationResult, config: Config) -> MessagePipe:
     """The pipe of a connection whose path is agreed on, which it owns from now on, also when this raises.
 
     :raises OSError: (``NegotiationError``) the peer on TCP does not speak datagrams.
     """
-    if outcome.pipe is not None:
+    if result.pipe is not None:
         from ..pipes._ring_records import RingDatagrams
 
-        return RingDatagrams(outcome.pipe)
-    pipe = outcome.tcp_pipe()
+        return RingDatagrams(result.pipe)
+    pipe = result.tcp_pipe()
     try:
         framed = StreamDatagrams(pipe, config.ring_bytes - 4)
         waiter = wake.current().new_waiter()
@@ -373,101 +279,55 @@ async def message_pipe_of(outcome: negotiate.Outcome, config: Config) -> Message
     return framed
 
 
-def _connection(pipe: MessagePipe, outcome: negotiate.Outcome) -> DatagramConnection:
+def _connection(pipe: MessagePipe, result: NegotiationResult) -> DatagramConnection:
     return DatagramConnection(
         pipe,
-        local_address=outcome.local_address,
-        remote_address=outcome.remote_address,
-        fallback_reason=outcome.fallback,
-        tls=outcome.session,
+        local_address=result.local_address,
+        remote_address=result.remote_address,
+        fallback_reason=result.fallback,
+        tls=result.session,
     )
 
 
-async def connect_datagram(
-    host: str,
-    port: int,
-    *,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    local_host: str | None = None,
-    ssl: SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    rdma_outside_tls: bool = False,
-) -> DatagramConnection:
+@documented_by(ConnectOptions.of)
+async def connect_datagram(host: str, port: int, **keywords: Unpack[ConnectKeywords]) -> DatagramConnection:
     """Connect to a server of datagrams (:func:`listen_datagram`).
 
-    Parameters and path as in :func:`aiordma.connect`. The server's program must listen for datagrams: one
-    that listens for streams, or another program, is found out and refused.
+    Parameters and path as in :func:`aiordma.connect`. The server must listen for datagrams; one that listens
+    for streams, or another program, is recognized and refused.
 
     :raises OSError: no TCP connection could be made, naming each address.
     :raises aiordma.NegotiationError: (an ``OSError``, too) the peer does not speak datagrams; or RDMA is
-        demanded and not to be had; ``code`` and ``text`` say why.
+        demanded and cannot be used; ``code`` and ``text`` give the reason.
     """
-    config = config or Config.from_env()
-    pipe, outcome = await open_message_pipe(
-        host, port, config, mode, local_host, ssl, server_hostname, rdma_outside_tls
-    )
-    return _connection(pipe, outcome)
+    return _connection(*await open_message_pipe(host, port, ConnectOptions.of(host, **keywords)))
 
 
 async def open_message_pipe(
-    host: str,
-    port: int,
-    config: Config,
-    mode: Mode | None = None,
-    local_host: str | None = None,
-    ssl: SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    rdma_outside_tls: bool = False,
-) -> tuple[MessagePipe, negotiate.Outcome]:
+    host: str, port: int, options: ConnectOptions
+) -> tuple[MessagePipe, NegotiationResult]:
     """What :func:`connect_datagram` puts its object on; for other surfaces."""
-    tls = negotiate.Tls.of_client(ssl, server_hostname or host, rdma_outside_tls)
-    outcome = await negotiate.client(
-        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=Kind.DATAGRAMS
-    )
-    pipe = await message_pipe_of(outcome, config)
-    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
-    return pipe, outcome
+    result = await connect_and_negotiate(host, port, options, Kind.DATAGRAMS)
+    pipe = await message_pipe_of(result, options.config)
+    peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
+    return pipe, result
 
 
 class DatagramListener(ConnectionListener[DatagramConnection]):
     """A listener for connected datagrams. Made by :func:`listen_datagram`.
 
-    A client that does not speak datagrams is turned away; nobody else waits for it.
+    A client that does not speak datagrams is turned away; no other client waits for it.
     """
 
     kind = Kind.DATAGRAMS
 
-    async def _make(self, outcome: negotiate.Outcome) -> DatagramConnection:
-        return _connection(await message_pipe_of(outcome, self._config), outcome)
+    async def _make(self, result: NegotiationResult) -> DatagramConnection:
+        return _connection(await message_pipe_of(result, self._options.config), result)
 
 
+@documented_by(ListenOptions.of)
 async def listen_datagram(
-    host: str | Sequence[str] | None = None,
-    port: int = 0,
-    *,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    backlog: int = 1024,
-    reuse_address: bool = True,
-    reuse_port: bool = False,
-    max_negotiations: int = 1024,
-    max_pending: int = 4096,
-    ssl: SSLContext | None = None,
-    rdma_outside_tls: bool = False,
+    host: str | Sequence[str] | None = None, port: int = 0, **keywords: Unpack[ListenKeywords]
 ) -> DatagramListener:
     """Listen for datagram connections. Parameters and errors as in :func:`aiordma.listen`."""
-    return await open_listener(
-        DatagramListener,
-        host,
-        port,
-        config=config,
-        mode=mode,
-        backlog=backlog,
-        reuse_address=reuse_address,
-        reuse_port=reuse_port,
-        max_negotiations=max_negotiations,
-        max_pending=max_pending,
-        ssl=ssl,
-        rdma_outside_tls=rdma_outside_tls,
-    )
+    return await open_listener(DatagramListener, host, port, ListenOptions.of(**keywords))

@@ -27,9 +27,9 @@ from ..addresses import plain_address, show
 from ..attributes import RdmaAttribute, address_attributes
 from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError, describe
-from ..negotiation import driver as negotiate
+from ..negotiation.engine import find_engine
 from ..proto.record import too_large
-from ..wake.duplex import CLOSED, Waiting
+from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class EndpointStatistics(NamedTuple):
     peers_udp: int
 
 
-class DatagramEndpoint(Waiting, anyio.abc.UnreliableObjectStream[Datagram]):
+class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
     """Items are ``(data, (host, port))``. Unreliable and unordered, as UDP is; never duplicated by this end.
 
     Made by :func:`open_datagram_endpoint`. Belongs to the event loop it was made in. One task may send while
@@ -156,7 +156,9 @@ class DatagramEndpoint(Waiting, anyio.abc.UnreliableObjectStream[Datagram]):
         if self._send_guard is not None:
             raise self._refusal(self._send_guard, "sending to")
         target = await self._table.numeric(address)
-        await self._send_when_room(lambda: self._place(self._table.peer(target), data), len(data), False)
+        # There is nothing to poll for: neither the device nor the kernel says when it will have room.
+        item = OutgoingMessage(lambda: self._place(self._table.peer(target), data), lambda: False)
+        await self._send_when_room(item, False)
 
     async def sendto(self, data: Buffer, host: str, port: int) -> None:
         """``send((data, (host, port)))``."""
@@ -432,9 +434,6 @@ class DatagramEndpoint(Waiting, anyio.abc.UnreliableObjectStream[Datagram]):
     def _spin_readable(self) -> bool:
         return self._port is not None and self._port.spin()
 
-    def _spin_writable(self, size: int) -> bool:
-        return False
-
     def _call_when_readable(self, callback: Callable[[], None]) -> None:
         self._on_readable = callback
         if self._port is not None:
@@ -500,7 +499,7 @@ async def open_datagram_endpoint(
         reason = FallbackReason.of_local(Code.DISABLED)
     else:
         try:
-            engine = await negotiate.find_engine(config)
+            engine = await find_engine(config)
             from .ud_resources import UdParts
 
             make_parts = functools.partial(UdParts, engine, config.traffic_class)  # type: ignore[arg-type]

@@ -1,8 +1,9 @@
-"""One negotiation, as the engine sees it: what a Proposal, Accept and Confirm mean for QPs and rings.
+"""One negotiation at the engine: what a Proposal, Accept and Confirm mean for QPs and rings.
 
-The messages travel elsewhere (``negotiate.py``); an offer is driven through its steps and gives everything
-back on any other
-way out (:meth:`abandon`).
+RFC 7609 distinguishes first contact, which makes a link group, from subsequent contact, which joins one.
+:class:`ClientContact` and :class:`ServerContact` do both. The messages travel elsewhere
+(:mod:`aiordma.negotiation`, :mod:`.failover`): their driver calls the steps in order, or :meth:`abandon`,
+which releases everything.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
@@ -21,29 +22,42 @@ from ..verbs.abi import Mtu
 from ..verbs.memory import MemoryLimitError
 from ..verbs.qp import QpAddress
 from .cm_connect import CmPlace
-from .group import LinkGroup
-from .link import LinkKey
-from .pregranted import Holder, Issuer
+from .contracts import LinkKey
+from .group import GroupOwner, LinkGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from ..addresses import Address
-    from .engine import Engine
     from .member import Member
-    from .pregranted import Service
+    from .pregranted import GrantingListener
 
 
 def _qp_address(answer: Accept | Confirm) -> QpAddress:
     return QpAddress(answer.gid, answer.lid, answer.qpn, answer.psn, Mtu(answer.mtu), answer.dest_rd_atomic)
 
 
-class _Offer:
-    def __init__(self, engine: Engine, kind: int) -> None:
+class ContactOwner(GroupOwner, Protocol):
+    """The engine, as negotiations see it."""
+
+    @property
+    def groups(self) -> Mapping[LinkKey, LinkGroup]: ...
+    @property
+    def all_groups(self) -> Collection[LinkGroup]: ...
+    @property
+    def max_links(self) -> int: ...
+    def path_works(self, peer: str) -> None:
+        """A link to ``peer`` has come up."""
+
+
+class _Contact:
+    def __init__(self, engine: ContactOwner, kind: int) -> None:
         self.engine, self.kind = engine, kind
         self.group: LinkGroup | None = None
         self.member: Member | None = None
         self.first_contact = False
-        #: The caller will hand the connection its TCP connection. Should the link fail before that, it waits
-        #: for it, to go on there.
+        #: The caller will attach the TCP connection. A connection whose link fails before that waits for it,
+        #: and then fails over.
         self.awaits_tcp = False
         self._done = False
 
@@ -90,18 +104,34 @@ class _Offer:
             recv_bytes=answer.recv_bytes,
         )
 
+    async def _confirm_link(self, *, ask: bool) -> None:
+        """First contact: prove the new link in both directions. :raises LinkError: it does not work.
+
+        :param ask: this end sends the request. It is the server's, but on iWARP the client must send first.
+        """
+        assert self.group is not None
+        link, peer = self.group.link, self.group.peer
+        try:
+            with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                await (link.ask_to_confirm() if ask else link.wait_for_confirm())
+        except TimeoutError:
+            self.engine.path_failed(peer, Code.TIMEOUT_CONFIRM_LINK.text)
+            raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, peer) from None
+        self.group.set_up_ended()
+        self.engine.path_works(peer)
+
     def break_link(self, reason: str) -> None:
-        """The peer may be using what it was offered: nothing less ends that for sure."""
+        """Break the link: the peer may be using the ring, and only this ends that for certain."""
         if self.group is not None:
             self.group.link.queue_pair.break_link(LinkError(reason, self.group.peer))
 
     @property
     def is_over(self) -> bool:
-        """The pipe has been handed out, or will not be."""
+        """Whether the pipe has been handed out, or never will be."""
         return self._done
 
     def abandon(self) -> None:
-        """Give everything back. Idempotent; without effect once the pipe has been handed out."""
+        """Release everything. Idempotent; without effect once the pipe has been handed out."""
         if self._done:
             return
         self._done = True
@@ -110,14 +140,14 @@ class _Offer:
         if self.group is None:
             return
         if not self.first_contact:
-            # Perhaps the peer knows nothing of this link any more: find out before the next one asks.
+            # The peer may not know this link any more: find out before the next connection tries to join.
             self.group.link.suspect()
         elif not self.group.active:
             self.group.close()
 
 
-class ClientOffer(_Offer):
-    def __init__(self, engine: Engine, kind: int, unknown_qpn: int, traffic_class: int) -> None:
+class ClientContact(_Contact):
+    def __init__(self, engine: ContactOwner, kind: int, unknown_qpn: int, traffic_class: int) -> None:
         super().__init__(engine, kind)
         self.proposal = Proposal(
             kind=kind,
@@ -152,8 +182,8 @@ class ClientOffer(_Offer):
             if accept.first_contact:
                 old = engine.groups.get(key)
                 if old is not None and not old.members:
-                    # The server knows nothing of it any more. One with streams tells by itself: an engine id
-                    # proves nothing, and nobody may take somebody else's link down with it.
+                    # The server does not know the group any more. A group with streams is left alone: an
+                    # engine id proves nothing, so an Accept must not break another peer's link.
                     old.close()
                 self.group = LinkGroup(engine, key, peer)
                 self.group.peer_links = accept.max_links
@@ -172,10 +202,10 @@ class ClientOffer(_Offer):
         except MemoryLimitError as error:
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         except VerbsError as error:
-            engine.devices.way_failed(engine, peer, str(error))
+            engine.path_failed(peer, str(error))
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
-        if self.proposal.tickets and isinstance(self.group.tickets, Holder):
-            self.group.tickets.learn(accept, peer)
+        if self.proposal.tickets and self.group.holder is not None:
+            self.group.holder.learn(accept, peer)
         proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, engine.engine_id, secret)
         confirm = Confirm(**self._answer_fields(), proof=proof)  # type: ignore[arg-type]
         if known is None:
@@ -199,59 +229,51 @@ class ClientOffer(_Offer):
             raise VerbsError(errno.ECONNRESET, "rdma_connect", error.reason) from error
 
     def _known(self, accept: Accept) -> LinkGroup:
-        """The group whose link the Accept names. :raises NegotiationError: there is none."""
+        """The group whose link the Accept names. :raises NegotiationError: no group has it."""
         key = self._key(accept)
         for group in self.engine.all_groups:
-            # One that was retired before the server heard of it is on its way out.
+            # A retired group is closing, though the server may not have been informed yet.
             if group.key == key and group.link.peer_qpn == accept.qpn and not group.retired:
                 return group
         raise NegotiationError(Code.LINK_NOT_FOUND)
 
     async def established(self) -> Any:
-        """Wait for Confirm Link on first contact. :raises LinkError: it did not come (after Accept that is
-        no reason to fall back).
+        """Wait for Confirm Link on first contact.
+
+        :raises LinkError: it did not come, which after an Accept is no reason to fall back to TCP.
         """
-        assert self.group is not None
         assert self.member is not None
         if self.first_contact:
-            try:
-                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
-                    if self.engine.backend.by_cm:
-                        await self.group.link.ask_to_confirm()
-                    else:
-                        await self.group.link.wait_for_confirm()
-            except TimeoutError:
-                engine, peer = self.group.engine, self.group.peer
-                engine.devices.way_failed(engine, peer, Code.TIMEOUT_CONFIRM_LINK.text)
-                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, peer) from None
-            self.group.settled()
-            self.engine.devices.works(self.engine, self.group.peer)
+            await self._confirm_link(ask=self.engine.backend.by_cm)
         self._done = True
         return self.member.connection
 
 
-class ServerOffer(_Offer):
+class ServerContact(_Contact):
     accept: Accept
 
     def __init__(
-        self, engine: Engine, proposal: Proposal, peer: str, service: Service | None, local: Address | None
+        self,
+        engine: ContactOwner,
+        proposal: Proposal,
+        peer: str,
+        listener: GrantingListener | None,
+        local: Address | None,
     ) -> None:
         super().__init__(engine, proposal.kind)
         self._proposal, self._peer = proposal, peer
-        self._service = service if proposal.tickets and not proposal.kind else None
+        self._listener = listener if proposal.tickets and not proposal.kind else None
         self._local = local
 
     async def prepare(self) -> None:
         """Find or make the link group, and the ring of this connection."""
         engine = self.engine
-        # The client may have closed an idle link just before this: its goodbye was sent first, so it is here.
-        engine.poller.drain()
         key = LinkKey(self._proposal.engine_id, "server", self._proposal.traffic_class)
-        # What the client said on its link before it asked (goodbye, perhaps) comes first.
+        # The client may have closed an idle link just before: what it sent on its link was sent before the
+        # Proposal, and is dispatched before it.
         engine.poller.drain()
         group = engine.groups.get(key)
-        # One first contact at a time: whoever comes meanwhile waits for its end and joins, or is first
-        # himself.
+        # One first contact at a time: other clients' connections wait for its end, and join or try the next.
         while group is not None and not await group.wait_ready():
             group = engine.groups.get(key)
         self.first_contact = group is None
@@ -259,13 +281,13 @@ class ServerOffer(_Offer):
         self.member = self.group.join(self.kind)
         self.accept = Accept(
             **self._answer_fields(),  # type: ignore[arg-type]
-            **self._service_fields(),  # type: ignore[arg-type]
+            **self._listener_fields(),  # type: ignore[arg-type]
             **self._cm_fields(),  # type: ignore[arg-type]
             proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
         )
 
-    def _service_fields(self) -> dict[str, object]:
-        return {} if self._service is None or self._local is None else self._service.fields(self._local)
+    def _listener_fields(self) -> dict[str, object]:
+        return {} if self._listener is None or self._local is None else self._listener.fields(self._local)
 
     def _cm_fields(self) -> dict[str, object]:
         """:raises NegotiationError: rdma_cm cannot listen at this address."""
@@ -291,7 +313,7 @@ class ServerOffer(_Offer):
             try:
                 await self._bring_up(confirm)
             except VerbsError as error:
-                self.engine.devices.way_failed(self.engine, self._peer, str(error))
+                self.engine.path_failed(self._peer, str(error))
                 raise LinkError(str(error), self._peer) from error
             self.group.secret = link_secret(self.accept, confirm)
         elif confirm.qpn != self.group.link.peer_qpn:
@@ -302,20 +324,10 @@ class ServerOffer(_Offer):
             )
         self._connect(confirm)
         if self.first_contact:
-            try:
-                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
-                    if self.engine.backend.by_cm:
-                        await self.group.link.wait_for_confirm()
-                    else:
-                        await self.group.link.ask_to_confirm()
-            except TimeoutError:
-                self.engine.devices.way_failed(self.engine, self._peer, Code.TIMEOUT_CONFIRM_LINK.text)
-                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
-            self.group.settled()
-            self.engine.devices.works(self.engine, self._peer)
-        if self._service is not None and isinstance(self.group.tickets, Issuer):
-            self.group.tickets.limit = self._proposal.tickets
-            self.group.tickets.asked(self._service, first=self.first_contact)
+            await self._confirm_link(ask=not self.engine.backend.by_cm)
+        if self._listener is not None and self.group.granter is not None:
+            self.group.granter.limit = self._proposal.tickets
+            self.group.granter.on_negotiated(self._listener, first=self.first_contact)
         self._done = True
         return self.member.connection
 

@@ -1,10 +1,10 @@
-"""The RDMA devices of an event loop: an engine on each, made when it is first needed, and which is used.
+"""The RDMA devices of an event loop: an engine on each, made when it is first needed, and the choice of one.
 
-With one device there is one engine, and nothing here is asked for anything. With several, a peer gets its
-second link over another device when the first has failed: streams leave the failed link as they always do
-(``failover/leave.py``), and the client of the failed link returns them to RDMA at once
-(``failover/rejoin.py``), which negotiates the new link with the messages of any first contact. Should that
-fail, they stay on TCP and try again after a while.
+With one device there is one engine, and this module is bypassed. With several, a peer gets its second link
+over another device when the first has failed: streams leave the failed link as always
+(:mod:`.failover.leave`), and the client of the link returns them to RDMA at once (:mod:`.failover.rejoin`),
+which negotiates the new link like any first contact. If that fails, they stay on TCP and try again after a
+while.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import NegotiationError, VerbsError
 from ..proto.health import Health, wait_before
 from ..verbs.backend import device_list
-from ..verbs.lifetime import give_back
-from .link import LinkKey
+from ..verbs.lifetime import release_all
+from .contracts import EngineView, LinkKey
+from .pregranted import Grants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,11 +27,7 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..proto.clc import Proposal
     from ..wake.base import Waker
-    from .engine import Engine
-    from .failover.framed_pipe import FramedPipe
-    from .failover.rejoin import Rejoin
-    from .group import LinkGroup
-    from .pregranted import Service
+    from .contracts import RejoinView, SwitchedStream
 
 __all__ = ["Devices"]
 
@@ -54,30 +51,31 @@ def _is_near(one: bytes, other: bytes) -> bool:
     return _equal_bits(one, other) >= (_NEAR_IPV4 if ipv4 else _NEAR_IPV6)
 
 
-class Devices:
+E = TypeVar("E", bound=EngineView)
+
+
+class Devices(Generic[E]):
     """Of one event loop.
 
     :param make: makes the engine on a device of the list.
     :raises NegotiationError: there is none of the kind that the settings ask for.
     """
 
-    def __init__(self, waker: Waker, config: Config, make: Callable[[Devices, int], Engine]) -> None:
+    def __init__(self, waker: Waker, config: Config, make: Callable[[Devices[E], int], E]) -> None:
         self.waker, self.config, self._make = waker, config, make
         self.names = device_list(config.device, config.soft_devices)
         self.health = Health(len(self.names))
-        self._engines: list[Engine | None] = [None] * len(self.names)
+        self._engines: list[E | None] = [None] * len(self.names)
         #: Engines whose device is gone, until the last stream has left their memory.
-        self._spent: set[Engine] = set()
-        #: Listeners that hand out tickets, by number; servers that have given us some, by address and
-        #: traffic class.
-        self.services: dict[int, Service] = {}
-        self.open_to: dict[tuple[str, int], tuple[LinkGroup, int]] = {}
-        self._service_number = 0
+        self._spent: set[E] = set()
+        #: Pre-granted rings.
+        self.grants = Grants()
         # Engine ids of one loop differ in their last byte.
         self._loop_id, self._last_byte = secrets.token_bytes(15), 0
-        #: Streams that have moved to another link, and those that wait on TCP for one: (when, who, attempt).
+        #: Streams that have moved to another link.
         self.moved = 0
-        self._waiting: deque[tuple[float, FramedPipe, int]] = deque()
+        #: Streams that wait on TCP for another link: (when, stream, attempt).
+        self._waiting: deque[tuple[float, SwitchedStream, int]] = deque()
         #: The loop ends.
         self.ended = False
 
@@ -87,8 +85,8 @@ class Devices:
         return len(self.names) > 1
 
     @property
-    def engines(self) -> list[Engine]:
-        """Those that are there."""
+    def engines(self) -> list[E]:
+        """Those that exist now."""
         return [engine for engine in self._engines if engine is not None]
 
     def new_engine_id(self) -> bytes:
@@ -96,20 +94,21 @@ class Devices:
         self._last_byte = (self._last_byte + 1) % 256
         return self._loop_id + bytes([self._last_byte])
 
-    def new_service_number(self) -> int:
-        """From 1 to 65535, not in use."""
-        while True:
-            self._service_number = self._service_number % 0xFFFF + 1
-            if self._service_number not in self.services:
-                return self._service_number
-
     # ---- which one
 
     @property
     def _retry(self) -> float:
         return self.config.device_retry_ms / 1000
 
-    def _open(self, index: int) -> Engine:
+    def _index(self, engine: EngineView) -> int | None:
+        """Its place in the list; None: there is one device only, or the engine is not in use any more."""
+        if self.several:
+            for index, each in enumerate(self._engines):
+                if each is engine:
+                    return index
+        return None
+
+    def _open(self, index: int) -> E:
         """:raises NegotiationError: or VerbsError or OSError: it cannot be used."""
         engine = self._engines[index]
         if engine is None:
@@ -118,7 +117,7 @@ class Devices:
             engine.backend.check_port()
         return engine
 
-    def _try_open(self, indexes: list[int], problems: list[Exception]) -> Iterator[Engine]:
+    def _try_open(self, indexes: list[int], problems: list[Exception]) -> Iterator[E]:
         for index in indexes:
             try:
                 engine = self._open(index)
@@ -130,10 +129,10 @@ class Devices:
             else:
                 yield engine
 
-    def best(self, peer: str = "") -> Engine:
+    def best(self, peer: str = "") -> E:
         """The engine for a new connection.
 
-        :param peer: with whom, if that is known.
+        :param peer: the other end, if that is known.
         :raises NegotiationError: or VerbsError or OSError: no device can be used.
         """
         problems: list[Exception] = []
@@ -142,16 +141,15 @@ class Devices:
                 return engine
         raise problems[0]
 
-    def hear_unknown(self, proposal: Proposal, peer: str) -> None:
-        """The client says of a link that it does not know it: it has failed there, and here nobody has
-        noticed."""
+    def on_unknown_link(self, proposal: Proposal, peer: str) -> None:
+        """The client may report that it does not know a link: it has failed there, unnoticed here."""
         for engine in self.engines if proposal.unknown_qpn else ():
             group = engine.groups.get(LinkKey(proposal.engine_id, "server", proposal.traffic_class))
-            if group is not None and group.link.queue_pair.qp_num == proposal.unknown_qpn:
+            if group is not None and group.qp_num == proposal.unknown_qpn:
                 group.give_up()
-                self.way_failed(engine, peer, "the peer does not know the link any more")
+                self.path_failed(engine, peer, "the peer does not know the link any more")
 
-    def answering(self, proposal: Proposal, peer: str) -> Engine:
+    def answering(self, proposal: Proposal, peer: str) -> E:
         """The engine to answer a Proposal with: one that works, can reach the client, and is near it.
 
         :raises NegotiationError: or VerbsError or OSError: there is none.
@@ -178,38 +176,40 @@ class Devices:
 
     # ---- what becomes of them
 
-    def way_failed(self, engine: Engine, peer: str, why: str) -> None:
+    def path_failed(self, engine: EngineView, peer: str, why: str) -> None:
         """A link to ``peer`` has failed at this engine's device, or could not be set up."""
-        if self.several and engine in self._engines:
-            index = self._engines.index(engine)
+        index = self._index(engine)
+        if index is not None:
             self.health.way_failed(index, host_of(peer), why, self.waker.now(), self._retry)
 
-    def works(self, engine: Engine, peer: str) -> None:
+    def path_works(self, engine: EngineView, peer: str) -> None:
         """A link to ``peer`` has come up."""
-        if self.several and engine in self._engines:
-            self.health.works(self._engines.index(engine), host_of(peer))
+        index = self._index(engine)
+        if index is not None:
+            self.health.works(index, host_of(peer))
 
-    def failed(self, engine: Engine, why: str, *, for_good: bool) -> None:
-        """The device says that its port is down, or (``for_good``) that it must be opened anew."""
-        if not self.several or engine not in self._engines:
+    def failed(self, engine: E, why: str, *, must_reopen: bool) -> None:
+        """The device reports that its port is down, or (``must_reopen``) that it must be opened again."""
+        index = self._index(engine)
+        if index is None:
             return
-        index = self._engines.index(engine)
         self.health.failed(index, why, self.waker.now(), self._retry)
         logger.warning("RDMA device %s is not used for new connections: %s", self.names[index], why)
-        if for_good:
+        if must_reopen:
             self._engines[index] = None
             self._spent.add(engine)
 
-    def recovered(self, engine: Engine) -> None:
-        """The device says that its port is up again."""
-        if self.several and engine in self._engines:
-            self.health.recovered(self._engines.index(engine))
+    def recovered(self, engine: EngineView) -> None:
+        """The device reports that its port is up again."""
+        index = self._index(engine)
+        if index is not None:
+            self.health.recovered(index)
             waiting, self._waiting = self._waiting, deque()
             for _, framed, attempt in waiting:
                 self._ask(framed, attempt)
 
     def look(self, now: float) -> None:
-        """The engines' timer comes by."""
+        """Called by the engines' timers."""
         for engine in list(self._spent):
             if not engine.all_groups:
                 self._spent.discard(engine)
@@ -222,24 +222,24 @@ class Devices:
         """Close all engines. Idempotent."""
         self.ended = True
         self._waiting.clear()
-        give_back("an RDMA device", *(engine.close_alone for engine in (*self.engines, *self._spent)))
+        release_all("an RDMA device", *(engine.close_alone for engine in (*self.engines, *self._spent)))
         self._engines = [None] * len(self.names)
         self._spent.clear()
 
     # ---- streams whose link has failed
 
-    def find_another(self, framed: FramedPipe, why: str) -> None:
-        """A stream has left its link, as that has failed, and there may be another."""
+    def find_another(self, framed: SwitchedStream, why: str) -> None:
+        """A stream has left its link because that failed, and another link may be possible."""
         logger.debug("a stream with %s looks for another link: %s", framed.peer, why)
         self.waker.call_soon(lambda: self._ask(framed, 0))
 
-    def _ask(self, framed: FramedPipe, attempt: int) -> None:
+    def _ask(self, framed: SwitchedStream, attempt: int) -> None:
         if not framed.may_rejoin:
             return
         rejoin = framed.rejoin()
         rejoin.on_over = lambda: self._over(framed, attempt, rejoin)
 
-    def _over(self, framed: FramedPipe, attempt: int, rejoin: Rejoin) -> None:
+    def _over(self, framed: SwitchedStream, attempt: int, rejoin: RejoinView) -> None:
         if rejoin.error is None:
             self.moved += 1
             group = rejoin.group

@@ -1,10 +1,8 @@
-"""The engine: everything RDMA of one event loop on one device (``devices.py`` has those of several).
+"""The engine: everything RDMA of one event loop on one device (:mod:`.devices` has those of several).
 
-It owns the device context, the completion queue, the memory pool, the links and one timer, and none of it
-is shared
-with another loop, so the data path takes no locks (X-RDMA's run to completion). :func:`current` makes it on
-first use;
-it ends with its loop.
+It owns the device context, the completion queue, the memory pool, the links and their timers. None of it is
+shared with another loop, so the data path takes no locks (X-RDMA's run to completion). :func:`current` makes
+the engine on first use; it ends with its loop.
 """
 
 from __future__ import annotations
@@ -26,22 +24,25 @@ from ..verbs.abi import EventType
 from ..verbs.backend import open_backend
 from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.memory import MemoryLimitError, MemoryPool
-from .contact import ClientOffer, ServerOffer
+from .ack_timer import AckTimer
+from .contact import ClientContact, ServerContact
+from .contracts import LinkKey
 from .devices import Devices
-from .link import LinkKey, LinkParts
-from .pregranted import Holder, Issuer, Service
+from .qp_cache import QpCache
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from ..addresses import Address
     from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
     from ..wake.base import Handle, Waker
     from .group import LinkGroup
+    from .link import Link, LinkParts
+    from .pregranted import GrantingListener, Grants
 
 logger = logging.getLogger("aiordma.link")
 
@@ -71,22 +72,18 @@ def host_id(is_soft: bool) -> bytes:
 class Engine:
     """Use :func:`current`. :raises NegotiationError: no device, with the reason in words."""
 
-    def __init__(self, devices: Devices, index: int) -> None:
+    def __init__(self, devices: Devices[Engine], index: int) -> None:
         self.devices = devices
         self.waker, self.config = waker, config = devices.waker, devices.config
         if config.filter is not None:
             faults.install(config.filter)
         self.engine_id = devices.new_engine_id()
-        #: Groups that new connections can join, by (peer's engine id, our role); and all, failed too.
+        #: Groups that new connections can join; and all that are not closed, also of failed links.
         self.groups: dict[LinkKey, LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
-        #: Connections that this end is about to begin.
-        self.asking: weakref.WeakSet[ClientOffer] = weakref.WeakSet()
-        #: Listeners that hand out tickets, by number; servers that have given us some: address -> link group
-        #: and number of the listener there. Of all engines of the loop.
-        self.services, self.open_to = devices.services, devices.open_to
+        #: Negotiations that this end began.
+        self._contacts: weakref.WeakSet[ClientContact] = weakref.WeakSet()
         self.closed = False
-        self._parked: list[LinkParts] = []
         self._timer: Handle | None = None
         self._trim_at = waker.now() + _TRIM_SECONDS
         self.backend = open_backend(devices.names[index])
@@ -96,22 +93,22 @@ class Engine:
         except BaseException:
             self.backend.close()
             raise
-        self._link_completions = config.window + config.recv_reserve + 32
-        self.links_limit = self.cq.depth // self._link_completions
+        self.cache = QpCache(self, config.window + config.recv_reserve + 32)
         self.pool = MemoryPool(
             slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
         )
         self.poller = CompletionPoller(
-            self.cq.cq_pointer,
-            self.cq.channel_pointer,
-            self.backend.symbol("ibv_get_cq_event"),
-            self.backend.symbol("ibv_ack_cq_events"),
-            waker.call_soon,
-            waker.ready,
-            config.busy_poll_us,
-            config.max_outstanding_wrs,
-            self.cq,
+            cq=self.cq.cq_pointer,
+            channel=self.cq.channel_pointer,
+            get_event=self.backend.symbol("ibv_get_cq_event"),
+            ack_events=self.backend.symbol("ibv_ack_cq_events"),
+            call_soon=waker.call_soon,
+            ready=waker.ready,
+            busy_poll_us=config.busy_poll_us,
+            max_fragments=config.max_outstanding_wrs,
+            keep=self.cq,
         )
+        self._ack_timer = AckTimer(waker, lambda: self.config.ack_delay_ms / 1000)
         recorder.install(config)
         recorder.watch(self)
         self._async_events = AsyncEvents(self.backend)
@@ -121,59 +118,87 @@ class Engine:
         waker.at_loop_end(self._end)
         self._tick_soon()
 
-    # ---- parts of links, reused (QP cache)
+    # ---- called by link groups
+
+    @property
+    def grants(self) -> Grants:
+        """Pre-granted rings, of all engines of the loop."""
+        return self.devices.grants
+
+    @property
+    def several_devices(self) -> bool:
+        """Whether the loop may use another device than this one."""
+        return self.devices.several
 
     def take_parts(self) -> LinkParts:
-        if len(self.all_groups) >= self.links_limit:
-            raise NegotiationError(Code.LIMIT_REACHED, f"{self.links_limit} links on one event loop")
-        return self._parked.pop() if self._parked else LinkParts(self)
+        """Parts for one more link. :raises NegotiationError: too many links."""
+        return self.cache.take(len(self.all_groups))
+
+    def return_parts(self, parts: LinkParts, *, reusable: bool) -> None:
+        """Take back the parts of a link that is closed."""
+        self.cache.put(parts, reusable=reusable)
 
     def reserve_completions(self, count: int) -> int:
-        """Room in the completion queue for a queue pair that is no link's; give the result to
+        """Room in the completion queue for a queue pair that is not a link's; pass the result to
         :meth:`return_completions`.
 
-        :raises NegotiationError: there is not enough.
+        :raises NegotiationError: not enough room.
         """
-        links = -(-count // self._link_completions)
-        if self.links_limit - links < len(self.all_groups):
-            raise NegotiationError(Code.LIMIT_REACHED, "the completion queue of this event loop is full")
-        self.links_limit -= links
-        return links
+        return self.cache.reserve(count, len(self.all_groups))
 
-    def return_completions(self, links: int) -> None:
-        """Give the room back."""
-        self.links_limit += links
+    def return_completions(self, share: int) -> None:
+        """Release that room."""
+        self.cache.unreserve(share)
 
-    def give_parts(self, parts: LinkParts, *, reusable: bool) -> None:
-        if reusable and not self.closed and len(self._parked) < self.config.qp_cache:
-            # The QP keeps its number: an event of its old life must not be taken for one of the next.
-            self.read_events()
-            self._parked.append(parts)
-        else:
-            parts.close()
+    def add_group(self, group: LinkGroup) -> None:
+        """New connections may join this group from now on."""
+        self.groups[group.key] = group
+        self.all_groups.add(group)
+
+    def unlist_group(self, group: LinkGroup) -> None:
+        """New connections may not join this group any more."""
+        if self.groups.get(group.key) is group:
+            del self.groups[group.key]
+
+    def remove_group(self, group: LinkGroup) -> None:
+        """The group is closed."""
+        self.all_groups.discard(group)
+        self.unlist_group(group)
+
+    def path_failed(self, peer: str, why: str) -> None:
+        """A link to ``peer`` has failed, or did not come up."""
+        self.devices.path_failed(self, peer, why)
+
+    def path_works(self, peer: str) -> None:
+        """A link to ``peer`` has come up."""
+        self.devices.path_works(self, peer)
+
+    def ack_owed(self, link: Link) -> None:
+        """A link has received a message that it has not acknowledged yet."""
+        self._ack_timer.owe(link)
 
     # ---- negotiation
 
     async def propose(
         self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
-    ) -> ClientOffer:
+    ) -> ClientContact:
         """Client: begin a negotiation, on this device or on another that is better for this peer.
 
-        :param kind: what the connection will carry (``Proposal.kind``).
-        :param unknown_qpn: it begins a second time, as the server named a link that is not known here.
+        :param kind: of the connection (``Proposal.kind``).
+        :param unknown_qpn: in a second attempt, after the server named a link that this end does not know.
         :param traffic_class: of the link; default: as in the engine's settings.
         :raises NegotiationError:
         """
         engine = self._other(lambda: self.devices.best(peer))
         if traffic_class is None:
             traffic_class = self.config.traffic_class
-        offer = ClientOffer(engine, kind, unknown_qpn, traffic_class)
-        engine.asking.add(offer)
-        return offer
+        contact = ClientContact(engine, kind, unknown_qpn, traffic_class)
+        engine._contacts.add(contact)
+        return contact
 
     @property
     def max_links(self) -> int:
-        """Links that this end can have with a peer, as the negotiation says it: 2 is more than one."""
+        """Links that this end can have with a peer, as the messages count them: 2 means several."""
         return 2 if self.devices.several else 1
 
     def best(self) -> Engine:
@@ -197,84 +222,88 @@ class Engine:
         engine._check()
         return engine
 
-    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> SwitchablePipe | None:
-        """Client: begin a connection without waiting for an answer, on a new TCP connection to ``peer``.
+    @property
+    def early_servers(self) -> Container[tuple[str, int]]:
+        """Address and traffic class of the servers that have granted this loop rings."""
+        return self.grants.servers
+
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> SwitchablePipe | None:
+        """Client: begin a connection on a pre-granted ring, on a new TCP connection to ``peer``.
 
         None: it must be negotiated in full, on this TCP connection.
         """
-        group, service = self.open_to.get((peer, traffic_class), (None, 0))
-        if group is None or self.closed or not isinstance(group.tickets, Holder):
+        holder, service = self.grants.servers.get((peer, traffic_class), (None, 0))
+        if holder is None or self.closed:
             return None
-        return group.tickets.open(service, sock)
+        return holder.open(service, sock)
 
-    def open_service(self, has_room: Callable[[], bool]) -> Service | None:
-        """Server: let a listener hand out tickets; None when the settings say that there are none.
+    def grant_rings(self, has_room: Callable[[], bool]) -> GrantingListener | None:
+        """Server: let a listener grant rings in advance; None when the settings forbid it.
 
         :param has_room: whether the listener would take one more connection now.
         """
         if not self.config.tickets or self.closed:
             return None
-        number = self.devices.new_service_number()
-        service = self.services[number] = Service(self.devices, number, has_room)
-        return service
+        return self.grants.new_listener(has_room)
 
-    def claim(self, claim: Claim, service: Service | None) -> SwitchablePipe:
-        """Server: the connection of a Claim that came on a TCP connection of ``service``.
+    def claim(self, claim: Claim, listener: GrantingListener | None) -> SwitchablePipe:
+        """Server: the connection of a Claim that came on a TCP connection of ``listener``.
 
         :raises NegotiationError: decline with its ``code``.
         """
         self._check()
         key = LinkKey(claim.engine_id, "server", claim.traffic_class)
-        # What the client said on the link before it claimed comes first.
+        # What the client sent on the link before the Claim is dispatched before it.
         engines = self.devices.engines
         for engine in engines:
             engine.poller.drain()
         listed = [engine.groups[key] for engine in engines if key in engine.groups]
-        # One that is given up is not listed, and may be so wrongly.
-        for groups in (listed, [group for engine in engines for group in engine.all_groups]):
-            for group in groups:
-                if group.key == key and isinstance(group.tickets, Issuer) and group.tickets.gave(claim):
-                    return group.tickets.claim(claim, service)
-        for group in listed:
-            if isinstance(group.tickets, Issuer):
-                return group.tickets.claim(claim, service)  # which says what is wrong
+        # A group that let go of its place in the list may have done so wrongly, and still has its rings out.
+        every = [group for engine in engines for group in engine.all_groups if group.key == key]
+        granters = [group.granter for group in (*listed, *every) if group.granter is not None]
+        for granter in granters:
+            if granter.granted(claim):
+                return granter.claim(claim, listener)
+        if listed and granters:
+            return granters[0].claim(claim, listener)  # raises the error that fits
         raise NegotiationError(Code.TICKET_UNKNOWN)
 
     async def answer(
         self,
         proposal: Proposal,
         peer: str = "",
-        service: Service | None = None,
+        listener: GrantingListener | None = None,
         local: Address | None = None,
-    ) -> ServerOffer:
+    ) -> ServerContact:
         """Server: answer a Proposal. :raises NegotiationError: decline with its ``code``.
 
-        :param service: the listener it came to, if that hands out tickets; ``local`` is then the server's
-            address of the connection.
+        :param listener: the one that it came to, if that grants rings; ``local`` is then the server's address
+            of the connection.
         """
         if not proposal.is_aiordma:
             raise NegotiationError(Code.MODE_MISMATCH, "the proposal does not come from aiordma")
-        self.devices.hear_unknown(proposal, peer)
+        self.devices.on_unknown_link(proposal, peer)
         engine = self._other(lambda: self.devices.answering(proposal, peer))
         engine.check_reachable(proposal.host_id)
         if proposal.by_cm != engine.backend.by_cm:
             raise NegotiationError(Code.NEEDS_RDMA_CM)
-        offer = ServerOffer(engine, proposal, peer, service, local)
+        contact = ServerContact(engine, proposal, peer, listener, local)
         try:
-            await offer.prepare()
+            await contact.prepare()
         except MemoryLimitError as error:
-            offer.abandon()
+            contact.abandon()
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         except VerbsError as error:
-            offer.abandon()
+            contact.abandon()
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
         except BaseException:
-            offer.abandon()
+            contact.abandon()
             raise
-        return offer
+        return contact
 
     def check_reachable(self, peer_host_id: bytes) -> None:
-        """Beyond this host the software device goes only where the setting allows it, and to its like.
+        """Whether this device can reach a peer of that host: the software device reaches other hosts only
+        where the setting allows it, and only software devices.
 
         :raises NegotiationError:
         """
@@ -299,10 +328,10 @@ class Engine:
         if self.closed:
             raise NegotiationError(Code.SHUTTING_DOWN)
 
-    # ---- what the device says by itself: a QP or port that failed without a completion
+    # ---- asynchronous events of the device: a QP or port that failed without a completion
 
     def read_events(self) -> None:
-        """Look at what the device has to say."""
+        """Read and handle the device's asynchronous events."""
         for event in self._async_events.read():
             logger.log(
                 logging.WARNING if event.is_fatal else logging.DEBUG, "%s: %s", self.backend.name, event
@@ -310,24 +339,24 @@ class Engine:
             if event.type == EventType.PORT_ACTIVE and event.number == self.backend.port:
                 self.devices.recovered(self)
             elif event.is_fatal and self._is_of_device(event):
-                self.devices.failed(self, str(event), for_good=event.source != "port")
+                self.devices.failed(self, str(event), must_reopen=event.source != "port")
             if event.is_fatal:
                 for group in list(self.all_groups):
                     if self._concerns(event, group):
                         group.link.device_event(event)
 
     def _is_of_device(self, event: DeviceEvent) -> bool:
-        """Nothing on this engine works any more."""
+        """Whether the event concerns the whole engine."""
         return event.source in ("device", "cq") or (
             event.source == "port" and event.number == self.backend.port
         )
 
     def _concerns(self, event: DeviceEvent, group: LinkGroup) -> bool:
         if event.source == "qp":
-            return event.number == group.link.queue_pair.qp_num
+            return event.number == group.qp_num
         return self._is_of_device(event)
 
-    # ---- the one timer: keepalive, late acknowledgements, idle memory
+    # ---- the regular timer: keepalive, pre-granted rings, idle links and memory
 
     def _tick_soon(self) -> None:
         keepalive = self.config.keepalive_ms / 4000 or _TICK_SECONDS
@@ -342,7 +371,7 @@ class Engine:
             group.look(now)
         self.retire_idle(now)
         if now >= self._trim_at:
-            # What was idle the last time and still is, goes back to the system.
+            # Memory that was idle the last time and still is goes back to the system.
             self._trim_at = now + _TRIM_SECONDS
             self.pool.trim()
             self.poller.spare.age()
@@ -350,24 +379,24 @@ class Engine:
         self.devices.look(now)  # which may close this engine
 
     def retire_idle(self, now: float) -> None:
-        """Close links that have had no connection for ``link_idle_ms``. The client's side does it, since it
-        is the one that begins connections: so it cannot close a link that is being joined. Nor does it while
-        a server may be answering that a new connection shall join one."""
-        asking = any(not offer.is_over for offer in list(self.asking))
+        """Close links that have had no connection for ``link_idle_ms``. The client's side does it, because it
+        begins the connections and so does not close a link that one is joining. It waits while a negotiation
+        is under way, because the server may answer that the new connection joins an idle link."""
+        negotiating = any(not contact.is_over for contact in list(self._contacts))
         for group in list(self.all_groups):
             if group.may_close_at(now):
                 group.close()
             elif now - group.idle_since >= self.config.link_idle_ms / 1000:
-                # One that was given up is joined by nobody any more.
+                # No connection joins a group that is not listed.
                 listed = self.groups.get(group.key) is group
-                if not listed or (group.key.side == "client" and not asking):
+                if not listed or (group.key.side == "client" and not negotiating):
                     group.retire(now)
 
     # ---- end
 
     async def _end(self) -> None:
-        """The loop ends. Streams that were closed in order have their time: what was sent on them may be
-        waiting for a server that has not even accepted them."""
+        """The loop ends. Streams that were closed in order get some time: a server may not have accepted them
+        yet, and their data waits for it."""
         deadline = self.waker.now() + _LINGER_SECONDS
         try:
             while not self.devices.ended and self._is_parting() and self.waker.now() < deadline:
@@ -386,7 +415,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Break what is left and give everything back, also of the loop's other devices. Idempotent; does
+        """Break open connections and release everything, also of the loop's other devices. Idempotent; does
         nothing in a forked child."""
         if self.backend.in_forked_child:
             return
@@ -396,17 +425,17 @@ class Engine:
         self.devices.close()
 
     def close_alone(self) -> None:
-        """As :meth:`close`, this one only: its device is gone."""
+        """As :meth:`close`, for this engine only: its device is gone."""
         if self.closed or self.backend.in_forked_child:
             return
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        parked, self._parked = self._parked, []
-        give_back(
+        self._ack_timer.close()
+        release_all(
             "the RDMA engine",
             *(group.close for group in self.all_groups),
-            *(parts.close for parts in parked),
+            *(parts.close for parts in self.cache.take_all()),
             lambda: self.waker.unwatch_fd(self.cq.fd),
             lambda: self.waker.unwatch_fd(self._async_events.fd),
             self.poller.close,
@@ -422,7 +451,7 @@ class Engine:
             **self.devices.statistics(),
             "links": [group.statistics() for group in self.all_groups],
             "memory": self.pool.statistics()._asdict(),
-            "parked_qps": len(self._parked),
+            "parked_qps": len(self.cache.parked),
             "completions": poller.completions,
             "polls": poller.polls,
             "empty_polls": poller.empty_polls,
@@ -450,11 +479,15 @@ _engines: dict[Waker, Engine] = {}
 _refusals: dict[str | None, NegotiationError] = {}
 
 
+def running() -> Engine | None:
+    """The running loop's engine, None while there is none."""
+    return _engines.get(wake.current())
+
+
 async def current(config: Config | None = None) -> Engine:
     """The running loop's engine, made on first use with the offline settings of ``config``.
 
-    :raises NegotiationError: RDMA is not to be had here; the reason is remembered for the life of the
-    process.
+    :raises NegotiationError: RDMA is not available; the reason is remembered for the life of the process.
     """
     waker = wake.current()
     engine = _engines.get(waker)

@@ -1,56 +1,100 @@
 """A link group: all connections between two engines, on the links (today: one) between them.
 
-A group is found again by the peer's engine id and by which side asked: the first connection makes it
-("first contact"), all others join it with a ring each and no QP. Its memory with remote access is its own
-and is never recycled to another group, so the rkeys in a peer's hands open nothing of anybody else's.
+A :class:`LinkKey` identifies the group: the peer's engine, and which side asked. The first connection makes
+the group (first contact); all others join it with a ring each and no QP. Its memory with remote access is
+never used for another group, so the rkeys that a peer knows open only that peer's memory.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import LinkError
 from ..proto.clc import Kind
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.registrar import DeviceRegistrar
+from .contracts import EngineView, LinkKey, LinkState
 from .failover.leave import may_fail_over
-from .link import Link, LinkKey, LinkState
+from .link import Link
 from .member import ChannelMember, Member
 from .message_memory import MessageMemory
-from .pregranted import Holder, Issuer
+from .pregranted import Grants, RingGranter, RingHolder
 
 if TYPE_CHECKING:
     from ..verbs.memory import Arena, Block
-    from .engine import Engine
+    from ..wake.base import Waiter
+    from .link import LinkParts
 
 logger = logging.getLogger("aiordma.link")
 
 #: Time in which a peer answers Delete Link.
-_GOODBYE_SECONDS = 2.0
+_DELETE_LINK_SECONDS = 2.0
+
+
+class GroupOwner(EngineView, Protocol):
+    """The engine, as its link groups see it."""
+
+    @property
+    def grants(self) -> Grants: ...
+    def take_parts(self) -> LinkParts:
+        """:raises NegotiationError: too many links."""
+
+    def return_parts(self, parts: LinkParts, *, reusable: bool) -> None: ...
+    def add_group(self, group: LinkGroup) -> None:
+        """New connections may join this group from now on."""
+
+    def unlist_group(self, group: LinkGroup) -> None:
+        """New connections may not join this group any more."""
+
+    def remove_group(self, group: LinkGroup) -> None:
+        """The group is closed."""
+
+    def path_failed(self, peer: str, why: str) -> None:
+        """A link to ``peer`` has failed, or did not come up."""
+
+    def ack_owed(self, link: Link) -> None:
+        """A link has received a message that it has not acknowledged yet."""
+
+    @property
+    def several_devices(self) -> bool: ...
 
 
 class LinkGroup:
     """Connections to one peer that share a link."""
 
-    def __init__(self, engine: Engine, key: LinkKey, peer: str) -> None:
+    def __init__(self, engine: GroupOwner, key: LinkKey, peer: str) -> None:
         self.engine, self.key, self.peer = engine, key, peer
         self.members: set[Member] = set()
-        self.ready_waiters: list[object] = []
+        self._ready_waiters: list[Waiter] = []
         self.idle_since = engine.waker.now()
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
-        #: Rings handed out in advance, at either end.
-        self.tickets = Holder(self) if key.side == "client" else Issuer(self)
-        #: Links that the peer can have with us, as far as is known (2: several); streams that have come here
-        #: from one that failed.
-        self.peer_links, self.moved_here = 1, 0
+        #: Pre-granted rings: the client holds them, the server grants them.
+        self.holder: RingHolder | None = None
+        self.granter: RingGranter | None = None
+        self.pregranted: RingHolder | RingGranter
+        if key.side == "client":
+            self.pregranted = self.holder = RingHolder(self, engine.grants)
+        else:
+            self.pregranted = self.granter = RingGranter(self, engine.grants)
+        #: Links that the peer can have with us, as far as is known (2: several).
+        self.peer_links = 1
+        #: Streams that came here from a link that failed.
+        self.moved_here = 0
         self._closed = False
         self._retired_at: float | None = None
         parts = engine.take_parts()
         try:
             self.link = Link(
-                engine, parts, key, peer, self._on_link_failed, self._in_use, self.tickets.on_message
+                engine,
+                parts,
+                key,
+                peer,
+                on_failed=self._on_link_failed,
+                in_use=self._in_use,
+                on_grant_message=self.pregranted.on_message,
+                on_ack_owed=engine.ack_owed,
             )
         except BaseException:
             parts.close()
@@ -61,8 +105,15 @@ class LinkGroup:
         )
         self._messages: MessageMemory | None = None
         self._page: Block | None = None
-        engine.groups[key] = self
-        engine.all_groups.add(self)
+        engine.add_group(self)
+
+    @property
+    def qp_num(self) -> int:
+        return self.link.qp_num
+
+    def queue_llc(self, message: bytes) -> None:
+        """Send a link control message, as soon as there is credit."""
+        self.link.queue_llc(message)
 
     @property
     def active(self) -> bool:
@@ -77,9 +128,8 @@ class LinkGroup:
 
     @property
     def page(self) -> Block:
-        """Memory that the peer may write and nobody reads: where the keepalive of a link without rings
-        goes.
-        """
+        """Memory that the peer may write and this end never reads: the target of the keepalive of a link
+        without rings."""
         if self._page is None:
             self._page = self.rings.allocate(4096)
         return self._page
@@ -90,8 +140,8 @@ class LinkGroup:
             self._page = None
 
     def look(self, now: float) -> None:
-        """The engine's timer comes by."""
-        self.tickets.look(now)
+        """Called by the engine's timer."""
+        self.pregranted.look(now)
         if self._messages is not None:
             self._messages.look()
             for member in list(self.members):
@@ -103,11 +153,12 @@ class LinkGroup:
 
     @property
     def streams_go_on(self) -> bool:
-        """Whether streams may outlive the link: it was not this side that wanted the end."""
+        """Whether streams may fail over to TCP: this side did not close the link."""
         return not self._closed and not self.engine.closed and self.engine.config.carry_timeout_ms > 0
 
     def _in_use(self) -> bool:
-        # Before the TCP connection is handed over nobody has the connection yet; its negotiation tells.
+        # Before the TCP connection is attached the user does not have the connection; a failure is reported
+        # by its negotiation.
         return any(
             (member.carrier is not None or member.failover is not None) and member.needs_link
             for member in self.members
@@ -117,15 +168,15 @@ class LinkGroup:
         """Wait until the set-up has ended; whether the group can be used."""
         while self.setting_up and not self._closed:
             waiter = self.engine.waker.new_waiter()
-            self.ready_waiters.append(waiter)
+            self._ready_waiters.append(waiter)
             await waiter.wait()
         return self.active and not self._closed
 
-    def settled(self) -> None:
-        """The set-up ended, in one way or the other."""
-        waiters, self.ready_waiters = self.ready_waiters, []
+    def set_up_ended(self) -> None:
+        """The link is up, or has failed."""
+        waiters, self._ready_waiters = self._ready_waiters, []
         for waiter in waiters:
-            waiter.set()  # type: ignore[attr-defined]
+            waiter.set()
 
     def join(self, kind: int = 0) -> Member:
         """What one more connection needs (``Proposal.kind``). :raises MemoryLimitError: no memory."""
@@ -134,7 +185,7 @@ class LinkGroup:
         return member
 
     def prepare(self) -> Member:
-        """As :meth:`join`, for a stream that the peer may begin later: it is not counted yet."""
+        """As :meth:`join`, for a stream that the peer may begin later; it counts from :meth:`enter` on."""
         return Member(self)
 
     def enter(self, member: Member) -> None:
@@ -150,45 +201,42 @@ class LinkGroup:
 
     @property
     def has_another(self) -> bool:
-        """Whether its streams may find another link to this peer; of the two ends, the client looks for
-        it."""
-        return self.key.side == "client" and (self.engine.devices.several or self.peer_links > 1)
+        """Whether this end looks for another link to the peer when this one fails: the client does, where
+        one end has several devices."""
+        return self.key.side == "client" and (self.engine.several_devices or self.peer_links > 1)
 
     def _on_link_failed(self, reason: BaseException) -> None:
         if may_fail_over(reason) and not self._closed and not self.link.orderly:
-            self.engine.devices.way_failed(self.engine, self.peer, str(reason))
-        if self.engine.groups.get(self.key) is self:
-            del self.engine.groups[self.key]
-        self.tickets.drop()
-        self.settled()
+            self.engine.path_failed(self.peer, str(reason))
+        self.engine.unlist_group(self)
+        self.pregranted.drop()
+        self.set_up_ended()
         if not self.members:
             self.close()
 
     def retire(self, now: float) -> None:
-        """Nobody uses it: take it off the list and say goodbye. It closes when the peer has answered, or
-        when the peer has had time to; until then the message is under way and the QP must stay."""
+        """Announce the end of an unused group (Delete Link) and let no connection join. It closes when the
+        peer has answered or had time to; until then the message is under way and the QP must stay."""
         if self.active and not self.members and self._retired_at is None:
             self._retired_at = now
-            self.tickets.drop()
-            if self.engine.groups.get(self.key) is self:
-                del self.engine.groups[self.key]
-            self.link.say_goodbye()
+            self.pregranted.drop()
+            self.engine.unlist_group(self)
+            self.link.announce_end()
 
     def give_up(self) -> None:
-        """Begin nothing more on it: the peer says that it does not know the link. Connections that are on it
-        stay, and the link itself finds out whether that is true: anybody may have said so."""
-        if self.engine.groups.get(self.key) is self:
-            del self.engine.groups[self.key]
+        """Let no connection join: a client claims that the peer does not know the link. That claim is not
+        authenticated, so connections stay, and a probe finds out whether it is true."""
+        self.engine.unlist_group(self)
         self.link.suspect()
 
     @property
     def retired(self) -> bool:
-        """It says goodbye: nothing new may begin on it."""
+        """Whether its end was announced: no connection may join."""
         return self._retired_at is not None
 
     def may_close_at(self, now: float) -> bool:
-        """It was retired, and the peer did not answer."""
-        return self._retired_at is not None and now - self._retired_at >= _GOODBYE_SECONDS
+        """Whether it was retired and the peer did not answer in time."""
+        return self._retired_at is not None and now - self._retired_at >= _DELETE_LINK_SECONDS
 
     def statistics(self) -> dict[str, Any]:
         return {
@@ -197,8 +245,8 @@ class LinkGroup:
             "traffic_class": self.key.traffic_class,
             "connections": len(self.members),
             "moved_here": self.moved_here,
-            "tickets": len(self.tickets),
-            "ticket_ring_bytes": self.tickets.ring_bytes,
+            "tickets": len(self.pregranted),
+            "ticket_ring_bytes": self.pregranted.ring_bytes,
         }
 
     def close(self) -> None:
@@ -206,9 +254,7 @@ class LinkGroup:
         if self._closed:
             return
         self._closed = True
-        self.engine.all_groups.discard(self)
-        if self.engine.groups.get(self.key) is self:
-            del self.engine.groups[self.key]
+        self.engine.remove_group(self)
         reusable = False
 
         def silence() -> None:
@@ -216,16 +262,16 @@ class LinkGroup:
             reusable = self.link.parts.silence()
 
         # In this order: the QP leaves the network, then its memory goes, then the protection domain may.
-        give_back(
+        release_all(
             f"link to {self.peer}",
-            self.link.say_goodbye,
+            self.link.announce_end,
             lambda: self.link.queue_pair.break_link(LinkError("closed by this side")),
             *(member.abort for member in self.members),
             self.link.close,
-            self.settled,
+            self.set_up_ended,
             silence,
             self.free_page,
             *(() if self._messages is None else (self._messages.close,)),
             self.rings.close,
-            lambda: self.engine.give_parts(self.link.parts, reusable=reusable),
+            lambda: self.engine.return_parts(self.link.parts, reusable=reusable),
         )

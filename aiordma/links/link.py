@@ -1,15 +1,13 @@
 """A link: one RC QP between two event loops' engines, with its window, its receives and its keepalive.
 
-``LinkParts`` is what costs time to make (protection domain, QP, registered receive slots) and can be parked
-and reused
-(X-RDMA's QP cache); :class:`Link` is one use of it, from INIT to its failure or end.
+:class:`LinkParts` is what takes time to make (protection domain, QP, registered receive slots); it can be
+parked and reused (X-RDMA's QP cache). :class:`Link` is one use of it, from INIT to its failure or end.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .. import faults
 from ..datapath._qp import QueuePair
@@ -19,10 +17,11 @@ from ..proto.keepalive import Keepalive, Verdict
 from ..proto.message import SLOT_EXTRA_BYTES
 from ..proto.seqack import SeqAckWindow
 from ..verbs.abi import QpState
-from ..verbs.lifetime import give_back
+from ..verbs.lifetime import release_all
 from ..verbs.qp import QpAddress, QpPath, QpSize, RcQp
 from ..verbs.registrar import DeviceRegistrar
 from .cm_connect import CmConnection, CmPlace
+from .contracts import LinkState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,22 +30,22 @@ if TYPE_CHECKING:
     from ..verbs.events import DeviceEvent
     from ..verbs.memory import Arena, Block
     from ..wake.base import Handle
-    from .engine import Engine
+    from .contracts import EngineView, LinkKey
 
 logger = logging.getLogger("aiordma.link")
 
 #: Send WRs of a QP. Each may be a WRITE or a message; completions come for every eighth of them.
 SEND_QUEUE_DEPTH = 512
 _MESSAGE_SLOT_BYTES = 64
-#: READs under way on a link at most, whatever the devices allow: what is posted goes before what comes later.
+#: READs outstanding on a link at most, whatever the devices allow: later requests wait behind them.
 MAX_READS = 8
 
 
 class LinkParts:
     """Protection domain, QP in RESET, receive and message slots. One protection domain a link group: an rkey
-    opens the memory of its peer and of nobody else."""
+    opens only the memory of its peer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineView) -> None:
         config, backend = engine.config, engine.backend
         self.engine = engine
         self.recv_count = config.window + config.recv_reserve
@@ -98,12 +97,12 @@ class LinkParts:
         return sum(block.length for block in self._blocks)
 
     def silence(self) -> bool:
-        """Back to RESET: what was posted is forgotten, and late packets of the old peer find nobody.
+        """Back to RESET: posted requests are forgotten, and the QP drops late packets of the old peer.
 
         False: the device refused, and the QP was destroyed instead; close the parts.
         """
         if self.engine.backend.by_cm:
-            self.qp.close()  # its connection was given to it for life
+            self.qp.close()  # rdma_cm binds a QP to one connection for its whole life
             return False
         try:
             self.qp.to_reset()
@@ -114,8 +113,8 @@ class LinkParts:
         return True
 
     def close(self) -> None:
-        """Everything in use by others in the protection domain must be gone."""
-        give_back(
+        """Whatever others have in the protection domain must be closed before."""
+        release_all(
             f"link of QP {self.qp.number}",
             self.qp.close,
             *(block.free for block in self._blocks),
@@ -124,49 +123,35 @@ class LinkParts:
         )
 
 
-class LinkKey(NamedTuple):
-    """What connections must have in common to share a link."""
-
-    #: The peer's engine.
-    engine_id: bytes
-    #: Our part: "client" or "server".
-    side: str
-    #: Of its packets in both directions: an adapter and the network know queue pairs, not connections.
-    traffic_class: int
-
-
-class LinkState(enum.Enum):
-    SETTING_UP = "setting up"
-    ACTIVE = "active"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
 class Link:
     """One QP in use.
 
-    :param key: who the peer is, and our part.
-    :param peer: the other end, for people.
+    :param key: the peer, and our part.
+    :param peer: the other end, for log messages.
     :param on_failed: called once with the reason.
-    :param in_use: whether anybody would miss it.
-    :param on_ticket: called with messages about tickets; raises RemoteProtocolError for wrong ones.
+    :param in_use: whether connections would break with it.
+    :param on_grant_message: called with messages about pre-granted rings; raises RemoteProtocolError.
+    :param on_ack_owed: called when the link has received a message that it has not acknowledged; not again
+        before :meth:`acknowledge`.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineView,
         parts: LinkParts,
         key: LinkKey,
         peer: str,
+        *,
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
-        on_ticket: Callable[[llc.Ticket | llc.TicketBack], None],
+        on_grant_message: Callable[[llc.Ticket | llc.TicketBack], None],
+        on_ack_owed: Callable[[Link], None],
     ) -> None:
         self.engine, self.parts, self.peer = engine, parts, peer
         self.side, self.traffic_class = key.side, key.traffic_class
         self.state = LinkState.SETTING_UP
         self.failure: BaseException | None = None
-        #: The peer has said goodbye.
+        #: The peer has announced the end (Delete Link).
         self.orderly = False
         self.peer_qpn = 0
         self.probe_target = (0, 0)
@@ -178,17 +163,16 @@ class Link:
         )
         self._on_failed = on_failed
         self._in_use = in_use
-        self._on_ticket = on_ticket
+        self._on_grant_message, self._on_ack_owed = on_grant_message, on_ack_owed
         self._confirmed = engine.waker.new_waiter()
-        self._response: llc.ConfirmLink | None = None
         parts.qp.to_init()
         self.queue_pair = QueuePair(
             engine.poller,
             parts.qp.pointer,
             parts.qp.number,
             SeqAckWindow(config.window),
-            self,
-            parts,
+            owner=self,
+            keep=parts,
             recv_addr=parts.slots.address,
             recv_bytes=parts.recv_bytes,
             recv_count=parts.recv_count,
@@ -202,12 +186,33 @@ class Link:
         )
         self.filter: LinkFilter | None = None
         faults.watch(self)
-        # Before RTR: the peer may send the moment it knows us.
+        # Before RTR: from then on the peer may send.
         self.queue_pair.start()
 
     @property
     def address(self) -> QpAddress:
         return self.parts.qp.address
+
+    @property
+    def qp_num(self) -> int:
+        return self.queue_pair.qp_num
+
+    def queue_llc(self, message: bytes) -> None:
+        """Send a link control message, as soon as there is credit."""
+        self.queue_pair.queue_llc(message)
+
+    def allocate_local(self, length: int) -> Block:
+        """Registered memory without remote access. :raises MemoryLimitError:"""
+        assert self.parts.local is not None
+        return self.parts.local.allocate(length)
+
+    def prepare_long_messages(self) -> None:
+        """Have room to build messages that fill a receive slot."""
+        parts = self.parts
+        if self.queue_pair.max_inline < parts.recv_bytes:
+            self.queue_pair.prepare_long(parts.recv_bytes, *parts.long_slots())
+        else:
+            self.queue_pair.prepare_long(parts.recv_bytes)
 
     def bring_up(self, peer: QpAddress) -> None:
         """INIT to RTR to RTS. :raises VerbsError: the device refuses, for instance because it has no route
@@ -235,7 +240,7 @@ class Link:
         return self._cm
 
     def listen_by_cm(self, host: str) -> CmPlace:
-        """Server: wait for the client. :raises NegotiationError: that cannot be. :raises VerbsError:"""
+        """Server: listen for the client. :raises NegotiationError: no usable address. :raises VerbsError:"""
         return self._new_cm().listen(host)
 
     async def bring_up_by_cm(self, peer: QpAddress, place: CmPlace | None) -> None:
@@ -261,21 +266,21 @@ class Link:
         self.peer_qpn = qp_number
 
     def _on_cm_lost(self, reason: str) -> None:
-        self.engine.poller.drain()  # its last words
+        self.engine.poller.drain()  # the peer's last messages
         if self.state in (LinkState.ACTIVE, LinkState.SETTING_UP):
             self.queue_pair.break_link(LinkError(f"the peer's queue pair is gone ({reason})", self.peer))
 
     # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)
 
     async def ask_to_confirm(self) -> None:
-        """Server: send the request and wait for the client's answer. Time limits are the caller's."""
-        self._say(self._confirm(response=False))
+        """Send the request and wait for the peer's answer. Time limits are the caller's."""
+        self._send_llc(self._confirm(response=False))
         await self._confirmed.wait()
         self._raise_if_failed()
         self.state = LinkState.ACTIVE
 
     async def wait_for_confirm(self) -> None:
-        """Client: wait for the server's request (which was answered at once)."""
+        """Wait for the peer's request (which is answered at once). Time limits are the caller's."""
         await self._confirmed.wait()
         self._raise_if_failed()
         self.state = LinkState.ACTIVE
@@ -284,7 +289,7 @@ class Link:
         own = self.address
         return llc.ConfirmLink(gid=own.gid, qpn=own.qp_num, link_uid=own.qp_num, response=response)
 
-    def _say(self, message: llc.LlcMessage) -> None:
+    def _send_llc(self, message: llc.LlcMessage) -> None:
         if not self.queue_pair.send_llc(message.encode()):
             self.queue_pair.break_link(LinkError("no window left for a link control message", self.peer))
 
@@ -308,10 +313,10 @@ class Link:
                     )
                     return
                 if not message.response:
-                    self._say(self._confirm(response=True))
+                    self._send_llc(self._confirm(response=True))
                 self._confirmed.set()
             case llc.TestLink(response=False):
-                self._say(llc.TestLink(user_data=message.user_data, response=True))
+                self._send_llc(llc.TestLink(user_data=message.user_data, response=True))
             case llc.DeleteLink():
                 if not message.response:
                     self.queue_pair.send_llc(
@@ -324,14 +329,14 @@ class Link:
                 self.queue_pair.break_link(LinkError(text, self.peer))
             case llc.Ticket() | llc.TicketBack():
                 try:
-                    self._on_ticket(message)
+                    self._on_grant_message(message)
                 except RemoteProtocolError as error:
                     self.queue_pair.break_link(error)
             case _:
                 logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
 
     def device_event(self, event: DeviceEvent) -> None:
-        """The device says that the QP, its port or itself can no longer be used."""
+        """The device reports that the QP, its port or the device can no longer be used."""
         if event.is_violation:
             self.failure = RemoteProtocolError(f"the peer broke the rules of RDMA ({event})")
             self.queue_pair.break_link(self.failure)
@@ -339,8 +344,8 @@ class Link:
             self.queue_pair.break_link(LinkError(str(event), self.peer))
 
     def explain(self, reason: BaseException) -> BaseException:
-        """Why the link fails, if the device knows it better: a QP that it stopped because the peer broke the
-        rules looks, from its completions, like one whose peer is gone."""
+        """Why the link fails, as far as the device reports it: a QP that was stopped because the peer broke
+        the rules of RDMA looks, from its completions, like one whose peer is gone."""
         self.engine.read_events()
         return self.failure or reason
 
@@ -362,20 +367,19 @@ class Link:
         return self.engine.waker.call_at(self.engine.waker.now() + seconds, callback)
 
     def cut(self) -> None:
-        """Move the QP to ERROR, as if the device had lost it: what is under way is flushed."""
+        """Move the QP to ERROR, as if the device had failed it: outstanding requests are flushed."""
         try:
             self.parts.qp.to_error()
         except VerbsError as error:
             logger.debug("QP %d: %s", self.parts.qp.number, error)
 
-    # ---- the engine's timer comes by
+    # ---- called by the engine's timer
 
     def look(self, now: float) -> None:
-        """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself), and
-        the acknowledgement of what was received when nothing else has carried it."""
+        """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself)."""
         if self.state is not LinkState.ACTIVE:
             return
-        match self._keepalive.look(now, self.queue_pair.last_heard):
+        match self._keepalive.look(now, self.queue_pair.last_received):
             case Verdict.PROBE:
                 addr, rkey = self.probe_target
                 if self.queue_pair.probe(addr, rkey):
@@ -386,8 +390,22 @@ class Link:
                     LinkError(f"no answer to the keepalive probe within {seconds:g} s", self.peer)
                 )
                 return
-        if self.queue_pair.ack_owed:
-            self.queue_pair.send_llc(llc.AnnounceAck().encode())
+
+    def on_ack_owed(self) -> None:
+        """Called by QueuePair."""
+        self._on_ack_owed(self)
+
+    def acknowledge(self) -> bool:
+        """Acknowledge what was received and has not been acknowledged by a message since; called when the
+        delay is over. False: not possible now, call again after another delay."""
+        if self.state is LinkState.SETTING_UP:
+            return False
+        if self.state is LinkState.ACTIVE and self.queue_pair.ack_owed:
+            # Without credit the peer's own acknowledgement is on its way; what it brings is answered then.
+            if not self.queue_pair.send_llc(llc.AnnounceAck().encode()) and not self.queue_pair.failed:
+                return False
+        self.queue_pair.watch_ack()
+        return True
 
     def suspect(self) -> None:
         """Something else looks wrong: probe now."""
@@ -395,15 +413,15 @@ class Link:
         self.look(self.engine.waker.now())
 
     def lost_by_peer(self) -> None:
-        """The peer says that its end has failed: so this end knows, before it has anything to send."""
+        """The peer reports that its end has failed, before a send of this end could find out."""
         if self.state is LinkState.ACTIVE:
             self.queue_pair.break_link(LinkError("the peer has lost its end of the link", self.peer))
 
     # ---- end
 
-    def say_goodbye(self) -> None:
-        """Tell the peer, if it can still be told, that this end closes: it need not find out by retries."""
-        # One that is given up while it is being set up may be up already at the other end.
+    def announce_end(self) -> None:
+        """Announce the end to the peer while the QP still sends, so that it need not find out by retries."""
+        # A link that is abandoned during its set-up may be up already at the other end.
         if self.state is LinkState.ACTIVE or (
             self.state is LinkState.SETTING_UP and self.parts.qp.state == QpState.RTS
         ):

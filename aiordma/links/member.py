@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Code, LinkError, NegotiationError
 from ..pipes._link_channel import MessageChannel
@@ -12,14 +12,48 @@ from ..pipes._switchable import SwitchablePipe
 from ..pipes.tls import TlsLayer
 from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
 from ..proto.message import SLOT_EXTRA_BYTES
+from .contracts import GroupView
 from .failover.leave import Failover, may_fail_over
 from .failover.tcp_carrier import PEER_DIED, lost_because
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..pipes.tls import Carrier
-    from ..verbs.memory import Block
-    from .group import LinkGroup
-    from .pregranted import Opening
+    from ..verbs.memory import Arena, Block
+    from .contracts import EarlyOpenView
+    from .link import Link
+    from .message_memory import MessageMemory
+
+
+class MemberOwner(GroupView, Protocol):
+    """The group, as its members see it."""
+
+    @property
+    def link(self) -> Link: ...
+    @property
+    def members(self) -> Collection[Member]: ...
+    @property
+    def rings(self) -> Arena:
+        """Memory that the peer may write."""
+
+    @property
+    def messages(self) -> MessageMemory: ...
+    @property
+    def page(self) -> Block:
+        """The target of keepalives where there is no ring."""
+
+    def free_page(self) -> None: ...
+    @property
+    def streams_go_on(self) -> bool:
+        """Whether streams may fail over to TCP."""
+
+    @property
+    def has_another(self) -> bool:
+        """Whether this end looks for another link when this one fails."""
+
+    def left(self, member: Member) -> None:
+        """The member is finished."""
 
 
 class Member:
@@ -30,26 +64,27 @@ class Member:
     #: What the user holds, from connect() on: a SwitchablePipe over the rings, or the MessageChannel itself.
     connection: Any = None
 
-    def __init__(self, group: LinkGroup) -> None:
+    def __init__(self, group: MemberOwner) -> None:
         self.group = group
-        #: The TCP connection while nothing happens on it, then what moves the stream there.
+        self._engine, self._link = group.engine, group.link
+        #: The TCP connection while it is silent, then what moves the stream there.
         self.carrier: Carrier | None = None
         self.failover: Failover | None = None
-        #: The TCP connection will be attached; why the link has failed meanwhile.
+        #: The caller will attach the TCP connection; why the link has failed meanwhile.
         self.awaits_tcp = False
         self._failed_because: BaseException | None = None
-        #: It was begun with a ticket.
-        self.opening: Opening | None = None
+        #: Set for a connection that began on a pre-granted ring.
+        self.early_open: EarlyOpenView | None = None
         self._open()
         self.pipe.on_finished = self._on_finished
 
     def _open(self) -> None:
-        group, config = self.group, self.group.engine.config
-        self.ring: Block = group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
+        config = self._engine.config
+        self.ring: Block = self.group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
         self.mirror: Block | None = None
         try:
             self.pipe = RingPipe(
-                group.link.queue_pair,
+                self._link.queue_pair,
                 rx_addr=self.ring.address,
                 rx_size=self.ring.length,
                 fragment=config.fragment_bytes,
@@ -70,34 +105,32 @@ class Member:
 
     def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
         """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
-        queue_pair = self.group.link.queue_pair
-        inline = min(self.group.engine.config.fragment_bytes, ring_bytes)
+        queue_pair = self._link.queue_pair
+        inline = min(self._engine.config.fragment_bytes, ring_bytes)
         if queue_pair.max_inline < inline or not queue_pair.counts_astray:
-            local = self.group.link.parts.local
-            assert local is not None
-            self.mirror = local.allocate(ring_bytes)
+            self.mirror = self._link.allocate_local(ring_bytes)
             self.pipe.use_mirror(self.mirror.address, self.mirror.lkey)
-        self.group.link.probe_target = (ring_addr, rkey)
+        self._link.probe_target = (ring_addr, rkey)
         self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
         self.connection = SwitchablePipe(self.pipe)
         return self.connection
 
     def look(self, now: float) -> None:
-        """The engine's timer comes by."""
+        """Called by the engine's timer."""
 
-    # ---- the TCP connection stays open: liveness, the order of the end, and failover when RDMA breaks
+    # ---- the TCP connection stays open: for liveness, the order of the end, and failover
 
     def attach_tcp(self, carrier: Carrier, received: bytes = b"") -> None:
-        """:param received: what the peer has sent on it since it became silent."""
+        """:param received: bytes that came on it since the negotiation."""
         if self.pipe.is_finished:
             carrier.close()
             return
         self.carrier = carrier
-        self.group.engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
+        self._engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
         self.awaits_tcp = False
         if isinstance(carrier, TlsLayer):
-            # What the peer says next may have been decrypted with what was before.
-            self.group.engine.waker.call_soon(self._on_tcp)
+            # TLS may have decrypted the next bytes together with those before.
+            self._engine.waker.call_soon(self._on_tcp)
         reason = self._failed_because
         if reason is not None and self.fail_over(reason) and self.failover is not None:
             if received:
@@ -110,7 +143,7 @@ class Member:
         if carrier is None:
             return
         try:
-            # Never more than a message: what follows one is the stream's.
+            # Never more than one message: the bytes behind it are the stream's.
             data = carrier.recv(MESSAGE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
@@ -123,18 +156,18 @@ class Member:
         self._received(carrier, data)
 
     def _received(self, carrier: Carrier, data: bytes) -> None:
-        if self.opening is not None and not self.opening.bound and data[:1] != MAGIC[:1]:
-            self.lose_tcp(self.opening.explain(data))
+        if self.early_open is not None and not self.early_open.bound and data[:1] != MAGIC[:1]:
+            self.lose_tcp(self.early_open.explain(data))
             return
-        # The peer leaves RDMA, or somebody else writes into this connection. Its last messages on the link
-        # were delivered before this was sent, but may not have been polled yet.
-        self.group.engine.poller.drain()
+        # The peer leaves RDMA, or the bytes are not the peer's. Its last messages on the link were delivered
+        # before it sent this, but may not have been polled yet.
+        self._engine.poller.drain()
         if self.failover is not None:
-            self.failover.receive(data)  # it turned out that the link has failed here as well
+            self.failover.receive(data)  # the link has failed at this end, too
             return
         if self.carrier is None:
-            return  # one of them was the end
-        # With a ticket, this may be the first that is heard of the server at all.
+            return  # a message of the link ended the connection
+        # After an early open these may be the server's first bytes.
         if not self.whole:
             self._refuse(carrier, data)
             return
@@ -147,33 +180,32 @@ class Member:
 
     @property
     def whole(self) -> bool:
-        """Nothing is wrong with the connection, so that it can go on over TCP if the peer leaves RDMA."""
+        """Whether the connection can fail over to TCP if the peer leaves RDMA."""
         return bool(self.pipe.can_leave)
 
     @property
     def _peer_takes_part(self) -> bool:
-        return self.opening is None or self.opening.bound
+        return self.early_open is None or self.early_open.bound
 
     def _begin_failover(self) -> Failover:
         carrier, self.carrier = self.carrier, None
         assert carrier is not None
-        engine = self.group.engine
-        engine.waker.unwatch_fd(carrier.fileno())
+        self._engine.waker.unwatch_fd(carrier.fileno())
         group = self.group
         self.failover = Failover(
             self.connection,
             self.pipe,
             carrier,
-            engine,
+            self._engine,
             group.peer,
             group.key.traffic_class,
-            group.link.lost_by_peer,
+            self._link.lost_by_peer,
             has_another=group.has_another,
         )
         return self.failover
 
     def leave(self, code: Code, text: str) -> bool:
-        """Take the stream from RDMA to its TCP connection; whether that has begun."""
+        """Begin to take the stream from RDMA to its TCP connection; whether that has begun."""
         if self.carrier is None or not self.whole or not self._peer_takes_part:
             return False
         if not self.group.streams_go_on:
@@ -196,31 +228,30 @@ class Member:
 
     def quiesced(self) -> None:
         """The pipe has stopped sending, and nothing of it is under way."""
-        if self.failover is not None:  # otherwise it is asked again when the TCP connection is there
+        if self.failover is not None:  # otherwise attach_tcp() asks again
             self.failover.quiesced()
 
     def cancel_failover(self) -> None:
-        """The stream is aborted while it leaves RDMA."""
+        """The stream is aborted during the failover."""
         if self.failover is not None:
             self.failover.cancel()
 
     def lose_tcp(self, reason: str) -> None:
         """The TCP connection ends, and the stream with it unless the peer has finished."""
-        engine = self.group.engine
         self._drop_tcp()
         # The peer's last messages were delivered before it closed the TCP connection, but may not have been
         # polled yet.
-        engine.poller.drain()
+        self._engine.poller.drain()
         if not self.pipe.peer_gone:
             self.pipe.break_with(LinkError(reason, self.group.peer))
-            self.group.link.suspect()
-        if self.opening is not None:
-            self.opening.tcp_lost()
+            self._link.suspect()
+        if self.early_open is not None:
+            self.early_open.tcp_lost()
 
     def _drop_tcp(self) -> None:
         carrier, self.carrier = self.carrier, None
         if carrier is not None:
-            self.group.engine.waker.unwatch_fd(carrier.fileno())
+            self._engine.waker.unwatch_fd(carrier.fileno())
             carrier.close()
 
     @property
@@ -239,8 +270,8 @@ class Member:
         self._drop_tcp()
         self._free()
         self.group.left(self)
-        if self.opening is not None:
-            self.opening.over()
+        if self.early_open is not None:
+            self.early_open.over()
 
     def _free(self) -> None:
         if not self.ring.freed:
@@ -250,7 +281,7 @@ class Member:
                 self.mirror.free()
 
     def withdraw(self, *, used: bool) -> None:
-        """Nobody will begin this connection (:meth:`LinkGroup.prepare`).
+        """A prepared connection (:meth:`LinkGroup.prepare`) will not begin.
 
         :param used: the peer may have written into the ring.
         """
@@ -258,7 +289,7 @@ class Member:
         self.ring.free(None if used else 0)
 
     def discard(self) -> None:
-        """The negotiation failed: nobody ever wrote to these rings, or the link goes with them."""
+        """The negotiation failed: the peer never wrote to this ring, or the link breaks, too."""
         self.pipe.forget()
         self._drop_tcp()
         self._free()
@@ -271,16 +302,11 @@ class ChannelMember(Member):
     _aborting_since: float | None = None
 
     def _open(self) -> None:
-        group, config = self.group, self.group.engine.config
-        link, parts = group.link, group.link.parts
-        message_bytes = parts.recv_bytes
-        if link.queue_pair.max_inline < message_bytes:
-            link.queue_pair.prepare_long(message_bytes, *parts.long_slots())
-        else:
-            link.queue_pair.prepare_long(message_bytes)
+        config = self._engine.config
+        self._link.prepare_long_messages()
         self.pipe = MessageChannel(
-            link.queue_pair,
-            memory=group.messages,
+            self._link.queue_pair,
+            memory=self.group.messages,
             max_message_bytes=config.max_message_bytes,
             receive_bytes=config.channel_receive_bytes,
             fragment=config.fragment_bytes,
@@ -293,16 +319,16 @@ class ChannelMember(Member):
         return {
             "rkey": page.rkey,
             "rmb_addr": page.address,
-            "ring_bytes": self.group.engine.config.channel_receive_bytes,
+            "ring_bytes": self._engine.config.channel_receive_bytes,
             "token": self.pipe.token,
         }
 
     def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
-        link = self.group.link
+        link = self._link
         if link.queue_pair.max_reads == 0:
             raise NegotiationError(Code.DEVICE_FAILURE, "the two devices agreed on no RDMA READs")
         link.probe_target = (ring_addr, rkey)
-        lead = 4 if self.group.engine.backend.is_iwarp else 0
+        lead = 4 if self._engine.backend.is_iwarp else 0
         self.pipe.connect(
             peer_token=peer_token,
             budget=ring_bytes,
@@ -315,20 +341,20 @@ class ChannelMember(Member):
     def needs_link(self) -> bool:
         return not (self.pipe.is_closed or self.pipe.peer_gone)
 
-    whole = False  # a channel breaks with its link: its users know what was answered and what was not
+    whole = False  # a channel breaks with its link: its users know which calls were answered
 
     def look(self, now: float) -> None:
-        """A peer that does not answer an abort gets no memory kept for it."""
+        """Release the memory of an aborted channel whose peer does not answer."""
         if self.pipe.is_aborting:
             if self._aborting_since is None:
                 self._aborting_since = now
-            elif now - self._aborting_since >= self.group.engine.config.link_timeout_ms / 1000:
+            elif now - self._aborting_since >= self._engine.config.link_timeout_ms / 1000:
                 self.pipe.give_up()
 
     def _refuse(self, carrier: Carrier, data: bytes) -> None:
         self.lose_tcp(f"{len(data)} unexpected bytes on the TCP connection beside the message channel")
 
     def _free(self) -> None:
-        others = self.group.members - {self}
+        others = (member for member in self.group.members if member is not self)
         if not any(isinstance(member, ChannelMember) for member in others):
             self.group.free_page()

@@ -17,7 +17,7 @@ from ..verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
     from ..verbs.memory import Block, Waiting
-    from .engine import Engine
+    from .contracts import EngineView
     from .link import LinkParts
 
 #: Small enough for peers that send few large messages; further slabs are larger.
@@ -27,7 +27,7 @@ _FIRST_SLAB_BYTES = 1 << 20
 class MessageMemory:
     """Blocks for messages. Used in the engine's thread, but for :meth:`give_sink`."""
 
-    def __init__(self, engine: Engine, parts: LinkParts) -> None:
+    def __init__(self, engine: EngineView, parts: LinkParts) -> None:
         self._engine = engine
         backend, pool = engine.backend, engine.pool
         # On iWARP the sink of a READ is a target of remote writes.

@@ -1,19 +1,22 @@
-"""Streams that begin without waiting for an answer: rings that a server hands out in advance.
+"""Zero-round-trip open: connections that begin on rings that the server granted in advance.
 
-Whatever waits for the server's process takes as long as waking it. So a server that sees a client open one
-connection after the other gives it *tickets* over their link: rings, allocated and registered for this
-client, for one listener (:class:`Service`). A connect to that address makes its TCP connection, which the
-kernel completes, sends one Claim on it, and is done; what is sent goes into the ring at once. The server
-finds the Claim when it accepts the connection, and its stream begins with what is in the ring.
+A negotiation waits for the server's process, and waking that takes most of the time. A server that sees a
+client open one connection after the other therefore grants it rings over their link: allocated and
+registered for this client, for one listener (:class:`GrantingListener`). A connect to that address makes a
+TCP connection, which the kernel completes, sends one Claim on it, and is done; data goes into the ring at
+once. The server finds the Claim when it accepts the TCP connection, and its stream begins with what the ring
+holds already.
 
-The client decides about tickets and the server about connections: nothing is ever used that was taken back.
+The client decides about grants and the server about connections, so a grant that was withdrawn is never used:
 
-* a ticket belongs to the client until the client has used it or said that it will not (Ticket Back); what the
-  server takes back (a closed listener), it asks for;
-* until the server's first word on the link, nobody at the client knows whether the server has taken the
-  connection. If the TCP connection ends before that, or the claim is refused, or nothing comes in time, the
-  stream is broken, and the client asks over the link (Ticket Back again). The answer settles whether the ring
-  may go: the server never wrote and never will, or there is a connection that ends like any other.
+* A grant belongs to the client until the client has claimed it or returned it (LLC Ticket Back). A server
+  whose listener closes asks the client to return its grants.
+* Before the server's first message on the link, the client does not know whether the server has taken the
+  connection. If the TCP connection ends first, or the server declines, or the time limit passes, the stream
+  breaks, and the client asks over the link (Ticket Back again). The answer decides about the client's ring:
+  either the server never wrote and never will, or a connection exists that ends like any other.
+
+On the network a grant is a *ticket* (:class:`aiordma.proto.llc.Ticket`), as in the settings.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import logging
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -36,11 +40,9 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..pipes._switchable import SwitchablePipe
-    from .devices import Devices
-    from .group import LinkGroup
-    from .member import Member
+    from .contracts import GroupView, MemberView
 
-__all__ = ["Holder", "Issuer", "Opening", "Service"]
+__all__ = ["EarlyOpen", "GrantingListener", "Grants", "RingGranter", "RingHolder"]
 
 _log = logging.getLogger("aiordma.link")
 
@@ -56,20 +58,39 @@ def _shown(packed: bytes, port: int) -> str:
     return show((str(ip.ipv4_mapped or ip), port))
 
 
+class Grants:
+    """Of all engines of an event loop: the listeners that grant rings, and the servers that granted some."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[int, GrantingListener] = {}
+        #: By address and traffic class: who holds the rings, and the number of the listener there.
+        self.servers: dict[tuple[str, int], tuple[RingHolder, int]] = {}
+        self.granters: weakref.WeakSet[RingGranter] = weakref.WeakSet()
+        self._last_number = 0
+
+    def new_listener(self, has_room: Callable[[], bool]) -> GrantingListener:
+        """:param has_room: whether the listener would take one more connection now."""
+        number = self._last_number
+        while True:
+            number = number % 0xFFFF + 1
+            if number not in self.listeners:
+                break
+        self._last_number = number
+        listener = self.listeners[number] = GrantingListener(self, number, has_room)
+        return listener
+
+
 # ---- server
 
 
-class Service:
-    """A listener that hands out tickets. Made by ``Engine.open_service``.
+class GrantingListener:
+    """A listener that grants rings. Made by ``Engine.grant_rings``."""
 
-    :param has_room: whether it would take one more connection now.
-    """
-
-    def __init__(self, devices: Devices, number: int, has_room: Callable[[], bool]) -> None:
-        self.devices, self.number, self.has_room = devices, number, has_room
+    def __init__(self, grants: Grants, number: int, has_room: Callable[[], bool]) -> None:
+        self._grants, self.number, self.has_room = grants, number, has_room
 
     def fields(self, local: Address) -> dict[str, object]:
-        """What an Accept says of it.
+        """The fields of an Accept that describe the listener.
 
         :param local: the server's address of the connection.
         """
@@ -77,24 +98,24 @@ class Service:
         return {"service": self.number, "service_address": host, "service_port": port}
 
     def close(self) -> None:
-        """The listener is gone: ask for the tickets that are out. Idempotent."""
-        if self.devices.services.pop(self.number, None) is not None:
-            for group in [group for engine in self.devices.engines for group in engine.all_groups]:
-                if isinstance(group.tickets, Issuer):
-                    group.tickets.recall(self)
+        """The listener is closed: ask for the grants that are out. Idempotent."""
+        if self._grants.listeners.pop(self.number, None) is not None:
+            for granter in list(self._grants.granters):
+                granter.recall(self)
 
 
-class Issuer:
-    """The server's end: tickets of one link that are out."""
+class RingGranter:
+    """The server's end: grants of one link that are out."""
 
-    def __init__(self, group: LinkGroup) -> None:
-        self.group = group
-        #: What the client takes (Proposal), of all listeners together.
+    def __init__(self, group: GroupView, grants: Grants) -> None:
+        self._group, self._grants = group, grants
+        #: How many the client takes (Proposal), of all listeners together.
         self.limit = 0
-        self._out: dict[int, tuple[Member, Service]] = {}
+        self._out: dict[int, tuple[MemberView, GrantingListener]] = {}
         self._last = 0
-        # Tickets that a listener keeps with this client: none until it comes again, more while it runs out.
+        # How many a listener keeps out to this client: none until it connects again, more while it runs out.
         self._level: dict[int, int] = {}
+        grants.granters.add(self)
 
     def __len__(self) -> int:
         return len(self._out)
@@ -104,59 +125,61 @@ class Issuer:
         """Memory of the rings that are out."""
         return sum(member.ring.length for member, _ in self._out.values())
 
-    def asked(self, service: Service, *, first: bool) -> None:
-        """The client has made a connection in full.
+    def on_negotiated(self, listener: GrantingListener, *, first: bool) -> None:
+        """The client has negotiated a connection.
 
-        :param first: its first one: most clients have no other.
+        :param first: the first one of the link: most clients make no other.
         """
         if not first:
-            level = self._level.get(service.number, 0)
-            self._level[service.number] = min(max(1, 2 * level), self.limit)
-            self._issue(service)
+            level = self._level.get(listener.number, 0)
+            self._level[listener.number] = min(max(1, 2 * level), self.limit)
+            self._grant(listener)
 
-    def _issue(self, service: Service) -> None:
-        engine, queue_pair = self.group.engine, self.group.link.queue_pair
-        mine = sum(1 for _, owner in self._out.values() if owner is service)
+    def _grant(self, listener: GrantingListener) -> None:
+        engine = self._group.engine
+        out = sum(1 for _, owner in self._out.values() if owner is listener)
         while (
-            mine < self._level.get(service.number, 0)
+            out < self._level.get(listener.number, 0)
             and len(self._out) < self.limit
-            and service.number in engine.services
-            and service.has_room()
-            and self.group.active
+            and listener.number in self._grants.listeners
+            and listener.has_room()
+            and self._group.active
             and engine.pool.has_spare(engine.config.ring_bytes)
         ):
             try:
-                member = self.group.prepare()
+                member = self._group.prepare()
             except MemoryLimitError:
                 return
-            mine += 1
+            out += 1
             self._last = self._last % 0xFFFFFFFF + 1
-            self._out[self._last] = member, service
-            ticket = llc.Ticket(
+            self._out[self._last] = member, listener
+            grant = llc.Ticket(
                 number=self._last,
-                service=service.number,
+                service=listener.number,
                 token=member.pipe.token,
                 rkey=member.ring.rkey,
                 ring_addr=member.ring.address,
                 ring_bytes=member.ring.length,
             )
-            queue_pair.say(ticket.encode())
+            self._group.queue_llc(grant.encode())
 
-    def gave(self, claim: clc.Claim) -> bool:
-        """Whether the claim is of a ticket that is out, by the client of this link."""
-        proof = claim_proof(claim.fields, claim.engine_id, self.group.secret)
-        return claim.ticket in self._out and claim.proof == proof
+    def _proves(self, claim: clc.Claim) -> bool:
+        return claim.proof == claim_proof(claim.fields, claim.engine_id, self._group.secret)
 
-    def claim(self, claim: clc.Claim, service: Service | None) -> SwitchablePipe:
+    def granted(self, claim: clc.Claim) -> bool:
+        """Whether the claim is of a ring that is out, and comes from the client of this link."""
+        return claim.ticket in self._out and self._proves(claim)
+
+    def claim(self, claim: clc.Claim, listener: GrantingListener | None) -> SwitchablePipe:
         """The connection of a Claim.
 
-        :param service: the listener that accepted its TCP connection.
-        :raises NegotiationError: there is no such ticket, or it is not the client's.
+        :param listener: the one that accepted its TCP connection.
+        :raises NegotiationError: no such ring is out, or it is another client's.
         """
         member, owner = self._out.get(claim.ticket, (None, None))
-        if member is None or service is None or owner is not service or claim.service != service.number:
+        if member is None or listener is None or owner is not listener or claim.service != listener.number:
             raise NegotiationError(Code.TICKET_UNKNOWN)
-        if claim.proof != claim_proof(claim.fields, claim.engine_id, self.group.secret):
+        if not self._proves(claim):
             raise NegotiationError(
                 Code.PROTOCOL_VIOLATION, "the claim does not come from the ticket's holder"
             )
@@ -171,50 +194,50 @@ class Issuer:
         except MemoryLimitError as error:
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         del self._out[claim.ticket]
-        self.group.enter(member)
+        self._group.enter(member)
         member.pipe.greet()
-        self._issue(service)
+        self._grant(listener)
         return pipe
 
     def on_message(self, message: llc.Ticket | llc.TicketBack) -> None:
-        """:raises RemoteProtocolError: the client says what only a server may."""
+        """:raises RemoteProtocolError: only a server may send this."""
         if isinstance(message, llc.Ticket) or message.response or not message.number:
             raise RemoteProtocolError(
                 "a client spoke of tickets as only a server may", Code.PROTOCOL_VIOLATION
             )
-        member, service = self._out.pop(message.number, (None, None))
-        if member is not None and service is not None:
-            self._level[service.number] = 0
+        member, listener = self._out.pop(message.number, (None, None))
+        if member is not None and listener is not None:
+            self._level[listener.number] = 0
             member.withdraw(used=message.used)
         claimed = member is None and message.number <= self._last
         answer = dataclasses.replace(message, response=True, used=False, bound=claimed)
-        self.group.link.queue_pair.say(answer.encode())
+        self._group.queue_llc(answer.encode())
 
-    def recall(self, service: Service) -> None:
-        """Ask for the tickets of a listener that is gone."""
-        self._level.pop(service.number, None)
-        if any(owner is service for _, owner in self._out.values()) and self.group.active:
-            self.group.link.queue_pair.say(llc.TicketBack(service=service.number).encode())
+    def recall(self, listener: GrantingListener) -> None:
+        """Ask for the grants of a listener that is closed."""
+        self._level.pop(listener.number, None)
+        if any(owner is listener for _, owner in self._out.values()) and self._group.active:
+            self._group.queue_llc(llc.TicketBack(service=listener.number).encode())
 
     def look(self, now: float) -> None:
-        """Nothing to do: the client keeps the time."""
+        """Called by the engine's timer. Nothing to do: the client has the time limits."""
 
     def drop(self) -> None:
-        """The link is gone, and with it whoever could write."""
+        """The link is gone, so no client can write any more."""
         while self._out:
-            _, (member, _service) = self._out.popitem()
+            _, (member, _listener) = self._out.popitem()
             member.withdraw(used=True)
 
 
 # ---- client
 
 
-class Opening:
-    """A connection that was begun with a ticket, for as long as its member lives."""
+class EarlyOpen:
+    """A connection that began on a pre-granted ring, for as long as its member lives."""
 
-    def __init__(self, holder: Holder, member: Member, ticket: llc.Ticket, deadline: float) -> None:
-        self._holder, self._member = holder, member
-        self.ticket, self.deadline = ticket, deadline
+    def __init__(self, holder: RingHolder, member: MemberView, grant: llc.Ticket, limit_ms: int) -> None:
+        self._holder, self._member, self._limit_ms = holder, member, limit_ms
+        self.grant, self.deadline = grant, holder.now() + limit_ms / 1000
         self._splitter = clcstream.Splitter()
         self._asked = False
 
@@ -225,7 +248,7 @@ class Opening:
         return received > 0
 
     def explain(self, data: bytes) -> str:
-        """What bytes on the TCP connection mean: nothing but a refusal may come there."""
+        """What bytes on the TCP connection mean: only a refusal may come there."""
         try:
             for message in self._splitter.feed(data):
                 if isinstance(message, clc.Decline):
@@ -241,31 +264,30 @@ class Opening:
         """The TCP connection has ended; the stream is broken."""
         if not self.bound and not self._asked:
             self._asked = True
-            self._holder.forget(self.ticket.service)
-            self._holder.say_back(self.ticket, used=True)
+            self._holder.forget(self.grant.service)
+            self._holder.return_grant(self.grant, used=True)
 
     def look(self, now: float) -> None:
-        """Nothing came in time?"""
+        """Break the stream if the time limit has passed."""
         if not self.bound and not self._asked and now >= self.deadline:
-            milliseconds = self._holder.group.engine.config.negotiate_timeout_ms
-            self._member.lose_tcp(f"the server did not take the connection within {milliseconds} ms")
+            self._member.lose_tcp(f"the server did not take the connection within {self._limit_ms} ms")
 
-    def settled(self, *, bound: bool) -> None:
-        """The server's answer. Without a connection there it never wrote, and never will."""
+    def on_answer(self, *, bound: bool) -> None:
+        """The server's answer. If it has no connection, it never wrote to the ring and never will."""
         if not bound:
             self._member.pipe.stand_alone()
 
     def over(self) -> None:
         """The member is finished."""
-        self._holder.openings.pop(self.ticket.number, None)
+        self._holder.early_opens.pop(self.grant.number, None)
 
 
-class Holder:
-    """The client's end: tickets of one link that are not used yet, and connections begun with others."""
+class RingHolder:
+    """The client's end: grants of one link that are unused, and the connections that began on others."""
 
-    def __init__(self, group: LinkGroup) -> None:
-        self.group = group
-        self.openings: dict[int, Opening] = {}
+    def __init__(self, group: GroupView, grants: Grants) -> None:
+        self._group, self._grants = group, grants
+        self.early_opens: dict[int, EarlyOpen] = {}
         self._unused: dict[int, deque[llc.Ticket]] = {}
         self._used_at: dict[int, float] = {}
         self._addresses: dict[int, str] = {}
@@ -273,123 +295,127 @@ class Holder:
     def __len__(self) -> int:
         return sum(map(len, self._unused.values()))
 
+    def now(self) -> float:
+        """The time of the engine's loop."""
+        return self._group.engine.waker.now()
+
     @property
     def ring_bytes(self) -> int:
-        """Memory of this end that waits for its connection: none, rings are allocated when one begins."""
+        """Memory of this end that waits for its connection: none, a ring is allocated when one begins."""
         return 0
 
     def learn(self, accept: clc.Accept, peer: str) -> None:
-        """The server's listener may send tickets.
+        """The server's listener may grant rings.
 
-        :param peer: the address that the connection was made to; behind a translator it is another than the
-            server's own, and other servers may answer there, too.
+        :param peer: the address that this end connected to. Behind a port that is forwarded, the server's
+            own address is another, and connecting to this one may reach another server the next time.
         """
         if accept.service and _shown(accept.service_address, accept.service_port) == peer:
             self._unused.setdefault(accept.service, deque())
-            self._used_at[accept.service] = self.group.engine.waker.now()
+            self._used_at[accept.service] = self.now()
             self._addresses[accept.service] = peer
-            self.group.engine.open_to[peer, self.group.key.traffic_class] = self.group, accept.service
+            self._grants.servers[peer, self._group.key.traffic_class] = self, accept.service
 
     def forget(self, service: int) -> None:
-        """Begin nothing more with this listener's tickets."""
-        open_to = self.group.engine.open_to
-        address = self._addresses.pop(service, ""), self.group.key.traffic_class
-        if open_to.get(address) == (self.group, service):
-            del open_to[address]
-        for ticket in self._unused.pop(service, ()):
-            self.say_back(ticket, used=False)
+        """Begin no more connections to this listener."""
+        address = self._addresses.pop(service, ""), self._group.key.traffic_class
+        if self._grants.servers.get(address) == (self, service):
+            del self._grants.servers[address]
+        for grant in self._unused.pop(service, ()):
+            self.return_grant(grant, used=False)
 
     def open(self, service: int, sock: socket.socket) -> SwitchablePipe | None:
-        """Begin a connection on a fresh TCP connection; None when it must be negotiated in full. Takes the
-        socket only with success."""
-        tickets = self._unused.get(service)
-        if not tickets or not self.group.active:
+        """Begin a connection on a new TCP connection; None when it must be negotiated in full. Takes the
+        socket over only with success."""
+        unused = self._unused.get(service)
+        if not unused or not self._group.active:
             return None
-        engine = self.group.engine
+        engine = self._group.engine
         try:
-            member = self.group.join()
+            member = self._group.join()
         except MemoryLimitError:
-            return None  # the negotiation finds out as well, and says so
-        ticket = tickets.popleft()
+            return None  # the negotiation runs into the same limit and reports it
+        grant = unused.popleft()
         try:
             ring = member.ring
-            fields = ticket.number, service, member.pipe.token, ring.rkey, ring.address, ring.length
+            fields = grant.number, service, member.pipe.token, ring.rkey, ring.address, ring.length
             claim = clc.Claim(
                 engine_id=engine.engine_id,
-                ticket=ticket.number,
+                ticket=grant.number,
                 service=service,
                 token=member.pipe.token,
                 rkey=ring.rkey,
                 ring_addr=ring.address,
                 ring_bytes=ring.length,
-                traffic_class=self.group.key.traffic_class,
-                proof=claim_proof(fields, engine.engine_id, self.group.secret),
+                traffic_class=self._group.key.traffic_class,
+                proof=claim_proof(fields, engine.engine_id, self._group.secret),
             )
             member.connect(
-                peer_token=ticket.token,
-                ring_addr=ticket.ring_addr,
-                rkey=ticket.rkey,
-                ring_bytes=ticket.ring_bytes,
+                peer_token=grant.token,
+                ring_addr=grant.ring_addr,
+                rkey=grant.rkey,
+                ring_bytes=grant.ring_bytes,
                 recv_bytes=0,
             )
             data = claim.encode()
             if sock.send(data) != len(data):
                 raise BlockingIOError
         except (OSError, MemoryLimitError) as error:
-            _log.debug("no claim could be sent to %s: %s", self.group.peer, error)
+            _log.debug("no claim could be sent to %s: %s", self._group.peer, error)
             member.discard()
-            self.say_back(ticket, used=False)
+            self.return_grant(grant, used=False)
             return None
-        now = engine.waker.now()
-        self._used_at[service] = now
-        deadline = now + engine.config.negotiate_timeout_ms / 1000
-        self.openings[ticket.number] = member.opening = Opening(self, member, ticket, deadline)
+        self._used_at[service] = self.now()
+        early_open = EarlyOpen(self, member, grant, engine.config.negotiate_timeout_ms)
+        self.early_opens[grant.number] = member.early_open = early_open
         member.attach_tcp(sock)
         pipe: SwitchablePipe = member.connection
         return pipe
 
-    def say_back(self, ticket: llc.Ticket, *, used: bool) -> None:
-        """Tell the server that nothing more comes of a ticket."""
-        if self.group.active:
-            message = llc.TicketBack(number=ticket.number, service=ticket.service, used=used)
-            self.group.link.queue_pair.say(message.encode())
+    def return_grant(self, grant: llc.Ticket, *, used: bool) -> None:
+        """Inform the server that no connection will come of a grant."""
+        if self._group.active:
+            message = llc.TicketBack(number=grant.number, service=grant.service, used=used)
+            self._group.queue_llc(message.encode())
 
     def on_message(self, message: llc.Ticket | llc.TicketBack) -> None:
         """:raises RemoteProtocolError: the server breaks the rules."""
         if isinstance(message, llc.Ticket):
-            self._on_ticket(message)
+            self._on_grant(message)
         elif message.response:
-            opening = self.openings.get(message.number)
-            if opening is not None:
-                opening.settled(bound=message.bound)
+            early_open = self.early_opens.get(message.number)
+            if early_open is not None:
+                early_open.on_answer(bound=message.bound)
         elif message.number:
             raise RemoteProtocolError("a server gave a ticket back", Code.PROTOCOL_VIOLATION)
         else:
             self.forget(message.service)
 
-    def _on_ticket(self, ticket: llc.Ticket) -> None:
-        tickets = self._unused.get(ticket.service)
-        if tickets is None:
-            self.say_back(ticket, used=False)
-        elif len(self) >= self.group.engine.config.tickets:
+    def _on_grant(self, grant: llc.Ticket) -> None:
+        unused = self._unused.get(grant.service)
+        if unused is None:
+            self.return_grant(grant, used=False)
+        elif len(self) >= self._group.engine.config.tickets:
             raise RemoteProtocolError("more tickets than were asked for", Code.PROTOCOL_VIOLATION)
-        elif ticket.number in self.openings or any(ticket.number == other.number for other in tickets):
-            raise RemoteProtocolError(f"ticket {ticket.number} came twice", Code.PROTOCOL_VIOLATION)
+        elif grant.number in self.early_opens or any(grant.number == other.number for other in unused):
+            raise RemoteProtocolError(f"ticket {grant.number} came twice", Code.PROTOCOL_VIOLATION)
         else:
-            tickets.append(ticket)
+            unused.append(grant)
 
     def look(self, now: float) -> None:
-        """Give back what nobody has needed for a while; break what nobody has taken."""
+        """Called by the engine's timer: return grants that were not needed for a while; break connections
+        that the server did not take in time."""
+        idle = self._group.engine.config.ticket_idle_ms / 1000
         for service, used_at in list(self._used_at.items()):
-            tickets = self._unused.get(service)
-            if tickets and now - used_at >= self.group.engine.config.ticket_idle_ms / 1000:
-                while tickets:
-                    self.say_back(tickets.popleft(), used=False)
-        for opening in list(self.openings.values()):
-            if opening.bound:
-                opening.over()
+            unused = self._unused.get(service)
+            if unused and now - used_at >= idle:
+                while unused:
+                    self.return_grant(unused.popleft(), used=False)
+        for early_open in list(self.early_opens.values()):
+            if early_open.bound:
+                early_open.over()
             else:
-                opening.look(now)
+                early_open.look(now)
 
     def drop(self) -> None:
         """The link is gone."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from ..errors import Code, FallbackReason
     from ..proto.message import ChannelStatistics
-    from .tls import Carrier
 
 __all__ = [
     "Buffer",
@@ -192,7 +191,7 @@ class RingOwner(Protocol):
     def leave(self, code: Code, text: str) -> bool:
         """Take the stream from RDMA to its TCP connection; whether that has begun."""
 
-    def attach_tcp(self, carrier: Carrier, received: bytes = b"") -> None:
+    def attach_tcp(self, carrier: Any, received: bytes = b"") -> None:
         """Take the TCP connection over; ``received``: what the peer has sent on it since it became silent."""
 
 

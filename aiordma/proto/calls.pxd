@@ -1,31 +1,8 @@
 # C types of calls.py.
 cimport cython
+from .call cimport Call, MethodNumber
 from .deadlines cimport Deadlines
 from .rpc cimport RpcMessage
-
-@cython.final
-cdef class Call:
-    cdef public unsigned int id
-    cdef public long long serial
-    cdef public int kind
-    cdef public object owner
-    cdef public bint closed
-    cdef public bint cancelled
-    cdef public bint ended
-    cdef public bint headers
-    cdef public long long send_window
-    cdef public long long receive_window
-    cdef public long long receive_limit
-    cdef public long long owed
-    cdef public double deadline
-    cdef public int stop
-    cdef public object trace
-
-@cython.final
-cdef class MethodNumber:
-    cdef public unsigned int number
-    cdef public object name
-    cdef public bint told
 
 cdef class Calls:
     cdef public object own

@@ -1,8 +1,7 @@
 """Reason codes of a negotiation that ended on TCP.
 
-The numbers are those of Linux SMC (``net/smc/smc_clc.h``, printed by ``smcss``), so that a trace or a log
-line means the same to people who know SMC. Our own reasons live in a range that SMC does not use
-(0x0a1dxxxx).
+The numbers are those of Linux SMC (``net/smc/smc_clc.h``, printed by ``smcss``), so that traces and logs
+read the same for users of SMC. aiordma's own reasons use a range that SMC does not use (0x0a1dxxxx).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["Code", "describe"]
 
 
 class Code(enum.IntEnum):
-    """Why a connection does not use RDMA. ``text`` is the sentence shown to people."""
+    """Why a connection does not use RDMA; ``text`` says it in words."""
 
     text: str
 
@@ -25,7 +24,7 @@ class Code(enum.IntEnum):
         return self
 
     OUT_OF_MEMORY = 0x01010000, "out of memory for ring buffers"
-    TIMEOUT_CONFIRM_LINK = 0x02010000, "no Confirm Link came over the new link in time"
+    TIMEOUT_CONFIRM_LINK = 0x02010000, "no Confirm Link arrived over the new link in time"
     TIMEOUT_ADD_LINK = 0x02020000, "no answer to Add Link in time"
     CONFIGURATION = 0x03000000, "configuration error"
     PEER_NO_SMC = 0x03010000, "the peer did not offer RDMA"
@@ -40,7 +39,7 @@ class Code(enum.IntEnum):
     TCP_FASTOPEN = 0x03060000, "a TCP fast open option is in use"
     SUBNET_MISMATCH = 0x03070000, "the two ends are in different IP subnets"
     NO_ACTIVE_LINK = 0x030A0000, "the link group has no active link"
-    LINK_NOT_FOUND = 0x030B0000, "the link chosen by the server is not known here"
+    LINK_NOT_FOUND = 0x030B0000, "the server chose a link that this end does not know"
     VERSION_MISMATCH = 0x030C0000, "the two ends speak different protocol versions"
     NO_ROUTE = 0x030E0000, "no RDMA route to the peer's address"
     OUT_OF_SYNC = 0x04000000, "the two ends do not agree on the state of the connection"
@@ -54,29 +53,29 @@ class Code(enum.IntEnum):
     NO_SOFT_DEVICE = 0x0A1D0003, "the software RDMA device could not be loaded"
     OTHER_PYTHON = 0x0A1D0004, "aiordma's compiled modules or pyverbs belong to another Python version"
     PLAIN_TCP_PEER = 0x0A1D0005, "the peer speaks plain TCP"
-    TLS_PAYLOAD_POLICY = 0x0A1D0006, "TLS is asked for and payload outside TLS is not allowed"
+    TLS_PAYLOAD_POLICY = 0x0A1D0006, "the connection uses TLS, and payload outside TLS is not allowed"
     PEER_UNREACHABLE = 0x0A1D0007, "the two RDMA devices cannot reach each other"
-    LIMIT_REACHED = 0x0A1D0008, "a configured limit on memory or connections is reached"
+    LIMIT_REACHED = 0x0A1D0008, "a configured limit on memory or connections was reached"
     PROTOCOL_VIOLATION = 0x0A1D0009, "the peer broke the negotiation protocol"
     DEVICE_FAILURE = 0x0A1D000A, "the RDMA device failed while the connection was set up"
     TICKET_UNKNOWN = (
         0x0A1D000D,
-        "the stream was begun without asking (a ticket), and the server that answered does not know it",
+        "the stream was opened on a pre-granted ring, and the server that answered does not know this ring",
     )
     SHUTTING_DOWN = 0x0A1D000B, "the RDMA engine of this event loop is shutting down"
     NEEDS_RDMA_CM = (
         0x0A1D000E,
-        "one end's RDMA device connects through rdma_cm only (iWARP), which it or the other end has not",
+        "one RDMA device connects through rdma_cm only (iWARP), and an end has no rdma_cm",
     )
     PLAIN_UDP_PEER = 0x0A1D0010, "the peer speaks plain UDP"
-    WRONG_KIND = 0x0A1D000C, "the two ends mean different kinds of connection (stream, datagrams, calls)"
-    LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream went on over its TCP connection"
+    WRONG_KIND = 0x0A1D000C, "the two ends expect different kinds of connection (stream, datagrams, calls)"
+    LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream failed over to its TCP connection"
     SWITCHED = 0x0A1D0021, "the stream was switched to its TCP connection on request"
-    CARRY_REFUSED = 0x0A1D0023, "the stream was broken already when its peer wanted to go on over TCP"
-    CARRY_OFF = 0x0A1D0022, "carrying on over TCP is switched off (carry_timeout_ms is 0)"
+    CARRY_REFUSED = 0x0A1D0023, "the stream was already broken when its peer began the TCP failover"
+    CARRY_OFF = 0x0A1D0022, "TCP failover is switched off (carry_timeout_ms is 0)"
 
 
 def describe(code: int) -> str:
-    """The text of ``code``; a code that we do not know is named by its number."""
+    """The text of ``code``; an unknown code is named by its number."""
     known = Code._value2member_map_.get(code)
     return known.text if isinstance(known, Code) else f"unknown reason 0x{code:08x}"

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .calls import Call
+    from .call import Call
 
 __all__ = ["Deadlines"]
 

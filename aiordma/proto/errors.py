@@ -12,10 +12,10 @@ class AioRdmaError(Exception):
 
 
 class ProtocolError(AioRdmaError):
-    """A rule of one of our wire protocols was broken.
+    """A rule of one of aiordma's protocols was broken.
 
     :param message: what was wrong, and in which message or field.
-    :param code: the diagnosis code (``aiordma.errors.Code``) to tell the peer, 0 when there is none.
+    :param code: the diagnosis code (``aiordma.errors.Code``) to send to the peer; 0: none.
     """
 
     def __init__(self, message: str, code: int = 0) -> None:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import RemoteProtocolError
-from ..proto import rpc as wire
+from ..proto.rpc import decode_metadata, encode_metadata
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..proto.calls import Call
-    from .dispatch import ServerConnection
+    from ..pipes.contracts import Channel
+    from ..proto.call import Call
+    from ..proto.calls import ServerCalls
+    from ..wake.base import Waker
 
 __all__ = ["Context"]
+
+
+class CallConnection(Protocol):
+    """What a context needs of the connection that the call came on."""
+
+    machine: ServerCalls
+
+    @property
+    def peer(self) -> str: ...
+    @property
+    def channel(self) -> Channel: ...
+    @property
+    def waker(self) -> Waker: ...
 
 
 class Context:
@@ -26,7 +41,7 @@ class Context:
 
     __slots__ = ("_call", "_connection", "_headers", "_raw", "_trailing", "method")
 
-    def __init__(self, connection: ServerConnection, call: Call, method: str, metadata: bytes | None) -> None:
+    def __init__(self, connection: CallConnection, call: Call, method: str, metadata: bytes | None) -> None:
         self._connection = connection
         self._call = call
         self._raw = metadata
@@ -42,7 +57,7 @@ class Context:
         :raises RpcError: ``INVALID_ARGUMENT``, it is no metadata.
         """
         try:
-            return wire.decode_metadata(self._raw) if self._raw else {}
+            return decode_metadata(self._raw) if self._raw else {}
         except RemoteProtocolError as exc:
             raise RpcError(Code.INVALID_ARGUMENT, str(exc)) from exc
 
@@ -88,7 +103,7 @@ class Context:
         self._trailing = self._encoded(metadata, self._headers)
 
     def _encoded(self, metadata: Mapping[str, str | bytes], other: bytes | None) -> bytes:
-        raw = wire.encode_metadata(metadata)
+        raw = encode_metadata(metadata)
         peer = self._connection.machine.peer
         size = len(raw) + len(other or b"")
         if peer is not None and size > peer.metadata:

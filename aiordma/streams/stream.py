@@ -1,39 +1,29 @@
 """Stations 1 and 8 of the path of a byte: the stream that users hold.
 
-A stream is a handle over a *pipe* (:class:`Pipe`): a ring pipe over RDMA, or a TCP connection with the same
-contract. Pipes never wait; all waiting is here, and always in the same order: take what is there; poll for a
-moment if the engine's policy allows it; let the pipe call back; **look once more**, since what came before
-the callback was set announces itself to nobody; sleep.
-
-Checkpoints. On trio every call is a full checkpoint. On asyncio an operation that can complete at once
-notices a cancellation before it takes anything, and gives the loop a turn only when its share is used up (see
-:mod:`aiordma.wake.base`), so that a busy stream pays no loop iteration per message and still starves nobody.
+A stream is a handle over a *pipe* (:class:`~aiordma.pipes.contracts.Pipe`): a ring pipe over RDMA, or a TCP
+connection with the same contract. Pipes never wait. Operations that can complete at once do so here; the
+others wait in :mod:`aiordma.wake.duplex`, which also explains the order of waiting and the checkpoints.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio.abc
-from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError, EndOfStream, WouldBlock
+from anyio import EndOfStream, WouldBlock
 
-from .. import wake
-from ..attributes import RdmaAttribute, address_attributes, tls_attributes
+from ..wake.duplex import Loan
+from ..wake.pipe_end import PipeEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from ssl import SSLObject
-    from types import TracebackType
 
     from ..addresses import Address
     from ..errors import FallbackReason
     from ..pipes.contracts import Buffer, Pipe
-    from ..wake.base import Waiter
 
-__all__ = ["Loan", "RdmaStream", "RingCredit"]
-
-T = TypeVar("T")
+__all__ = ["RdmaStream", "RingCredit"]
 
 
 class RingCredit(NamedTuple):
@@ -45,15 +35,12 @@ class RingCredit(NamedTuple):
     limit: int
 
 
-# Why a direction cannot be used now. None means that it can: one look instead of three on the fast path.
-_BUSY, _EOF_SENT, _CLOSED = 1, 2, 3
-
 # A poll_send() that has placed less, and not everything, has polled in vain.
 _SEND_STEP = 256 * 1024
 
 
-class RdmaStream(anyio.abc.ByteStream):
-    """A byte stream over RDMA, or over TCP where RDMA is not to be had (:attr:`path` tells).
+class RdmaStream(PipeEnd, anyio.abc.ByteStream):
+    """A byte stream over RDMA, or over TCP where RDMA is not available (see :attr:`path`).
 
     Made by :func:`aiordma.connect` and :class:`aiordma.RdmaListener`. Belongs to the event loop it was made
     in. One task may send while another receives; a second one in the same direction gets
@@ -72,21 +59,16 @@ class RdmaStream(anyio.abc.ByteStream):
         fallback_reason: FallbackReason | None = None,
         tls: SSLObject | None = None,
     ) -> None:
-        self._pipe = pipe
-        # Bound once: on the way of a round trip every hundred nanoseconds count.
+        super().__init__(local_address, remote_address, fallback_reason, tls)
+        self._use(pipe)
+
+    def _use(self, pipe: Pipe) -> None:
+        self._pipe: Pipe = pipe
+        # Bound once: on the path of a round trip every hundred nanoseconds count.
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
-        self._waker = wake.current()
-        self._full_checkpoints = self._waker.name == "trio"
-        self._polls = pipe.path != "tcp"
-        self._send_guard: int | None = None
-        self._receive_guard: int | None = None
-        self._send_waiter: Waiter | None = None
-        self._receive_waiter: Waiter | None = None
-        self._local_address = local_address
-        self._remote_address = remote_address
-        self._fallback_reason = fallback_reason
-        self._tls = tls
+        self._spin_readable = pipe.spin_readable if pipe.path != "tcp" else _no_polling
+        self._poll_send = pipe.poll_send if pipe.path != "tcp" else None
 
     # -- sending
 
@@ -99,58 +81,21 @@ class RdmaStream(anyio.abc.ByteStream):
         :raises anyio.BrokenResourceError: the connection is lost (the cause says why)
         :raises anyio.BusyResourceError: another task is sending
         """
+        kind = item.__class__
+        if kind is not bytes and kind is not bytearray:
+            item = memoryview(item).cast("B")
         waker = self._waker
-        if (
-            item.__class__ is bytes
-            and waker.share > 0
-            and self._send_guard is None
-            and not waker.cancel_requested()
-        ):
+        if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
             placed = self._try_send(item)
             waker.share -= 1 + (placed >> 12)
-            if placed == len(item):
-                return
-            await self._send_rest(memoryview(item), placed, begun=True)
+            if placed != len(item):
+                await self._send_rest(item, placed, begun=True)
         else:
-            await self._send_rest(memoryview(item).cast("B"), 0, begun=False)
+            await self._send_rest(item, 0, begun=False)
 
-    async def _send_rest(self, view: memoryview, placed: int, *, begun: bool) -> None:
-        if self._send_guard is not None:
-            raise self._refusal(self._send_guard, "sending to")
-        self._send_guard = _BUSY
-        try:
-            waker = self._waker
-            pipe = self._pipe
-            total = len(view)
-            if not begun:
-                await self._begin()
-                placed = pipe.try_send(view, 0)
-            waited = False
-            while placed < total:
-                if self._polls:
-                    step = pipe.poll_send(view, placed)
-                    placed += step
-                    if placed == total or step >= _SEND_STEP:
-                        if waker.share_overdue():
-                            await waker.checkpoint()
-                        continue
-                waiter = self._send_waiter
-                if waiter is None:
-                    waiter = self._send_waiter = waker.new_waiter()
-                    pipe.on_writable = waiter.set
-                else:
-                    waiter.clear()
-                placed += pipe.try_send(view, placed)
-                if placed < total:
-                    await waiter.wait()
-                    waited = True
-                    waker.renew_share()
-                    placed += pipe.try_send(view, placed)
-            await self._end(waited)
-        finally:
-            view.release()
-            if self._send_guard is _BUSY:
-                self._send_guard = None
+    async def _send_rest(self, item: Buffer, placed: int, *, begun: bool) -> None:
+        with memoryview(item) as view:
+            await self._send_when_room(_OutgoingBytes(self, view, placed), begun)
 
     def send_nowait(self, item: Buffer) -> int:
         """Send what the peer's ring has room for, at least one byte; return how many bytes that was.
@@ -165,17 +110,6 @@ class RdmaStream(anyio.abc.ByteStream):
         if not placed and len(item):
             raise WouldBlock
         return placed
-
-    async def send_eof(self) -> None:
-        """Tell the peer that nothing more will be sent; receiving goes on. Idempotent."""
-        if self._send_guard is not None and self._send_guard is not _EOF_SENT:
-            raise self._refusal(self._send_guard, "sending to")
-        await self._waker.checkpoint()
-        if self._send_guard is None:
-            if self._pipe.error is not None:
-                raise BrokenResourceError from self._pipe.error
-            self._pipe.send_eof()
-            self._send_guard = _EOF_SENT
 
     # -- receiving
 
@@ -269,86 +203,11 @@ class RdmaStream(anyio.abc.ByteStream):
         view = await self._receive_when_there(look, False)
         if not len(view):
             raise EndOfStream
-        return Loan(self, view if max_bytes is None else view[:max_bytes])
-
-    async def _receive_when_there(self, take: Callable[[], T | None], looked: bool) -> T:
-        """What ``take()`` gives, as soon as it gives something.
-
-        :param looked: the operation has begun, and a first look found nothing.
-        """
-        if self._receive_guard is not None:
-            raise self._refusal(self._receive_guard, "receiving from")
-        self._receive_guard = _BUSY
-        try:
-            taken = None
-            if not looked:
-                await self._begin()
-                taken = take()
-            if taken is None and self._polls and self._pipe.spin_readable():
-                if self._waker.share_overdue():
-                    await self._waker.checkpoint()
-                taken = take()
-            waited = False
-            if taken is None:
-                waiter = self._receive_waiter
-                if waiter is None:
-                    waiter = self._receive_waiter = self._waker.new_waiter()
-                    self._pipe.on_readable = waiter.set
-                else:
-                    waiter.clear()
-                while (taken := take()) is None:
-                    await waiter.wait()
-                    waited = True
-                    self._waker.renew_share()
-            await self._end(waited)
-            return taken
-        finally:
-            if self._receive_guard is _BUSY:
-                self._receive_guard = None
-
-    # -- the end
-
-    async def aclose(self) -> None:
-        """Close both directions; what was sent still reaches the peer. Idempotent.
-
-        Does not wait for the peer. In a cancelled scope (``anyio.aclose_forcefully``) the connection is
-        aborted instead: the peer gets an error. Tasks that wait in this stream get ``ClosedResourceError``.
-        """
-        if self._receive_guard is not _CLOSED:
-            cancelled = self._waker.cancel_requested()
-            self._send_guard = self._receive_guard = _CLOSED
-            if cancelled:
-                self._pipe.abort()
-            else:
-                self._pipe.close()
-            for waiter in (self._send_waiter, self._receive_waiter):
-                if waiter is not None:
-                    waiter.set()
-        await self._waker.checkpoint()
+        if max_bytes is not None:
+            view = view[:max_bytes]
+        return Loan(self, view, lambda: self._pipe.consume(len(view)))
 
     # -- what it is
-
-    @property
-    def path(self) -> str:
-        """ "rdma" or "tcp"."""
-        return self._pipe.path
-
-    @property
-    def fallback_reason(self) -> FallbackReason | None:
-        """Why this stream runs on TCP, from the beginning or since it left RDMA; None on the RDMA path."""
-        return self._fallback_reason or getattr(self._pipe, "fallback_reason", None)
-
-    @property
-    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        attributes = dict(address_attributes(self._local_address, self._remote_address))
-        attributes[RdmaAttribute.path] = lambda: self._pipe.path
-        reason = self.fallback_reason
-        if reason is not None:
-            attributes[RdmaAttribute.fallback_reason] = lambda: reason
-        tls = self._tls
-        if tls is not None:
-            attributes.update(tls_attributes(tls))
-        return attributes
 
     @property
     def credit(self) -> RingCredit:
@@ -363,31 +222,35 @@ class RdmaStream(anyio.abc.ByteStream):
         """Counters of this stream: a ``NamedTuple``, which one depends on the path."""
         return self._pipe.statistics()
 
-    def __repr__(self) -> str:
-        state = " closed" if self._receive_guard is _CLOSED else ""
-        (host, port), (peer, peer_port) = self._local_address, self._remote_address
-        return f"<RdmaStream {self.path} {host}:{port} - {peer}:{peer_port}{state}>"
 
-    # -- inside
+class _OutgoingBytes:
+    """An item of which ``placed`` bytes are in the peer's ring, or at least accepted."""
 
-    async def _begin(self) -> None:
-        """The checkpoint before an operation takes or places anything."""
-        if self._full_checkpoints or self._waker.share > 0:
-            await self._waker.cancel_check()
-        else:
-            await self._waker.checkpoint()
+    __slots__ = ("_placed", "_stream", "_total", "_view")
 
-    async def _end(self, waited: bool) -> None:
-        """Behind an operation that went the slow way: its bytes are taken or placed and must not be lost."""
-        if not self._full_checkpoints:
-            self._waker.share -= 1
-        elif not waited:
-            await self._waker.shielded_yield()
+    def __init__(self, stream: RdmaStream, view: memoryview, placed: int) -> None:
+        self._stream = stream
+        self._view = view
+        self._placed = placed
+        self._total = len(view)
 
-    def _refusal(self, guard: int, action: str) -> Exception:
-        if guard is _BUSY:
-            return BusyResourceError(action)
-        return ClosedResourceError("this stream is closed" if guard is _CLOSED else "send_eof() was called")
+    def place(self) -> bool:
+        self._placed += self._stream._pipe.try_send(self._view, self._placed)
+        return self._placed == self._total
+
+    def poll(self) -> bool | None:
+        poll_send = self._stream._poll_send
+        if poll_send is None:
+            return None
+        step = poll_send(self._view, self._placed)
+        self._placed += step
+        if self._placed == self._total:
+            return True
+        return False if step >= _SEND_STEP else None
+
+
+def _no_polling() -> bool:
+    return False
 
 
 def _size(max_bytes: object) -> int:
@@ -395,27 +258,3 @@ def _size(max_bytes: object) -> int:
     if size < 1:
         raise ValueError(f"max_bytes must be at least 1, not {size}")
     return size
-
-
-class Loan:
-    """Received bytes that still lie in the ring, for the duration of a ``with`` block."""
-
-    __slots__ = ("_stream", "_view")
-
-    def __init__(self, stream: RdmaStream, view: memoryview) -> None:
-        self._stream = stream
-        self._view = view
-        stream._receive_guard = _BUSY
-
-    def __enter__(self) -> memoryview:
-        return self._view
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        stream = self._stream
-        if stream._receive_guard is _BUSY:  # otherwise the stream was closed inside the block
-            stream._receive_guard = None
-            stream._pipe.consume(len(self._view))
-        # Whoever kept the view gets a ValueError from it, not other people's bytes.
-        self._view.release()

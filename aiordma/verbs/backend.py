@@ -1,9 +1,9 @@
-"""Which RDMA device is used, and the one place that imports pyverbs.
+"""Opens the RDMA device; the one place that imports pyverbs.
 
 The order matters and cannot be repaired later: the software device works only if its library is in the
-process's global symbol scope before pyverbs is imported. So the choice is made from sysfs and the
-configuration first, then the library is loaded (or not), then pyverbs is imported, then it is proved that the
-calls arrive where they should.
+process's global symbol scope before pyverbs is imported. So ``choice`` decides from sysfs and the
+configuration and loads the library (or not); then pyverbs is imported; then a check proves that its calls
+reach the library that was chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Code, NegotiationError, VerbsError
-from . import hardware, import_order, softlib
+from . import hardware, import_order
+from .choice import choose, name_and_port, names_in
 from .device import Backend, DeviceLimits, Pyverbs, inspect, translated
 from .lifetime import protect
 
@@ -48,7 +49,7 @@ def device_list(device: str | None, soft_devices: int = 1) -> list[str | None]:
     if soft is not None:
         soft.show(soft_devices)
     if device is not None and "," in device:
-        return [*_split(device)]
+        return [*names_in(device)]
     if device not in ("auto", "soft") or (device == "soft" and soft_devices == 1):
         return [device]
     api = _import_pyverbs()
@@ -60,10 +61,6 @@ def device_list(device: str | None, soft_devices: int = 1) -> list[str | None]:
         ports = hardware.active_ports(name)
         names += [f"{name}:{port}" for port in ports] if len(ports) > 1 else [name]
     return names or [device]
-
-
-def _split(device: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in device.split(",") if name.strip()))
 
 
 def open_backend(device: str | None = None) -> Backend:
@@ -78,7 +75,7 @@ def open_backend(device: str | None = None) -> Backend:
     if soft is not None:
         _prove_interposed(api, soft)
     problems: list[VerbsError | NegotiationError] = []
-    device, port = _with_port(device)
+    device, port = name_and_port(device)
     for name in _candidates(device, api, soft is not None):
         try:
             backend = _open(name, api, soft, port)
@@ -98,12 +95,6 @@ def open_backend(device: str | None = None) -> Backend:
     raise NegotiationError(Code.NO_SMCR_DEVICE, "; ".join(map(str, problems))) from problems[0]
 
 
-def _with_port(device: str | None) -> tuple[str | None, int]:
-    """Name and port; 0: any."""
-    name, _, port = (device or "").partition(":")
-    return (name, int(port)) if port.isdecimal() else (device, 0)
-
-
 def _open(name: str, api: Pyverbs, soft: SoftLibrary | None, port: int) -> Backend:
     from . import _accessors
 
@@ -119,47 +110,6 @@ def _open(name: str, api: Pyverbs, soft: SoftLibrary | None, port: int) -> Backe
         context.close()
         raise
     return backend
-
-
-def choose(device: str | None) -> SoftLibrary | None:
-    """Decide, and load the software device's library if it will be used. Imports nothing of pyverbs.
-
-    Raises NegotiationError when RDMA is switched off or the library cannot be loaded.
-    """
-    if device == "none":
-        raise NegotiationError(Code.DISABLED, "AIORDMA_DEVICE=none or Config(device='none')")
-    kernel = hardware.scan()
-    if device in (None, "auto"):
-        for found in kernel:
-            if found.problem:
-                logger.debug("RDMA device %s is not used: %s", found.name, found.problem)
-        use_kernel = any(not found.problem for found in kernel)
-    else:
-        names = {found.name for found in kernel}
-        use_kernel = {_with_port(name)[0] for name in _split(device or "")} <= names
-    if use_kernel:
-        return None
-    try:
-        return softlib.load()
-    except (OSError, AttributeError) as error:
-        text = str(error)
-        if device not in (None, "soft", "auto"):
-            listed = ", ".join(found.name for found in kernel) or "none"
-            text = f"the kernel has no device {device!r} (it has: {listed}), and {text}"
-        raise NegotiationError(Code.NO_SOFT_DEVICE, text) from error
-
-
-def preload(device: str | None) -> None:
-    """Load the software device's library now if it will be used, so that somebody's ``import pyverbs`` does
-    no harm.
-
-    Never raises: the reason is given when a device is really wanted.
-    """
-    if "pyverbs.device" not in sys.modules:
-        try:
-            choose(device)
-        except NegotiationError as error:
-            logger.debug("no software device yet: %s", error)
 
 
 def _candidates(device: str | None, api: Pyverbs, soft: bool) -> list[str]:

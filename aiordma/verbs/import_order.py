@@ -1,9 +1,9 @@
-"""Keeps the promise that aiordma may be imported long before it is used, and pyverbs in between.
+"""Loads the software device before pyverbs, wherever in the program pyverbs is imported.
 
-The software device must be loaded before pyverbs, but ``import aiordma`` shall not load a library that nobody
-may need. So importing aiordma only puts a watcher among the import system's finders: it finds nothing, and
-the
-moment anybody imports pyverbs it loads the software device, if that is the one that would be used.
+The software device must be loaded before pyverbs, but ``import aiordma`` should not load a library that the
+program may never need. So importing aiordma only adds a watcher to the import system's finders. The watcher
+never finds a module; when pyverbs is about to be imported, it loads the software device if that is the device
+that would be used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 class _Watcher:
     """A finder (``sys.meta_path``) that never finds anything.
 
-    It stays there when its work is done: taking a finder away while the import system goes through the list
+    It stays there when its work is done: removing a finder while the import system iterates over the list
     would make it skip the next one.
     """
 
@@ -25,7 +25,7 @@ class _Watcher:
         if self.active and name.partition(".")[0] == "pyverbs":
             self.active = False
             if os.environ.get("AIORDMA_MODE") != "tcp":
-                from .backend import preload
+                from .choice import preload  # not with aiordma itself: most imports of it need no device
 
                 preload(os.environ.get("AIORDMA_DEVICE") or None)
 
@@ -34,11 +34,11 @@ _watcher = _Watcher()
 
 
 def watch() -> None:
-    """Begin to watch; without effect when it is too late, because pyverbs is there already."""
+    """Begin to watch; no effect when pyverbs has been imported already."""
     if "pyverbs.device" not in sys.modules and _watcher not in sys.meta_path:
         sys.meta_path.insert(0, _watcher)
 
 
 def stop() -> None:
-    """The choice has been made, by somebody who knows more than the environment."""
+    """Stop watching: the device has been chosen with more knowledge than the environment gives."""
     _watcher.active = False

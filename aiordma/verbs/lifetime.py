@@ -31,17 +31,17 @@ def protect(obj: _T) -> _T:
     return obj
 
 
-def give_back(what: str, *steps: Callable[[], object]) -> None:
-    """Take all steps of an end, in order, whatever becomes of each.
+def release_all(what: str, *steps: Callable[[], object]) -> None:
+    """Run every step of a release, in order, also after one has failed.
 
-    There is nobody to raise to, and what can be given back must not stay because something else cannot.
+    The caller could not handle a failure, and one resource that cannot be released must not keep the others.
     Failures are logged.
     """
     for step in steps:
         try:
             step()
         except Exception:
-            _log.exception("%s was not given back whole", what)
+            _log.exception("%s was not released completely", what)
 
 
 def _immortalise() -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
-import sys
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Any, cast
-from weakref import ref
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
+from ._eager import EagerHosts
+from ._private import cancel_requested, ready_queue
 from .base import SHARE_OPERATIONS, SHARE_SECONDS, run_at_end
 
 if TYPE_CHECKING:
@@ -127,7 +125,7 @@ class AsyncioWaker:
         self._share_ends = time.monotonic() + SHARE_SECONDS
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
-        self.ready = _ready_queue(loop)
+        self.ready = ready_queue(loop)
         self._watched: set[int] = set()
         self._watched_writable: set[int] = set()
         self._jobs: set[asyncio.Task[None]] = set()
@@ -219,8 +217,6 @@ class AsyncioWaker:
         return job
 
     def new_starter(self) -> Starter:
-        from ._eager import EagerHosts  # it needs this module
-
         return EagerHosts(self._loop)
 
     # -- checkpoints and fairness
@@ -239,25 +235,7 @@ class AsyncioWaker:
     async def shielded_yield(self) -> None:
         """Nothing to do: an operation yields before it takes anything, and only when its share is used up."""
 
-    def cancel_requested(self) -> bool:
-        task = _current_task(self._loop)
-        if task is None:
-            return False
-        if task._must_cancel:  # type: ignore[attr-defined]
-            return True
-        if _scope_states is None:
-            return anyio.current_effective_deadline() == float("-inf")
-        state = _scope_states.get(ref(task))
-        if state is None:
-            return False
-        scope = state.cancel_scope
-        while scope is not None:
-            if scope._cancel_called:
-                return True
-            if scope._shield:
-                return False
-            scope = scope._parent_scope
-        return False
+    cancel_requested = cancel_requested
 
     def renew_share(self) -> None:
         self.share = SHARE_OPERATIONS
@@ -270,52 +248,3 @@ class AsyncioWaker:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _ready_queue(loop: asyncio.AbstractEventLoop) -> deque[Any] | None:
-    """The loop's queue of callbacks that are ready to run: a look at it tells whether others want to run.
-
-    asyncio's own loops keep it in an attribute; in uvloop only the garbage collector shows it.
-    Whatever is found must prove itself: a callback that was just scheduled has to appear in it.
-    """
-    queue = getattr(loop, "_ready", None)
-    candidates = [o for o in (queue, *gc.get_referents(loop)) if isinstance(o, deque)]
-    handle = loop.call_soon(_nothing)
-    try:
-        found = next((c for c in candidates if c and c[-1] is handle), None)
-    finally:
-        handle.cancel()
-    return found
-
-
-def _nothing() -> None:
-    pass
-
-
-def _task_finder() -> Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]:
-    """asyncio.current_task(loop); before Python 3.12 that is a slow wrapper around a look into a table."""
-    tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None
-    tasks = getattr(asyncio.tasks, "_current_tasks", None)
-    return tasks.get if sys.version_info < (3, 12) and tasks is not None else asyncio.current_task
-
-
-_current_task = _task_finder()
-
-
-def _anyio_scope_states() -> dict[Any, Any] | None:
-    """anyio's table of task -> its innermost cancel scope: a cancellation is seen in 0.1 us, not in 0.6.
-
-    It is private, so a version of anyio that keeps it otherwise gives None, and the public way is taken.
-    """
-    try:
-        from anyio._backends._asyncio import CancelScope, _task_states
-
-        scope = CancelScope()
-        if all(hasattr(scope, name) for name in ("_cancel_called", "_shield", "_parent_scope")):
-            return cast("dict[Any, Any]", _task_states.data)  # type: ignore[attr-defined]
-    except (ImportError, AttributeError):
-        pass
-    return None
-
-
-_scope_states = _anyio_scope_states()

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import types
-from asyncio.tasks import _enter_task, _leave_task
 from typing import TYPE_CHECKING, Any
 
-from ._asyncio import _current_task
+from ._private import current_task, task_switch
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
     from contextvars import Context
+
+    from ._private import TaskSwitch
 
 __all__ = ["EagerHosts"]
 
@@ -116,15 +117,24 @@ class _Host:
                 error = exc
 
 
+def _never(loop: asyncio.AbstractEventLoop, task: object) -> None:
+    raise AssertionError("no task is parked")
+
+
 class EagerHosts:
     """Starts coroutines that handle their own exceptions, in one event loop."""
 
-    __slots__ = ("_closed", "_loop", "_nested", "_parked")
+    __slots__ = ("_closed", "_enter", "_leave", "_loop", "_nested", "_parked")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._nested = False
-        self._closed = False
+        switch = task_switch(loop)
+        # Without it no task is parked, and every coroutine begins as a task of its own.
+        self._closed = switch is None
+        self._enter: TaskSwitch
+        self._leave: TaskSwitch
+        self._enter, self._leave = switch if switch is not None else (_never, _never)
         self._parked: list[_Host] = []
         self._park()
 
@@ -137,11 +147,11 @@ class EagerHosts:
         host = parked.pop()
         loop = self._loop
         task = host.task
-        running = _current_task(loop)
+        running = current_task(loop)
         self._nested = True
         if running is not None:
-            _leave_task(loop, running)
-        _enter_task(loop, task)
+            self._leave(loop, running)
+        self._enter(loop, task)
         try:
             awaited = context.run(coro.send, None)
         except StopIteration:
@@ -156,9 +166,9 @@ class EagerHosts:
             task.cancel()
             raise
         finally:
-            _leave_task(loop, task)
+            self._leave(loop, task)
             if running is not None:
-                _enter_task(loop, running)
+                self._enter(loop, running)
             self._nested = False
         host.adopt(coro, context, awaited)
         self._park()

@@ -1,8 +1,18 @@
-"""How an object waits that one task receives from and one sends to: see :mod:`aiordma.stream`."""
+"""Waiting for an object that one task sends to and one task receives from.
+
+Streams, datagram connections and datagram endpoints wait here, and always in the same order: take or place
+what is possible now; poll for a moment if the engine's policy allows it; let the pipe call back; **look once
+more**, since nothing announces what came before the callback was set; sleep.
+
+Checkpoints. On trio every call is a full checkpoint. On asyncio an operation that can complete at once checks
+for cancellation before it takes anything, and yields only when its share is used up (see
+:mod:`aiordma.wake.base`): a busy stream then pays no loop iteration per message and still starves no task.
+The subclasses have fast paths for operations that complete at once; everything else comes here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from anyio import BusyResourceError, ClosedResourceError
 
@@ -10,10 +20,11 @@ from .. import wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from .base import Waiter
 
-__all__ = ["BUSY", "CLOSED", "EOF_SENT", "Waiting"]
+__all__ = ["BUSY", "CLOSED", "EOF_SENT", "Duplex", "Loan", "Outgoing", "OutgoingMessage"]
 
 T = TypeVar("T")
 
@@ -21,8 +32,39 @@ T = TypeVar("T")
 BUSY, EOF_SENT, CLOSED = 1, 2, 3
 
 
-class Waiting:
-    """Guards, checkpoints and waiting. What there is to wait for is the subclass's."""
+class Outgoing(Protocol):
+    """An item that is being sent. Bytes of a stream may be placed in parts, a message only as a whole."""
+
+    def place(self) -> bool:
+        """Place what there is room for now; True when nothing is left to place."""
+
+    def poll(self) -> bool | None:
+        """Poll for room as the policy allows, and place what fits.
+
+        True: nothing is left. False: it was worth it, poll again. None: polling is over, wait.
+        """
+
+
+class OutgoingMessage:
+    """A message.
+
+    :param place: places all of it, or nothing (False).
+    :param poll: polls for room as the policy allows; True when there is some.
+    """
+
+    __slots__ = ("_poll", "place")
+
+    def __init__(self, place: Callable[[], bool], poll: Callable[[], bool]) -> None:
+        self.place = place
+        self._poll = poll
+
+    def poll(self) -> bool | None:
+        # A message may need more than room for its bytes, so room alone is no reason to poll again.
+        return True if self._poll() and self.place() else None
+
+
+class Duplex:
+    """Guards, checkpoints and waiting. The subclass knows what it waits for."""
 
     def __init__(self) -> None:
         self._waker = wake.current()
@@ -32,18 +74,13 @@ class Waiting:
         self._send_waiter: Waiter | None = None
         self._receive_waiter: Waiter | None = None
 
-    # -- what a subclass has
+    # -- of the subclass
 
-    def _spin_readable(self) -> bool:
-        """Poll where the policy allows it; True when it is worth to look."""
-        raise NotImplementedError
-
-    def _spin_writable(self, size: int) -> bool:
-        """The same for room for ``size`` bytes."""
-        raise NotImplementedError
+    #: polls where the policy allows it; True when it is worth looking again
+    _spin_readable: Callable[[], bool]
 
     def _call_when_readable(self, callback: Callable[[], None]) -> None:
-        """From now on call ``callback`` when something has come."""
+        """From now on call ``callback`` when something has arrived."""
         raise NotImplementedError
 
     def _call_when_writable(self, callback: Callable[[], None]) -> None:
@@ -52,50 +89,54 @@ class Waiting:
 
     # -- waiting
 
-    async def _send_when_room(self, place: Callable[[], bool], size: int, begun: bool) -> None:
-        """Until ``place()`` says that it has placed the message.
+    async def _send_when_room(self, item: Outgoing, begun: bool) -> None:
+        """Place ``item``.
 
-        :param begun: the operation has begun, and a first attempt found no room.
+        :param begun: the operation has begun, and a first attempt found too little room.
         """
         if self._send_guard is not None:
             raise self._refusal(self._send_guard, "sending to")
         self._send_guard = BUSY
         try:
-            await self._place_when_room(place, size, begun)
+            await self._place_when_room(item, begun)
         finally:
             if self._send_guard is BUSY:
                 self._send_guard = None
 
-    async def _place_when_room(self, place: Callable[[], bool], size: int, begun: bool) -> None:
-        """The same for who guards the direction himself."""
+    async def _place_when_room(self, item: Outgoing, begun: bool) -> None:
+        """The same for a caller that guards the direction itself."""
         waker = self._waker
         waited = False
-        placed = False
+        done = False
         if not begun:
             await self._begin()
-            placed = place()
-        while not placed:
-            if self._spin_writable(size):
+            done = item.place()
+        while not done:
+            polled = item.poll()
+            if polled is not None:
+                done = polled
                 if waker.share_overdue():
-                    await waker.checkpoint()
-                if place():
-                    break
+                    if done:
+                        waker.share = 0  # a cancellation must not come now; the next operation yields
+                    else:
+                        await waker.checkpoint()
+                continue
             waiter = self._send_waiter
             if waiter is None:
                 waiter = self._send_waiter = waker.new_waiter()
                 self._call_when_writable(waiter.set)
             else:
                 waiter.clear()
-            if place():
-                break
-            await waiter.wait()
-            waited = True
-            waker.renew_share()
-            placed = place()
+            done = item.place()
+            if not done:
+                await waiter.wait()
+                waited = True
+                waker.renew_share()
+                done = item.place()
         await self._end(waited)
 
     async def _receive_when_there(self, take: Callable[[], T | None], looked: bool) -> T:
-        """What ``take()`` gives, as soon as it gives something.
+        """What ``take()`` returns, as soon as that is not None.
 
         :param looked: the operation has begun, and a first look found nothing.
         """
@@ -130,7 +171,7 @@ class Waiting:
                 self._receive_guard = None
 
     def _wake_all(self) -> None:
-        """For the end: whoever waits looks again, and finds it."""
+        """At the end: tasks that wait look again, and find the reason."""
         for waiter in (self._send_waiter, self._receive_waiter):
             if waiter is not None:
                 waiter.set()
@@ -145,7 +186,7 @@ class Waiting:
             await self._waker.checkpoint()
 
     async def _end(self, waited: bool) -> None:
-        """Behind an operation that went the slow way: what it took or placed must not be lost."""
+        """After an operation on the slow path: what it took or placed must not be lost to a cancellation."""
         if not self._full_checkpoints:
             self._waker.share -= 1
         elif not waited:
@@ -158,3 +199,31 @@ class Waiting:
         return ClosedResourceError(
             f"this {name} is closed" if guard is CLOSED else f"send_eof() was called on this {name}"
         )
+
+
+class Loan:
+    """Received data that still lies in the ring, for the duration of a ``with`` block.
+
+    :param take: consumes the data; called when the block is left.
+    """
+
+    __slots__ = ("_owner", "_take", "_view")
+
+    def __init__(self, owner: Duplex, view: memoryview, take: Callable[[], None]) -> None:
+        self._owner = owner
+        self._view = view
+        self._take = take
+        owner._receive_guard = BUSY
+
+    def __enter__(self) -> memoryview:
+        return self._view
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        owner = self._owner
+        if owner._receive_guard is BUSY:  # otherwise the owner was closed inside the block
+            owner._receive_guard = None
+            self._take()
+        # A view that was kept raises ValueError from now on; it does not show other data.
+        self._view.release()

@@ -165,7 +165,7 @@ async def test_a_peer_that_says_nothing_any_more_gets_nothing_kept(open_engine: 
         b.close()
         await settled(lambda: a.is_finished and b.is_finished)
         await settled(lambda: not engine.all_groups)
-        parked = sum(parts.pool_bytes for parts in engine._parked)
+        parked = sum(parts.pool_bytes for parts in engine.cache.parked)
         assert engine.pool.used_bytes == parked
 
 

@@ -63,7 +63,7 @@ async def nothing_left(engine: Engine, sides: list[Side]) -> None:
         side.channel.abort()
         side.end.messages.clear()
     await settled(lambda: not any(group.members for group in engine.all_groups))
-    parts = [group.link.parts for group in engine.all_groups] + engine._parked
+    parts = [group.link.parts for group in engine.all_groups] + engine.cache.parked
     assert engine.pool.used_bytes == sum(part.pool_bytes for part in parts)
 
 

@@ -141,7 +141,7 @@ async def test_connections_leave_nothing_behind() -> None:
             async def counted() -> tuple[int, int, int]:
                 await until(lambda: not any(group.members for group in here.all_groups))
                 gc.collect()
-                return len(descriptors()), here.pool.used_bytes, len(here.all_groups) + len(here._parked)
+                return len(descriptors()), here.pool.used_bytes, len(here.all_groups) + len(here.cache.parked)
 
             for number in range(20):
                 await once(number)

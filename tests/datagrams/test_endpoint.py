@@ -384,7 +384,7 @@ async def test_nothing_is_left() -> None:
     engine = await engines.current()
     async with await open_at() as one, await open_at() as other:  # what stays, stays once
         await one.resolve(other.local_address)
-    before, memory, limit = descriptors(), engine.pool.statistics().used_bytes, engine.links_limit
+    before, memory, limit = descriptors(), engine.pool.statistics().used_bytes, engine.cache.limit
     for number in range(12):
         async with await open_at() as one, await open_at() as other:
             await one.send((b"x", other.local_address))
@@ -396,7 +396,7 @@ async def test_nothing_is_left() -> None:
                 await one.send((b"y", other.local_address))
     await until(lambda: len(descriptors()) <= len(before), lambda: (before, descriptors()))
     assert engine.pool.statistics().used_bytes == memory
-    assert engine.links_limit == limit
+    assert engine.cache.limit == limit
 
 
 async def test_many_endpoints_find_the_completion_queue_full() -> None:
@@ -409,7 +409,7 @@ async def test_many_endpoints_find_the_completion_queue_full() -> None:
             if endpoint.fallback_reason is not None:
                 break
         assert endpoint.fallback_reason.code == Code.LIMIT_REACHED
-        assert engine.links_limit >= len(engine.all_groups)
+        assert engine.cache.limit >= len(engine.all_groups)
         assert await opened[0].resolve(endpoint.local_address) == "udp"
         await opened[0].send((b"still", endpoint.local_address))
         assert await endpoint.receive() == (b"still", opened[0].local_address)

@@ -47,7 +47,7 @@ async def engine() -> AsyncIterator[engines.Engine]:
     for group in list(engine.all_groups):
         assert not group.members
     used = engine.pool.statistics().used_bytes
-    parts = [group.link.parts for group in engine.all_groups] + engine._parked
+    parts = [group.link.parts for group in engine.all_groups] + engine.cache.parked
     assert used == sum(part.pool_bytes for part in parts)
     assert faults.rules() == {}
     engine.close()

@@ -49,18 +49,18 @@ class Engine:
 
     async def propose(
         self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
-    ) -> ClientOffer:
+    ) -> ClientContact:
         await self.trouble.at("propose")
         self.proposals += 1
-        return self._made(ClientOffer(self, kind, unknown_qpn))
+        return self._made(ClientContact(self, kind, unknown_qpn))
 
     #: No tickets: they need a link.
-    open_to: tuple[tuple[str, int], ...] = ()
+    early_servers: tuple[tuple[str, int], ...] = ()
 
-    def open_service(self, has_room: Callable[[], bool]) -> None:
+    def grant_rings(self, has_room: Callable[[], bool]) -> None:
         return None
 
-    def open_at_once(self, sock: socket.socket, peer: str, traffic_class: int) -> None:
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> None:
         return None
 
     def claim(self, claim: Claim, service: object) -> MemoryPipe:
@@ -68,9 +68,9 @@ class Engine:
 
     async def answer(
         self, proposal: Proposal, peer: str = "", service: object = None, local: object = None
-    ) -> ServerOffer:
+    ) -> ServerContact:
         await self.trouble.at("answer")
-        return self._made(ServerOffer(self, proposal))
+        return self._made(ServerContact(self, proposal))
 
     def _made(self, offer: T) -> T:
         self.offers.append(offer)
@@ -111,7 +111,7 @@ class Offer:
         }
 
 
-class ClientOffer(Offer):
+class ClientContact(Offer):
     def __init__(self, engine: Engine, kind: int, unknown_qpn: int = 0) -> None:
         super().__init__(engine)
         self.proposal = Proposal(
@@ -137,7 +137,7 @@ class ClientOffer(Offer):
         return self.engine.halves.pop(self.token)
 
 
-class ServerOffer(Offer):
+class ServerContact(Offer):
     def __init__(self, engine: Engine, proposal: Proposal) -> None:
         super().__init__(engine)
         self.accept = Accept(

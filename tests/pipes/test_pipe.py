@@ -210,7 +210,7 @@ async def test_idle_links_are_closed_and_made_again(open_engine: Open) -> None:
                     # The server closes behind its answer, and such a device may stop before it has sent it:
                     # then the client does not wait for ever.
                     engine.retire_idle(engine.waker.now() + 51)
-        assert engine.pool.statistics().used_bytes == sum(parts.pool_bytes for parts in engine._parked)
+        assert engine.pool.statistics().used_bytes == sum(parts.pool_bytes for parts in engine.cache.parked)
         # At once a new one: neither end remembers the old link.
         a, b = await connect(engine)
         a.try_send(b"again")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import aiordma
 from aiordma.config import settings
+from aiordma.wake import _private
 
 from .tree import ROOT
 
@@ -25,15 +31,108 @@ def _tables() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["settings.md", "reasons.md"])
+@pytest.mark.parametrize("name", ["settings.md", "reasons.md", "module-map.md"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
     (page,) = (make for path, make in _tables().PAGES.items() if path.name == name)
     current = (DOCS / "reference" / name).read_text(encoding="utf-8")
     assert current == page(), "run: .venv/bin/python docs/tables.py"
 
 
+SOURCES = {
+    "__init__.py": '"""A package."""',
+    "module.py": '"""One :class:`~a.Name` | two ``words``. And another sentence."""',
+    "data.pyx": '# cython: language_level=3\n"""A Cython\nmodule: __main__."""\n',
+    "data.pxd": "# Not this one, since there is a .pyx.\n",
+    "types.pxd": "# From <header.h>,\n# in two lines. More.\ncdef int x\n",
+    "inner/__init__.py": '"""Inside."""',
+    "other/__init__.py": '"""Another package."""',
+    "code/both.c": "/* The implementation. */\n",
+    "code/part/part.h": "/* A part. */\n",
+    "code/tests/test.c": "no comment, and no part of the map",
+    "code/both.h": "/*\n * The interface (see 3.5).\n *\n * More.\n */\n",
+}
+
+
+RULES = """
+ORDER: tuple[tuple[str, ...], ...] = (("inner",), ("module", "other"))
+BELONGS_TO = {"pack.data": "inner"}
+EXCEPTIONS = {("pack.inner", "pack.module"): "a type"}
+RANK = {package: rank for rank, row in enumerate(ORDER) for package in row}
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "pack"
+    folder.mkdir()
+    for name, text in SOURCES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    (tmp_path / "layers.py").write_text(RULES, encoding="utf-8")
+    return folder
+
+
+def test_the_module_map_has_the_order_and_the_first_sentence_of_each_module(package: Path) -> None:
+    lines = _tables().module_map_page(package, package.parent / "layers.py").splitlines()
+    assert lines[lines.index("| layer | package | what it is |") :] == [
+        "| layer | package | what it is |",
+        "| --- | --- | --- |",
+        "| 1 | `inner` | Inside. |",
+        "| 2 | `module` | One `a.Name` \\| two `words`. |",
+        "| 2 | `other` | Another package. |",
+        "",
+        "Exceptions:",
+        "",
+        "* `pack.inner` imports `pack.module`: a type",
+        "",
+        "## `pack`",
+        "",
+        "A package.",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `module` `.py` | One `a.Name` \\| two `words`. |",
+        "| `types` `.pxd` | From \\<header.h>, in two lines. |",
+        "",
+        "## `pack/inner`",
+        "",
+        "Inside.",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `pack.data` `.pyx`, `.pxd` | A Cython module: \\_\\_main\\_\\_. |",
+        "",
+        "## `pack/other`",
+        "",
+        "Another package.",
+        "",
+        "May import `inner`.",
+        "",
+        "## `pack/code`",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `both` `.h`, `.c` | The interface (see 3.5). |",
+        "",
+        "## `pack/code/part`",
+        "",
+        "A part.",
+        "",
+        "| module | what it is |",
+        "| --- | --- |",
+        "| `part` `.h` | A part. |",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"data.pxd", "code/both.c", "code/tests/test.c"}))
+def test_a_module_without_a_docstring_fails(package: Path, name: str) -> None:
+    (package / name).write_text("\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(name)):
+        _tables().module_map_page(package, package.parent / "layers.py")
+
+
 def test_only_settings_that_exist_are_named() -> None:
-    known = {row.variable for row in settings()}
+    known = {row.variable for row in settings()} | {_private.VARIABLE}
     # The software device has some of its own, for whatever program uses it: its header explains them.
     header = (ROOT / "aiordma" / "_softdev" / "aiordma_soft.h").read_text(encoding="utf-8")
     known |= set(re.findall(r"\bAIORDMA_SOFT_[A-Z_]+[A-Z]\b", header))
@@ -59,3 +158,21 @@ def test_the_first_programs_are_whole_programs(name: str) -> None:
     assert blocks
     for block in blocks:
         compile(block, name, "exec")
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+def test_the_readmes_program_runs(mode: str) -> None:
+    (program,) = (block for block in _python_blocks((ROOT / "README.md").read_text(encoding="utf-8")))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("7000", str(port))],
+        env=os.environ | {"AIORDMA_MODE": mode},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"b'hello' by {mode}\n"

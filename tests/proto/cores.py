@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiordma
-from aiordma.proto import calls, cdc, cursor, deadlines, rpc, seqack, trace
+from aiordma.proto import call, calls, cdc, cursor, deadlines, rpc, seqack, trace
 
 __all__ = ["COMPILED", "CORES", "IS_COMPILED"]
 
@@ -21,6 +21,7 @@ _NAMES = (
     "cdc",
     "seqack",
     "rpc",
+    "call",
     "deadlines",
     "calls",
     "trace",
@@ -44,7 +45,7 @@ def _interpreted() -> types.SimpleNamespace:
 
 
 COMPILED = types.SimpleNamespace(
-    cursor=cursor, cdc=cdc, seqack=seqack, rpc=rpc, deadlines=deadlines, calls=calls, trace=trace
+    cursor=cursor, cdc=cdc, seqack=seqack, rpc=rpc, call=call, deadlines=deadlines, calls=calls, trace=trace
 )
 IS_COMPILED = not str(cursor.__file__).endswith(".py")
 CORES = {"interpreted": _interpreted()} | ({"compiled": COMPILED} if IS_COMPILED else {})

@@ -307,7 +307,7 @@ def test_a_late_reply_frees_the_call_and_is_marked(core: Any) -> None:
 
 def test_deadlines_in_order_without_those_that_are_over(core: Any) -> None:
     deadlines = core.deadlines.Deadlines()
-    calls = [core.calls.Call(i, i, 0, None) for i in range(1000)]
+    calls = [core.call.Call(i, i, 0, None) for i in range(1000)]
     assert deadlines.next() == math.inf
     assert deadlines.add(calls[1], 5.0)
     assert not deadlines.add(calls[2], 7.0)

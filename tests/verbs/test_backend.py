@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiordma.errors import Code, NegotiationError
-from aiordma.verbs import backend, hardware, softlib
+from aiordma.verbs import backend, choice, hardware, softlib
 from aiordma.verbs.abi import GidType
 from aiordma.verbs.device import Gid, best_gid, format_gid
 
@@ -77,7 +77,7 @@ def test_the_software_device_is_loaded_only_when_it_will_be_used(
     loads = []
     monkeypatch.setattr(hardware, "scan", lambda: [hardware.HardwareDevice(*entry) for entry in kernel])
     monkeypatch.setattr(softlib, "load", lambda: loads.append(1))
-    backend.choose(device)
+    choice.choose(device)
     assert bool(loads) == uses_soft
 
 
@@ -87,16 +87,16 @@ def test_a_library_that_is_missing_or_broken_is_a_reason(
     monkeypatch.setattr(softlib, "_loaded", None)
     monkeypatch.setattr(softlib, "locate", lambda: None)
     with pytest.raises(NegotiationError, match="libibverbs-dev") as caught:
-        backend.choose("soft")
+        choice.choose("soft")
     assert caught.value.code == Code.NO_SOFT_DEVICE
     broken = tmp_path / softlib.LIBRARY
     broken.write_bytes(b"not a library")
     monkeypatch.setattr(softlib, "locate", lambda: broken)
     with pytest.raises(NegotiationError, match=str(broken)) as caught:
-        backend.choose("soft")
+        choice.choose("soft")
     assert caught.value.code == Code.NO_SOFT_DEVICE
     # Early loading keeps quiet: who never uses RDMA has no interest in the reason.
-    backend.preload("soft")
+    choice.preload("soft")
 
 
 def test_pyverbs_imported_before_the_software_device_is_noticed() -> None:
@@ -122,7 +122,7 @@ def test_nothing_is_loaded_for_others_when_rdma_is_off(environment: dict[str, st
 
 def test_after_preload_others_may_import_pyverbs() -> None:
     before = """
-        from aiordma.verbs.backend import preload
+        from aiordma.verbs.choice import preload
         preload("soft")
         import pyverbs.device
     """

@@ -10,7 +10,7 @@ the TCP connection is released, silent as it was before the failover.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from anyio import BrokenResourceError, ClosedResourceError
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...pipes.contracts import Buffer
     from ...pipes.tls import Carrier
     from ...wake.base import Handle, Waker
-    from .rejoin import Rejoin
+    from ..contracts import GroupView
     from .tcp_carrier import TcpCarrier
 
 __all__ = ["FramedPipe"]
@@ -46,6 +46,27 @@ _READ_BYTES = 256 * 1024
 #: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
 #: connection, and discard what the peer has not read yet.
 _LINGER_S = 5.0
+
+
+class Attempt(Protocol):
+    """An attempt to return to RDMA (:class:`~.rejoin.Rejoin`), as the transport sees it that it begins on."""
+
+    #: Called when it is over.
+    on_over: Callable[[], None] | None
+
+    @property
+    def over(self) -> bool: ...
+    @property
+    def error(self) -> Exception | None: ...
+    @property
+    def group(self) -> GroupView | None: ...
+    def ask(self) -> None: ...
+    def answer(self, proposal: bytes, /) -> None: ...
+    def receive(self, message: bytes, /) -> None: ...
+    def cancel(self) -> None: ...
+    def peer_moved(self) -> None: ...
+    def try_hand_over(self) -> None: ...
+    async def wait(self) -> None: ...
 
 
 class FramedPipe:
@@ -93,8 +114,8 @@ class FramedPipe:
     ) -> None:
         self._carrier, self._waker, self.peer, self.reason = carrier, waker, peer, reason
         #: Begins an attempt to return to RDMA.
-        self.new_rejoin: Callable[[], Rejoin]
-        self._rejoin: Rejoin | None = None
+        self.new_rejoin: Callable[[], Attempt]
+        self._rejoin: Attempt | None = None
         self._assembler = Assembler()
         self._chunks: deque[memoryview] = deque()
         self._ahead = 0  # bytes in them
@@ -342,7 +363,7 @@ class FramedPipe:
         shut = self._closed or self._eof_sent or self._ended
         return not (shut or self._moved or self._carrier.closed or self._carrier.failure)
 
-    def rejoin(self) -> Rejoin:
+    def rejoin(self) -> Attempt:
         """Try to return to RDMA, or join the attempt under way.
 
         :raises NegotiationError: not in this state.

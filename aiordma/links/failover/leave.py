@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from ...pipes.tls import Carrier
     from ...proto.failover import Event
     from ...wake.base import Handle
-    from ..engine import Engine
-    from ..group import LinkGroup
+    from ..contracts import EngineView, GroupView
 
 __all__ = ["Failover", "may_fail_over", "switch_engine", "switch_group", "switch_pipe"]
 
@@ -75,7 +74,7 @@ class Failover:
         switch: SwitchablePipe,
         pipe: RingPipe,
         carrier: Carrier,
-        engine: Engine,
+        engine: EngineView,
         peer: str,
         traffic_class: int,
         peer_lost_link: Callable[[], None],
@@ -212,11 +211,11 @@ async def switch_back(pipe: SwitchablePipe) -> None:
         await pipe.rejoin().wait()
 
 
-def switch_group(group: LinkGroup, text: str = "") -> int:
+def switch_group(group: GroupView, text: str = "") -> int:
     """Have all streams of a link group leave RDMA; their number. New connections still use the link."""
     return sum([member.leave(Code.SWITCHED, text) for member in list(group.members)])
 
 
-def switch_engine(engine: Engine, text: str = "") -> int:
+def switch_engine(engine: EngineView, text: str = "") -> int:
     """Have all streams of an engine leave RDMA; their number."""
     return sum([switch_group(group, text) for group in list(engine.all_groups)])

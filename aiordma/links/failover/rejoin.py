@@ -8,7 +8,7 @@ first. When both have read the other's last frame, the TCP connection is release
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
 from ...proto.events import Accepted, Confirmed, Failed, Proposed, Send, UseTcp
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from ...proto.clc import Accept, Confirm, Proposal
     from ...proto.rejoin import Event
     from ...wake.base import Handle, Job
-    from ..contact import ClientOffer, ServerOffer
-    from ..engine import Engine
-    from ..group import LinkGroup
+    from ..contracts import EngineView, GroupView
     from .framed_pipe import FramedPipe
 
 __all__ = ["Rejoin"]
@@ -41,13 +39,13 @@ class Rejoin:
     """
 
     def __init__(
-        self, framed: FramedPipe, switch: SwitchablePipe, engine: Engine, peer: str, traffic_class: int
+        self, framed: FramedPipe, switch: SwitchablePipe, engine: EngineView, peer: str, traffic_class: int
     ) -> None:
         self._framed, self._switch, self._engine, self._peer = framed, switch, engine, peer
         self._traffic_class = traffic_class
         self._waker = engine.waker
         self._ended = self._waker.new_waiter()
-        self._offer: ClientOffer | ServerOffer | None = None
+        self._contact: Any = None
         self._handshake: RejoinHandshake | None = None
         self._early: list[bytes] = []  # messages that came before our own Proposal was ready
         self._refusal: NegotiationError | None = None
@@ -87,9 +85,10 @@ class Rejoin:
             raise self.error
 
     @property
-    def group(self) -> LinkGroup | None:
+    def group(self) -> GroupView | None:
         """Where it leads, or led."""
-        return None if self._offer is None else self._offer.group
+        group: GroupView | None = None if self._contact is None else self._contact.group
+        return group
 
     def cancel(self) -> None:
         """The stream has ended meanwhile."""
@@ -136,7 +135,7 @@ class Rejoin:
             if isinstance(event, Send):
                 self._framed.put_message(event.data)
             elif isinstance(event, Yielded):
-                self._abandon_offer()
+                self._abandon_contact()
             elif isinstance(event, Proposed):
                 self._start(functools.partial(self._prepare_accept, event.proposal))
             elif isinstance(event, Accepted):
@@ -164,50 +163,42 @@ class Rejoin:
         if self._handshake is not None:
             self._run(self._handshake.on_timer(self._waker.now()))
 
-    def _client(self) -> tuple[RejoinHandshake, ClientOffer]:
-        assert self._handshake is not None
-        return self._handshake, self._offer  # type: ignore[return-value]
-
-    def _server(self) -> tuple[RejoinHandshake, ServerOffer]:
-        assert self._handshake is not None
-        return self._handshake, self._offer  # type: ignore[return-value]
-
-    async def _new_offer(self, unknown_qpn: int = 0) -> ClientOffer:
-        self._offer = offer = await self._engine.propose(
+    async def _new_contact(self, unknown_qpn: int = 0) -> Any:
+        self._contact = contact = await self._engine.propose(
             unknown_qpn=unknown_qpn, peer=self._peer, traffic_class=self._traffic_class
         )
-        offer.awaits_tcp = True
-        return offer
+        contact.awaits_tcp = True
+        return contact
 
     async def _propose(self) -> list[Event]:
-        offer = await self._new_offer()
-        self._handshake = RejoinHandshake(self._timeouts, self._waker.now(), offer.proposal)
+        contact = await self._new_contact()
+        self._handshake = RejoinHandshake(self._timeouts, self._waker.now(), contact.proposal)
         return self._handshake.start()
 
     async def _prepare_confirm(self, accept: Accept) -> list[Event]:
-        handshake, offer = self._client()
+        handshake, contact = self._handshake, self._contact
+        assert handshake is not None
         try:
-            confirm = await offer.accepted(accept, self._peer)
+            confirm = await contact.accepted(accept, self._peer)
         except NegotiationError as error:
             if error.code != Code.LINK_NOT_FOUND or not handshake.may_ask_again:
                 raise
             # It has failed at this end only: once more, with a new one.
-            offer.abandon()
-            offer = await self._new_offer(unknown_qpn=accept.qpn)
-            return handshake.again(offer.proposal, self._waker.now())
+            contact.abandon()
+            contact = await self._new_contact(unknown_qpn=accept.qpn)
+            return handshake.again(contact.proposal, self._waker.now())
         self._run(handshake.ready(confirm, self._waker.now()))
-        return self._established(await offer.established())
+        return self._established(await contact.established())
 
     async def _prepare_accept(self, proposal: Proposal) -> list[Event]:
-        self._abandon_offer()
-        self._offer = offer = await self._engine.answer(proposal, self._peer)
-        handshake, _ = self._server()
-        return handshake.ready(offer.accept, self._waker.now())
+        self._abandon_contact()
+        self._contact = contact = await self._engine.answer(proposal, self._peer)
+        assert self._handshake is not None
+        return self._handshake.ready(contact.accept, self._waker.now())
 
     async def _bring_up_server(self, confirm: Confirm) -> list[Event]:
-        _, offer = self._server()
-        offer.awaits_tcp = True
-        return self._established(await offer.confirmed(confirm))
+        self._contact.awaits_tcp = True
+        return self._established(await self._contact.confirmed(confirm))
 
     def _established(self, pipe: SwitchablePipe) -> list[Event]:
         self._ring = pipe.ring
@@ -217,10 +208,10 @@ class Rejoin:
         assert self._handshake is not None
         return [] if self.over else self._handshake.established(self._waker.now())
 
-    def _abandon_offer(self) -> None:
-        offer, self._offer = self._offer, None
-        if offer is not None:
-            offer.abandon()
+    def _abandon_contact(self) -> None:
+        contact, self._contact = self._contact, None
+        if contact is not None:
+            contact.abandon()
 
     def _drop_ring(self) -> None:
         ring, self._ring = self._ring, None
@@ -272,8 +263,8 @@ class Rejoin:
         job, self._job = self._job, None
         if job is not None:
             job.cancel()
-        if self._offer is not None:
-            self._offer.abandon()
+        if self._contact is not None:
+            self._contact.abandon()
         ring = self._ring
         if not self._framed.stay() and ring is not None:
             self._switch.stay_on(self._framed, ring)

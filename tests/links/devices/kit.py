@@ -26,7 +26,7 @@ WAYS = ("port", "device", "link", "qp", "one end")
 
 
 @asynccontextmanager
-async def two_devices(**settings: Any) -> AsyncIterator[Devices]:
+async def two_devices(**settings: Any) -> AsyncIterator[Devices[engines.Engine]]:
     """Of the running loop. All connections must have ended at the end; nothing may be left then."""
     engine = await engines.current(Config(**{**TWO, **settings}))
     devices = engine.devices
@@ -35,9 +35,9 @@ async def two_devices(**settings: Any) -> AsyncIterator[Devices]:
         await until(lambda: not groups_in_use(devices), lambda: devices.best().statistics())
         for each in devices.engines:
             for group in each.all_groups:
-                assert group.rings.used_bytes == group.tickets.ring_bytes
-            parts = [group.link.parts for group in each.all_groups] + each._parked
-            tickets = sum(group.tickets.ring_bytes for group in each.all_groups)
+                assert group.rings.used_bytes == group.pregranted.ring_bytes
+            parts = [group.link.parts for group in each.all_groups] + each.cache.parked
+            tickets = sum(group.pregranted.ring_bytes for group in each.all_groups)
             used = each.pool.statistics().used_bytes
             assert used - tickets == sum(part.pool_bytes for part in parts), each.statistics()
     finally:
@@ -48,18 +48,18 @@ async def two_devices(**settings: Any) -> AsyncIterator[Devices]:
     assert engine.closed
 
 
-def groups_in_use(devices: Devices) -> list[LinkGroup]:
+def groups_in_use(devices: Devices[engines.Engine]) -> list[LinkGroup]:
     """Links with connections."""
     return [group for engine in devices.engines for group in engine.all_groups if group.members]
 
 
-def device_in_use(devices: Devices) -> str:
+def device_in_use(devices: Devices[engines.Engine]) -> str:
     """The device on which all connections are."""
     (name,) = {group.engine.backend.name for group in groups_in_use(devices)}
     return name
 
 
-def fail(devices: Devices, way: str) -> None:
+def fail(devices: Devices[engines.Engine], way: str) -> None:
     """The links in use fail in one of the ``WAYS``."""
     groups = groups_in_use(devices)
     library = softlib.load()

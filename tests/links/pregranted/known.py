@@ -1,4 +1,4 @@
-"""A listener and a client in one event loop, so far that the client holds tickets."""
+"""A listener and a client in one event loop, after the server has granted the client a ring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
-from aiordma.links.pregranted import Holder, Issuer
 from tests.system.adversity.health import nothing_left, until
 from tests.system.integration.roles import LOCAL
 from tests.world import DEVICE
@@ -19,28 +18,37 @@ if TYPE_CHECKING:
     import pytest
 
     from aiordma.links.engine import Engine
+    from aiordma.links.group import LinkGroup
+    from aiordma.links.pregranted import RingGranter, RingHolder
 
 
 class Known:
-    """Both ends of the link, as far as tickets are concerned."""
+    """Both ends of the link."""
 
     def __init__(self, engine: Engine, port: int) -> None:
         self.engine, self.port = engine, port
 
     @property
-    def holder(self) -> Holder:
-        (found,) = (g.tickets for g in self.engine.all_groups if isinstance(g.tickets, Holder) and g.active)
+    def client(self) -> LinkGroup:
+        """The client's end of the link."""
+        (found,) = (g for g in self.engine.all_groups if g.holder is not None and g.active)
         return found
 
     @property
-    def issuer(self) -> Issuer:
-        (found,) = (g.tickets for g in self.engine.all_groups if isinstance(g.tickets, Issuer) and g.active)
+    def holder(self) -> RingHolder:
+        holder = self.client.holder
+        assert holder is not None
+        return holder
+
+    @property
+    def granter(self) -> RingGranter:
+        (found,) = (g.granter for g in self.engine.all_groups if g.granter is not None and g.active)
         return found
 
     def counts(self) -> list[tuple[str, int]]:
-        return [(group.key[1], len(group.tickets)) for group in self.engine.all_groups]
+        return [(group.key[1], len(group.pregranted)) for group in self.engine.all_groups]
 
-    async def has_ticket(self) -> None:
+    async def has_grant(self) -> None:
         await until(lambda: len(self.holder) > 0, self.counts)
 
     async def connect(self, **options: Any) -> aiordma.RdmaStream:
@@ -48,7 +56,7 @@ class Known:
 
 
 async def get_known(port: int) -> Known:
-    """Connect as often as it takes to get tickets."""
+    """Connect as often as it takes to be granted a ring."""
     engine = await engines.current(Config(device=DEVICE))
     known = Known(engine, port)
     for _ in range(2):
@@ -65,7 +73,7 @@ async def known_peer(port: int) -> AsyncIterator[Known]:
     await engines.current(Config(device=DEVICE))
     async with nothing_left():
         known = await get_known(port)
-        await known.has_ticket()
+        await known.has_grant()
         yield known
 
 

@@ -34,7 +34,7 @@ async def test_the_second_connection_brings_tickets_and_the_third_uses_one(
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         forbid_asking(monkeypatch, known.engine)
         for _ in range(5):
-            await known.has_ticket()
+            await known.has_grant()
             async with await known.connect() as stream:
                 assert stream.path == "rdma"
                 assert stream.fallback_reason is None
@@ -73,15 +73,15 @@ async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     """More connections at a time than there are tickets: the rest asks in full; each has its own data."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         at_once = 0
-        open_at_once = known.engine.open_at_once
+        open_early = known.engine.open_early
 
         def count(*arguments: Any) -> Any:
             nonlocal at_once
-            pipe = open_at_once(*arguments)
+            pipe = open_early(*arguments)
             at_once += pipe is not None
             return pipe
 
-        monkeypatch.setattr(known.engine, "open_at_once", count)
+        monkeypatch.setattr(known.engine, "open_early", count)
 
         async def one(number: int) -> None:
             async with await known.connect() as stream:
@@ -93,7 +93,7 @@ async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
                 for number in range(40):
                     tasks.start_soon(one, 100 * turn + number)
         assert at_once >= 4
-        assert len(known.issuer) <= known.engine.config.tickets
+        assert len(known.granter) <= known.engine.config.tickets
 
 
 async def test_with_a_window_of_one_message() -> None:
@@ -111,7 +111,7 @@ async def test_with_a_window_of_one_message() -> None:
             async with anyio.create_task_group() as tasks:
                 for _ in range(10):
                     tasks.start_soon(one)
-        await known.has_ticket()
+        await known.has_grant()
 
 
 def sockets() -> list[str]:
@@ -126,7 +126,7 @@ async def test_cancelled_anywhere(way: Any) -> None:
             before = sockets()
             completed = 0
             for n in range(1, 30):
-                await known.has_ticket()
+                await known.has_grant()
                 done, stream = await way(n, known.connect)
                 if done:
                     completed += 1
@@ -188,10 +188,10 @@ async def test_on_the_asyncio_functions(monkeypatch: pytest.MonkeyPatch) -> None
     async with nothing_left(), await start_server(answer, LOCAL, 0) as server:
         port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         known = await get_known(port)
-        await known.has_ticket()
+        await known.has_grant()
         forbid_asking(monkeypatch, engine)
         for number in range(5):
-            await known.has_ticket()
+            await known.has_grant()
             reader, writer = await open_connection(LOCAL, port)
             assert writer.get_extra_info("aiordma.path") == "rdma"
             assert writer.get_extra_info("peername") == (LOCAL, port)
@@ -206,7 +206,7 @@ async def test_a_socket_from_outside_gives_no_tickets(monkeypatch: pytest.Monkey
     """Other processes may accept from it as well; the same holds for reuse_port, and TLS has its own."""
     engine = await engines.current(SOFT)
     opened: list[object] = []
-    monkeypatch.setattr(engine, "open_service", lambda has_room: opened.append(has_room))
+    monkeypatch.setattr(engine, "grant_rings", lambda has_room: opened.append(has_room))
     async with await aiordma.listen(LOCAL, config=SOFT, reuse_port=True):
         pass
     async with await aiordma.listen(LOCAL, config=SOFT, mode="tcp"):
@@ -221,7 +221,7 @@ async def test_a_socket_from_outside_gives_no_tickets(monkeypatch: pytest.Monkey
 async def test_asyncio_servers_that_share_their_port_give_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await engines.current(SOFT)
     opened: list[object] = []
-    monkeypatch.setattr(engine, "open_service", lambda has_room: opened.append(has_room))
+    monkeypatch.setattr(engine, "grant_rings", lambda has_room: opened.append(has_room))
 
     async def serve(reader: object, writer: object) -> None:
         raise AssertionError
@@ -250,7 +250,7 @@ async def test_switched_off(which: str) -> None:
                     await check_echo(stream, b"in full")
                     await check_end(stream)
             assert known.counts() == [("client", 0)]
-            assert not engine.open_to
+            assert not engine.early_servers
 
 
 async def test_an_address_translated_on_the_way_gives_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ async def test_an_address_translated_on_the_way_gives_no_tickets(monkeypatch: py
         async with await known.connect() as stream:
             await check_end(stream)
         await until(lambda: all(count == 0 for _, count in known.counts()), known.counts)
-        assert not engine.open_to
+        assert not engine.early_servers
 
 
 def test_addresses_are_compared_as_they_are_shown() -> None:

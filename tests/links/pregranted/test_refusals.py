@@ -78,7 +78,7 @@ async def works(known: Known) -> None:
 async def test_a_forged_claim() -> None:
     """The secret of the link is missing: the server keeps its ticket for the one who has it."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
-        group = known.holder.group
+        group = known.client
         secret, group.secret = group.secret, b"guessed"
         stream = await known.connect()
         group.secret = secret
@@ -138,7 +138,7 @@ async def test_a_listener_that_closes_takes_its_tickets_back() -> None:
     async with listening() as listener, known_peer(listener.port) as known:
         await listener.aclose()
         await until(lambda: not any(count for _, count in known.counts()), known.counts)
-        assert not known.engine.open_to
+        assert not known.engine.early_servers
         with pytest.raises(ConnectionRefusedError):
             await known.connect()
 
@@ -198,10 +198,10 @@ async def test_a_plain_server_has_taken_the_port(
                 stream = await known.connect()
                 tasks.start_soon(plain.serve, handle)
                 if behave is swallow:
-                    (opening,) = known.holder.openings.values()
-                    opening.look(opening.deadline - 0.001)
+                    (early_open,) = known.holder.early_opens.values()
+                    early_open.look(early_open.deadline - 0.001)
                     assert stream._pipe.error is None
-                    opening.look(opening.deadline)
+                    early_open.look(early_open.deadline)
                 assert words in await broken(stream)
                 tasks.cancel_scope.cancel()
 
@@ -211,11 +211,11 @@ async def test_the_tcp_connection_breaks_while_the_server_takes_it() -> None:
     for turns in range(12):
         async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
             stream = await known.connect()
-            (opening,) = known.holder.openings.values()
+            (early_open,) = known.holder.early_opens.values()
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
             if stream._pipe.error is None:
-                opening._member.lose_tcp("in this test")
+                early_open._member.lose_tcp("in this test")
             assert "in this test" in await broken(stream)
             await works(known)
 
@@ -251,18 +251,18 @@ async def test_unused_tickets_are_given_back_after_a_while() -> None:
         assert len(known.holder)
         known.holder.look(now + 10.1)
         assert not len(known.holder)
-        await until(lambda: not len(known.issuer), known.counts)
-        assert known.issuer.ring_bytes == 0
+        await until(lambda: not len(known.granter), known.counts)
+        assert known.granter.ring_bytes == 0
         # One that comes back begins again: the first connection in full brings the next ticket.
         await works(known)
-        await known.has_ticket()
+        await known.has_grant()
 
 
 async def test_an_idle_link_is_closed_with_its_tickets() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         await until(lambda: not any(g.members for g in known.engine.all_groups), known.counts)
         known.engine.retire_idle(known.engine.waker.now() + 61)
-        assert not known.engine.open_to
+        assert not known.engine.early_servers
         await until(lambda: not known.engine.all_groups, known.counts)
         await works(known)
 
@@ -274,7 +274,7 @@ async def test_no_tickets_when_memory_is_short() -> None:
     async with nothing_left(), serving(echo, config=config) as listener:
         known = Known(engine, listener.port)
         streams = [await known.connect() for _ in range(4)]
-        assert not len(known.issuer)
+        assert not len(known.granter)
         for stream in streams:
             await check_echo(stream, b"enough for all")
             await check_end(stream)
@@ -283,13 +283,13 @@ async def test_no_tickets_when_memory_is_short() -> None:
 
 async def test_no_tickets_when_the_listener_is_full() -> None:
     async with serving(echo, config=SOFT, max_pending=50) as listener, known_peer(listener.port) as known:
-        assert len(known.issuer) == 1
+        assert len(known.granter) == 1
         listener._waiting += 48  # besides the connection itself
         await works(known)
-        assert len(known.issuer) == 1
+        assert len(known.granter) == 1
         listener._waiting += 1
         await works(known)
-        assert not len(known.issuer)
+        assert not len(known.granter)
         listener._waiting -= 49
         await works(known)
 
@@ -320,11 +320,11 @@ async def test_messages_that_break_the_rules() -> None:
             llc.TicketBack(number=1, service=1, response=True),
         ):
             with pytest.raises(RemoteProtocolError, match="as only a server may"):
-                known.issuer.on_message(message)
+                known.granter.on_message(message)
         # An answer to what nobody asked, and a ticket of a listener that is not known: no harm.
         known.holder.on_message(llc.TicketBack(number=12345, service=service, response=True))
         known.holder.on_message(TICKET)
-        known.issuer.on_message(llc.TicketBack(number=999, service=service))
+        known.granter.on_message(llc.TicketBack(number=999, service=service))
         await works(known)
 
 
@@ -333,7 +333,7 @@ async def test_a_client_that_speaks_like_a_server_loses_its_link() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         async with await known.connect() as stream:
             await check_echo(stream, b"x")
-            known.holder.group.link.queue_pair.say(TICKET.encode())
+            known.client.queue_llc(TICKET.encode())
             with pytest.raises(anyio.BrokenResourceError):
                 await stream.receive()
         await until(lambda: not known.engine.all_groups, known.counts)
@@ -351,5 +351,5 @@ async def test_the_claim_finds_no_connection(monkeypatch: pytest.MonkeyPatch) ->
             service = next(iter(known.holder._unused))
             assert known.holder.open(service, one) is None
             assert len(known.holder) == before - 1
-        await until(lambda: len(known.issuer) == 0, known.counts)
+        await until(lambda: len(known.granter) == 0, known.counts)
         await works(known)

@@ -78,9 +78,9 @@ async def nothing_left() -> AsyncIterator[engines.Engine]:
     await until(lambda: not any(group.members for group in engine.all_groups), left)
     for group in engine.all_groups:
         assert group.active, left()
-        out = len(group.tickets) if group.key[1] == "server" else 0
+        out = len(group.pregranted) if group.key[1] == "server" else 0
         assert group.link.queue_pair.flow_count == out, left()
-        assert group.rings.used_bytes == group.tickets.ring_bytes, left()
-    parts = [group.link.parts for group in engine.all_groups] + engine._parked
-    used = engine.pool.statistics().used_bytes - sum(g.tickets.ring_bytes for g in engine.all_groups)
+        assert group.rings.used_bytes == group.pregranted.ring_bytes, left()
+    parts = [group.link.parts for group in engine.all_groups] + engine.cache.parked
+    used = engine.pool.statistics().used_bytes - sum(g.pregranted.ring_bytes for g in engine.all_groups)
     assert used == sum(part.pool_bytes for part in parts), left()

@@ -18,7 +18,7 @@ from aiordma.proto.cdc import CdcMessage
 from tests.system.integration.roles import LOCAL
 
 if TYPE_CHECKING:
-    from aiordma.links.contact import ClientOffer
+    from aiordma.links.contact import ClientContact
     from tests.system.integration.program import Control
 
 
@@ -224,13 +224,13 @@ ATTACKS: dict[str, dict[str, tuple[Attack, str | None]]] = {
 async def attacker(control: Control, port: int, kind: str, attack: str) -> None:
     """Connects, sends a byte and gets it back, attacks once, and stays until the test is over."""
     accepted: list[Any] = []
-    original = engines.ClientOffer.accepted
+    original = engines.ClientContact.accepted
 
-    async def remember(offer: ClientOffer, accept: Any, peer: str = "") -> Any:
+    async def remember(contact: ClientContact, accept: Any, peer: str = "") -> Any:
         accepted.append(accept)
-        return await original(offer, accept, peer)
+        return await original(contact, accept, peer)
 
-    engines.ClientOffer.accepted = remember  # type: ignore[method-assign]
+    engines.ClientContact.accepted = remember  # type: ignore[method-assign]
     stream = await aiordma.connect(LOCAL, port, mode="rdma")
     await stream.send(b"?")
     assert await stream.receive() == b"?"

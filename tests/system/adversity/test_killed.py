@@ -183,10 +183,9 @@ async def test_while_the_connection_is_made(step: int) -> None:
 
 
 async def connecting_client(control, port: int) -> None:  # type: ignore[no-untyped-def]
-    from aiordma.links import contact as offer
-    from aiordma.negotiation import driver as negotiate
+    from aiordma.links import contact
 
-    class Spoken(offer.ClientOffer):
+    class Spoken(contact.ClientContact):
         async def accepted(self, accept, peer=""):  # type: ignore[no-untyped-def]
             control.say("accepted")
             confirm = await super().accepted(accept, peer)
@@ -201,8 +200,8 @@ async def connecting_client(control, port: int) -> None:  # type: ignore[no-unty
 
     from aiordma.links import engine as engines
 
-    engines.ClientOffer = Spoken  # type: ignore[misc]
-    assert negotiate
+    engines.ClientContact = Spoken  # type: ignore[misc]
+    assert aiordma.connect  # loads it
     control.say("connecting")
     stream = await aiordma.connect(LOCAL, port, mode="rdma")
     control.say("up")

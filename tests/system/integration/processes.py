@@ -21,7 +21,7 @@ from tests.world import SLOWER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 #: Longer than anything takes that works, also on a machine with much else to do. For ``anyio.fail_after``,
 #: which stretches it in a slower place.
 PATIENCE = float(os.environ.get("AIORDMA_TEST_PATIENCE", "30"))

@@ -13,7 +13,6 @@ from aiordma import rpc
 from aiordma.config import Config
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.links.failover.leave import switch_back, switch_pipe
-from aiordma.links.pregranted import Holder
 from tests.loops import LOOPS
 from tests.softdev.test_capture import tshark
 from tests.system.adversity.health import check_echo, nothing_left, until
@@ -74,9 +73,9 @@ async def test_each_class_has_a_link_and_its_own_tickets(port: int) -> None:
                 await check_echo(stream, b"%d of %d" % (round_, traffic_class))
             expected = {(side, c): round_ for side in ("client", "server") for c in (BULK, URGENT)}
             assert streams_by_class(engine) == expected
-            holders = [group.tickets for group in engine.all_groups if isinstance(group.tickets, Holder)]
+            holders = [group.holder for group in engine.all_groups if group.holder is not None]
             await until(lambda: round_ < 2 or all(map(len, holders)))  # noqa: B023
-        assert {traffic_class for _, traffic_class in engine.open_to} == {BULK, URGENT}
+        assert {traffic_class for _, traffic_class in engine.early_servers} == {BULK, URGENT}
         for stream in streams:
             await stream.aclose()
 

@@ -54,8 +54,8 @@ class Count:
         self.resident = resident_bytes()
         memory = engine.pool.statistics()
         # A server may hold some rings for clients that come often.
-        self.memory = memory.used_bytes - sum(g.tickets.ring_bytes for g in engine.all_groups)
-        self.qps = len(engine.all_groups) + len(engine._parked)
+        self.memory = memory.used_bytes - sum(g.pregranted.ring_bytes for g in engine.all_groups)
+        self.qps = len(engine.all_groups) + len(engine.cache.parked)
         self.tasks = tasks_alive()
 
     def compare(self, later: Count, times: int) -> None:

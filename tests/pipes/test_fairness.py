@@ -11,12 +11,12 @@ from aiordma import faults
 from aiordma.streams.stream import RdmaStream
 from tests.streams.pairs import ONE, OTHER
 
-from ..pipes.conftest import connect
+from .conftest import connect
 
 if TYPE_CHECKING:
     from aiordma.pipes._switchable import SwitchablePipe
 
-    from ..pipes.conftest import Open
+    from .conftest import Open
 
 pytestmark = pytest.mark.anyio
 

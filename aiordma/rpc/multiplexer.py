@@ -1,7 +1,7 @@
 """What both ends of a connection of calls have in common: a channel, a machine, and a queue between them.
 
 The machine (``proto/calls.py``) decides, the channel (``aiordma.channel``) carries, the event loop is asked
-for through ``aiordma.wake``. Nothing here waits but :meth:`Endpoint.sent`: what arrives is handled in the
+for through ``aiordma.wake``. Nothing here waits but :meth:`Multiplexer.sent`: what arrives is handled in the
 channel's callback.
 
 The queue is for messages that the channel has no room for now. It is bounded without a limit of its own:
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..pipes.contracts import Channel, Message
-    from ..proto.calls import Call, ClientCalls, ServerCalls
+    from ..proto.call import Call
+    from ..proto.calls import ClientCalls, ServerCalls
     from ..wake.base import Handle, Waiter
 
     Buffer = bytes | bytearray | memoryview
 
-__all__ = ["Endpoint", "Parcel"]
+__all__ = ["Multiplexer", "Parcel"]
 
 _log = logging.getLogger("aiordma.rpc")
 
@@ -55,7 +56,7 @@ class Parcel:
         self.sent = False
 
 
-class Endpoint:
+class Multiplexer:
     """One end.
 
     :param channel: not used by anybody else from now on.

@@ -1,0 +1,88 @@
+"""Look into a running program and steer it: :func:`aiordma.statistics`, :func:`aiordma.switch_path`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+
+from .links import engine
+from .streams.info import StreamInfo
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .datagrams.connection import DatagramConnection
+    from .links.statistics import EngineStatistics
+    from .streams.stream import RdmaStream
+
+    Switchable: TypeAlias = (
+        RdmaStream | DatagramConnection | StreamInfo | asyncio.StreamWriter | asyncio.BaseTransport
+    )
+
+__all__ = ["statistics", "switch_path"]
+
+Path = Literal["tcp", "rdma"]
+
+
+def statistics() -> EngineStatistics | None:
+    """Counters of the running event loop's RDMA engine: devices, links, memory, completions, wake-ups.
+
+    The result is a plain dictionary of numbers and strings, so ``json.dumps()`` takes it.
+
+    :return: None while the loop has no engine: none of its connections has tried RDMA yet, or RDMA is not
+        available here (``stream.fallback_reason`` says why).
+    :raises RuntimeError: (or its relatives) no event loop is running in this thread.
+    """
+    running = engine.running()
+    return None if running is None else cast("EngineStatistics", running.statistics())
+
+
+async def switch_path(target: Switchable | None, path: Path, *, reason: str = "") -> int:
+    """Move a connection from RDMA to its TCP connection, or back, without losing or repeating a byte.
+
+    Sending and receiving go on meanwhile. To TCP, the function returns at once; the connection moves when
+    both ends are ready, in about one round trip. To RDMA, it returns when this end is on RDMA again.
+
+    :param target: a stream, a datagram connection, an asyncio writer or transport, or the
+        :class:`aiordma.StreamInfo` of one. None, with ``"tcp"`` only: all connections of the running loop.
+        New connections still use RDMA.
+    :param reason: why; the other end and ``fallback_reason`` show it.
+    :return: how many connections move. 0: it is on this path already, or it is closed, or (to TCP) its link
+        is not up.
+    :raises ValueError: another path, or all connections to RDMA.
+    :raises TypeError: a target that cannot change its path.
+    :raises aiordma.NegotiationError: not back to RDMA now; ``code`` and ``text`` say why. The connection
+        stays on TCP.
+    """
+    from .links.failover import leave
+
+    if path not in get_args(Path):
+        raise ValueError(f"path={path!r} is not valid: it must be 'tcp' or 'rdma'")
+    if target is None:
+        if path == "rdma":
+            raise ValueError("connections go back to RDMA one by one: name the target")
+        running = engine.running()
+        engines = [] if running is None else running.devices.engines
+        return sum([leave.switch_engine(each, reason) for each in engines])
+    pipe = _pipe_of(target)
+    if pipe is None or pipe.path == path:
+        return 0
+    if path == "tcp":
+        return int(leave.switch_pipe(pipe, reason))
+    await leave.switch_back(pipe)
+    return 1
+
+
+def _pipe_of(target: Any) -> Any:
+    """What changes its path beneath ``target``; None: it began on TCP, where nothing can change."""
+    found = target
+    if hasattr(found, "get_extra_info"):
+        found = found.get_extra_info("aiordma.stream")
+        if found is None:
+            if target.get_extra_info("aiordma.path") is None:
+                raise TypeError(f"{target!r} is not a connection of aiordma")
+            return None
+    pipe = getattr(found, "_pipe", None)
+    if pipe is None:
+        raise TypeError(f"{target!r} is not a connection of aiordma")
+    pipe = getattr(pipe, "ring", pipe)  # messages on a ring
+    return pipe if hasattr(pipe, "leave") else None

@@ -1,0 +1,67 @@
+"""X-RDMA's QP cache: parts of closed links, kept for reuse, and how many links there may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import Code, NegotiationError
+from .link import LinkParts
+
+if TYPE_CHECKING:
+    from .contracts import EngineView
+
+__all__ = ["QpCache"]
+
+
+class QpCache:
+    """Of one engine.
+
+    :param link_completions: completions that a link may have outstanding.
+    """
+
+    def __init__(self, engine: EngineView, link_completions: int) -> None:
+        self._engine, self._link_completions = engine, link_completions
+        #: Links that the completion queue has room for.
+        self.limit = engine.cq.depth // link_completions
+        self.parked: list[LinkParts] = []
+
+    def take(self, links: int) -> LinkParts:
+        """Parts for one more link.
+
+        :param links: how many the engine has.
+        :raises NegotiationError: that is the limit.
+        """
+        if links >= self.limit:
+            raise NegotiationError(Code.LIMIT_REACHED, f"{self.limit} links on one event loop")
+        return self.parked.pop() if self.parked else LinkParts(self._engine)
+
+    def put(self, parts: LinkParts, *, reusable: bool) -> None:
+        """Park the parts of a link that is closed, or close them."""
+        engine = self._engine
+        if reusable and not engine.closed and len(self.parked) < engine.config.qp_cache:
+            # The QP keeps its number: an event of its old life must not be taken for one of the next.
+            engine.read_events()
+            self.parked.append(parts)
+        else:
+            parts.close()
+
+    def reserve(self, completions: int, links: int) -> int:
+        """Room in the completion queue for another queue pair; pass the result to :meth:`unreserve`.
+
+        :param links: how many the engine has.
+        :raises NegotiationError: not enough room.
+        """
+        share = -(-completions // self._link_completions)
+        if self.limit - share < links:
+            raise NegotiationError(Code.LIMIT_REACHED, "the completion queue of this event loop is full")
+        self.limit -= share
+        return share
+
+    def unreserve(self, share: int) -> None:
+        """Release that room."""
+        self.limit += share
+
+    def take_all(self) -> list[LinkParts]:
+        """Everything that is parked, to be closed."""
+        parked, self.parked = self.parked, []
+        return parked

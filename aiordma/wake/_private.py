@@ -1,0 +1,193 @@
+"""Every private interface of CPython's asyncio, uvloop and anyio that this package uses.
+
+Each of them saves time where a round trip takes microseconds, and none of them is needed. For each one this
+module states what it relies on and which public interface replaces it; it checks that the private one has the
+expected shape, and leaves it alone when it has not. ``tests/wake/test_private.py`` pins the shapes for the
+versions in :data:`TRIED_WITH` and runs the package without any of them.
+
+``AIORDMA_PRIVATE_APIS=off`` (process-wide, read when this module is imported) disables all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.tasks
+import gc
+import os
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary, ref
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    TaskSwitch = Callable[[asyncio.AbstractEventLoop, Any], None]
+
+__all__ = ["TRIED_WITH", "cancel_requested", "current_task", "ready_queue", "task_switch"]
+
+#: Versions whose shapes the tests pin; others are used as far as they pass the checks.
+TRIED_WITH = {"python": "3.11", "anyio": "4.16", "uvloop": "0.23"}
+
+VARIABLE = "AIORDMA_PRIVATE_APIS"
+
+
+def _switched_on() -> bool:
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "auto", "off"):
+        raise ValueError(f"{VARIABLE}={value!r} is not valid: it must be auto or off")
+    return value != "off"
+
+
+ENABLED = _switched_on()
+
+
+# ---- the running task ------------------------------------------------------------------------------------
+#
+# Relies on: asyncio.tasks._current_tasks, a dict from loop to task (before Python 3.12).
+# Public: asyncio.current_task(loop), which before 3.12 is a Python function around that dict. From 3.12 on it
+# is as fast, and nothing private is used.
+
+
+def _current_task() -> Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]:
+    tasks = getattr(asyncio.tasks, "_current_tasks", None)
+    if ENABLED and sys.version_info < (3, 12) and type(tasks) is dict:
+        return tasks.get
+    return asyncio.current_task
+
+
+current_task = _current_task()
+
+
+# ---- pending cancellations -------------------------------------------------------------------------------
+#
+# Relies on, each for itself:
+# * Task._must_cancel of asyncio's C tasks: true between Task.cancel() and the next step of a task that was
+#   not waiting. There is no public interface; without it a task that cancels itself gets the exception when
+#   it really waits or its share is used up, not in its next operation.
+# * anyio's table of task states (a WeakKeyDictionary) with the innermost cancel scope of each task, and three
+#   fields of CancelScope: 0.1 us. Public: anyio.current_effective_deadline(), 0.6 us.
+
+
+def _has_must_cancel() -> bool:
+    try:
+        blank: Any = asyncio.Task.__new__(asyncio.Task)
+        return blank._must_cancel is False
+    except (AttributeError, TypeError):
+        return False
+
+
+def _anyio_task_states() -> dict[Any, Any] | None:
+    try:
+        from anyio._backends._asyncio import CancelScope, TaskState, _task_states
+    except ImportError:
+        return None
+    table: Any = _task_states
+    scope = CancelScope()
+    if (
+        isinstance(table, WeakKeyDictionary)
+        and hasattr(TaskState, "cancel_scope")
+        and getattr(scope, "_cancel_called", None) is False
+        and getattr(scope, "_shield", None) is False
+        and getattr(scope, "_parent_scope", scope) is None
+    ):
+        return table.data  # type: ignore[attr-defined, no-any-return]
+    return None
+
+
+_must_cancel_known = ENABLED and _has_must_cancel()
+_task_states = _anyio_task_states() if ENABLED else None
+
+
+class _OfLoop(Protocol):
+    _loop: asyncio.AbstractEventLoop
+
+
+def _cancel_requested(waker: _OfLoop) -> bool:
+    task = current_task(waker._loop)
+    if task is None:
+        return False
+    if task._must_cancel:  # type: ignore[attr-defined]
+        return True
+    state = _task_states.get(ref(task))  # type: ignore[union-attr]
+    scope = None if state is None else state.cancel_scope
+    while scope is not None:
+        if scope._cancel_called:
+            return True
+        if scope._shield:
+            return False
+        scope = scope._parent_scope
+    return False
+
+
+def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
+    task = current_task(waker._loop)
+    if task is None:
+        return False
+    if _must_cancel_known and task._must_cancel:  # type: ignore[attr-defined]
+        return True
+    return anyio.current_effective_deadline() == float("-inf")
+
+
+#: Whether the running task has been cancelled and has not received that yet: a method of the waker.
+cancel_requested = (
+    _cancel_requested if _must_cancel_known and _task_states is not None else _cancel_requested_by_deadline
+)
+
+
+# ---- the loop's queue of callbacks -----------------------------------------------------------------------
+#
+# Relies on: a deque to which call_soon() appends handles. asyncio's loops keep it in the attribute _ready;
+# in uvloop only the garbage collector shows it (gc.get_referents). A candidate must prove itself: a callback
+# that was just scheduled has to appear in it.
+# Public: there is none. Without it nothing is known about other tasks, and operations poll less.
+
+
+def ready_queue(loop: asyncio.AbstractEventLoop) -> deque[Any] | None:
+    """The loop's queue of callbacks that are ready to run, which shows whether others want to run."""
+    if not ENABLED:
+        return None
+    queue = getattr(loop, "_ready", None)
+    candidates = [o for o in (queue, *gc.get_referents(loop)) if isinstance(o, deque)]
+    handle = loop.call_soon(_nothing)
+    try:
+        return next((c for c in candidates if c and c[-1] is handle), None)
+    finally:
+        handle.cancel()
+
+
+def _nothing() -> None:
+    pass
+
+
+# ---- running a step as another task ----------------------------------------------------------------------
+#
+# Relies on: asyncio.tasks._enter_task and _leave_task, which set what asyncio.current_task() returns. Python
+# documents them for third-party tasks ("Extending"), but with a leading underscore.
+# Public: a new asyncio.Task for each coroutine.
+
+
+def task_switch(loop: asyncio.AbstractEventLoop) -> tuple[TaskSwitch, TaskSwitch] | None:
+    """The functions that enter and leave a task, proved on ``loop``, which is running; None: do without."""
+    enter = getattr(asyncio.tasks, "_enter_task", None)
+    leave = getattr(asyncio.tasks, "_leave_task", None)
+    if not ENABLED or enter is None or leave is None:
+        return None
+    running = asyncio.current_task(loop)
+    probe = object()
+    try:
+        if running is not None:
+            leave(loop, running)
+        try:
+            enter(loop, probe)
+            entered: object = asyncio.current_task(loop)
+            leave(loop, probe)
+            left = asyncio.current_task(loop)
+        finally:
+            if running is not None:
+                enter(loop, running)
+    except (RuntimeError, TypeError):
+        return None
+    return (enter, leave) if entered is probe and left is None else None
