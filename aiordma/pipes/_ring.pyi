@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, final
 
-from typing_extensions import Buffer, disjoint_base
+from typing_extensions import Buffer
 
 from ..datapath._qp import Flow, QueuePair
 from .contracts import RingOwner
@@ -19,7 +19,6 @@ class PipeStatistics(NamedTuple):
     peer_ring_bytes: int
 
 @final
-@disjoint_base
 class RingPipe(Flow):
     owner: RingOwner
     on_finished: Callable[[RingPipe], None] | None

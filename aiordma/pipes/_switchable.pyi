@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import final
 
-from typing_extensions import Buffer, disjoint_base
+from typing_extensions import Buffer
 
 from ..errors import Code, FallbackReason
 from ._ring import PipeStatistics, RingPipe
@@ -9,7 +9,6 @@ from .contracts import Fallback, RejoinAttempt, Transport
 from .tls import Carrier
 
 @final
-@disjoint_base
 class SwitchablePipe:
     ring: RingPipe
     fallback: Fallback | None
