@@ -2,7 +2,7 @@
 
 ``await connect_datagram(host, port)`` and ``await listen_datagram(host, port)`` give both ends a
 :class:`DatagramConnection`. One message sent is one message received, however the bytes travelled: on a ring
-(``_datagram.pyx``) or on a connection of the kernel (``records.py``).
+(``_ring_records.pyx``) or on a connection of the kernel (``tcp_records.py``).
 
 Operations that can complete at once do so here; the others wait in :mod:`aiordma.wake.duplex`.
 """

@@ -2,7 +2,7 @@
 
 A record is the length of the message (4 bytes, big endian) and the message. Records follow each other without
 gaps and run over the end of a ring like any other bytes, so the same bytes travel on both paths. The framing
-of the ring is compiled (``_datagram.pyx``); this is the one for TCP, and the definition.
+of the ring is compiled (``pipes/_ring_records.pyx``); this is the one for TCP, and the definition.
 
 On TCP each end first says who it is (:data:`GREETING_BYTES`): a peer that is not one of ours, or that wants a
 stream, is found out before a byte of it can be taken for a message.
