@@ -31,11 +31,6 @@ class Channel(Protocol):
     only.
     """
 
-    path: str
-    """``"rdma"``, ``"tcp"``, or ``"memory"`` in tests."""
-    max_message_bytes: int
-    """Longest message, head and body together (``Config.max_message_bytes``). A longer one from the peer
-    breaks the channel."""
     on_message: Callable[[Message], None] | None
     """Called with every message, in order, and never from inside :meth:`try_send`. What arrives while it is
     None waits (up to ``Config.channel_receive_bytes``; then the peer has to). An exception in it breaks the
@@ -45,6 +40,15 @@ class Channel(Protocol):
     on_closed: Callable[[BaseException | None], None] | None
     """Called once, after the last message: with None when the peer closed in order, else with
     :attr:`error`. Not called after this end's own :meth:`close` or :meth:`abort`."""
+
+    @property
+    def path(self) -> str:
+        """``"rdma"``, ``"tcp"``, or ``"memory"`` in tests."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Longest message, head and body together (``Config.max_message_bytes``). A longer one from the peer
+        breaks the channel."""
 
     @property
     def error(self) -> BaseException | None:
@@ -85,10 +89,11 @@ class Channel(Protocol):
 class Pipe(Protocol):
     """One byte pipe in each direction. Every method is synchronous and none blocks."""
 
-    path: str
     on_readable: Callable[[], None] | None
     on_writable: Callable[[], None] | None
 
+    @property
+    def path(self) -> str: ...
     @property
     def readable(self) -> int: ...
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import msgpack
 
-from .codec import Encoding, Shape, explain, too_long, wire_type
+from .codec import Encoding, Shape, encodable_type, explain, too_long
 from .errors import Code, RpcError
 from .signature import NO_DEFAULT, Parameter, Signature
 
@@ -58,7 +58,7 @@ class Decode:
                 raise TypeError(f"{name}: parameter {p.name!r}: {exc}") from exc
         self._positional = [p for p in signature.parameters if not p.keyword_only]
         self._keyword_only = [p for p in signature.parameters if p.keyword_only]
-        # Where the context and the caller's items go; the endpoint puts them there.
+        # Where the context and the caller's items go; the server's connection puts them there.
         self._holes = sorted(i for i in (signature.context_index, signature.stream_index) if i >= 0)
         limited = any(shape.limit is not None for shape in self._shapes.values())
         self._limit = limit if limited else None
@@ -166,7 +166,7 @@ def _record(parameters: list[Parameter]) -> type[msgspec.Struct]:
     """A type whose MessagePack form is the array of the positional arguments."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for i, p in enumerate(parameters):
-        hint = wire_type(p.hint)
+        hint = encodable_type(p.hint)
         if p.default is NO_DEFAULT:
             fields.append((f"a{i}", hint))
         else:

@@ -1,4 +1,4 @@
-"""Values and bytes: what arguments, results and stream items look like on the wire.
+"""Values and bytes: what arguments, results and stream items look like in messages.
 
 Two forms. A bytes-like value that travels alone is sent as it is (``RAW``): no copy, no framing, nothing to
 parse. Everything else is MessagePack by msgspec, checked against the annotated type while it is decoded, so
@@ -103,10 +103,10 @@ class Shape:
     def __init__(self, hint: Any, limit: int = MAX_STRUCTURED_BYTES) -> None:
         self.hint = hint
         self.text = describe_type(hint)
-        wire = wire_type(hint)
-        self.limit = limit if _holds_containers(wire) else None
-        self.decode = msgpack.Decoder(wire).decode
-        self.from_raw = _raw_maker(hint, wire)
+        encodable = encodable_type(hint)
+        self.limit = limit if _holds_containers(encodable) else None
+        self.decode = msgpack.Decoder(encodable).decode
+        self.from_raw = _raw_maker(hint, encodable)
 
     def value(self, encoding: int, payload: Buffer) -> Any:
         """The value in ``payload``.
@@ -134,7 +134,7 @@ def too_long(length: int, limit: int) -> RpcError:
     )
 
 
-def wire_type(hint: Any) -> Any:
+def encodable_type(hint: Any) -> Any:
     """The type that msgspec is to decode for ``hint``.
 
     :raises TypeError: msgspec cannot check values of it.
@@ -168,10 +168,10 @@ def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return hint, (types.NoneType if hint is None else hint,)
 
 
-def _raw_maker(hint: Any, wire: Any) -> Callable[[Buffer], Any] | None:
+def _raw_maker(hint: Any, encodable: Any) -> Callable[[Buffer], Any] | None:
     if hint is Any or hint is object:
         return _as_bytes
-    if wire is not hint:
+    if encodable is not hint:
         return _as_is
     plain, members = _unwrap(hint)
     kind = next((kind for kind in _BYTES_LIKE if any(_unwrap(m)[0] is kind for m in members)), None)
@@ -208,8 +208,8 @@ _SCALARS = tuple(
 )
 
 
-def _holds_containers(wire: Any) -> bool:
-    return not all(isinstance(part, _SCALARS) for part in _parts(msgspec.inspect.type_info(wire)))
+def _holds_containers(encodable: Any) -> bool:
+    return not all(isinstance(part, _SCALARS) for part in _parts(msgspec.inspect.type_info(encodable)))
 
 
 def describe_type(hint: Any) -> str:
@@ -227,7 +227,7 @@ def describe_type(hint: Any) -> str:
     return str(hint).replace("typing.", "")
 
 
-# ---- to the wire -------------------------------------------------------------------------------------------
+# ---- encoding ----------------------------------------------------------------------------------------------
 
 
 def _flat(view: memoryview) -> Buffer:
@@ -278,7 +278,7 @@ def _pack(value: object) -> bytes:
         ) from exc
 
 
-# ---- from the wire -----------------------------------------------------------------------------------------
+# ---- decoding ----------------------------------------------------------------------------------------------
 
 
 def explain(exc: Exception, path: Callable[[str], str]) -> RpcError:

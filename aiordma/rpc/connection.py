@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio import BrokenResourceError, ClosedResourceError
@@ -16,24 +16,40 @@ from anyio import BrokenResourceError, ClosedResourceError
 from ..credit import CreditWindow
 from ..errors import LinkError, RemoteProtocolError
 from ..observe.trace import recorder
-from ..proto import rpc as wire
 from ..proto.call import Call
 from ..proto.calls import ClientCalls
+from ..proto.rpc import (
+    CREDIT,
+    GOAWAY,
+    HEADERS,
+    HELLO,
+    ITEM,
+    PING,
+    PONG,
+    UNARY,
+    Hello,
+    RpcMessage,
+    decode_metadata,
+    ping_message,
+)
 from ..proto.trace import ClockOffset
-from .endpoint import Endpoint, newest
 from .errors import Code, RpcError
+from .multiplexer import Multiplexer, newest
 
 if TYPE_CHECKING:
     from ..pipes.contracts import Channel, Message
     from ..proto.trace import ClientTrace
     from ..wake.base import Waiter
-    from .endpoint import Buffer
+    from .multiplexer import Buffer
 
 __all__ = ["Connection", "Reply"]
 
 
 class Reply:
     """What came back: a unary call's result, not decoded."""
+
+    kind = UNARY
+    window = 0
 
     __slots__ = ("done", "encoding", "error", "payload", "raw_metadata", "raw_trailing", "trace", "waiter")
 
@@ -61,7 +77,10 @@ class Reply:
         """What came with the end of the call. Errors as of :attr:`metadata`."""
         return decoded_metadata(self.raw_trailing)
 
-    def on_reply(self, message: wire.RpcMessage) -> None:
+    def begin(self, call: Call) -> None:
+        """Nothing: a unary call has no items."""
+
+    def on_reply(self, message: RpcMessage) -> None:
         """The REPLY of this call."""
         self.done = True
         self.encoding = message.encoding
@@ -88,12 +107,12 @@ class Reply:
 def decoded_metadata(raw: bytes | None) -> dict[str, str | bytes]:
     """Metadata that a server sent."""
     try:
-        return wire.decode_metadata(raw) if raw else {}
+        return decode_metadata(raw) if raw else {}
     except RemoteProtocolError as exc:
         raise RpcError(Code.INTERNAL, str(exc)) from exc
 
 
-def error_of(message: wire.RpcMessage) -> RpcError:
+def error_of(message: RpcMessage) -> RpcError:
     """The error that a REPLY carries."""
     try:
         trailing = decoded_metadata(message.trailing)
@@ -102,7 +121,28 @@ def error_of(message: wire.RpcMessage) -> RpcError:
     return RpcError.of(Code.from_wire(message.extra), message.text, message.details, trailing)
 
 
-class Connection(Endpoint):
+class Caller(Protocol):
+    """What a call is made for; it gets what comes back."""
+
+    #: UNARY, or BIDI: it sends and receives items
+    @property
+    def kind(self) -> int: ...
+
+    #: bytes of items that the server may send before any are taken; 0: as the connection has it
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def trace(self) -> ClientTrace | None: ...
+
+    def begin(self, call: Call) -> None:
+        """The call is about to be sent; not called for unary calls."""
+
+    def on_reply(self, message: RpcMessage) -> None:
+        """The REPLY of this call."""
+
+
+class Connection(Multiplexer):
     """Calls over one channel. Made by :meth:`open`; closed by :meth:`aclose` or :meth:`close`.
 
     :param window: bytes of items that a server may send on a stream before any of them are taken.
@@ -111,7 +151,7 @@ class Connection(Endpoint):
     def __init__(
         self, channel: Channel, peer: str, *, window: int = 262144, metadata_bytes: int = 16384
     ) -> None:
-        self.machine = ClientCalls(wire.Hello(0, 0, window, metadata_bytes))
+        self.machine = ClientCalls(Hello(0, 0, window, metadata_bytes))
         super().__init__(channel, self.machine, peer)
         self._receive = self.machine.receive
         self._message = self.machine.message
@@ -202,12 +242,9 @@ class Connection(Endpoint):
         if recorder.requests:
             reply.trace = recorder.begin(method)
         try:
-            call = await self.start(
-                wire.UNARY, reply, method, encoding, payload, deadline, metadata, reply.trace
-            )
+            call = await self.start(reply, method, encoding, payload, deadline, metadata)
         except RpcError as exc:
-            if reply.trace is not None:
-                recorder.end(reply.trace, exc.code, self.peer, self.clock)
+            self._end_trace(reply, exc.code)
             raise
         # -- it is in flight
         spun = False
@@ -223,43 +260,47 @@ class Connection(Endpoint):
                 # Polling takes time as well: every few calls the clock is asked.
                 waker.share = 0 if spun and share & 7 == 0 and waker.share_overdue() else share
         else:
-            idle = self._idle_waiters
-            reply.waiter = waiter = idle.pop() if idle else waker.new_waiter()
-            try:
-                await waiter.wait()
-            except BaseException:
-                self.cancel(call, Code.CANCELLED)
-                if reply.trace is not None:
-                    recorder.end(reply.trace, Code.CANCELLED, self.peer, self.clock)
-                raise
-            finally:
-                reply.waiter = None
-                waiter.clear()
-                idle.append(waiter)
-            waker.renew_share()
+            await self._wait_for_reply(reply, call)
         error = reply.error
         if reply.trace is not None:
-            recorder.end(reply.trace, 0 if error is None else error.code, self.peer, self.clock)
+            self._end_trace(reply, 0 if error is None else error.code)
         if error is not None:
             raise error
         return reply
 
+    async def _wait_for_reply(self, reply: Reply, call: Call) -> None:
+        idle = self._idle_waiters
+        reply.waiter = waiter = idle.pop() if idle else self.waker.new_waiter()
+        try:
+            await waiter.wait()
+        except BaseException:
+            self.cancel(call, Code.CANCELLED)
+            self._end_trace(reply, Code.CANCELLED)
+            raise
+        finally:
+            reply.waiter = None
+            waiter.clear()
+            idle.append(waiter)
+        self.waker.renew_share()
+
+    def _end_trace(self, reply: Reply, code: int) -> None:
+        if reply.trace is not None:
+            recorder.end(reply.trace, code, self.peer, self.clock)
+
     async def start(
         self,
-        kind: int,
-        owner: Any,
+        caller: Caller,
         method: str,
         encoding: int,
         payload: Buffer,
         deadline: float,
         metadata: bytes | None = None,
-        trace: ClientTrace | None = None,
-        window: int = 0,
     ) -> Call:
-        """Send a CALL: when this returns, it is in flight. ``owner`` gets what comes back.
+        """Send a CALL: when this returns, it is in flight.
 
         Cancelled: it was not made, or is cancelled.
 
+        :param deadline: on the waker's clock; infinity: none.
         :raises RpcError: it cannot be made; ``DEADLINE_EXCEEDED``.
         """
         machine = self.machine
@@ -267,37 +308,48 @@ class Connection(Endpoint):
             raise self._refusal()
         if not self.in_flight.try_acquire():
             await self._acquire(deadline)
+        call = None
         try:
             number = machine.method(method)
-            call = machine.start(kind, owner, window)
-        except BaseException:
-            self.in_flight.release()
-            raise
-        try:
-            left = -1
-            if deadline != math.inf:
-                left = int(min(deadline - self.waker.now(), 1e12) * 1e6)
-                if left <= 0:
-                    raise RpcError.of(Code.DEADLINE_EXCEEDED, f"{method}: no time was left to begin")
-            if kind:
-                owner.begin(call)
+            call = machine.start(caller.kind, caller, caller.window)
+            left_us = -1 if deadline == math.inf else self._left_us(deadline, method)
+            if call.kind:
+                caller.begin(call)
+            trace = caller.trace
             block = None if trace is None else recorder.block(trace)
-            head = machine.head(call, number, encoding, left, metadata, block)
+            head = machine.head(call, number, encoding, left_us, metadata, block)
             if not self.try_send(head, payload):
                 await self._send_late(call, head, payload, deadline)
                 if trace is not None:
                     trace.left(monotonic_ns())
-        except BaseException as exc:
-            if not call.closed and not call.cancelled:
-                machine.forget(call)
-                self.in_flight.release()
-            if isinstance(exc, (ClosedResourceError, BrokenResourceError)):
-                raise self._broken(exc) from exc
+        except (ClosedResourceError, BrokenResourceError) as exc:
+            self._unmake(call)
+            raise self._broken(exc) from exc
+        except BaseException:
+            self._unmake(call)
             raise
         number.told = True
-        if left >= 0 and not call.closed:
+        if left_us >= 0 and not call.closed:
             self.watch(call, deadline)
         return call
+
+    def _left_us(self, deadline: float, method: str) -> int:
+        """Microseconds until ``deadline``, which travel with the call.
+
+        :raises RpcError: ``DEADLINE_EXCEEDED``.
+        """
+        left_us = int(min(deadline - self.waker.now(), 1e12) * 1e6)
+        if left_us <= 0:
+            raise RpcError.of(Code.DEADLINE_EXCEEDED, f"{method}: no time was left to begin")
+        return left_us
+
+    def _unmake(self, call: Call | None) -> None:
+        """Take back what a call that could not be sent has: its credit, and its place in the machine."""
+        if call is None:
+            self.in_flight.release()
+        elif not call.closed and not call.cancelled:
+            self.machine.forget(call)
+            self.in_flight.release()
 
     async def _send_late(self, call: Call, head: bytes, payload: Buffer, deadline: float) -> None:
         """There was no room: wait for it, as long as there is time."""
@@ -369,22 +421,22 @@ class Connection(Endpoint):
 
     def _on_other(self, event: int) -> None:
         machine, message = self.machine, self._message
-        if event == wire.ITEM:
+        if event == ITEM:
             machine.call.owner.on_item(message.encoding, message.payload)
-        elif event == wire.HEADERS:
+        elif event == HEADERS:
             machine.call.owner.on_headers(message.metadata)
-        elif event == wire.CREDIT:
+        elif event == CREDIT:
             machine.call.owner.on_credit()
-        elif event == wire.HELLO:
+        elif event == HELLO:
             assert machine.peer is not None
             self.in_flight.set_limit(machine.peer.calls)
             self._hello.set()
-        elif event == wire.GOAWAY:
+        elif event == GOAWAY:
             self._on_goaway()
-        elif event == wire.PING:
+        elif event == PING:
             clock = int(self.waker.now() * 1e9)
             self.send_merged(self, machine.pong(clock), newest)
-        elif event == wire.PONG and (ping := self._pings.get(message.number)) is not None:
+        elif event == PONG and (ping := self._pings.get(message.number)) is not None:
             ping[1].append(message.clock_ns)
             ping[0].set()
 
@@ -431,7 +483,7 @@ class Connection(Endpoint):
         self._pings[number] = entry
         began = self.waker.now()
         try:
-            self.send(wire.ping_message(number))
+            self.send(ping_message(number))
             with anyio.move_on_after(timeout):
                 await waiter.wait()
         finally:

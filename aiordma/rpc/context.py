@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import RemoteProtocolError
-from ..proto import rpc as wire
+from ..proto.rpc import decode_metadata, encode_metadata
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Context:
         :raises RpcError: ``INVALID_ARGUMENT``, it is no metadata.
         """
         try:
-            return wire.decode_metadata(self._raw) if self._raw else {}
+            return decode_metadata(self._raw) if self._raw else {}
         except RemoteProtocolError as exc:
             raise RpcError(Code.INVALID_ARGUMENT, str(exc)) from exc
 
@@ -103,7 +103,7 @@ class Context:
         self._trailing = self._encoded(metadata, self._headers)
 
     def _encoded(self, metadata: Mapping[str, str | bytes], other: bytes | None) -> bytes:
-        raw = wire.encode_metadata(metadata)
+        raw = encode_metadata(metadata)
         peer = self._connection.machine.peer
         size = len(raw) + len(other or b"")
         if peer is not None and size > peer.metadata:

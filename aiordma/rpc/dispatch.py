@@ -11,21 +11,21 @@ import inspect
 import logging
 import math
 import traceback
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
 from ..observe.trace import recorder
-from ..proto import rpc as wire
 from ..proto.call import Call
 from ..proto.calls import ServerCalls
+from ..proto.rpc import CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
 from ..wake.base import SHARE_SECONDS
 from .context import Context
-from .endpoint import Endpoint, newest
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
 from .interceptor import ServerCall, as_async, chain_stream, chain_unary
 from .items import Inbox, Sending
+from .multiplexer import Multiplexer, newest
 from .service import Kind, Method
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from ..pipes.contracts import Channel, Message
     from ..wake.base import Job, Starter, Waiter
-    from .endpoint import Buffer
     from .interceptor import ServerInterceptor
+    from .multiplexer import Buffer
 
 __all__ = ["Dispatch", "ServerConnection"]
 
@@ -141,7 +141,7 @@ class Handling:
         self.sending.wake()
 
 
-class ServerConnection(Endpoint):
+class ServerConnection(Multiplexer):
     """One client.
 
     :param calls: how many calls it may have in flight.
@@ -159,7 +159,7 @@ class ServerConnection(Endpoint):
         window: int = 262144,
         metadata_bytes: int = 16384,
     ) -> None:
-        self.machine = ServerCalls(wire.Hello(calls, methods, window, metadata_bytes))
+        self.machine = ServerCalls(Hello(calls, methods, window, metadata_bytes))
         super().__init__(channel, self.machine, peer)
         self._receive = self.machine.receive
         self._message = self.machine.message
@@ -201,50 +201,41 @@ class ServerConnection(Endpoint):
     def _on_other(self, event: int) -> None:
         machine, message = self.machine, self._message
         call = machine.call
-        if event == wire.ITEM:
+        if event == ITEM:
             call.owner.on_item(message.encoding, message.payload)
-        elif event == wire.CREDIT:
+        elif event == CREDIT:
             call.owner.on_credit()
-        elif event == wire.END:
+        elif event == END:
             call.owner.on_end()
-        elif event == wire.CANCEL:
+        elif event == CANCEL:
             code = message.extra
             self.stop(call, Code.DEADLINE_EXCEEDED if code == Code.DEADLINE_EXCEEDED else Code.CANCELLED)
-        elif event == wire.PING:
+        elif event == PING:
             self.send_merged(self, machine.pong(int(self.waker.now() * 1e9)), newest)
 
     def _on_call(self, call: Call) -> None:
         message = self._message
-        waiting = len(self._queue) + len(self._urgent)
-        if waiting > self._most_queued:
-            raise RemoteProtocolError(
-                f"{waiting} messages wait for a client that does not read: it makes more calls than "
-                f"the {self.machine.own.calls} that are allowed before their replies have come"
-            )
-        route = self.machine.target
+        if len(self._queue) + len(self._urgent) > self._most_queued:
+            raise self._flooded()
+        route = self.machine.target or self._find_route()
         if route is None:
-            route = self._dispatch.routes.get(message.name or "")
-            if route is None:
-                self._fail(call, Code.UNIMPLEMENTED, f"{message.name}: there is no such method")
-                return
-            self.machine.bind(route)
+            self._fail(call, Code.UNIMPLEMENTED, f"{message.name}: there is no such method")
+            return
         deadline_us = message.deadline_us
         if deadline_us >= 0:
             call.deadline = self.waker.now() + deadline_us * 1e-6
-        kind = call.kind
-        if route.kind or kind:
+        if route.kind or call.kind:
             self._on_stream(call, route)
             return
-        encoding, payload = message.encoding, message.payload
+        encoding = message.encoding
+        payload: Buffer = message.payload
         context = trace = None
         if message.trace is not None or recorder.handlers:
             call.trace = trace = recorder.received(message.trace, route.method.name)
         try:
             args, kwargs = route.decode(encoding, payload)
             if route.context_index >= 0 or route.unary is not None:
-                context = Context(self, call, route.method.name, message.metadata)
-                if route.context_index >= 0:
-                    args[route.context_index] = context
+                context = self._context(call, route, args)
             if not route.is_async and route.unary is None:
                 if trace is not None:
                     trace.started = monotonic_ns()
@@ -256,6 +247,26 @@ class ServerConnection(Endpoint):
             self._begin(call, self._run_unary(call, route, args, kwargs, context))
         elif not call.closed:
             self._reply(call, encoding, payload, context)
+
+    def _flooded(self) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            f"{len(self._queue) + len(self._urgent)} messages wait for a client that does not read: it makes "
+            f"more calls than the {self.machine.own.calls} that are allowed before their replies have come"
+        )
+
+    def _find_route(self) -> Route | None:
+        """The route of the name in the message; the method's number stands for it from now on."""
+        route = self._dispatch.routes.get(self._message.name or "")
+        if route is not None:
+            self.machine.bind(route)
+        return route
+
+    def _context(self, call: Call, route: Route, args: list[Any]) -> Context:
+        """The context of ``call``, put among the arguments if the handler takes it."""
+        context = Context(self, call, route.method.name, self._message.metadata)
+        if route.context_index >= 0:
+            args[route.context_index] = context
+        return context
 
     def _begin(self, call: Call, coro: Any) -> None:
         dispatch = self._dispatch
@@ -353,12 +364,8 @@ class ServerConnection(Endpoint):
                 items = route.handler(*args, **kwargs)
             if hasattr(items, "__aiter__"):
                 iterator: AsyncIterator[Any] = items.__aiter__()
-                if inspect.isasyncgen(iterator):
-                    async with aclosing(iterator):
-                        async for item in iterator:
-                            self._send_headers(call, context)
-                            await send(*encode(item))
-                else:
+                closing: Any = aclosing(iterator) if inspect.isasyncgen(iterator) else nullcontext()
+                async with closing:
                     async for item in iterator:
                         self._send_headers(call, context)
                         await send(*encode(item))
@@ -403,9 +410,7 @@ class ServerConnection(Endpoint):
             else:
                 self.send_short(head, payload)
         except ValueError as exc:
-            self.send(
-                wire.error_message(call.id, Code.RESOURCE_EXHAUSTED, f"the result cannot be sent: {exc}")
-            )
+            self.send(error_message(call.id, Code.RESOURCE_EXHAUSTED, f"the result cannot be sent: {exc}"))
         if self._drained is not None:
             self._look_whether_drained()
 
@@ -455,7 +460,7 @@ class ServerConnection(Endpoint):
             trailing = None
             if exc.metadata:
                 try:
-                    trailing = wire.encode_metadata(exc.metadata)
+                    trailing = encode_metadata(exc.metadata)
                 except (TypeError, ValueError):
                     _log.exception("%s: metadata of an error cannot be sent", route.method.name)
             self._fail(call, exc.code, exc.message, exc.details, context, trailing)

@@ -62,7 +62,7 @@ class Code(enum.IntEnum):
 
 class RpcError(AioRdmaError):
     """A call failed. Raised by a handler it is what the caller gets; nothing else of the handler's exception
-    reaches the wire.
+    is sent.
 
     :param code: why; ``Code.OK`` is not an error.
     :param message: one sentence for people; cut to ``MAX_MESSAGE_CHARS`` characters.

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ..proto.call import Call
     from ..proto.calls import ClientCalls, ServerCalls
     from ..wake.base import Waiter
-    from .endpoint import Buffer, Endpoint
     from .errors import RpcError
+    from .multiplexer import Buffer, Multiplexer
 
 __all__ = ["Inbox", "Sending"]
 
@@ -20,10 +20,10 @@ __all__ = ["Inbox", "Sending"]
 class Inbox:
     """Items that have arrived and were not taken. Bounded by the credit that this end gave."""
 
-    __slots__ = ("_busy", "_call", "_endpoint", "_items", "_machine", "_waiter", "error", "finished")
+    __slots__ = ("_busy", "_call", "_connection", "_items", "_machine", "_waiter", "error", "finished")
 
-    def __init__(self, endpoint: Endpoint, machine: ClientCalls | ServerCalls, call: Call) -> None:
-        self._endpoint = endpoint
+    def __init__(self, connection: Multiplexer, machine: ClientCalls | ServerCalls, call: Call) -> None:
+        self._connection = connection
         self._machine = machine
         self._call = call
         self._items: deque[tuple[int, Buffer]] = deque()
@@ -61,7 +61,7 @@ class Inbox:
         """
         if self._busy:
             raise BusyResourceError("receiving from")
-        waker = self._endpoint.waker
+        waker = self._connection.waker
         if waker.share <= 0:
             await waker.checkpoint()
         elif waker.cancel_requested():
@@ -70,7 +70,7 @@ class Inbox:
         if self._must_wait():
             self._busy = True
             try:
-                spin = self._endpoint.channel.spin
+                spin = self._connection.channel.spin
                 while self._must_wait() and spin():
                     pass
                 waiter = self._waiter
@@ -91,17 +91,17 @@ class Inbox:
         item = items.popleft()
         credit = self._machine.taken(self._call, len(item[1]))
         if credit is not None:
-            self._endpoint.send_credit(self._call, credit)
+            self._connection.send_credit(self._call, credit)
         return item
 
 
 class Sending:
     """The way of this end's items to the other one."""
 
-    __slots__ = ("_busy", "_call", "_endpoint", "_machine", "_waiter")
+    __slots__ = ("_busy", "_call", "_connection", "_machine", "_waiter")
 
-    def __init__(self, endpoint: Endpoint, machine: ClientCalls | ServerCalls, call: Call) -> None:
-        self._endpoint = endpoint
+    def __init__(self, connection: Multiplexer, machine: ClientCalls | ServerCalls, call: Call) -> None:
+        self._connection = connection
         self._machine = machine
         self._call = call
         self._waiter: Waiter | None = None
@@ -122,8 +122,8 @@ class Sending:
         """
         if self._busy:
             raise BusyResourceError("sending to")
-        endpoint, machine, call = self._endpoint, self._machine, self._call
-        waker = endpoint.waker
+        connection, machine, call = self._connection, self._machine, self._call
+        waker = connection.waker
         if waker.share <= 0:
             await waker.checkpoint()
         elif waker.cancel_requested():
@@ -133,19 +133,19 @@ class Sending:
             await self._wait_for_credit()
         head = machine.item(call, encoding, size)
         try:
-            if endpoint.try_send(head, payload):
+            if connection.try_send(head, payload):
                 if waker.share > 0:
                     waker.share -= 1 + (size >> 12)
                 return
-            parcel = endpoint.enqueue(head, payload)
+            parcel = connection.enqueue(head, payload)
         except (ClosedResourceError, BrokenResourceError):
-            raise endpoint.failure() from None
+            raise connection.failure() from None
         except BaseException:
             machine.take_back(call, size)
             raise
         self._busy = True
         try:
-            await endpoint.sent(parcel)
+            await connection.sent(parcel)
             waker.renew_share()
         finally:
             self._busy = False
@@ -153,17 +153,17 @@ class Sending:
                 machine.take_back(call, size)
 
     async def _wait_for_credit(self) -> None:
-        endpoint, machine, call = self._endpoint, self._machine, self._call
+        connection, machine, call = self._connection, self._machine, self._call
         self._busy = True
         try:
-            while not machine.may_send(call) and endpoint.channel.spin():
+            while not machine.may_send(call) and connection.channel.spin():
                 pass
             waiter = self._waiter
             if waiter is None:
-                waiter = self._waiter = endpoint.waker.new_waiter()
+                waiter = self._waiter = connection.waker.new_waiter()
             while not machine.may_send(call):
                 waiter.clear()
                 await waiter.wait()
-                endpoint.waker.renew_share()
+                connection.waker.renew_share()
         finally:
             self._busy = False

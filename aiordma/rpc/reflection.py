@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .codec import describe_type, wire_type
+from .codec import describe_type, encodable_type
 from .errors import Code, RpcError
 from .service import Method, Service
 from .signature import NO_DEFAULT
@@ -42,7 +42,7 @@ class ParameterInfo(msgspec.Struct, frozen=True, kw_only=True):
 class MethodInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One method."""
 
-    #: Name on the wire, ``"kv.get"``.
+    #: Name in messages, ``"kv.get"``.
     name: str
     kind: KindName
     idempotent: bool
@@ -100,7 +100,7 @@ def _schema(method: Method) -> dict[str, Any]:
     hints = {p.name: p.hint for p in signature.parameters} | {"return": signature.returns}
     if signature.kind.streams_in:
         hints["stream"] = signature.item
-    schemas, components = msgspec.json.schema_components([wire_type(hint) for hint in hints.values()])
+    schemas, components = msgspec.json.schema_components([encodable_type(hint) for hint in hints.values()])
     return {"types": dict(zip(hints, schemas, strict=True)), "$defs": components}
 
 

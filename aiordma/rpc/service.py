@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_NAME_BYTES", "Kind", "Method", "Service", "method"]
 
-#: Longest name of a method on the wire ("service.method"), in bytes.
+#: Longest name of a method in messages ("service.method"), in bytes.
 MAX_NAME_BYTES: Final = 200
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -50,7 +50,7 @@ class Method:
         "signature",
     )
 
-    #: Name on the wire, the service's first: ``"kv.get"``.
+    #: Name in messages, the service's first: ``"kv.get"``.
     name: str
     kind: Kind
     #: Doing it twice is as good as once, so a client may repeat it when it does not know whether it was done.
@@ -132,7 +132,7 @@ def method(
 class Service:
     """A named set of methods.
 
-    :param name: ``"kv"``, ``"shop.orders"``; a method's name on the wire is this, a dot, and its own.
+    :param name: ``"kv"``, ``"shop.orders"``; a method's name in messages is this, a dot, and its own.
     :param of: an object whose methods marked with :func:`method` are served, with its state.
     :param max_structured_bytes: longest MessagePack payload that is decoded into containers; longer ones are
         answered with ``RESOURCE_EXHAUSTED``. Bytes-like values alone are not concerned.
@@ -172,7 +172,7 @@ class Service:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """The methods by their names on the wire (``"kv.get"``)."""
+        """The methods by their names in messages (``"kv.get"``)."""
         return MappingProxyType(self._methods)
 
     @overload

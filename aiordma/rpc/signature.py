@@ -8,11 +8,11 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .codec import describe_type, wire_type
+from .codec import describe_type, encodable_type
 
 __all__ = ["NO_DEFAULT", "Kind", "Parameter", "Signature", "read_signature"]
 
@@ -133,18 +133,73 @@ def _chain(handler: Any) -> list[Any]:
         found.append(inner)
 
 
-def read_signature(
-    name: str, handler: Callable[..., Any], localns: Mapping[str, Any] | None = None
-) -> Signature:
-    """What ``handler`` takes and gives.
+class _Parameters:
+    """The parameters of a handler, sorted into arguments, the context and the stream of items."""
 
-    :param name: the method's name, for error messages.
-    :param localns: names that annotations may use besides the globals of the handler's module.
-    :raises TypeError: it cannot be served; the message says why and what to change.
-    """
-    chain = _chain(handler)
+    def __init__(self, name: str, parameters: Iterable[inspect.Parameter]) -> None:
+        self._name = name
+        self.arguments: list[Parameter] = []
+        #: positions; -1: the handler takes none
+        self.context_index = self.stream_index = -1
+        #: type of the items of the stream
+        self.item: Any = None
+        position = 0
+        for p in parameters:
+            self._add(p, position)
+            position += p.kind is not p.KEYWORD_ONLY
+
+    def _add(self, p: inspect.Parameter, position: int) -> None:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise TypeError(f"{self._name}: takes {p}; every argument of a method needs a name of its own")
+        hint = Any if p.annotation is inspect.Parameter.empty else p.annotation
+        streamed = _item_of(hint, _ASYNC_ITERATORS)
+        if streamed is not None:
+            self._check_special(p, self.stream_index)
+            self.stream_index, self.item = position, streamed
+        elif _is_context(hint):
+            self._check_special(p, self.context_index)
+            self.context_index = position
+        else:
+            default = NO_DEFAULT if p.default is inspect.Parameter.empty else p.default
+            keyword_only, positional_only = p.kind is p.KEYWORD_ONLY, p.kind is p.POSITIONAL_ONLY
+            self.arguments.append(Parameter(p.name, hint, default, keyword_only, positional_only))
+
+    def _check_special(self, p: inspect.Parameter, before: int) -> None:
+        if p.kind is p.KEYWORD_ONLY:
+            raise TypeError(f"{self._name}: parameter {p.name!r} must not be keyword-only")
+        if before >= 0:
+            raise TypeError(f"{self._name}: two parameters like {p.name!r}; a call has one")
+
+
+class _Result:
+    """What a handler returns, and how it runs."""
+
+    def __init__(self, name: str, handler: Callable[..., Any], annotation: Any) -> None:
+        chain = _chain(handler)
+        returns = Any if annotation is inspect.Signature.empty else annotation
+        item = _item_of(returns, _ITERATORS)
+        async_generator = any(map(inspect.isasyncgenfunction, chain))
+        generator = any(map(inspect.isgeneratorfunction, chain))
+        coroutine = any(map(inspect.iscoroutinefunction, chain))
+        self.streams = item is not None or async_generator or generator
+        if not self.streams:
+            self.hint, self.is_async = returns, coroutine
+            return
+        if coroutine:
+            raise TypeError(
+                f"{name}: returns an iterator from a coroutine; make it an asynchronous generator "
+                "(async def with yield), or a plain def that returns the iterator"
+            )
+        #: of the result, or of each of its items
+        self.hint = returns if item is None else item
+        self.is_async = async_generator or (not generator and _item_of(returns, _ASYNC_ITERATORS) is not None)
+
+
+def _inspected(
+    name: str, handler: Callable[..., Any], localns: Mapping[str, Any] | None
+) -> inspect.Signature:
     try:
-        raw = inspect.signature(handler, eval_str=True, locals=localns)
+        return inspect.signature(handler, eval_str=True, locals=localns)
     except NameError as exc:
         raise TypeError(
             f"{name}: an annotation cannot be resolved: {exc}; import its type at run time (not only for "
@@ -153,54 +208,34 @@ def read_signature(
     except (TypeError, ValueError) as exc:
         raise TypeError(f"{name}: {handler!r} cannot be served: {exc}") from exc
 
-    context_index = stream_index = -1
-    item: Any = None
-    parameters: list[Parameter] = []
-    position = 0
-    for p in raw.parameters.values():
-        hint = Any if p.annotation is inspect.Parameter.empty else p.annotation
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise TypeError(f"{name}: takes {p}; every argument of a method needs a name of its own")
-        keyword_only = p.kind is p.KEYWORD_ONLY
-        streamed = _item_of(hint, _ASYNC_ITERATORS)
-        if _is_context(hint) or streamed is not None:
-            if keyword_only:
-                raise TypeError(f"{name}: parameter {p.name!r} must not be keyword-only")
-            if (context_index if streamed is None else stream_index) >= 0:
-                raise TypeError(f"{name}: two parameters like {p.name!r}; a call has one")
-            if streamed is None:
-                context_index = position
-            else:
-                stream_index, item = position, streamed
-        else:
-            default = NO_DEFAULT if p.default is inspect.Parameter.empty else p.default
-            parameters.append(Parameter(p.name, hint, default, keyword_only, p.kind is p.POSITIONAL_ONLY))
-        position += not keyword_only
 
-    returns = Any if raw.return_annotation is inspect.Signature.empty else raw.return_annotation
-    out = _item_of(returns, _ITERATORS)
-    async_generator = any(map(inspect.isasyncgenfunction, chain))
-    generator = any(map(inspect.isgeneratorfunction, chain))
-    coroutine = any(map(inspect.iscoroutinefunction, chain))
-    streams_out = out is not None or async_generator or generator
-    if streams_out:
-        is_async = async_generator or (not generator and _item_of(returns, _ASYNC_ITERATORS) is not None)
-        if out is not None:
-            returns = out
-    else:
-        is_async = coroutine
-    kind = Kind((2 if stream_index >= 0 else 0) + streams_out)
-    if coroutine and streams_out:
-        raise TypeError(
-            f"{name}: returns an iterator from a coroutine; make it an asynchronous generator "
-            "(async def with yield), or a plain def that returns the iterator"
-        )
-    if kind.streams_in and not is_async:
+def read_signature(
+    name: str, handler: Callable[..., Any], localns: Mapping[str, Any] | None = None
+) -> Signature:
+    """What ``handler`` takes and returns.
+
+    :param name: the method's name, for error messages.
+    :param localns: names that annotations may use besides the globals of the handler's module.
+    :raises TypeError: it cannot be served; the message says why and what to change.
+    """
+    raw = _inspected(name, handler, localns)
+    takes = _Parameters(name, raw.parameters.values())
+    result = _Result(name, handler, raw.return_annotation)
+    kind = Kind((2 if takes.stream_index >= 0 else 0) + result.streams)
+    if kind.streams_in and not result.is_async:
         raise TypeError(f"{name}: takes a stream, so it must be 'async def'")
-    for what, hint in (("the result", returns), ("a streamed item", item)):
+    for what, hint in (("the result", result.hint), ("a streamed item", takes.item)):
         if hint is not None:
             try:
-                wire_type(hint)
+                encodable_type(hint)
             except TypeError as exc:
                 raise TypeError(f"{name}: {what}: {exc}") from exc
-    return Signature(kind, tuple(parameters), returns, item, context_index, stream_index, is_async)
+    return Signature(
+        kind,
+        tuple(takes.arguments),
+        result.hint,
+        takes.item,
+        takes.context_index,
+        takes.stream_index,
+        result.is_async,
+    )

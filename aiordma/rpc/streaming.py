@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio import ClosedResourceError, EndOfStream
 
 from ..errors import LocalProtocolError
-from ..proto import rpc as wire
+from ..proto.rpc import BIDI, RpcMessage
 from .codec import decode_result, encode_value
 from .connection import decoded_metadata, error_of
 from .errors import Code, RpcError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..proto.call import Call
     from .connection import Connection
-    from .endpoint import Buffer
+    from .multiplexer import Buffer
 
 __all__ = ["ClientStream"]
 
@@ -60,12 +60,11 @@ class ClientStream:
         self._request: tuple[int, Buffer] | None = (encoding, payload)
         self._metadata = metadata
         self._returns = returns
-        self._window = window
         self._deadline = math.inf if timeout is None else connection.waker.now() + timeout
         self._call: Call | None = None
         self._inbox: Inbox | None = None
         self._sending: Sending | None = None
-        self._owner = _Owner(connection)
+        self._owner = _Owner(connection, window)
         self._closed = False
         self._thread = threading.get_ident()
 
@@ -82,14 +81,12 @@ class ClientStream:
             raise ClosedResourceError("this stream is closed")
         (encoding, payload), self._request = self._request, None
         self._call = await self._connection.start(
-            wire.BIDI,
             self._owner,
             self._method,
             encoding,
             payload,
             self._deadline,
             self._metadata,
-            window=self._window,
         )
         self._inbox = self._owner.inbox
         self._sending = self._owner.sending
@@ -237,13 +234,18 @@ class _Owner:
         "raw_trailing",
         "result",
         "sending",
+        "window",
     )
+
+    kind = BIDI
+    trace = None
 
     inbox: Inbox
     sending: Sending
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, window: int) -> None:
         self._connection = connection
+        self.window = window
         self.raw_metadata: bytes | None = None
         self.raw_trailing: bytes | None = None
         self.result: tuple[int, Buffer] = (0, b"")
@@ -265,7 +267,7 @@ class _Owner:
     def on_credit(self) -> None:
         self.sending.wake()
 
-    def on_reply(self, message: wire.RpcMessage) -> None:
+    def on_reply(self, message: RpcMessage) -> None:
         if message.metadata is not None:
             self.raw_metadata = message.metadata
         self.raw_trailing = message.trailing

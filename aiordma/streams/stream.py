@@ -67,7 +67,8 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         # Bound once: on the path of a round trip every hundred nanoseconds count.
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
-        self._polls = pipe.path != "tcp"
+        self._spin_readable = pipe.spin_readable if pipe.path != "tcp" else _no_polling
+        self._poll_send = pipe.poll_send if pipe.path != "tcp" else None
 
     # -- sending
 
@@ -80,26 +81,21 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         :raises anyio.BrokenResourceError: the connection is lost (the cause says why)
         :raises anyio.BusyResourceError: another task is sending
         """
+        kind = item.__class__
+        if kind is not bytes and kind is not bytearray:
+            item = memoryview(item).cast("B")
         waker = self._waker
-        if (
-            item.__class__ is bytes
-            and waker.share > 0
-            and self._send_guard is None
-            and not waker.cancel_requested()
-        ):
+        if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
             placed = self._try_send(item)
             waker.share -= 1 + (placed >> 12)
-            if placed == len(item):
-                return
-            await self._send_rest(memoryview(item), placed, begun=True)
+            if placed != len(item):
+                await self._send_rest(item, placed, begun=True)
         else:
-            await self._send_rest(memoryview(item).cast("B"), 0, begun=False)
+            await self._send_rest(item, 0, begun=False)
 
-    async def _send_rest(self, view: memoryview, placed: int, *, begun: bool) -> None:
-        try:
+    async def _send_rest(self, item: Buffer, placed: int, *, begun: bool) -> None:
+        with memoryview(item) as view:
             await self._send_when_room(_OutgoingBytes(self, view, placed), begun)
-        finally:
-            view.release()
 
     def send_nowait(self, item: Buffer) -> int:
         """Send what the peer's ring has room for, at least one byte; return how many bytes that was.
@@ -226,9 +222,6 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         """Counters of this stream: a ``NamedTuple``, which one depends on the path."""
         return self._pipe.statistics()
 
-    def _spin_readable(self) -> bool:
-        return self._polls and self._pipe.spin_readable()
-
 
 class _OutgoingBytes:
     """An item of which ``placed`` bytes are in the peer's ring, or at least accepted."""
@@ -246,13 +239,18 @@ class _OutgoingBytes:
         return self._placed == self._total
 
     def poll(self) -> bool | None:
-        if not self._stream._polls:
+        poll_send = self._stream._poll_send
+        if poll_send is None:
             return None
-        step = self._stream._pipe.poll_send(self._view, self._placed)
+        step = poll_send(self._view, self._placed)
         self._placed += step
         if self._placed == self._total:
             return True
         return False if step >= _SEND_STEP else None
+
+
+def _no_polling() -> bool:
+    return False
 
 
 def _size(max_bytes: object) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio.lowlevel
 
 from ._eager import EagerHosts
-from ._private import cancel_check_of, ready_queue
+from ._private import cancel_requested, ready_queue
 from .base import SHARE_OPERATIONS, SHARE_SECONDS, run_at_end
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ class AsyncioWaker:
         "_watched",
         "_watched_writable",
         "call_at",
-        "cancel_requested",
         "name",
         "now",
         "ready",
@@ -126,7 +125,6 @@ class AsyncioWaker:
         self._share_ends = time.monotonic() + SHARE_SECONDS
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
-        self.cancel_requested = cancel_check_of(loop)
         self.ready = ready_queue(loop)
         self._watched: set[int] = set()
         self._watched_writable: set[int] = set()
@@ -236,6 +234,8 @@ class AsyncioWaker:
 
     async def shielded_yield(self) -> None:
         """Nothing to do: an operation yields before it takes anything, and only when its share is used up."""
+
+    cancel_requested = cancel_requested
 
     def renew_share(self) -> None:
         self.share = SHARE_OPERATIONS

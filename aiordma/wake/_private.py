@@ -16,7 +16,7 @@ import gc
 import os
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
 import anyio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     TaskSwitch = Callable[[asyncio.AbstractEventLoop, Any], None]
 
-__all__ = ["TRIED_WITH", "cancel_check_of", "current_task", "ready_queue", "task_switch"]
+__all__ = ["TRIED_WITH", "cancel_requested", "current_task", "ready_queue", "task_switch"]
 
 #: Versions whose shapes the tests pin; others are used as far as they pass the checks.
 TRIED_WITH = {"python": "3.11", "anyio": "4.16", "uvloop": "0.23"}
@@ -101,38 +101,40 @@ _must_cancel_known = ENABLED and _has_must_cancel()
 _task_states = _anyio_task_states() if ENABLED else None
 
 
-def cancel_check_of(loop: asyncio.AbstractEventLoop) -> Callable[[], bool]:
-    """A function: whether the running task of ``loop`` has been cancelled and has not received that yet."""
-    find = current_task
-    if _task_states is None or not _must_cancel_known:
-        return lambda: _cancel_requested(find(loop))
-    states = _task_states.get
+class _OfLoop(Protocol):
+    _loop: asyncio.AbstractEventLoop
 
-    def cancel_requested() -> bool:
-        task = find(loop)
-        if task is None:
-            return False
-        if task._must_cancel:  # type: ignore[attr-defined]
-            return True
-        state = states(ref(task))
-        scope = None if state is None else state.cancel_scope
-        while scope is not None:
-            if scope._cancel_called:
-                return True
-            if scope._shield:
-                return False
-            scope = scope._parent_scope
+
+def _cancel_requested(waker: _OfLoop) -> bool:
+    task = current_task(waker._loop)
+    if task is None:
         return False
+    if task._must_cancel:  # type: ignore[attr-defined]
+        return True
+    state = _task_states.get(ref(task))  # type: ignore[union-attr]
+    scope = None if state is None else state.cancel_scope
+    while scope is not None:
+        if scope._cancel_called:
+            return True
+        if scope._shield:
+            return False
+        scope = scope._parent_scope
+    return False
 
-    return cancel_requested
 
-
-def _cancel_requested(task: asyncio.Task[Any] | None) -> bool:
+def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
+    task = current_task(waker._loop)
     if task is None:
         return False
     if _must_cancel_known and task._must_cancel:  # type: ignore[attr-defined]
         return True
     return anyio.current_effective_deadline() == float("-inf")
+
+
+#: Whether the running task has been cancelled and has not received that yet: a method of the waker.
+cancel_requested = (
+    _cancel_requested if _must_cancel_known and _task_states is not None else _cancel_requested_by_deadline
+)
 
 
 # ---- the loop's queue of callbacks -----------------------------------------------------------------------

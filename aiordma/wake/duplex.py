@@ -76,9 +76,8 @@ class Duplex:
 
     # -- of the subclass
 
-    def _spin_readable(self) -> bool:
-        """Poll where the policy allows it; True when it is worth looking again."""
-        raise NotImplementedError
+    #: polls where the policy allows it; True when it is worth looking again
+    _spin_readable: Callable[[], bool]
 
     def _call_when_readable(self, callback: Callable[[], None]) -> None:
         """From now on call ``callback`` when something has arrived."""

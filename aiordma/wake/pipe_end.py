@@ -109,9 +109,6 @@ class PipeEnd(Duplex):
 
     # -- what it waits for
 
-    def _spin_readable(self) -> bool:
-        return self._pipe.spin_readable()
-
     def _call_when_readable(self, callback: Callable[[], None]) -> None:
         self._pipe.on_readable = callback
 

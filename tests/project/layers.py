@@ -166,7 +166,7 @@ def module_cycles(edges: list[Import]) -> list[list[str]]:
             elif other in stack:
                 low[node] = min(low[node], index[other])
         if low[node] == index[node]:
-            component = []
+            component: list[str] = []
             while not component or component[-1] != node:
                 component.append(stack.pop())
             if len(component) > 1:

@@ -1,0 +1,306 @@
+"""What both ends of a connection of calls have in common: a channel, a machine, and a queue between them.
+
+The machine (``proto/calls.py``) decides, the channel (``aiordma.channel``) carries, the event loop is asked
+for through ``aiordma.wake``. Nothing here waits but :meth:`Multiplexer.sent`: what arrives is handled in the
+channel's callback.
+
+The queue is for messages that the channel has no room for now. It is bounded without a limit of its own:
+calls and items wait in it together with the task that sends them, and of everything else (replies, credit,
+cancellations, a pong) there is no more than a few for each call in flight, whose number the server grants.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from anyio import BrokenResourceError, ClosedResourceError
+
+from ..channels.channel import MAX_HEAD_BYTES
+from ..errors import LinkError
+from ..wake import current
+from .errors import Code, RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..pipes.contracts import Channel, Message
+    from ..proto.call import Call
+    from ..proto.calls import ClientCalls, ServerCalls
+    from ..wake.base import Handle, Waiter
+
+    Buffer = bytes | bytearray | memoryview
+
+__all__ = ["Multiplexer", "Parcel"]
+
+_log = logging.getLogger("aiordma.rpc")
+
+#: Longest message that overtakes others.
+SHORT_BYTES = 4096
+
+
+class Parcel:
+    """A message in the queue."""
+
+    __slots__ = ("body", "head", "key", "sent", "waiter")
+
+    def __init__(self, head: bytes, body: Buffer, waiter: Waiter | None, key: object) -> None:
+        self.head = head
+        self.body = body
+        #: set when it has left, or never will
+        self.waiter = waiter
+        #: later messages with this key are told by this one, too
+        self.key = key
+        self.sent = False
+
+
+class Multiplexer:
+    """One end.
+
+    :param channel: not used by anybody else from now on.
+    :param machine: its HELLO has not been sent yet.
+    :param peer: the other end, as shown to people.
+    """
+
+    def __init__(self, channel: Channel, machine: ClientCalls | ServerCalls, peer: str) -> None:
+        self.channel = channel
+        self.peer = peer
+        self.waker = current()
+        #: why the connection ended; None while it has not
+        self.ended: BaseException | None = None
+        #: called once when the connection has ended
+        self.on_end: Callable[[], None] | None = None
+        self._channel_try_send = channel.try_send
+        self._deadlines = machine.deadlines
+        self._base = machine
+        self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        #: short messages that no other one has to come before
+        self._urgent: deque[tuple[bytes, Buffer]] = deque()
+        self._mergeable: dict[object, Parcel] = {}
+        self._timer: Handle | None = None
+        self._timer_at = math.inf
+
+    def begin(self) -> None:
+        """Say hello, and hand over what has arrived."""
+        channel = self.channel
+        channel.on_writable = self._flush
+        channel.on_closed = self._on_closed
+        hello = self._base.hello()
+        try:
+            if not self.try_send(hello):
+                self._enqueue(hello, b"", None, None)
+        except (ClosedResourceError, BrokenResourceError) as exc:
+            # It ended before anybody listened, and will not tell again.
+            self.abort(exc.__cause__ or exc)
+        else:
+            channel.on_message = self._on_message
+
+    # ---- sending
+
+    def try_send(self, head: bytes, body: Buffer = b"") -> bool:
+        """Send it now, or not at all: False when there is no room for it, or others wait.
+
+        :raises ValueError: longer than the channel allows.
+        :raises ClosedResourceError, BrokenResourceError: the connection has ended.
+        """
+        if self._queue or self._urgent:
+            return False
+        if len(head) > MAX_HEAD_BYTES:
+            head, body = _split(head, body)
+        return self._channel_try_send(head, body)
+
+    def send(self, head: bytes, body: Buffer = b"") -> None:
+        """Send it as soon as possible; without effect when the connection has ended.
+
+        :raises ValueError: longer than the channel allows.
+        """
+        try:
+            if not self.try_send(head, body):
+                # A mutable body is the sender's again when this returns.
+                self._enqueue(head, body if type(body) is bytes else bytes(body), None, None)
+        except (ClosedResourceError, BrokenResourceError):
+            # Whoever waits for this connection learns of its end by on_closed.
+            _log.debug("%s: a message was dropped: the connection has ended", self.peer)
+
+    def send_short(self, head: bytes, body: Buffer = b"") -> None:
+        """As :meth:`send`, for a short message that may overtake others: it goes before the long ones that
+        wait for room. Of the messages of its call it must be the only one of this end."""
+        if len(head) + len(body) > SHORT_BYTES or len(head) > MAX_HEAD_BYTES:
+            self.send(head, body)
+            return
+        try:
+            if self._urgent or not self._channel_try_send(head, body):
+                self._urgent.append((head, body if type(body) is bytes else bytes(body)))
+        except (ClosedResourceError, BrokenResourceError):
+            _log.debug("%s: a message was dropped: the connection has ended", self.peer)
+
+    def send_merged(self, key: object, message: bytes, merge: Callable[[bytes, bytes], bytes]) -> None:
+        """Send a short message; while it waits, later ones with the same ``key`` are merged into it. A peer
+        that makes us send and does not read is not given our memory."""
+        waiting = self._mergeable.get(key)
+        if waiting is not None:
+            waiting.head = merge(waiting.head, message)
+            return
+        try:
+            if not self.try_send(message):
+                self._mergeable[key] = self._enqueue(message, b"", None, key)
+        except (ClosedResourceError, BrokenResourceError):
+            _log.debug("%s: a message was dropped: the connection has ended", self.peer)
+
+    def send_credit(self, call: Call, message: bytes) -> None:
+        """Send a CREDIT of ``call``."""
+        self.send_merged(call, message, merged_credit)
+
+    def enqueue(self, head: bytes, body: Buffer) -> Parcel:
+        """Queue a message that ``try_send()`` did not take; :meth:`sent` waits for it.
+
+        :raises ValueError: longer than the channel allows.
+        """
+        return self._enqueue(head, body, self.waker.new_waiter(), None)
+
+    def _enqueue(self, head: bytes, body: Buffer, waiter: Waiter | None, key: object) -> Parcel:
+        size = len(head) + len(body)
+        if size > self.channel.max_message_bytes:
+            raise ValueError(
+                f"a message of {size} bytes; {self.channel.max_message_bytes} are allowed "
+                "(setting max_message_bytes)"
+            )
+        parcel = Parcel(head, body, waiter, key)
+        self._queue[parcel] = None
+        return parcel
+
+    async def sent(self, parcel: Parcel) -> None:
+        """Wait until ``parcel`` has left. When this raises, ``parcel.sent`` tells whether it has; if not, it
+        never will.
+
+        :raises RpcError: ``UNAVAILABLE``, the connection has ended.
+        """
+        assert parcel.waiter is not None
+        try:
+            await parcel.waiter.wait()
+        finally:
+            self._queue.pop(parcel, None)
+        if not parcel.sent:
+            raise self.failure(not_started=True)
+
+    def _flush(self) -> None:
+        queue, urgent = self._queue, self._urgent
+        while queue or urgent:
+            if urgent:
+                try:
+                    if not self._channel_try_send(*urgent[0]):
+                        return
+                except (ClosedResourceError, BrokenResourceError):
+                    return  # on_closed comes, or was here
+                urgent.popleft()
+                continue
+            parcel = next(iter(queue))
+            head, body = parcel.head, parcel.body
+            if len(head) > MAX_HEAD_BYTES:
+                head, body = _split(head, body)
+            try:
+                if not self._channel_try_send(head, body):
+                    return
+            except (ClosedResourceError, BrokenResourceError):
+                return  # on_closed comes, or was here
+            queue.popitem(last=False)
+            parcel.sent = True
+            if parcel.key is not None:
+                del self._mergeable[parcel.key]
+            if parcel.waiter is not None:
+                parcel.waiter.set()
+
+    # ---- deadlines
+
+    def watch(self, call: Call, deadline: float) -> None:
+        """Have :meth:`_on_deadline` called at ``deadline`` (seconds of the waker's clock)."""
+        if self._deadlines.add(call, deadline) and deadline < self._timer_at:
+            self._arm(deadline)
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self.waker.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = math.inf
+        for call in self._deadlines.expired(self.waker.now()):
+            self._on_deadline(call)
+        following = self._deadlines.next()
+        if following < self._timer_at and self.ended is None:
+            self._arm(following)
+
+    # ---- the end
+
+    def failure(self, *, not_started: bool = False) -> RpcError:
+        """The error of calls that the end of the connection makes fail.
+
+        :param not_started: the server has certainly not looked at the call.
+        """
+        error = RpcError(Code.UNAVAILABLE, f"connection to {self.peer}: {self.ended}")
+        error.not_started = not_started
+        error.__cause__ = self.ended
+        return error
+
+    def _on_closed(self, reason: BaseException | None) -> None:
+        self._end(reason if reason is not None else LinkError("closed by the peer", self.peer))
+        self.channel.close()
+
+    def close(self) -> None:
+        """End the connection in order: what was sent still arrives. Calls in flight fail. Idempotent."""
+        if self.ended is None:
+            self.channel.close()
+            self._end(LinkError("closed by this end", self.peer))
+
+    def abort(self, reason: BaseException) -> None:
+        """End the connection at once, for ``reason``."""
+        if self.ended is None:
+            self.channel.abort()
+            self._end(reason)
+
+    def _end(self, reason: BaseException) -> None:
+        if self.ended is not None:
+            return
+        self.ended = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        queue, self._queue = self._queue, OrderedDict()
+        self._mergeable.clear()
+        self._urgent.clear()
+        for parcel in queue:
+            if parcel.waiter is not None:
+                parcel.waiter.set()
+        self._on_lost(self._base.lost())
+        if self.on_end is not None:
+            self.on_end()
+
+    # ---- what the two ends do differently
+
+    def _on_message(self, data: Message) -> None:
+        raise NotImplementedError
+
+    def _on_deadline(self, call: Call) -> None:
+        raise NotImplementedError
+
+    def _on_lost(self, calls: list[Call]) -> None:
+        raise NotImplementedError
+
+
+def _split(head: bytes, body: Buffer) -> tuple[bytes, bytes]:
+    return head[:MAX_HEAD_BYTES], b"".join((head[MAX_HEAD_BYTES:], body))
+
+
+def merged_credit(first: bytes, second: bytes) -> bytes:
+    """One CREDIT for two."""
+    more = int.from_bytes(first[8:12], "big") + int.from_bytes(second[8:12], "big")
+    return first[:8] + more.to_bytes(4, "big")
+
+
+def newest(_first: bytes, second: bytes) -> bytes:
+    """Of two PONGs only the second: a peer has to answer for the PINGs it did not wait for."""
+    return second
