@@ -92,7 +92,7 @@ cdef class CompletionPoller:
     :param keep: objects that own the C structures, kept alive as long as this one.
     """
 
-    def __init__(self, *, uintptr_t cq, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
+    def __init__(self, uintptr_t cq, *, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
                  object call_soon, object ready, object busy_poll_us, uint32_t max_fragments, object keep):
         self.cq = <ibv_cq *>cq
         self.channel = <ibv_comp_channel *>channel

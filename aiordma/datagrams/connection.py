@@ -20,7 +20,7 @@ from ..negotiation import peer_cache
 from ..negotiation.accept import ConnectionListener, open_listener
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
-from ..pipes.tcp_records import StreamDatagrams
+from ..pipes.tcp_records import TcpDatagrams
 from ..proto.clc import Kind
 from ..wake.duplex import BUSY, Loan, OutgoingMessage
 from ..wake.pipe_end import PipeEnd
@@ -257,7 +257,7 @@ async def message_pipe_of(result: NegotiationResult, config: Config) -> MessageP
         return RingDatagrams(result.pipe)
     pipe = result.tcp_pipe()
     try:
-        framed = StreamDatagrams(pipe, config.ring_bytes - 4)
+        framed = TcpDatagrams(pipe, config.ring_bytes - 4)
         waiter = wake.current().new_waiter()
         framed.on_readable = waiter.set
         deadline = wake.current().now() + config.negotiate_timeout_ms / 1000

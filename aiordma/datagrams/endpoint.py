@@ -11,10 +11,8 @@ take memory, and none can stop the others.
 
 from __future__ import annotations
 
-import errno
 import functools
 import logging
-import os
 import socket
 import struct
 from collections import deque
@@ -31,6 +29,7 @@ from ..negotiation.engine import find_engine
 from ..proto.record import too_large
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
+from .sockets import SO_RXQ_OVFL, Sockets, addresses, bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from .peer_table import Peer
     from .ud_resources import UdParts
 
+    MakeParts = Callable[[deque[tuple[bytes, Address]], int], UdParts]
+
 __all__ = ["DatagramEndpoint", "EndpointStatistics", "open_datagram_endpoint"]
 
 _log = logging.getLogger("aiordma.datagram")
@@ -53,7 +54,6 @@ Datagram = tuple[bytes, "Address"]
 _UDP_MOST = 65507
 _READS_PER_TURN = 64
 _SWEEP_S = 15.0
-_BUFFER_BYTES = 1 << 20
 
 
 class EndpointStatistics(NamedTuple):
@@ -87,19 +87,19 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
 
     def __init__(
         self,
-        sock: socket.socket,
-        listening: list[socket.socket],
+        sockets: Sockets,
         *,
         config: Config,
         mode: Mode,
         remote: Address | None,
         max_peers: int,
         receive_queue: int,
-        make_parts: Callable[[deque[Datagram], int], UdParts] | None,
+        make_parts: MakeParts | None,
         fallback_reason: FallbackReason | None,
     ) -> None:
         super().__init__()
-        self._sock, self._fd = sock, sock.fileno()
+        self._sock = sock = sockets.udp
+        self._fd = sock.fileno()
         self._must = mode == "rdma"
         self._local_address = plain_address(sock.getsockname())
         self._remote = remote
@@ -115,7 +115,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         self._port: UdPort | None = None if self._parts is None else self._parts.port
         self._table = PeerTable(
             sock,
-            listening,
+            sockets.listening,
             config=config,
             parts=self._parts,
             remote=remote,
@@ -277,7 +277,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
                 _log.debug("%r: %s", self, exc)  # an ICMP error of something sent before
                 continue
             for level, kind, value in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, _SO_RXQ_OVFL) and len(value) == 4:
+                if (level, kind) == (socket.SOL_SOCKET, SO_RXQ_OVFL) and len(value) == 4:
                     self._by_kernel = struct.unpack("=I", value)[0]
             address = plain_address(sockaddr)
             if self._table.resolver.on_udp(data, address):
@@ -447,9 +447,6 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             self._port.park()
 
 
-#: Not in Python's socket module: ask for the number of datagrams that found no room in the socket.
-_SO_RXQ_OVFL = 40
-
 _open: dict[Waker, set[DatagramEndpoint]] = {}
 
 
@@ -493,33 +490,12 @@ async def open_datagram_endpoint(
         raise ValueError(f"max_peers={max_peers} and receive_queue={receive_queue} must be at least 1")
     config = config or Config.from_env()
     mode = mode or config.mode
-    reason: FallbackReason | None = None
-    make_parts: Callable[[deque[Datagram], int], UdParts] | None = None
-    if mode == "tcp":
-        reason = FallbackReason.of_local(Code.DISABLED)
-    else:
-        try:
-            engine = await find_engine(config)
-            from .ud_resources import UdParts
-
-            make_parts = functools.partial(UdParts, engine, config.traffic_class)  # type: ignore[arg-type]
-        except NegotiationError as error:
-            if mode == "rdma":
-                raise
-            reason = FallbackReason.of_error(error)
-    host, port = local or (None, 0)
-    family = 0
-    if remote is not None:
-        infos = await anyio.getaddrinfo(*remote, type=socket.SOCK_DGRAM)
-        family, remote = infos[0][0], plain_address(infos[0][4])
-    infos = await anyio.getaddrinfo(
-        host or None, port, family=family, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
-    )
-    sock, listening = _bind(infos[0][0], infos[0][4], alone=mode == "tcp")
+    make_parts, reason = await _find_device(config, mode)
+    remote, family, sockaddr = await addresses(local or (None, 0), remote)
+    sockets = bind(family, sockaddr, alone=mode == "tcp")
     make = functools.partial(
         DatagramEndpoint,
-        sock,
-        listening,
+        sockets,
         config=config,
         mode=mode,
         remote=remote,
@@ -528,59 +504,29 @@ async def open_datagram_endpoint(
     )
     try:
         try:
-            endpoint = make(make_parts=make_parts, fallback_reason=reason)
+            return make(make_parts=make_parts, fallback_reason=reason)
         except NegotiationError as error:
             if mode == "rdma":
                 raise
-            endpoint = make(make_parts=None, fallback_reason=FallbackReason.of_error(error))
+            return make(make_parts=None, fallback_reason=FallbackReason.of_error(error))
     except BaseException:
-        for one in (sock, *listening):
-            one.close()
+        sockets.close()
         raise
-    return endpoint
 
 
-def _bind(family: int, sockaddr: Any, *, alone: bool) -> tuple[socket.socket, list[socket.socket]]:
-    """A UDP socket, and a listening TCP socket on the port of the same number.
+async def _find_device(config: Config, mode: Mode) -> tuple[MakeParts | None, FallbackReason | None]:
+    """What makes the queue pair of an endpoint; or None, and why there is none.
 
-    With a port of the user's choice that TCP does not have, nobody can ask this endpoint; it can still ask.
+    :raises aiordma.NegotiationError: there is none, and the mode is "rdma".
     """
-    for attempt in range(16):
-        sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
-            if family == socket.AF_INET6:
-                # An IPv4 peer would have two addresses.
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-            sock.bind(sockaddr)
-            if alone:
-                return sock, []
-            listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listening.bind(sock.getsockname())
-                listening.listen(128)
-            except OSError as exc:
-                listening.close()
-                if sockaddr[1]:
-                    _log.warning(
-                        "TCP port %d is taken (%s): others cannot ask for the queue pair of the datagram "
-                        "endpoint on that UDP port, and reach it by UDP unless it has sent to them first",
-                        sockaddr[1],
-                        os.strerror(exc.errno or 0),
-                    )
-                    return sock, []
-                if attempt < 15:
-                    sock.close()
-                    continue
-                return sock, []
-        except OSError as exc:
-            sock.close()
-            raise OSError(
-                exc.errno, f"cannot bind UDP {show(sockaddr)}: {os.strerror(exc.errno or 0)}"
-            ) from exc
-        return sock, [listening]
-    raise OSError(errno.EADDRINUSE, "no port is free for both UDP and TCP")
+    if mode == "tcp":
+        return None, FallbackReason.of_local(Code.DISABLED)
+    try:
+        engine = await find_engine(config)
+        from .ud_resources import UdParts  # it needs the compiled modules
+
+        return functools.partial(UdParts, engine, config.traffic_class), None  # type: ignore[arg-type]
+    except NegotiationError as error:
+        if mode == "rdma":
+            raise
+        return None, FallbackReason.of_error(error)

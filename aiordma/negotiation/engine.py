@@ -9,7 +9,7 @@ from ..errors import Code, NegotiationError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Collection
 
     from ..addresses import Address
     from ..config import Config
@@ -64,7 +64,7 @@ class Engine(Protocol):
     def grant_rings(self, has_room: Callable[[], bool]) -> GrantingListener | None: ...
     def claim(self, claim: clc.Claim, service: GrantingListener | None) -> Any: ...
     @property
-    def early_servers(self) -> Container[tuple[str, int]]: ...
+    def early_servers(self) -> Collection[tuple[str, int]]: ...
 
 
 async def find_engine(config: Config) -> Engine:

@@ -35,6 +35,9 @@ cdef class ClientCalls(Calls):
     cpdef bytes item(self, Call call, int encoding, Py_ssize_t size, bint last=*)
     @cython.locals(kind=int, message=RpcMessage, call=Call)
     cpdef int receive(self, data) except -1
+    @cython.locals(message=RpcMessage)
+    cdef int _receive_for_connection(self, int kind) except -1
+    cdef _receive_for_call(self, int kind, Call call)
     cdef int _receive_goaway(self) except -1
 
 @cython.final
@@ -46,6 +49,8 @@ cdef class ServerCalls(Calls):
 
     @cython.locals(kind=int, message=RpcMessage, call=Call)
     cpdef int receive(self, data) except -1
+    cdef int _receive_for_connection(self, int kind) except -1
+    cdef _receive_for_call(self, int kind, Call call)
     @cython.locals(message=RpcMessage, call=Call, step=cython.uint)
     cdef int _receive_call(self) except -1
     @cython.locals(message=RpcMessage, number=cython.uint)

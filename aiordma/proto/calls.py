@@ -297,30 +297,39 @@ class ClientCalls(Calls):
             self.call = call
             return REPLY
         self.call = None
-        if self.peer is None:
-            if kind != HELLO:
-                raise RemoteProtocolError("the server's first message is no HELLO")
-            if message.hello is not None and message.hello.calls == 0:
-                raise RemoteProtocolError("HELLO: the server allows no calls at all")
-            return self._receive_hello()
-        if message.call_id == 0:
-            if kind == GOAWAY:
-                return self._receive_goaway()
-            if kind == HELLO:
-                return self._receive_hello()
-            return kind
+        if self.peer is None or message.call_id == 0:
+            return self._receive_for_connection(kind)
         if kind == CALL or kind == END or kind == CANCEL:
             raise RemoteProtocolError("a server sent what only clients send")
         call = self.calls.get(message.call_id)
         if call is None:
             raise RemoteProtocolError(f"a message for call {message.call_id}, which is not in flight")
         self.call = call
+        self._receive_for_call(kind, call)
+        return NOTHING if call.cancelled else kind
+
+    def _receive_for_connection(self, kind: int) -> int:
+        """A message that belongs to no call, or comes before any call can be made."""
+        message = self.message
+        if self.peer is None:
+            if kind != HELLO:
+                raise RemoteProtocolError("the server's first message is no HELLO")
+            if message.hello is not None and message.hello.calls == 0:
+                raise RemoteProtocolError("HELLO: the server allows no calls at all")
+            return self._receive_hello()
+        if kind == GOAWAY:
+            return self._receive_goaway()
+        if kind == HELLO:
+            return self._receive_hello()
+        return kind
+
+    def _receive_for_call(self, kind: int, call: Call) -> None:
         if kind == CREDIT:
             if not call.kind & 2:
                 raise RemoteProtocolError(f"call {call.id}: credit for items that it does not have")
             self._receive_credit(call)
         elif kind == ITEM:
-            if not call.kind & 1 or message.flags & FLAG_END:
+            if not call.kind & 1 or self.message.flags & FLAG_END:
                 raise RemoteProtocolError(f"call {call.id}: an item that it cannot have")
             call.headers = True
             self._receive_item(call)
@@ -329,7 +338,6 @@ class ClientCalls(Calls):
                 raise RemoteProtocolError(f"call {call.id}: HEADERS twice or too late")
             call.headers = True
             self._check_metadata()
-        return NOTHING if call.cancelled else kind
 
     def _receive_goaway(self) -> int:
         if self.leaving:
@@ -374,16 +382,8 @@ class ServerCalls(Calls):
         self.call = None
         if kind == CALL:
             return self._receive_call()
-        if self.peer is None:
-            if kind == HELLO:
-                return self._receive_hello()
-            raise RemoteProtocolError("the client's first message is no HELLO")
-        if message.call_id == 0:
-            if kind == GOAWAY:
-                raise RemoteProtocolError("a client sent what only servers send")
-            if kind == HELLO:
-                return self._receive_hello()
-            return kind
+        if self.peer is None or message.call_id == 0:
+            return self._receive_for_connection(kind)
         if kind == REPLY or kind == HEADERS:
             raise RemoteProtocolError("a client sent what only servers send")
         call = self.calls.get(message.call_id)
@@ -393,13 +393,27 @@ class ServerCalls(Calls):
                 raise RemoteProtocolError(f"a message for call {message.call_id}, which never was")
             return NOTHING
         self.call = call
+        self._receive_for_call(kind, call)
+        return kind
+
+    def _receive_for_connection(self, kind: int) -> int:
+        """A message that belongs to no call, or comes before the HELLO."""
+        if kind == HELLO:
+            return self._receive_hello()
+        if self.peer is None:
+            raise RemoteProtocolError("the client's first message is no HELLO")
+        if kind == GOAWAY:
+            raise RemoteProtocolError("a client sent what only servers send")
+        return kind
+
+    def _receive_for_call(self, kind: int, call: Call) -> None:
         if call.cancelled:
             raise RemoteProtocolError(f"call {call.id}: a message after CANCEL")
         if kind == ITEM:
             if call.ended:
                 raise RemoteProtocolError(f"call {call.id}: an item that it cannot have")
             self._receive_item(call)
-            call.ended = message.flags & FLAG_END != 0
+            call.ended = self.message.flags & FLAG_END != 0
         elif kind == END:
             if call.ended:
                 raise RemoteProtocolError(f"call {call.id}: END of what has ended")
@@ -410,7 +424,6 @@ class ServerCalls(Calls):
             if not call.kind & 1:
                 raise RemoteProtocolError(f"call {call.id}: credit for items that it does not have")
             self._receive_credit(call)
-        return kind
 
     def _receive_call(self) -> int:
         message = self.message

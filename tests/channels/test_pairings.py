@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import ssl
+from typing import Any
 
 import anyio
 import pytest
@@ -17,9 +18,8 @@ from aiordma.negotiation.connect import connect_and_negotiate
 from aiordma.negotiation.options import ConnectOptions
 from aiordma.streams.connector import connect as connect_stream
 from aiordma.streams.listener import listen as listen_stream
+from tests.pipes.channel_ends import End
 from tests.world import DEVICE
-
-from .conftest import End
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def pair(
     tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
     rdma_outside_tls: bool = False,
 ) -> tuple[channel.ConnectedChannel, channel.ConnectedChannel]:
-    options = {"rdma_outside_tls": rdma_outside_tls}
+    options: dict[str, Any] = {"rdma_outside_tls": rdma_outside_tls}
     listener = await channel.listen(LOCAL, config=server_config, ssl=tls[0] if tls else None, **options)
     async with listener:
         a = await channel.connect(

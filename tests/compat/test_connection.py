@@ -373,7 +373,7 @@ async def test_cancelled_while_connecting(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(connection, "connect_and_negotiate", never)
     for connect in (open_connection("127.0.0.1", 1), create_connection(Recorder, "127.0.0.1", 1)):
-        task: asyncio.Task[Any] = asyncio.ensure_future(connect)  # type: ignore[arg-type]
+        task: asyncio.Task[Any] = asyncio.ensure_future(connect)
         await settle()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

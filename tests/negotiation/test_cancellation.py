@@ -15,7 +15,7 @@ from aiordma.errors import Code
 from aiordma.proto.clc import Decline
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .fake import Engine, Trouble
 from .serving import LOCAL, check_echo, serving
@@ -150,7 +150,7 @@ async def test_listener_closed_while_a_client_on_a_shared_link_decides(engine: E
         await client.send(PROPOSAL)
         await client.receive()  # the Accept
         [contact] = engine.offers
-        contact.break_link = broken.append  # type: ignore[method-assign]
+        contact.break_link = broken.append  # type: ignore[method-assign, assignment]
         await listener.aclose()
         await until(lambda: not listener._jobs)
     assert broken == ["the client of a new connection did not answer in time"]
@@ -170,7 +170,7 @@ async def test_a_client_that_declines_harms_no_shared_link(engine: Engine) -> No
             await client.send(PROPOSAL)
             await client.receive()  # the Accept
             [contact] = engine.offers
-            contact.break_link = broken.append  # type: ignore[method-assign]
+            contact.break_link = broken.append  # type: ignore[method-assign, assignment]
             await client.send(Decline(diagnosis=Code.OUT_OF_MEMORY).encode())
             await until(lambda: listener.statistics().failed == 1)
         assert contact.done

@@ -19,7 +19,7 @@ from aiordma.negotiation.options import ConnectOptions
 from aiordma.proto.clc import Proposal
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .fake import Engine, Trouble
 from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving

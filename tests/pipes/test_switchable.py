@@ -9,14 +9,14 @@ import pytest
 
 from aiordma.errors import Code, FallbackReason, NegotiationError
 
-from .conftest import connect
+from .link_pairs import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiordma.pipes._switchable import SwitchablePipe
 
-    from .conftest import Open
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
@@ -240,7 +240,7 @@ async def test_a_switch_that_fails(open_engine: Open) -> None:
         pipe.send_by(again.ring)
         pipe.receive_by(again.ring)
         other.error = ConnectionResetError()
-        pipe.stay_on(other, again.ring)  # type: ignore[arg-type]
+        pipe.stay_on(other, again.ring)
         again.abort()
         assert pipe.error is other.error
         assert pipe.try_receive(100) == b"read before"

@@ -43,13 +43,7 @@ BELONGS_TO = {"aiordma._cq": "datapath"}
 FACADE = "aiordma"
 
 #: Imports that the order forbids and that stay, with the reason.
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("aiordma.pipes._link_channel", "aiordma.links.message_memory"): "a type",
-    ("aiordma.pipes._rendezvous", "aiordma.links.message_memory"): "a type",
-}
-
-#: Cycles inside a package that stay.
-KNOWN_CYCLES = 2
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 RANK = {package: rank for rank, row in enumerate(ORDER) for package in row}
 
@@ -166,7 +160,7 @@ def module_cycles(edges: list[Import]) -> list[list[str]]:
             elif other in stack:
                 low[node] = min(low[node], index[other])
         if low[node] == index[node]:
-            component = []
+            component: list[str] = []
             while not component or component[-1] != node:
                 component.append(stack.pop())
             if len(component) > 1:

@@ -19,8 +19,6 @@ TO_GO = {
     "aiordma/datagrams/endpoint.py: open_datagram_endpoint",
     "aiordma/datagrams/ud_resources.py: __init__",
     "aiordma/pipes/_ring.pyx: place",
-    "aiordma/rpc/connection.py: call_raw",
-    "aiordma/rpc/signature.py: read_signature",
 }
 
 

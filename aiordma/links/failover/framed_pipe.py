@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ...errors import Code, LinkError, NegotiationError, RemoteProtocolError
-from ...pipes.draining import Lingering
+from ...pipes.draining import Draining
 from ...proto import clc
 from ...proto.cdc import StateFlag
 from ...proto.frames import (
@@ -474,4 +474,4 @@ class FramedPipe:
         self._end()
 
 
-_lingering = Lingering[FramedPipe](FramedPipe._end)
+_lingering = Draining[FramedPipe](FramedPipe._end)

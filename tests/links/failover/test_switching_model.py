@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from aiordma.config import Config
 from aiordma.errors import Code, LinkError, NegotiationError
 from aiordma.links import engine as engines
-from tests.pipes.conftest import connect
+from tests.health import until
+from tests.pipes.link_pairs import connect
 from tests.streams.pairs import tcp_sockets
-from tests.system.adversity.health import until
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ async def step(engine: Engine, ends: tuple[End, End], operation: tuple[object, .
         for group in [group for group in engine.all_groups if group.active and group.members]:
             group.link.queue_pair.break_link(LinkError("broken by the test"))
         return
-    end, other = ends[operation[1]], ends[1 - operation[1]]  # type: ignore[index, operator]
+    which = int(str(operation[1]))
+    end, other = ends[which], ends[1 - which]
     if end.closed:
         return
     if name == "send":
