@@ -17,9 +17,10 @@ COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -
               -o -name CMakeLists.txt -o -path '*/proto/*.py')
 C_FILES := $(shell find aiordma tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
-TIDY_FILES := $(wildcard aiordma/_softdev/*.c)
+TIDY_FILES := $(filter-out aiordma/_softdev/tests/%,$(wildcard aiordma/_softdev/*/*.c))
 STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
+# `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-late test-rxe test-wire-rxe test-siw
@@ -28,7 +29,8 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 
 help: ## this list
 	@echo "Targets (each sets itself up; only make itself must be there):"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^# ---- / { gsub(/^# -+ | -+$$/, ""); group = $$0 } \
+	  /^[a-z-]+:.*## / { if (group) print "\n" group; group = ""; printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- set-up ------------------------------------------------------------------------------------------------
 
@@ -76,6 +78,8 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
 	$(PY) -m pytest -q $(ARGS)
 
+# ---- checks on other devices, and with delays ------------------------------------------------------------------
+
 # The tests of faults want no rules but their own. What is held back when trio's loop ends has no timer any more.
 SEED := 1
 test-late: install .venv/.examples ## the tests of test-rxe on the software device, with requests held back at random (SEED)
@@ -116,6 +120,8 @@ test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in
 	tests/vm/run --net none --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=siw0 --env AIORDMA_TEST_SLOWER=6 -- \
 	  tests/vm/siw run $(VM_KERNEL) $(PY) -m pytest -p no:cacheprovider --durations 5 $(or $(ARGS),@tests/vm/siw.txt)
 
+# ---- checks of the software device, and of the sources --------------------------------------------------------
+
 # The C device's own tests: as they are, with ASan and UBSan, with TSan; each build in a directory of its own.
 softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers
 	@set -e; for kind in plain address,undefined thread; do \
@@ -130,30 +136,30 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
 	@cmake -S aiordma/_softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
 	  -DAIORDMA_FUZZ=ON -DAIORDMA_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz --target fuzzers -- --quiet
-	@set -e; cd build/fuzz; for what in packet receiver; do echo "== fuzz_wire_$$what: $(FUZZ_SECONDS) s"; \
+	@set -e; cd build/fuzz; for what in packet receiver; do echo "== fuzz_$$what: $(FUZZ_SECONDS) s"; \
 	  mkdir -p corpus/$$what; \
-	  tests/fuzz_wire_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
-	    corpus/$$what ../../aiordma/_softdev/tests/corpus/$$what; done
+	  tests/fuzz_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
+	    corpus/$$what ../../aiordma/_softdev/tests/roce/corpus/$$what; done
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"
 
-lint-python: .venv/.deps
+lint-python: .venv/.deps ## ruff: rules and format
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-lint-types: install
+lint-types: install ## mypy, strict
 	$(PY) -m mypy
 
 # The .pyi of a compiled module is all a user's type checker sees: it must agree with the built module.
-lint-stubs: install
+lint-stubs: install ## the .pyi of compiled modules against the modules
 	@if [ -n "$(STUBBED)" ]; then set -x; $(PY) -m mypy.stubtest --concise \
 	  --allowlist tests/project/stubtest-allow.txt --ignore-unused-allowlist $(STUBBED); \
 	else echo "stubtest: no compiled module has a .pyi yet"; fi
 
-lint-c: .venv/.apt-lint
+lint-c: .venv/.apt-lint ## clang-format and clang-tidy
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
-	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*.c"; \
+	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*/*.c"; \
 	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 6 sh -c 'clang-tidy --quiet "$$@" -- \
 	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Iaiordma -Iaiordma/_softdev' clang-tidy; fi
 

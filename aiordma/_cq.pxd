@@ -1,4 +1,4 @@
-# Table of contents of _cq.pyx (stations 5 and 6 of the path of a byte).
+# Declarations of _cq.pyx (stations 5 and 6 of the path of a byte).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from .datapath._bytes_pool cimport SpareBytes
@@ -7,7 +7,7 @@ from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
 cdef enum:
     BATCH = 32              # completions taken by one ibv_poll_cq
-    GENERATION_BITS = 16    # wr_id = table index | generation | kind | number, see CompletionOwner.tag()
+    GENERATION_BITS = 16    # wr_id = table index | generation | kind | number, see CompletionOwner.tag
 
 ctypedef int (*get_cq_event_fn)(ibv_comp_channel *, ibv_cq **, void **) noexcept nogil
 ctypedef void (*ack_cq_events_fn)(ibv_cq *, unsigned int) noexcept nogil
@@ -15,11 +15,11 @@ ctypedef void (*ack_cq_events_fn)(ibv_cq *, unsigned int) noexcept nogil
 cdef int64_t clock_ns() noexcept nogil
 
 cdef class CompletionOwner:
-    """What completions are dispatched to: one queue pair."""
+    """What completions are dispatched to: the data path of one queue pair."""
     cdef CompletionPoller cq
     cdef uint64_t tag                       # high 32 bits of every wr_id of this owner
     cdef int on_completion(self, ibv_wc *wc) except -1
-    cdef int flush(self) except -1          # post what was put off to the end of the tick
+    cdef int flush(self) except -1          # post what was deferred to the end of the tick
 
 cdef class CompletionPoller:
     cdef ibv_cq *cq
@@ -29,7 +29,7 @@ cdef class CompletionPoller:
     cdef ibv_wc wc[BATCH]
     cdef list owners                        # of completions, at the index in their tag
     cdef list free_slots
-    cdef list dirty                         # owners with put-off work
+    cdef list dirty                         # owners with deferred work
     cdef FairQueue fair_queue
     cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit
     cdef uint32_t reserved_fragments        # those that waiters hold a reservation for
@@ -43,14 +43,14 @@ cdef class CompletionPoller:
     cdef int64_t parked_at, armed_at
     cdef int linger                         # turns of the loop to poll on before arming
     cdef int linger_rest                    # events that do not count for it: the loop is busy with others
-    cdef int64_t idle_since                 # a turn that called nobody ended then, and the next one is to come
+    cdef int64_t idle_since                 # when a turn ended that called nothing; 0: none
     cdef uint64_t hits_seen
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef readonly SpareBytes spare          # for the receivers of this engine
     cdef readonly uint64_t completions, events, arms, spins, spin_hits, budget_exhausted
     cdef readonly uint64_t dispatch_errors, stale_completions, polls, empty_polls, slow_polls
     cdef readonly int64_t slowest_poll_ns
-    cdef int64_t slow_poll_ns, asked_at     # 0: nobody wants to know
+    cdef int64_t slow_poll_ns, asked_at     # 0: slow polls are not watched
     cdef object on_slow_poll
 
     cdef int attach(self, CompletionOwner owner) except -1

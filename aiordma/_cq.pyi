@@ -25,8 +25,8 @@ class CompletionPoller:
     slowest_poll_ns: int
     def __init__(
         self,
-        *,
         cq: int,
+        *,
         channel: int,
         get_event: int,
         ack_events: int,

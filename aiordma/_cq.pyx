@@ -4,26 +4,25 @@
 
 Why a wake-up cannot be lost
 ----------------------------
-``ibv_req_notify_cq`` asks for ONE event, for a completion that is added AFTER the call. So whoever wants to
-sleep must arm first and look again afterwards; everything that came before the arming is found by that
-second look, everything after it raises the event. The flag ``armed`` means "the device will raise an event, or
-has raised one that we have not read yet": it is set by :meth:`CompletionPoller.arm` and cleared only by reading an event.
-At any moment one of these holds, and each leads to another look at the queue:
+``ibv_req_notify_cq`` requests ONE event, for a completion that is added AFTER the call. Before sleeping the poller
+must therefore arm and then poll again: the second poll finds everything that came before the arming, and everything
+after it raises the event. The flag ``armed`` means "the device will raise an event, or has raised one that is not read
+yet": :meth:`CompletionPoller.arm` sets it, and only reading an event clears it. At any moment one of these holds, and
+each leads to another poll:
 
-* ``armed``: the channel's fd is or becomes readable, the loop calls :meth:`on_readable`;
-* ``scheduled``: the loop will run :meth:`_service` in its next iteration, which arms when nothing is going on;
-* somebody is inside :meth:`poll` right now and ends in one of the two.
+* ``armed``: the channel's fd is or becomes readable, and the loop calls :meth:`on_readable`;
+* ``scheduled``: the loop will run :meth:`_service` in its next iteration, which arms when there is no activity;
+* :meth:`poll` is running and ends in one of the two.
 
-There is no timer behind this. ``ResourceGuard``-like users that park call :meth:`park`, which arms unless one of
-the first two already holds.
+No timer backs this up. An operation that waits calls :meth:`park`, which arms unless one of the first two holds.
 
 Hybrid polling (X-RDMA)
 -----------------------
-An operation that would park may spin for a while (:meth:`spin_once`), because waking a sleeping CPU costs tens of
-microseconds. The time allowed adapts: it grows when a spin found what it waited for, or when a parked waiter was woken so soon that
-a spin would have paid; it falls to zero when spins end empty-handed. Whether the engine polls on for some turns
-of the loop before it arms (``linger``) adapts in the same way, to events that come right after the arming; where the loop is
-busy with others it does not (``linger_rest``).
+An operation that would park may busy-poll for a while (:meth:`spin_once`), because waking a sleeping CPU costs tens of
+microseconds. The time allowed adapts: it grows when a busy poll found what it waited for, or when a parked waiter was
+woken so soon that a busy poll would have paid; it falls to zero when busy polls find nothing. Whether the engine keeps
+polling for some turns of the loop before it arms (``linger``) adapts in the same way, to events that come right after
+the arming; where other tasks keep the loop busy it does not linger (``linger_rest``).
 """
 import logging
 import os
@@ -62,8 +61,8 @@ cdef enum:
 
 cdef int64_t SPIN_START_NS = 20_000
 cdef int64_t SPIN_MAX_NS = 100_000
-# A sleeping CPU takes about 50 us to wake on a virtual machine, so a waiter woken within this time after it
-# parked would have been served by a spin.
+# A sleeping CPU takes about 50 us to wake on a virtual machine, so a busy poll would have served a waiter that is
+# woken within this time after it parked.
 cdef int64_t WOULD_HAVE_PAID_NS = 150_000
 
 
@@ -85,7 +84,7 @@ cdef class CompletionPoller:
     """One per engine. Single-threaded: every method runs in the thread of the engine's event loop.
 
     :param cq, channel: addresses of ``struct ibv_cq`` and of its ``struct ibv_comp_channel`` (fd non-blocking).
-    :param get_event, ack_events: addresses of ``ibv_get_cq_event`` and ``ibv_ack_cq_events`` (the only two that are not inline).
+    :param get_event, ack_events: addresses of ``ibv_get_cq_event`` and ``ibv_ack_cq_events`` (the others are inline).
     :param call_soon: the loop's ``call_soon``.
     :param ready: the loop's queue of ready callbacks where it can be seen (asyncio), else None.
     :param busy_poll_us: None = adaptive, 0 = events only, else a fixed time.
@@ -93,7 +92,7 @@ cdef class CompletionPoller:
     :param keep: objects that own the C structures, kept alive as long as this one.
     """
 
-    def __init__(self, *, uintptr_t cq, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
+    def __init__(self, uintptr_t cq, *, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
                  object call_soon, object ready, object busy_poll_us, uint32_t max_fragments, object keep):
         self.cq = <ibv_cq *>cq
         self.channel = <ibv_comp_channel *>channel
@@ -131,7 +130,7 @@ cdef class CompletionPoller:
     def spin_budget_ns(self) -> int:
         return self.spin_ns
 
-    # ---- who gets the completions
+    # ---- owners of completions
 
     cdef int attach(self, CompletionOwner owner) except -1:
         cdef uint64_t index
@@ -157,7 +156,7 @@ cdef class CompletionPoller:
         if owner in self.dirty:
             self.dirty.remove(owner)
 
-    # ---- work put off to the end of the tick
+    # ---- work deferred to the end of the tick
 
     cdef void mark_dirty(self, CompletionOwner owner):
         self.dirty.append(owner)
@@ -207,7 +206,7 @@ cdef class CompletionPoller:
             started = clock_ns()
         self.completions += n
         self.activity = True
-        # A callback may come back here (an operation of its own that spins): the batch in wc[] must be through first.
+        # A callback may poll again (an operation that busy-polls): the batch in wc[] must be dispatched first.
         self.dispatching = True
         try:
             for i in range(n):
@@ -223,7 +222,7 @@ cdef class CompletionPoller:
                 try:
                     owner.on_completion(&self.wc[i])
                 except Exception:
-                    # One owner's failure must not take the batch of the others with it.
+                    # A failing owner must not keep the others from their completions.
                     self.dispatch_errors += 1
                     logger.exception("completion handler failed")
         finally:
@@ -235,8 +234,8 @@ cdef class CompletionPoller:
     # ---- slow polls
 
     def watch_polls(self, int64_t threshold_ns, on_slow_poll) -> None:
-        """Have ``on_slow_poll(nanoseconds, where)`` called when the event loop comes back to this engine later than that
-        (0: never): something in the loop, or what a completion called, took so long."""
+        """Call ``on_slow_poll(nanoseconds, where)`` when the event loop returns to this engine later than that (0:
+        never): something in the loop, or what a completion called, took so long."""
         self.slow_poll_ns = threshold_ns
         self.on_slow_poll = on_slow_poll if threshold_ns else None
         self.asked_at = 0
@@ -250,7 +249,7 @@ cdef class CompletionPoller:
             self.on_slow_poll(took, where)
 
     def drain(self) -> int:
-        """Dispatch what is there now (bounded); the number of completions. For teardown and for TCP EOF, which may
+        """Dispatch the completions that exist now (bounded); their number. For teardown and for TCP EOF, which may
         overtake the peer's last message."""
         cdef int total = 0, n, batches = 0
         while batches < 64:
@@ -262,13 +261,13 @@ cdef class CompletionPoller:
         return total
 
     def begin(self) -> None:
-        """Arm for the first time; from here on the invariant above holds."""
+        """Arm for the first time; from then on the invariant above holds."""
         self.arm()
 
     # ---- sleeping and waking
 
     cdef int arm(self) except -1:
-        """Arm, then look again. Afterwards an event is certain for whatever comes."""
+        """Arm, then poll again. Afterwards every completion that comes raises an event."""
         cdef int rc
         if self.closed:
             return 0
@@ -280,7 +279,7 @@ cdef class CompletionPoller:
         if self.spin_fixed_ns < 0:
             self.armed_at = clock_ns()
         if self.poll() == BATCH:
-            self.schedule()     # more may be waiting that was there before the arming: no event will tell
+            self.schedule()     # completions from before the arming may be left, and raise no event
         return 0
 
     cdef void schedule(self):
@@ -291,7 +290,7 @@ cdef class CompletionPoller:
             self.call_soon(self._service)
 
     def _service(self) -> None:
-        """The engine's turn in the loop: post what was put off, poll, and arm when nothing is going on."""
+        """The engine's turn in the loop: post what was deferred, poll, and arm when there is no activity."""
         cdef int batches = 0
         cdef uint64_t seen
         self.scheduled = False
@@ -301,8 +300,8 @@ cdef class CompletionPoller:
             self.look_at_gap(self.asked_at, "the event loop's way back to its engine")
             self.asked_at = 0
         if self.idle_since:
-            # Where the loop is busy with others it comes by anyway: to keep it from sleeping only makes its batches smaller,
-            # and takes the CPU from those whose work it waits for.
+            # A loop that is busy with other tasks polls often enough anyway. Keeping it from sleeping only makes its
+            # batches smaller, and takes the CPU from the processes whose work it waits for.
             if clock_ns() - self.idle_since > IDLE_TURN_NS:
                 self.linger, self.linger_rest = 0, LINGER_REST
             self.idle_since = 0
@@ -320,19 +319,19 @@ cdef class CompletionPoller:
         if not self.activity and self.linger > 0:
             self.linger -= 1
         if batches == BUDGET or (self.activity and self.linger > 0) or self.spin_hits != self.hits_seen:
-            # Somebody's spins find what comes, or turns like this one do: not yet the time to sleep.
+            # Busy polls of operations find completions, or turns like this one do: too early to sleep.
             self.activity = False
             self.hits_seen = self.spin_hits
             self.schedule()
             if self.linger > 0 and self.completions == seen:
-                self.idle_since = clock_ns()    # until its next turn the loop does nothing that we called
+                self.idle_since = clock_ns()    # what the loop does until the next turn was not called from here
         elif not self.armed:
             self.activity = False
             self.arm()
             self.flush()
 
     def on_readable(self) -> None:
-        """The channel's fd is readable: take the event, drain, re-arm or go on polling."""
+        """The channel's fd is readable: read the event, drain, and re-arm or keep polling."""
         cdef ibv_cq *which
         cdef void *context
         cdef int64_t now
@@ -340,7 +339,7 @@ cdef class CompletionPoller:
         if self.closed:
             return
         if self.spin_fixed_ns < 0 and self.armed_at:
-            # Woken the moment it slept: another turn of polling would have found it without a system call.
+            # Woken right after it slept: another turn of polling would have found this without a system call.
             now = clock_ns()
             if now - self.armed_at < LINGER_PAYS_NS:
                 if self.linger_rest > 0:
@@ -348,7 +347,7 @@ cdef class CompletionPoller:
                 else:
                     self.linger = min(self.linger + 2, LINGER_MAX)
             self.armed_at = 0
-        # Armed once, so there is one event at most: asking again would cost a system call to hear "no".
+        # Armed once, so there is one event at most: another read would be a wasted system call.
         if self.get_event(self.channel, &which, &context) == 0:
             self.ack_events(self.cq, 1)
             self.events += 1
@@ -383,13 +382,14 @@ cdef class CompletionPoller:
     cdef bint may_spin(self):
         if self.spin_ns <= 0 or self.single_cpu or self.dispatching or self.closed:
             return False
-        # Our own scheduled turn is not somebody else's work.
+        # The poller's own scheduled turn is not another task's work.
         if self.ready is not None and len(self.ready) > (1 if self.scheduled else 0):
             return False
         return True
 
     cdef int spin_once(self, int64_t deadline) except -1:
-        """Poll until something was dispatched (its number) or the deadline has passed (0). Without the GIL: it may take long."""
+        """Poll until completions were dispatched (their number) or the deadline has passed (0). Without the GIL: it may
+        take long."""
         cdef int n = 0, turn
         with nogil:
             while True:
@@ -419,13 +419,13 @@ cdef class CompletionPoller:
     cdef void spin_paid(self, int64_t started):
         cdef int64_t took
         self.spin_hits += 1
-        # The clock is asked now and then only: this is the way of every message of a busy stream.
+        # Read the clock now and then only: every message of a busy stream passes here.
         if self.spin_fixed_ns < 0 and self.spin_hits % 16 == 0:
             took = clock_ns() - started
             self.spin_ns = min(self.spin_max_ns, max(self.spin_ns, 4 * took))
 
     cdef void will_park(self):
-        """An operation found nothing and will wait: how long, tells whether polling would have paid."""
+        """An operation found nothing and will wait; the time it waits shows whether polling would have paid."""
         if self.spin_fixed_ns < 0:
             self.parked_at = clock_ns()
 

@@ -193,7 +193,11 @@ class Config:
         online=True,
     )
     ack_delay_ms: int = _number(
-        20, (1, 10_000), "longest time that a finished message waits for its acknowledgement", online=True
+        1_000,
+        (1, 10_000),
+        "longest time that a received message waits for its acknowledgement; where messages are further "
+        "apart, acknowledging each costs another message",
+        online=True,
     )
     negotiate_timeout_ms: int = _number(
         6_000, (1, 600_000), "time for one message of the negotiation on TCP", online=True

@@ -2,8 +2,8 @@
 
 Rules (``aiordma.proto.filter``) say which messages and work requests of which links are dropped, delayed,
 corrupted and so on, for tests and for drills in production; ``docs/howto/faults.md`` says what each act
-means. They hold for all links of the process, also for those that are there already, from the moment they are
-added. Without rules a link pays one branch for all this.
+means. They hold for all links of the process, also for existing ones, from the moment they are added. Without
+rules this costs a link one branch.
 
 ::
 
@@ -73,9 +73,9 @@ _installed: str | None = None
 
 
 def add(rule: Rule | str) -> int:
-    """Add a rule behind the others; the number by which it can be removed.
+    """Add a rule behind the others; returns the number by which it can be removed.
 
-    :raises ValueError: text that is no rule; the message names the word.
+    :raises ValueError: text that is no rule; the message names the wrong word.
     """
     rule = parse_rule(rule) if isinstance(rule, str) else rule
     with _lock:
@@ -86,7 +86,7 @@ def add(rule: Rule | str) -> int:
 
 
 def remove(number: int) -> None:
-    """Take a rule away. What it holds back already goes its way. :raises KeyError: no rule of this number."""
+    """Remove a rule. Its delays under way run to their end. :raises KeyError: no rule of this number."""
     with _lock:
         rule = _filter.remove(number)
     logger.warning("fault rule %d removed: %s", number, rule)
@@ -100,17 +100,17 @@ def rules() -> dict[int, tuple[Rule, Counters]]:
 
 
 def clear() -> None:
-    """Take all rules away."""
+    """Remove all rules."""
     for number in rules():
         with contextlib.suppress(KeyError):
             remove(number)
 
 
 def install(text: str) -> None:
-    """Replace all rules by those of a text (``AIORDMA_FILTER``). The same text again changes nothing, so that
-    every event loop of a process may bring its settings.
+    """Replace all rules by those of a text (``AIORDMA_FILTER``). The same text again changes nothing, because
+    every event loop of a process applies its settings.
 
-    :raises ValueError: naming the word that is wrong; the rules stay as they were.
+    :raises ValueError: the message names the wrong word; the rules stay as they were.
     """
     global _filter, _installed
     seed, wanted = parse(text)
@@ -173,7 +173,7 @@ def injected(*texts: str | Rule, seed: int = 0) -> Iterator[Injected]:
 
 
 def watch(link: FilterableLink) -> None:
-    """A new link: the rules hold for it, too."""
+    """Apply the rules to a new link, too."""
     with _lock:
         _links.add(link)
         active = bool(_filter)

@@ -25,7 +25,7 @@ import uvloop
 
 from aiordma.verbs import softlib
 from tests.cable import cabled_hosts
-from tests.programs import listening
+from tests.tools import listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable

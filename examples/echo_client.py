@@ -7,10 +7,13 @@ import anyio
 import aiordma
 
 
-async def main(host: str = "127.0.0.1", port: str = "7000") -> None:
-    async with await aiordma.connect(host, int(port)) as stream:
+async def main(host: str = "127.0.0.1", port: int = 7000) -> None:
+    async with await aiordma.connect(host, port) as stream:
         await stream.send(b"hello, RDMA")
         print(f"{await stream.receive()!r} by {stream.path}")
 
 
-anyio.run(main, *sys.argv[1:])
+if len(sys.argv) > 1:
+    anyio.run(main, sys.argv[1], int(sys.argv[2]))
+else:
+    anyio.run(main)

@@ -13,10 +13,13 @@ async def echo(stream: aiordma.RdmaStream) -> None:
             await stream.send(data)
 
 
-async def main(host: str = "127.0.0.1", port: str = "7000") -> None:
-    async with await aiordma.listen(host, int(port)) as listener:
+async def main(host: str = "127.0.0.1", port: int = 7000) -> None:
+    async with await aiordma.listen(host, port) as listener:
         print(f"listening on {host}:{listener.extra(anyio.abc.SocketAttribute.local_port)}", flush=True)
         await listener.serve(echo)
 
 
-anyio.run(main, *sys.argv[1:])
+if len(sys.argv) > 1:
+    anyio.run(main, sys.argv[1], int(sys.argv[2]))
+else:
+    anyio.run(main)

@@ -11,7 +11,8 @@ import pytest
 import aiordma
 from aiordma.links.statistics import DeviceStatistics, LinkStatistics
 
-from .system.adversity.health import until
+from .health import until
+from .roles import port_of
 from .world import DEVICE
 
 pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")
@@ -56,7 +57,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def test_asyncio_transports_show_their_stream() -> None:
     server = await aiordma.start_server(_echo, "127.0.0.1", 0, config=CONFIG)
     async with server:
-        port = server.sockets[0].getsockname()[1]
+        port = port_of(server)
         reader, writer = await aiordma.open_connection("127.0.0.1", port, config=CONFIG, mode="rdma")
         writer.write(b"hello")
         assert await reader.read() == b"hello"
@@ -146,7 +147,7 @@ async def test_what_cannot_change_its_path() -> None:
 async def test_asyncio_writers_change_their_path() -> None:
     server = await aiordma.start_server(_echo, "127.0.0.1", 0, config=CONFIG)
     async with server:
-        port = server.sockets[0].getsockname()[1]
+        port = port_of(server)
         reader, writer = await aiordma.open_connection("127.0.0.1", port, config=CONFIG, mode="rdma")
         assert await aiordma.switch_path(writer, "tcp") == 1
         await until(lambda: writer.get_extra_info("aiordma.path") == "tcp")

@@ -48,8 +48,8 @@ def test_completion_error_names_the_status() -> None:
 
 
 def test_codes_are_those_of_smc() -> None:
-    assert errors.Code.PEER_NO_SMC == 0x03010000
-    assert errors.Code.PEER_DECLINED == 0x05000000
+    assert int(errors.Code.PEER_NO_SMC) == 0x03010000
+    assert int(errors.Code.PEER_DECLINED) == 0x05000000
     assert len({code.text for code in errors.Code}) == len(errors.Code)
     assert "0xdeadbeef" in errors.describe(0xDEADBEEF)
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import anyio.abc
 
 from .. import wake
-from ..config import Config
 from ..errors import Code, NegotiationError
-from ..negotiation import driver as negotiate
-from ..negotiation import peer_cache as peers
+from ..negotiation import peer_cache
 from ..negotiation.accept import ConnectionListener, open_listener
+from ..negotiation.connect import connect_and_negotiate
+from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..observe.trace import recorder
 from ..pipes.tcp_channel import TcpChannel
 from ..proto.clc import Kind
@@ -25,11 +25,14 @@ from ..proto.message import MAX_HEAD_BYTES, ChannelStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from ssl import SSLContext, SSLObject
+    from ssl import SSLObject
+    from typing import Unpack
 
     from ..addresses import Address
-    from ..config import Mode
+    from ..config import Config
     from ..errors import FallbackReason
+    from ..negotiation.options import ConnectKeywords, ListenKeywords
+    from ..negotiation.result import NegotiationResult
     from ..pipes.contracts import Channel
     from ..pipes.tcp import TcpPipe
 
@@ -73,20 +76,20 @@ class ConnectedChannel(anyio.abc.AsyncResource):
         await wake.current().checkpoint()
 
 
-async def channel_of(outcome: negotiate.Outcome, kind: int, config: Config) -> ConnectedChannel:
+async def channel_of(result: NegotiationResult, kind: int, config: Config) -> ConnectedChannel:
     """The channel of a connection whose path is agreed on. Owns the connection, also when this raises.
 
     :raises NegotiationError: on TCP, the peer does not speak this kind of channel, or says nothing.
     """
-    channel: Channel = outcome.pipe
-    if outcome.pipe is None:
-        channel = await _greeted(outcome.tcp_pipe(), kind, config)
+    channel: Channel = result.pipe
+    if result.pipe is None:
+        channel = await _greeted(result.tcp_pipe(), kind, config)
     return ConnectedChannel(
         channel,
-        local_address=outcome.local_address,
-        remote_address=outcome.remote_address,
-        fallback_reason=outcome.fallback,
-        tls=outcome.session,
+        local_address=result.local_address,
+        remote_address=result.remote_address,
+        fallback_reason=result.fallback,
+        tls=result.session,
     )
 
 
@@ -110,73 +113,39 @@ async def _greeted(pipe: TcpPipe, kind: int, config: Config) -> TcpChannel:
     return channel
 
 
+@documented_by(ConnectOptions.of)
 async def connect(
-    host: str,
-    port: int,
-    *,
-    kind: int = Kind.CALLS,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    local_host: str | None = None,
-    ssl: SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    rdma_outside_tls: bool = False,
+    host: str, port: int, *, kind: int = Kind.CALLS, **keywords: Unpack[ConnectKeywords]
 ) -> ConnectedChannel:
     """Connect a channel to a server. Path, fallback and TLS as in :func:`aiordma.connect`.
 
-    :param kind: what the messages mean; the server must mean the same.
+    :param kind: what the messages mean; the server's listener must be of the same kind.
     :raises OSError: no TCP connection could be made.
-    :raises aiordma.NegotiationError: (an ``OSError``, too) the server is not one for this kind of
-        connection, or RDMA is demanded and not to be had; ``code`` and ``text`` say why.
+    :raises aiordma.NegotiationError: (an ``OSError``, too) the server does not serve this kind of
+        connection, or RDMA is demanded and cannot be used; ``code`` and ``text`` give the reason.
     """
-    config = config or Config.from_env()
-    recorder.install(config)
-    tls = negotiate.Tls.of_client(ssl, server_hostname or host, rdma_outside_tls)
-    outcome = await negotiate.client(
-        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=kind
-    )
-    connected = await channel_of(outcome, kind, config)
-    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
+    options = ConnectOptions.of(host, **keywords)
+    recorder.install(options.config)
+    result = await connect_and_negotiate(host, port, options, kind)
+    connected = await channel_of(result, kind, options.config)
+    peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
     return connected
 
 
 class ChannelListener(ConnectionListener[ConnectedChannel]):
-    """A listener for channels. Made by :func:`listen`. A client that means something else is turned away."""
+    """A listener for channels. Made by :func:`listen`. A client of another kind is turned away."""
 
     kind = Kind.CALLS
 
-    async def _make(self, outcome: negotiate.Outcome) -> ConnectedChannel:
-        return await channel_of(outcome, self.kind, self._config)
+    async def _make(self, result: NegotiationResult) -> ConnectedChannel:
+        return await channel_of(result, self.kind, self._options.config)
 
 
+@documented_by(ListenOptions.of)
 async def listen(
-    host: str | Sequence[str] | None = None,
-    port: int = 0,
-    *,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    backlog: int = 1024,
-    reuse_address: bool = True,
-    reuse_port: bool = False,
-    max_negotiations: int = 1024,
-    max_pending: int = 4096,
-    ssl: SSLContext | None = None,
-    rdma_outside_tls: bool = False,
+    host: str | Sequence[str] | None = None, port: int = 0, **keywords: Unpack[ListenKeywords]
 ) -> ChannelListener:
     """Listen for channels of calls. Parameters and errors as in :func:`aiordma.listen`."""
-    config = config or Config.from_env()
-    recorder.install(config)  # there may be no engine that does it
-    return await open_listener(
-        ChannelListener,
-        host,
-        port,
-        config=config,
-        mode=mode,
-        backlog=backlog,
-        reuse_address=reuse_address,
-        reuse_port=reuse_port,
-        max_negotiations=max_negotiations,
-        max_pending=max_pending,
-        ssl=ssl,
-        rdma_outside_tls=rdma_outside_tls,
-    )
+    options = ListenOptions.of(**keywords)
+    recorder.install(options.config)  # without RDMA there is no engine that does it
+    return await open_listener(ChannelListener, host, port, options)

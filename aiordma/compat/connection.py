@@ -22,12 +22,16 @@ from __future__ import annotations
 import asyncio
 import asyncio.trsock
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError
-from ..negotiation import driver as negotiate
-from ..negotiation import peer_cache as peers
+from ..negotiation import peer_cache
+from ..negotiation.connect import connect_and_negotiate
+from ..negotiation.engine import find_engine, warm_up
+from ..negotiation.options import ConnectOptions, PathOptions
+from ..negotiation.server import negotiate_accepted
 from .fallback import Introduction, tcp_info, with_info
 from .server import RdmaServer, bind_sockets
 from .streams import (
@@ -45,10 +49,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ..config import Mode
-    from ..negotiation.driver import Outcome
+    from ..negotiation.engine import Engine
+    from ..negotiation.result import NegotiationResult
     from .streams import ClientConnected
 
     Factory = Callable[[], asyncio.BaseProtocol]
+    InfoFactory = Callable[[dict[str, Any]], asyncio.BaseProtocol]
     Hosts = str | Iterable[str | None] | None
 
 _LIMIT = 64 * 1024
@@ -57,65 +63,73 @@ _LIMIT = 64 * 1024
 _ANY_PATH = {"all_errors", "family", "flags", "happy_eyeballs_delay", "interleave", "proto"}
 
 
-def _settings(config: Config | None, mode: Mode | None) -> tuple[Config, Mode]:
-    config = Config.from_env() if config is None else config
-    return config, config.mode if mode is None else mode
-
-
 def _on_any_path(name: str, value: Any) -> bool:
     return name in _ANY_PATH or name in TLS_OPTIONS or (name == "local_addr" and not value[1])
 
 
-def _plain_reason(
-    mode: Mode, options: dict[str, Any], rdma_outside_tls: bool = False
-) -> FallbackReason | None:
-    """Why this connection is on TCP before anybody is asked; None: negotiate.
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What the caller has chosen about the path, beside asyncio's own options."""
 
-    :raises NegotiationError: the mode is "rdma", which plain TCP would break
-    """
-    if options.get("ssl") and not rdma_outside_tls:
-        reason = FallbackReason.of_local(Code.TLS_PAYLOAD_POLICY, "ssl= is TLS over TCP")
-    elif mode == "tcp":
-        reason = FallbackReason.of_local(Code.DISABLED)
-    elif given := sorted(name for name, value in options.items() if value and not _on_any_path(name, value)):
-        reason = FallbackReason.of_local(Code.CONFIGURATION, f"{', '.join(given)} given, for TCP only")
-    else:
-        return None
-    if mode == "rdma":
-        raise NegotiationError(reason.code, f"{reason.text}; mode is 'rdma'")
-    return reason
+    config: Config
+    mode: Mode
+    rdma_outside_tls: bool
+
+    @classmethod
+    def of(cls, config: Config | None, mode: Mode | None, rdma_outside_tls: bool) -> _Choice:
+        config = Config.from_env() if config is None else config
+        return cls(config, config.mode if mode is None else mode, rdma_outside_tls)
+
+    def plain_reason(self, options: dict[str, Any]) -> FallbackReason | None:
+        """Why this connection is on TCP without a negotiation; None: negotiate.
+
+        :raises NegotiationError: the mode is "rdma", which plain TCP would break
+        """
+        if options.get("ssl") and not self.rdma_outside_tls:
+            reason = FallbackReason.of_local(Code.TLS_PAYLOAD_POLICY, "ssl= is TLS over TCP")
+        elif self.mode == "tcp":
+            reason = FallbackReason.of_local(Code.DISABLED)
+        elif given := sorted(
+            name for name, value in options.items() if value and not _on_any_path(name, value)
+        ):
+            reason = FallbackReason.of_local(Code.CONFIGURATION, f"{', '.join(given)} given, for TCP only")
+        else:
+            return None
+        if self.mode == "rdma":
+            raise NegotiationError(reason.code, f"{reason.text}; mode is 'rdma'")
+        return reason
 
 
-def _info(outcome: Outcome) -> dict[str, Any]:
+def _info(result: NegotiationResult) -> dict[str, Any]:
     info: dict[str, Any] = {}
-    if outcome.pipe is None:
-        info = tcp_info(outcome.fallback)
-    if outcome.pipe is not None or outcome.tls is not None:
-        info["peername"] = outcome.remote_address
-        info["sockname"] = outcome.local_address
-        info["socket"] = asyncio.trsock.TransportSocket(outcome.sock)
-    if outcome.tls is not None:
-        info |= tls_info(outcome.tls)
+    if result.pipe is None:
+        info = tcp_info(result.fallback)
+    if result.pipe is not None or result.tls is not None:
+        info["peername"] = result.remote_address
+        info["sockname"] = result.local_address
+        info["socket"] = asyncio.trsock.TransportSocket(result.sock)
+    if result.tls is not None:
+        info |= tls_info(result.tls)
     return info
 
 
 def _on_own_transport(
     loop: asyncio.AbstractEventLoop,
-    outcome: Outcome,
+    result: NegotiationResult,
     protocol: asyncio.BaseProtocol,
     info: dict[str, Any],
     **options: Any,
 ) -> RingTransport:
-    if outcome.pipe is not None:
-        return RingTransport(loop, outcome.pipe, protocol, extra=info, **options)
-    return TlsTransport(loop, outcome, protocol, extra=info, **options)
+    if result.pipe is not None:
+        return RingTransport(loop, result.pipe, protocol, extra=info, **options)
+    return TlsTransport(loop, result, protocol, extra=info, **options)
 
 
-def _abort(outcome: Outcome) -> None:
-    if outcome.pipe is not None:
-        outcome.pipe.abort()
+def _abort(result: NegotiationResult) -> None:
+    if result.pipe is not None:
+        result.pipe.abort()
     else:
-        outcome.sock.close()
+        result.sock.close()
 
 
 # ---- clients ------------------------------------------------------------------------------------------
@@ -141,15 +155,15 @@ async def create_connection(
     :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is not to be had (also an `OSError`)
     """
     options.update(ssl=ssl, sock=sock)
-    outcome, info = await _negotiate(host, port, config, mode, options, rdma_outside_tls)
-    if outcome is not None and (outcome.pipe is not None or outcome.tls is not None):
+    result, info = await _negotiate(host, port, _Choice.of(config, mode, rdma_outside_tls), options)
+    if result is not None and (result.pipe is not None or result.tls is not None):
         try:
             protocol = protocol_factory()
         except BaseException:
-            _abort(outcome)
+            _abort(result)
             raise
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        transport = _on_own_transport(waiter.get_loop(), outcome, protocol, info, waiter=waiter)
+        transport = _on_own_transport(waiter.get_loop(), result, protocol, info, waiter=waiter)
         try:
             await waiter
         except BaseException:
@@ -163,7 +177,7 @@ async def create_connection(
         introduction = Introduction(protocol_factory(), info)
         return introduction
 
-    await _tcp_connection(introduce, host, port, outcome, options)
+    await _tcp_connection(introduce, host, port, result, options)
     assert introduction is not None
     assert introduction.transport is not None
     return introduction.transport, introduction.protocol
@@ -183,31 +197,25 @@ async def open_connection(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect and return (reader, writer). See `asyncio.open_connection()`; errors as `create_connection`."""
     options.update(ssl=ssl, sock=sock)
-    outcome, info = await _negotiate(host, port, config, mode, options, rdma_outside_tls)
-    if outcome is not None and outcome.pipe is not None:
-        return ring_streams(outcome.pipe, limit, info)
+    result, info = await _negotiate(host, port, _Choice.of(config, mode, rdma_outside_tls), options)
+    if result is not None and result.pipe is not None:
+        return ring_streams(result.pipe, limit, info)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    if outcome is not None and outcome.tls is not None:
-        own = _on_own_transport(loop, outcome, protocol, info, at_once=True)
+    if result is not None and result.tls is not None:
+        own = _on_own_transport(loop, result, protocol, info, at_once=True)
         return reader, AioRdmaStreamWriter(own, protocol, reader, loop, {})
-    transport = await _tcp_connection(lambda: protocol, host, port, outcome, options)
+    transport = await _tcp_connection(lambda: protocol, host, port, result, options)
     with_info(transport, info)
     return reader, AioRdmaStreamWriter(transport, protocol, reader, loop, info)
 
 
 async def _negotiate(
-    host: str | None,
-    port: int | None,
-    config: Config | None,
-    mode: Mode | None,
-    options: dict[str, Any],
-    rdma_outside_tls: bool,
-) -> tuple[Outcome | None, dict[str, Any]]:
+    host: str | None, port: int | None, choice: _Choice, options: dict[str, Any]
+) -> tuple[NegotiationResult | None, dict[str, Any]]:
     """Connect and negotiate, unless this connection is to be plain TCP (None); and its extra info."""
-    config, mode = _settings(config, mode)
-    reason = _plain_reason(mode, options, rdma_outside_tls)
+    reason = choice.plain_reason(options)
     if reason is not None or host is None or port is None:
         return None, tcp_info(reason)
     name = host
@@ -217,24 +225,30 @@ async def _negotiate(
         host = str(found[0][4][0])
     local_host = options["local_addr"][0] if options.get("local_addr") else None
     tls = take_tls(options, name, server_side=False)
-    outcome = await negotiate.client(host, port, config=config, mode=mode, local_host=local_host, tls=tls)
-    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
-    return outcome, _info(outcome)
+    result = await connect_and_negotiate(
+        host, port, ConnectOptions(choice.config, choice.mode, tls, local_host)
+    )
+    peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
+    return result, _info(result)
 
 
 async def _tcp_connection(
-    factory: Factory, host: str | None, port: int | None, outcome: Outcome | None, options: dict[str, Any]
+    factory: Factory,
+    host: str | None,
+    port: int | None,
+    result: NegotiationResult | None,
+    options: dict[str, Any],
 ) -> asyncio.Transport:
     """On the loop's own transport: a new connection, or the one that the negotiation has left on TCP."""
     loop: Any = asyncio.get_running_loop()
     transport: asyncio.Transport
-    if outcome is None:
+    if result is None:
         transport, _ = await loop.create_connection(factory, host, port, **options)
         return transport
     try:
-        transport, _ = await loop.create_connection(factory, sock=outcome.sock)
+        transport, _ = await loop.create_connection(factory, sock=result.sock)
     except BaseException:
-        outcome.sock.close()
+        result.sock.close()
         raise
     return transport
 
@@ -264,7 +278,8 @@ async def create_server(
     def make(info: dict[str, Any]) -> asyncio.BaseProtocol:
         return protocol_factory()
 
-    return await _serve(make, make, host, port, config, mode, options, rdma_outside_tls)
+    protocols = _Protocols(make, make)
+    return await _serve(protocols, host, port, _Choice.of(config, mode, rdma_outside_tls), options)
 
 
 async def start_server(
@@ -292,93 +307,110 @@ async def start_server(
         reader = asyncio.StreamReader(limit=limit, loop=loop)
         return TcpStreamReaderProtocol(reader, client_connected_cb, loop, info)
 
-    return await _serve(on_ring, on_tcp, host, port, config, mode, options, rdma_outside_tls)
+    protocols = _Protocols(on_ring, on_tcp)
+    return await _serve(protocols, host, port, _Choice.of(config, mode, rdma_outside_tls), options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Protocols:
+    """What makes the protocol of a connection, given its extra info."""
+
+    on_ring: InfoFactory
+    on_tcp: InfoFactory
 
 
 async def _serve(
-    on_ring: Callable[[dict[str, Any]], asyncio.BaseProtocol],
-    on_tcp: Callable[[dict[str, Any]], asyncio.BaseProtocol],
-    host: Hosts,
-    port: int | str | None,
-    config: Config | None,
-    mode: Mode | None,
-    options: dict[str, Any],
-    rdma_outside_tls: bool,
+    protocols: _Protocols, host: Hosts, port: int | str | None, choice: _Choice, options: dict[str, Any]
 ) -> asyncio.AbstractServer:
-    loop: Any = asyncio.get_running_loop()
-    config, mode = _settings(config, mode)
-    if options.get("ssl") and (not rdma_outside_tls or mode == "tcp"):
-        reason = _plain_reason(mode, {"ssl": True}, rdma_outside_tls)
-        assert reason is not None
-        plain, code = tcp_info(reason), reason.code
-
-        def introduce() -> Introduction:
-            # A client that allows payload outside TLS proposes that, inside TLS.
-            return Introduction(on_tcp(plain), plain, late_proposal=code)
-
-        server: asyncio.AbstractServer = await loop.create_server(introduce, host, port, **options)
-        return server
-    tls = take_tls(options, None, server_side=True)
-    if mode == "rdma":
-        await negotiate.find_engine(config)
-    engine = await negotiate.warm_up(config, mode)
-    # Of processes that share a port, a connection may meet another than the one that gave the ticket.
-    if options.get("reuse_port") or options.get("sock") is not None or tls is not None:
+    if options.get("ssl") and (not choice.rdma_outside_tls or choice.mode == "tcp"):
+        return await _serve_tls(protocols.on_tcp, host, port, choice, options)
+    path = PathOptions(choice.config, choice.mode, take_tls(options, None, server_side=True))
+    if path.mode == "rdma":
+        await find_engine(path.config)
+    engine = await warm_up(path)
+    # If several processes share a port, another one than the one that granted the ring may accept.
+    if options.get("reuse_port") or options.get("sock") is not None or path.tls is not None:
         engine = None
 
-    async def connect(server: RdmaServer, connection: socket.socket) -> None:
-        outcome = await negotiate.server(
-            connection, config=config, mode=mode, service=server.service, tls=tls
-        )
-        peers.announce("client", outcome.remote_address[0], outcome.path, outcome.fallback)
-        info = _info(outcome)
-        if outcome.pipe is not None or outcome.tls is not None:
-            try:
-                protocol = on_ring(info) if outcome.pipe is not None else on_tcp(info)
-                _on_own_transport(loop, outcome, protocol, info, server=server)
-            except BaseException:
-                _abort(outcome)
-                raise
-            return
-        try:
-            late_proposal = Code.PLAIN_TCP_PEER if outcome.silent else None
-            introduction = Introduction(on_tcp(info), info, server.adopt, late_proposal)
-            await loop.connect_accepted_socket(lambda: introduction, outcome.sock)
-        except BaseException:
-            outcome.sock.close()
-            raise
+    async def begin(server: RdmaServer, connection: socket.socket) -> None:
+        result = await negotiate_accepted(connection, path, service=server.service)
+        peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
+        await _begin(protocols, server, result)
 
-    return await _listen(connect, engine, host, port, **options)
+    return await _listen(begin, engine, host, port, **options)
+
+
+async def _serve_tls(
+    on_tcp: InfoFactory, host: Hosts, port: int | str | None, choice: _Choice, options: dict[str, Any]
+) -> asyncio.AbstractServer:
+    """On the event loop's own TLS: nothing is negotiated."""
+    reason = choice.plain_reason({"ssl": True})
+    assert reason is not None
+    info, code = tcp_info(reason), reason.code
+
+    def introduce() -> Introduction:
+        # A client that allows payload outside TLS sends a Proposal, inside TLS.
+        return Introduction(on_tcp(info), info, late_proposal=code)
+
+    loop: Any = asyncio.get_running_loop()
+    server: asyncio.AbstractServer = await loop.create_server(introduce, host, port, **options)
+    return server
+
+
+async def _begin(protocols: _Protocols, server: RdmaServer, result: NegotiationResult) -> None:
+    """Give an accepted connection its protocol and transport."""
+    loop: Any = asyncio.get_running_loop()
+    info = _info(result)
+    try:
+        if result.pipe is not None or result.tls is not None:
+            make = protocols.on_tcp if result.pipe is None else protocols.on_ring
+            _on_own_transport(loop, result, make(info), info, server=server)
+            return
+        late_proposal = Code.PLAIN_TCP_PEER if result.silent else None
+        introduction = Introduction(protocols.on_tcp(info), info, server.adopt, late_proposal)
+        await loop.connect_accepted_socket(lambda: introduction, result.sock)
+    except BaseException:
+        _abort(result)
+        raise
 
 
 async def _listen(
-    connect: Callable[[RdmaServer, socket.socket], Any],
-    engine: negotiate.Engine | None,
+    begin: Callable[[RdmaServer, socket.socket], Any],
+    engine: Engine | None,
     host: Hosts,
     port: int | str | None,
     *,
-    family: int = socket.AF_UNSPEC,
-    flags: int = socket.AI_PASSIVE,
-    sock: socket.socket | None = None,
     backlog: int = 100,
-    reuse_address: bool | None = None,
-    reuse_port: bool | None = None,
     start_serving: bool = True,
+    **options: Any,
 ) -> RdmaServer:
-    if sock is None:
-        if host is None and port is None:
-            raise ValueError("Neither host/port nor sock were specified")
-        sockets = await bind_sockets(
-            host, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
-        )
-    elif host is not None or port is not None:
-        raise ValueError("host/port and sock can not be specified at the same time")
-    elif sock.type != socket.SOCK_STREAM:
-        raise ValueError(f"A Stream Socket was expected, got {sock!r}")
-    else:
-        sock.setblocking(False)
-        sockets = [sock]
-    server = RdmaServer(asyncio.get_running_loop(), sockets, connect, backlog, engine)
+    sockets = await _sockets(host, port, **options)
+    server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog, engine)
     if start_serving:
         await server.start_serving()
     return server
+
+
+async def _sockets(
+    host: Hosts,
+    port: int | str | None,
+    *,
+    sock: socket.socket | None = None,
+    family: int = socket.AF_UNSPEC,
+    flags: int = socket.AI_PASSIVE,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+) -> list[socket.socket]:
+    """The sockets to listen on: bound ones, or the caller's own."""
+    if sock is None:
+        if host is None and port is None:
+            raise ValueError("Neither host/port nor sock were specified")
+        return await bind_sockets(
+            host, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
+        )
+    if host is not None or port is not None:
+        raise ValueError("host/port and sock can not be specified at the same time")
+    if sock.type != socket.SOCK_STREAM:
+        raise ValueError(f"A Stream Socket was expected, got {sock!r}")
+    sock.setblocking(False)
+    return [sock]

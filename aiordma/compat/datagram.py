@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from ..config import Config
 from ..datagrams.connection import message_pipe_of, open_message_pipe
 from ..datagrams.endpoint import open_datagram_endpoint
 from ..errors import as_connection_error
-from ..negotiation import driver as negotiate
-from ..negotiation import peer_cache as peers
+from ..negotiation import peer_cache
+from ..negotiation.engine import warm_up
+from ..negotiation.options import ConnectOptions, ListenOptions
+from ..negotiation.server import negotiate_accepted
 from ..proto.clc import Kind
 from .server import RdmaServer, bind_sockets
 
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from ..addresses import Address
-    from ..config import Mode
+    from ..config import Config, Mode
     from ..datagrams.endpoint import DatagramEndpoint
+    from ..negotiation.result import NegotiationResult
     from ..pipes.contracts import Buffer, MessagePipe
     from .contracts import TransportOwner
 
@@ -399,18 +401,18 @@ async def _begun(transport: MessageTransport) -> MessageTransport:
 def _connection_transport(
     protocol: asyncio.DatagramProtocol,
     pipe: MessagePipe,
-    outcome: negotiate.Outcome,
+    result: NegotiationResult,
     server: TransportOwner | None = None,
 ) -> MessageTransport:
     extra: dict[str, Any] = {
-        "sockname": outcome.local_address,
-        "peername": outcome.remote_address,
+        "sockname": result.local_address,
+        "peername": result.remote_address,
         "aiordma.path": pipe.path,
-        "aiordma.fallback_reason": outcome.fallback,
+        "aiordma.fallback_reason": result.fallback,
     }
-    if outcome.tls is not None:
-        extra["ssl_object"] = outcome.tls.session
-    carrier = _Connection(pipe, outcome.remote_address)
+    if result.tls is not None:
+        extra["ssl_object"] = result.tls.session
+    carrier = _Connection(pipe, result.remote_address)
     return MessageTransport(asyncio.get_running_loop(), carrier, protocol, extra, server)
 
 
@@ -426,20 +428,20 @@ async def create_datagram_connection(
     rdma_outside_tls: bool = False,
 ) -> tuple[MessageTransport, P]:
     """A datagram protocol on :func:`aiordma.connect_datagram`, whose parameters and errors these are."""
-    pipe, outcome = await open_message_pipe(
+    options = ConnectOptions.of(
         host,
-        port,
-        config or Config.from_env(),
-        mode,
+        config=config,
+        mode=mode,
         ssl=ssl,
         server_hostname=server_hostname,
         rdma_outside_tls=rdma_outside_tls,
     )
+    pipe, result = await open_message_pipe(host, port, options)
     protocol = _made(protocol_factory, pipe.abort)
-    return await _begun(_connection_transport(protocol, pipe, outcome)), protocol
+    return await _begun(_connection_transport(protocol, pipe, result)), protocol
 
 
-async def create_datagram_server(
+async def create_datagram_server(  # noqa: PLR0913  # the keywords of asyncio's create_server()
     protocol_factory: Callable[[], asyncio.DatagramProtocol],
     host: str | Iterable[str | None] | None = None,
     port: int = 0,
@@ -454,16 +456,15 @@ async def create_datagram_server(
     start_serving: bool = True,
 ) -> RdmaServer:
     """A server whose connections are datagram protocols: :func:`aiordma.listen_datagram` for asyncio."""
-    config = config or Config.from_env()
-    tls = negotiate.Tls.of_server(ssl, rdma_outside_tls)
-    await negotiate.warm_up(config, mode)
+    options = ListenOptions.of(config=config, mode=mode, ssl=ssl, rdma_outside_tls=rdma_outside_tls)
+    await warm_up(options)
     sockets = await bind_sockets(host, port, reuse_address=reuse_address, reuse_port=reuse_port)
 
     async def begin(server: RdmaServer, sock: socket.socket) -> None:
-        outcome = await negotiate.server(sock, config=config, mode=mode, tls=tls, kind=Kind.DATAGRAMS)
-        pipe = await message_pipe_of(outcome, config)
-        peers.announce("client", outcome.remote_address[0], outcome.path, outcome.fallback)
-        _connection_transport(_made(protocol_factory, pipe.abort), pipe, outcome, server)
+        result = await negotiate_accepted(sock, options, kind=Kind.DATAGRAMS)
+        pipe = await message_pipe_of(result, options.config)
+        peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
+        _connection_transport(_made(protocol_factory, pipe.abort), pipe, result, server)
 
     server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog)
     if start_serving:

@@ -18,7 +18,7 @@ from ..errors import AioRdmaError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from ..negotiation.driver import Engine
+    from ..negotiation.engine import Engine
 
 _log = logging.getLogger("aiordma.compat")
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..negotiation.driver import Tls
+from ..negotiation.tls import TlsOptions
 from ..pipes.tls import TlsPipe
 from .transport import RingTransport
 
 if TYPE_CHECKING:
     import ssl as ssl_module
 
-    from ..negotiation.driver import Outcome
+    from ..negotiation.result import NegotiationResult
     from ..pipes.tls import TlsLayer
 
 #: options of asyncio's functions that are about TLS
 TLS_OPTIONS = {"ssl", "server_hostname", "ssl_handshake_timeout", "ssl_shutdown_timeout"}
 
 
-def take_tls(options: dict[str, Any], host: str | None, *, server_side: bool) -> Tls | None:
+def take_tls(options: dict[str, Any], host: str | None, *, server_side: bool) -> TlsOptions | None:
     """The options about TLS, taken out of `options`; None: no TLS."""
     taken = {name: options.pop(name, None) for name in TLS_OPTIONS}
     context: ssl_module.SSLContext | bool | None = taken["ssl"]
@@ -36,7 +36,7 @@ def take_tls(options: dict[str, Any], host: str | None, *, server_side: bool) ->
 
         context = ssl_module.create_default_context()
     hostname = taken["server_hostname"]
-    return Tls(
+    return TlsOptions(
         context,
         server_side=server_side,
         server_hostname=None if server_side else host if hostname is None else hostname or None,
@@ -60,9 +60,9 @@ def tls_info(layer: TlsLayer) -> dict[str, Any]:
 class TlsTransport(RingTransport):
     """A transport whose payload stays in TLS over TCP. As asyncio's own, it has no half-close."""
 
-    def __init__(self, loop: Any, outcome: Outcome, protocol: Any, **options: Any) -> None:
-        assert outcome.tls is not None
-        super().__init__(loop, TlsPipe(outcome.tls, late_proposal=outcome.silent), protocol, **options)
+    def __init__(self, loop: Any, result: NegotiationResult, protocol: Any, **options: Any) -> None:
+        assert result.tls is not None
+        super().__init__(loop, TlsPipe(result.tls, late_proposal=result.silent), protocol, **options)
 
     def can_write_eof(self) -> bool:
         """False: see asyncio."""

@@ -15,23 +15,26 @@ import anyio.abc
 from anyio import BrokenResourceError, WouldBlock
 
 from .. import wake
-from ..config import Config
 from ..errors import AioRdmaError, Code, NegotiationError
-from ..negotiation import driver as negotiate
-from ..negotiation import peer_cache as peers
+from ..negotiation import peer_cache
 from ..negotiation.accept import ConnectionListener, open_listener
-from ..pipes.tcp_records import StreamDatagrams
+from ..negotiation.connect import connect_and_negotiate
+from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
+from ..pipes.tcp_records import TcpDatagrams
 from ..proto.clc import Kind
 from ..wake.duplex import BUSY, Loan, OutgoingMessage
 from ..wake.pipe_end import PipeEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from ssl import SSLContext, SSLObject
+    from ssl import SSLObject
+    from typing import Unpack
 
     from ..addresses import Address
-    from ..config import Mode
+    from ..config import Config
     from ..errors import FallbackReason
+    from ..negotiation.options import ConnectKeywords, ListenKeywords
+    from ..negotiation.result import NegotiationResult
     from ..pipes.contracts import Buffer, MessagePipe
 
 __all__ = [
@@ -243,18 +246,18 @@ _MOST_AT_ONCE = 1024
 # -- connections
 
 
-async def message_pipe_of(outcome: negotiate.Outcome, config: Config) -> MessagePipe:
+async def message_pipe_of(result: NegotiationResult, config: Config) -> MessagePipe:
     """The pipe of a connection whose path is agreed on, which it owns from now on, also when this raises.
 
     :raises OSError: (``NegotiationError``) the peer on TCP does not speak datagrams.
     """
-    if outcome.pipe is not None:
+    if result.pipe is not None:
         from ..pipes._ring_records import RingDatagrams
 
-        return RingDatagrams(outcome.pipe)
-    pipe = outcome.tcp_pipe()
+        return RingDatagrams(result.pipe)
+    pipe = result.tcp_pipe()
     try:
-        framed = StreamDatagrams(pipe, config.ring_bytes - 4)
+        framed = TcpDatagrams(pipe, config.ring_bytes - 4)
         waiter = wake.current().new_waiter()
         framed.on_readable = waiter.set
         deadline = wake.current().now() + config.negotiate_timeout_ms / 1000
@@ -276,101 +279,55 @@ async def message_pipe_of(outcome: negotiate.Outcome, config: Config) -> Message
     return framed
 
 
-def _connection(pipe: MessagePipe, outcome: negotiate.Outcome) -> DatagramConnection:
+def _connection(pipe: MessagePipe, result: NegotiationResult) -> DatagramConnection:
     return DatagramConnection(
         pipe,
-        local_address=outcome.local_address,
-        remote_address=outcome.remote_address,
-        fallback_reason=outcome.fallback,
-        tls=outcome.session,
+        local_address=result.local_address,
+        remote_address=result.remote_address,
+        fallback_reason=result.fallback,
+        tls=result.session,
     )
 
 
-async def connect_datagram(
-    host: str,
-    port: int,
-    *,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    local_host: str | None = None,
-    ssl: SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    rdma_outside_tls: bool = False,
-) -> DatagramConnection:
+@documented_by(ConnectOptions.of)
+async def connect_datagram(host: str, port: int, **keywords: Unpack[ConnectKeywords]) -> DatagramConnection:
     """Connect to a server of datagrams (:func:`listen_datagram`).
 
-    Parameters and path as in :func:`aiordma.connect`. The server's program must listen for datagrams: one
-    that listens for streams, or another program, is found out and refused.
+    Parameters and path as in :func:`aiordma.connect`. The server must listen for datagrams; one that listens
+    for streams, or another program, is recognized and refused.
 
     :raises OSError: no TCP connection could be made, naming each address.
     :raises aiordma.NegotiationError: (an ``OSError``, too) the peer does not speak datagrams; or RDMA is
-        demanded and not to be had; ``code`` and ``text`` say why.
+        demanded and cannot be used; ``code`` and ``text`` give the reason.
     """
-    config = config or Config.from_env()
-    pipe, outcome = await open_message_pipe(
-        host, port, config, mode, local_host, ssl, server_hostname, rdma_outside_tls
-    )
-    return _connection(pipe, outcome)
+    return _connection(*await open_message_pipe(host, port, ConnectOptions.of(host, **keywords)))
 
 
 async def open_message_pipe(
-    host: str,
-    port: int,
-    config: Config,
-    mode: Mode | None = None,
-    local_host: str | None = None,
-    ssl: SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    rdma_outside_tls: bool = False,
-) -> tuple[MessagePipe, negotiate.Outcome]:
+    host: str, port: int, options: ConnectOptions
+) -> tuple[MessagePipe, NegotiationResult]:
     """What :func:`connect_datagram` puts its object on; for other surfaces."""
-    tls = negotiate.Tls.of_client(ssl, server_hostname or host, rdma_outside_tls)
-    outcome = await negotiate.client(
-        host, port, config=config, mode=mode, local_host=local_host, tls=tls, kind=Kind.DATAGRAMS
-    )
-    pipe = await message_pipe_of(outcome, config)
-    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
-    return pipe, outcome
+    result = await connect_and_negotiate(host, port, options, Kind.DATAGRAMS)
+    pipe = await message_pipe_of(result, options.config)
+    peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
+    return pipe, result
 
 
 class DatagramListener(ConnectionListener[DatagramConnection]):
     """A listener for connected datagrams. Made by :func:`listen_datagram`.
 
-    A client that does not speak datagrams is turned away; nobody else waits for it.
+    A client that does not speak datagrams is turned away; no other client waits for it.
     """
 
     kind = Kind.DATAGRAMS
 
-    async def _make(self, outcome: negotiate.Outcome) -> DatagramConnection:
-        return _connection(await message_pipe_of(outcome, self._config), outcome)
+    async def _make(self, result: NegotiationResult) -> DatagramConnection:
+        return _connection(await message_pipe_of(result, self._options.config), result)
 
 
+@documented_by(ListenOptions.of)
 async def listen_datagram(
-    host: str | Sequence[str] | None = None,
-    port: int = 0,
-    *,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    backlog: int = 1024,
-    reuse_address: bool = True,
-    reuse_port: bool = False,
-    max_negotiations: int = 1024,
-    max_pending: int = 4096,
-    ssl: SSLContext | None = None,
-    rdma_outside_tls: bool = False,
+    host: str | Sequence[str] | None = None, port: int = 0, **keywords: Unpack[ListenKeywords]
 ) -> DatagramListener:
     """Listen for datagram connections. Parameters and errors as in :func:`aiordma.listen`."""
-    return await open_listener(
-        DatagramListener,
-        host,
-        port,
-        config=config,
-        mode=mode,
-        backlog=backlog,
-        reuse_address=reuse_address,
-        reuse_port=reuse_port,
-        max_negotiations=max_negotiations,
-        max_pending=max_pending,
-        ssl=ssl,
-        rdma_outside_tls=rdma_outside_tls,
-    )
+    return await open_listener(DatagramListener, host, port, ListenOptions.of(**keywords))

@@ -25,7 +25,7 @@ from ..addresses import plain_address, show
 from ..attributes import RdmaAttribute, address_attributes
 from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError, describe
-from ..negotiation import driver as negotiate
+from ..negotiation.engine import find_engine
 from ..proto.record import too_large
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
@@ -522,7 +522,7 @@ async def _find_device(config: Config, mode: Mode) -> tuple[MakeParts | None, Fa
     if mode == "tcp":
         return None, FallbackReason.of_local(Code.DISABLED)
     try:
-        engine = await negotiate.find_engine(config)
+        engine = await find_engine(config)
         from .ud_resources import UdParts  # it needs the compiled modules
 
         return functools.partial(UdParts, engine, config.traffic_class), None  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import anyio
 from .. import wake
 from ..addresses import plain_address, show
 from ..errors import FallbackReason, NegotiationError
-from ..negotiation import peer_cache as peers
+from ..negotiation import peer_cache
 from ..proto.resolve import sender_key
 from .resolver import Resolver
 
@@ -182,7 +182,7 @@ class PeerTable:
             if peer.route is None:
                 peer.reason = FallbackReason.of_error(error)
                 peer.until = self._waker.now() + self._config.plain_peer_memory_ms / 1000
-                peers.announce("peer", show(peer.address), "UDP", peer.reason)
+                peer_cache.announce("peer", show(peer.address), "UDP", peer.reason)
         else:
             if self._closed or self.peers.get(peer.address) is not peer:
                 sock.close()
@@ -237,7 +237,7 @@ class PeerTable:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         self._waker.watch_fd(sock.fileno(), functools.partial(self._on_link, peer, sock))
-        peers.announce("peer", show(address), "RDMA", None)
+        peer_cache.announce("peer", show(address), "RDMA", None)
         self._tell(peer)
         return route
 

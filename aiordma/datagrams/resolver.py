@@ -19,7 +19,7 @@ import anyio
 from .. import wake
 from ..addresses import show
 from ..errors import Code, NegotiationError, RemoteProtocolError, describe
-from ..negotiation.tcp_connect import dial
+from ..negotiation.tcp_connect import connect_tcp
 from ..proto.resolve import (
     NONCE_BYTES,
     PROVE,
@@ -229,7 +229,7 @@ class Resolver:
         with contextlib.ExitStack() as stack:
             try:
                 with anyio.fail_after(self._config.negotiate_timeout_ms / 1000):
-                    sock = await dial([(family, sockaddr)], local_host)
+                    sock = await connect_tcp([(family, sockaddr)], local_host)
                     stack.callback(sock.close)
                     sock.send(Hello(nonce, parts.where).encode())
                     welcome = Welcome.decode(await self._read(sock, Welcome.SIZE), nonce)

@@ -1,4 +1,4 @@
-"""What a datagram endpoint holds of the device: protection domain, UD queue pair, slots, and its port."""
+"""The device resources of a datagram endpoint: protection domain, UD queue pair, slots, and its port."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UdParts:
     """Made for one endpoint.
 
     :param traffic_class: of the datagrams that it sends.
-    :raises NegotiationError: the device has not got what it takes.
+    :raises NegotiationError: the device lacks something that it needs.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class UdParts:
                 self.qp.close()
                 raise
         except BaseException as error:
-            self._give_back()
+            self._release()
             if isinstance(error, MemoryLimitError):
                 raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
             if isinstance(error, VerbsError):
@@ -101,7 +101,7 @@ class UdParts:
         )
 
     def route(self, where: QueuePairAddress, address: Address) -> Route:
-        """The way to a peer's queue pair.
+        """The path to a peer's queue pair.
 
         :raises NegotiationError: this device cannot reach it, or the endpoint has closed meanwhile.
         """
@@ -115,19 +115,19 @@ class UdParts:
         return Route(handle, where.gid, where.qpn, where.qkey, min(self.mtu, where.mtu), address)
 
     def close(self) -> None:
-        """Give everything back; routes must have been buried. Idempotent."""
+        """Release everything; routes must have been buried. Idempotent."""
         if self._closed or self.engine.backend.in_forked_child:
             return
         self._closed = True
         self.port.close()
         if self.engine.closed:
-            return  # everything went with the device
+            return  # the engine released everything with the device
         self.qp.close()
         self.port.bury_all()
         self._slots.free()
-        self._give_back()
+        self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if self._arena is not None:
             self._arena.close()
         self.pd.close()

@@ -1,11 +1,11 @@
-/* What a large bytes object needs to be filled again by its only owner. */
+/* Resetting a large bytes object, so that its only owner can fill it again. */
 #ifndef AIORDMA_SPARE_H
 #define AIORDMA_SPARE_H
 #include <Python.h>
 
-/* Only for an exact bytes object that nobody else refers to, and for size <= the size it was made with: the
- * memory stays as it was allocated, and PyObject_Free() needs no size. _PyBytes_Resize() would do the same
- * through realloc(), which cuts the block to measure and gives the rest away. */
+/* Only for an exact bytes object without other references, and for size <= the size it was made with: the
+ * memory stays as it was allocated, and PyObject_Free() needs no size. _PyBytes_Resize() would call
+ * realloc(), which shrinks the block and releases the rest. */
 static inline void aio_spare_reset(PyObject *bytes, Py_ssize_t size)
 {
 	Py_SET_SIZE((PyVarObject *)bytes, size);

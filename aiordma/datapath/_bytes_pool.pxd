@@ -1,4 +1,4 @@
-# Table of contents of _spare.pyx.
+# Declarations of _bytes_pool.pyx.
 cdef enum:
     SPARES = 4
 

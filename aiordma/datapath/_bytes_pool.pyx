@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Large bytes objects that are filled again when their receiver has dropped them.
 
-A receiver that takes one large ``bytes`` after another, and drops each, makes the allocator take its memory from
-the kernel and give it back every time, or not, depending on how its heap happens to lie: 1 MiB sends were seen
-to go at 4 GB/s or at 40 GB/s for no other reason. So the last few are remembered here; one that nobody else
-refers to any more is as good as new.
+When a receiver takes one large ``bytes`` after another and drops each, the allocator may get its memory from the
+kernel and return it every time, depending on the layout of its heap: 1 MiB sends were measured at 4 GB/s and at
+40 GB/s for that reason alone. The pool therefore keeps the last few objects, and reuses one that has no other
+reference.
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -20,13 +20,13 @@ cdef enum:
 
 
 cdef class SpareBytes:
-    """At most four objects of 32 KiB to 1 MiB. One an engine; given up by :meth:`age` when the engine is idle."""
+    """At most four objects of 32 KiB to 1 MiB. One per engine; :meth:`age` releases them when the engine is idle."""
 
     def __cinit__(self):
         self.held = [None] * SPARES
 
     cpdef bytes take(self, Py_ssize_t n):
-        """A bytes object of ``n`` bytes of undefined content, to be filled before anybody else sees it."""
+        """A bytes object of ``n`` bytes of undefined content, to be filled before other code sees it."""
         cdef int slot
         cdef PyObject *found
         cdef bytes fresh
@@ -35,7 +35,7 @@ cdef class SpareBytes:
         self.used = True
         for slot in range(SPARES):
             found = <PyObject *>(<list>self.held)[slot]
-            # Not one of twice the size: who keeps the result would keep more memory than he sees.
+            # At most twice the size: a result that is kept occupies the whole object.
             if self.capacity[slot] >= n and self.capacity[slot] <= 2 * n and Py_REFCNT(found) == 1:
                 aio_spare_reset(found, n)
                 self.reused += 1
@@ -48,13 +48,13 @@ cdef class SpareBytes:
         return fresh
 
     cdef bytes cut(self, bytes taken, Py_ssize_t n):
-        """What take() has just given, shortened to the ``n`` bytes that were filled."""
+        """The result of take(), shortened to the ``n`` bytes that were filled."""
         if n < PyBytes_GET_SIZE(taken):
             aio_spare_reset(<PyObject *>taken, n)
         return taken
 
     def age(self) -> None:
-        """Called by the engine's timer: what was not used since the last time goes back to the allocator."""
+        """Called by the engine's timer: release the objects if none was used since the last call."""
         cdef int slot
         if not self.used:
             for slot in range(SPARES):

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 """Fair use of the send queues: flows that find no free send work request wait in one queue for all QPs of an engine.
 
-FIFO wake-up alone starves waiters whose task does the sending. Such a task runs in a later turn of the loop, and by then
-a task that always has something to send has taken all the work requests that completed. The waiter queues up behind the
-others again, and the busy task is again the first to run. (Measured with three streams on a link whose device held
-requests for two milliseconds: one stream sent 30,000 times, another one never.) A waiter that is called therefore gets
-a reservation: room in the send queue that others may not take until the waiter has sent. A reservation ends after a few
-turns of the loop, because the task may never send again.
+FIFO wake-up alone starves waiters whose task does the sending. Such a task runs in a later turn of the loop, and by
+then a task that always has something to send has taken all the work requests that completed. The waiter queues up
+behind the others again, and the busy task is again the first to run. (Measured with three streams on a link whose
+device held requests for two milliseconds: one stream sent 30,000 times, another one never.) A waiter that is called
+therefore gets a reservation: room in the send queue that others may not take until the waiter has sent. A reservation
+ends after a few turns of the loop, because the task may never send again.
 """
 from collections import deque
 

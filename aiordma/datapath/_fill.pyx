@@ -8,11 +8,11 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 def unfilled(Py_ssize_t size) -> tuple[bytes, memoryview]:
     """A bytes object of this size with undefined content, and the view to fill it through.
 
-    Nobody else may see the object before all of it is filled, and the view must not be used after that, nor
-    when the object is gone: it does not keep it alive.
+    No other code may see the object before all of it is filled. The view must not be used after that, nor
+    after the object is freed: it does not keep the object alive.
 
     :raises ValueError: size < 1
-    :raises MemoryError: there is not that much memory
+    :raises MemoryError: not enough memory
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")

@@ -1,4 +1,4 @@
-# Table of contents of _filter.pyx (the fault filter of a link).
+# Declarations of _filter.pyx (the fault filter of a link).
 from libc.stdint cimport uint32_t
 
 from ._qp cimport Hook, QueuePair
@@ -13,14 +13,14 @@ cdef class Held:
 
 cdef class LinkFilter(Hook):
     cdef QueuePair qp
-    cdef object link                        # link.Link: timers, the peer's name, the QP's end
+    cdef object link                        # faults.FilterableLink: timers, the peer's name, the end of the QP
     cdef object decide                      # faults.decide
     cdef object out                         # deque of Held: requests behind one that is delayed
     cdef object pending                     # deque of (message, sequence) behind one that is delayed
     cdef object swapped                     # (message, sequence) that waits for the next one to pass
     cdef set timers
     cdef bint holding                       # requests wait in out
-    cdef bint cut                           # nothing leaves any more: the device is retrying in vain
+    cdef bint cut                           # nothing leaves any more: the device retries without success
     cdef bint blocked                       # messages wait in pending
     cdef bint running, posting, over
 

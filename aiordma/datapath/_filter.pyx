@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """What the rules of a filter (``proto/filter.py``) do to one link.
 
-It stands in two places. *Out*: between the link and the device, where a rule does what a device or a network does, and
-nothing that an RC queue pair rules out by its nature: requests keep their order, one that is lost takes all behind it
-along, and ends in the completion error that a device gives. *In*: between the window and the owner of a message that
-has arrived; it has been counted and its receive is posted again, so whatever a rule does here, the link stays whole.
+The filter acts in two places. *Out*: between the link and the device, where a rule does what a device or a network can
+do, and nothing that an RC queue pair excludes: requests keep their order, a lost one takes all behind it along, and it
+ends in the completion error that a device reports. *In*: between the window and the flow of a message that has
+arrived. The window has counted it and its receive is posted again, so the link stays whole whatever a rule does.
 
-Send queue positions, message slots and mirrors of a request that is held or lost stay taken, as they do while a device
-retries. A link takes its hook off only when nothing is held.
+Send queue positions, message slots and mirrors of a request that is held or lost stay in use, as while a device
+retries. The filter is detached from a link only when nothing is held.
 """
 from collections import deque
 
@@ -42,7 +42,7 @@ cdef enum:
 
 cdef class Held:
     cdef int keep_bytes(self) except -1:
-        """Take over inline payload: it is the caller's only until the request is posted."""
+        """Copy inline payload: the caller reuses it once the request is posted."""
         if self.data is None and self.chain.wr[0].send_flags & IBV_SEND_INLINE and self.chain.sge[0].length:
             self.replace_bytes((<const char *><uintptr_t>self.chain.sge[0].addr)[:self.chain.sge[0].length])
         return 0
@@ -69,20 +69,21 @@ cdef class LinkFilter(Hook):
     @property
     def idle(self) -> bool:
         """Nothing is held: the hook can be taken off."""
-        return not (self.holding or self.cut or self.blocked or self.swapped is not None or self.running or self.posting)
+        busy = self.holding or self.cut or self.blocked or self.running or self.posting
+        return not busy and self.swapped is None
 
     def attach(self) -> None:
-        """Stand in the link's way. May be called from another thread than the link's, as detach() may."""
+        """Pass everything on the link through the filter. In any thread, as detach()."""
         self.qp.hook = self
 
     def detach(self) -> bool:
-        """Leave the link, if nothing is held; whether it did."""
+        """Let the link work without the filter, unless something is held; whether that was so."""
         if self.idle:
             self.qp.hook = None
         return self.qp.hook is None
 
     cdef int end(self) except -1:
-        """The link has failed: what is held goes nowhere."""
+        """The link has failed: drop what is held."""
         self.over = True
         for handle in self.timers:
             handle.cancel()
@@ -104,7 +105,7 @@ cdef class LinkFilter(Hook):
         handle = self.link.call_later(milliseconds / 1000, due)
         self.timers.add(handle)
 
-    # ---- out: requests on their way to the device
+    # ---- out: requests to the device
 
     cdef int post(self, aio_chain *chain) except -1:
         cdef Held held
@@ -184,7 +185,7 @@ cdef class LinkFilter(Hook):
             self._post(held)
         else:
             self._post(held)
-            # The copy needs a place in the send queue of its own.
+            # The copy takes a send queue position of its own.
             if not self.over and self.qp.sq_free():
                 self.qp.sq_posted += 1
                 held.chain.wr[0].send_flags &= ~<unsigned int>IBV_SEND_SIGNALED
@@ -199,7 +200,7 @@ cdef class LinkFilter(Hook):
         if held.chain.wr[0].send_flags & IBV_SEND_INLINE:
             held.replace_bytes(where[:lead] + changed)
         else:
-            # Registered memory of ours (a mirror or a message slot) that is this request's until it completes.
+            # Registered memory (a mirror or a message slot) that belongs to this request until it completes.
             for i in range(length - lead):
                 where[lead + i] = changed[i]
 
@@ -214,7 +215,7 @@ cdef class LinkFilter(Hook):
         return 0
 
     def _release(self) -> None:
-        """The delay is over: what waits goes out, each by its own rules; one may be delayed anew."""
+        """The delay is over: post what waits, each request by its own rules; one may be delayed again."""
         cdef Held held = self.out.popleft()
         self.holding = False
         self._post(held)
@@ -223,14 +224,14 @@ cdef class LinkFilter(Hook):
         if self.cut:
             self.out.clear()
         elif self.holding:
-            # The one delayed anew went to the end; it belongs before those that were behind it.
+            # The request that is delayed again was appended; it belongs before those that were behind it.
             self.out.rotate(1)
 
     def _complete_with(self, str status, op) -> None:
         name = "READ" if op is READ else "WRITE" if op is WRITE or op is KEEPALIVE else "SEND"
         self.qp.fail(CompletionError(_STATUS_NAMES[status], 0, name, self.qp.qp_num))
 
-    # ---- in: messages on their way to those they are for
+    # ---- in: messages to the flows
 
     cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1:
         self.pending.append((message[:length], seq))
@@ -238,7 +239,7 @@ cdef class LinkFilter(Hook):
 
     cdef int _run(self) except -1:
         if self.running:
-            return 0        # a callback of ours polled: the loop below goes on with it
+            return 0        # a callback polled: the loop below, which called it, continues
         self.running = True
         try:
             while self.pending and not (self.blocked or self.over):
@@ -291,7 +292,7 @@ cdef class LinkFilter(Hook):
         self._resume(message, seq)
 
     def _pass(self) -> None:
-        """Nothing came behind it in time: there is nobody to change places with."""
+        """No message came in time to change places with."""
         if self.swapped is not None:
             (message, seq), self.swapped = self.swapped, None
             self._resume(message, seq)

@@ -61,10 +61,10 @@ static inline int aio_ipv4_checksum_is_right(const unsigned char *header)
 	return sum == 0xffff;
 }
 
-/* The sender's GID out of the 40 bytes before a datagram: a GRH, or with RoCEv2 an IPv6 header, or an IPv4 header in
- * the last 20 of them. As libibverbs tells them apart (ibv_init_ah_from_wc): what does not begin like IPv6 is IPv4, also
- * without a checksum, which rxe never computes for what does not leave the host; the bytes before an IPv4 header may
- * be anything, so that where they do look like IPv6 it is the checksum that decides. 0 when it is neither. */
+/* The sender's GID, from the 40 bytes before a datagram: a GRH, or with RoCEv2 an IPv6 header, or an IPv4 header in the
+ * last 20 of them. The distinction is libibverbs' (ibv_init_ah_from_wc): what does not begin like IPv6 is IPv4, also
+ * without a checksum, because rxe computes none for packets that stay on the host. The bytes before an IPv4 header are
+ * undefined; where they look like IPv6, the checksum decides. 0 when it is neither. */
 static inline int aio_source_gid(const unsigned char *grh, unsigned char gid[16])
 {
 	const unsigned char *ipv4 = grh + 20;

@@ -1,4 +1,4 @@
-# Table of contents of _qp.pyx (station 3 of the path of a byte, and the receiving half of a link).
+# Declarations of _qp.pyx (station 3 of the path of a byte, and the receiving half of a link).
 from libc.stdint cimport uint32_t, uint64_t
 
 from .._cq cimport CompletionOwner
@@ -17,23 +17,24 @@ cdef enum:
 cdef bint is_announced_ack(unsigned char first) noexcept
 
 cdef class Hook:
-    """What stands in the way of everything on a link, when it is there: the filter (_filter.pyx)."""
-    cdef int post(self, aio_chain *chain) except -1     # instead of the device; the send queue's count is its business, too
+    """The filter (_filter.pyx): while it is attached, everything on a link passes through it."""
+    cdef int post(self, aio_chain *chain) except -1     # instead of the device; also counts sq_posted
     cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1
     cdef int end(self) except -1                        # the link has failed
 
 cdef class Flow(SendQueueWaiter):
     """What messages with an alert token are dispatched to: the rings of a stream, or a channel."""
     cdef QueuePair qp
-    cdef readonly uint32_t token            # ours: the peer puts it into every CDC sent to us
-    cdef bint queued                        # waits in waiting_flows for credit or for the end of the tick
+    cdef readonly uint32_t token            # this end's: the peer puts it into every message to this flow
+    cdef bint queued                        # is in waiting_flows, for credit or the end of the tick
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1
     cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1
-    # 1: nothing left to post; 0: out of credit, stays first; 2: there is more, but others come first.
+    # 1: nothing left to post; 0: out of credit, stays first; 2: more to post, after the others.
     cdef int flush(self) except -1
-    cdef void on_fragment_done(self, uint64_t until) noexcept    # its WRITEs up to this byte, or its oldest READ, are done
+    # Its WRITEs up to this byte, or its oldest READ, have completed.
+    cdef void on_fragment_done(self, uint64_t until) noexcept
     cdef int on_broken(self, object reason) except -1
-    # Whether a message with this token of the peer's, or a request for this remote address, is one of ours (0: none).
+    # Whether a message with this token of the peer's, or a request for this remote address, is the flow's (0: none).
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept
 
 cdef class LlcFlow(Flow):
@@ -43,7 +44,7 @@ cdef class LlcFlow(Flow):
 cdef class QueuePair(CompletionOwner):
     cdef ibv_qp *qp
     cdef SeqAckWindow window
-    cdef Hook hook                          # None but for tests and fault drills
+    cdef Hook hook                          # None except in tests and fault drills
     cdef object owner                       # link.Link: LLC messages, failure
     cdef object keep
     cdef uint64_t recv_addr, message_addr
@@ -54,7 +55,7 @@ cdef class QueuePair(CompletionOwner):
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
     cdef readonly bint failed
-    cdef bint receives_late                    # it failed, and not because the peer broke the protocol
+    cdef bint receives_late                    # it failed, but the peer did not break the protocol
     cdef bint flushing
     cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
     cdef list flows, free_tokens
@@ -62,14 +63,14 @@ cdef class QueuePair(CompletionOwner):
     cdef LlcFlow llc
     cdef object waiting_flows               # deque of flows with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way
-    cdef uint32_t sq_completed                  # iWARP: the farthest send queue position that has completed
-    cdef object fragments                   # deque of (send queue position, Flow, byte): WRITEs from registered memory
+    cdef uint32_t sq_completed              # iWARP: the farthest send queue position that has completed
+    cdef object fragments                   # deque of (position, Flow, byte): WRITEs from registered memory
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
     # registered slots; long_until tells at which position of the send queue each is free again.
     cdef unsigned char *long_memory
     cdef uint32_t long_bytes, long_slots, long_lkey, longs_sent
     cdef uint32_t *long_until
-    # READs: how many the QP may have under way (max_rd_atomic), and who pulls, in turn.
+    # READs: how many the QP may have outstanding (max_rd_atomic), and what posts them.
     cdef public uint32_t max_reads
     cdef SendQueueWaiter puller
     cdef readonly uint64_t messages_sent, messages_received, nops_sent, nops_received, writes_posted, bytes_written
@@ -85,9 +86,10 @@ cdef class QueuePair(CompletionOwner):
         return self.window.credit() > 0 and self.sq_free() > SQ_RESERVE
 
     cdef inline bint can_send_data(self, bint queued) noexcept:
-        """Whether there is credit for a message now that has not waited: those that wait come first, each with one, and the
-        last credit is for control messages."""
-        cdef uint32_t kept = <uint32_t>len(self.waiting_flows) - (1 if queued else 0) + (1 if self.window.window > 1 else 0)
+        """Whether there is credit for a message that has not waited: each waiting flow gets one first, and the last
+        credit is for control messages."""
+        cdef uint32_t kept = <uint32_t>len(self.waiting_flows) - (1 if queued else 0)
+        kept += 1 if self.window.window > 1 else 0
         return self.window.credit() > kept and self.sq_free() > SQ_RESERVE
 
     cdef inline bint can_send_in_turn(self) noexcept:
@@ -115,6 +117,7 @@ cdef class QueuePair(CompletionOwner):
     cdef void unregister(self, Flow flow)
     cdef int on_receive(self, ibv_wc *wc) except -1
     cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1
+    cdef int _fail_window(self, int verdict) except -1
     cdef int finish(self, bint announced, uint32_t seq) except -1
     cdef int after_receive(self) except -1
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1

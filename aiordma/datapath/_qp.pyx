@@ -1,12 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Posting, and the receiving half of a link: station 3 of the path of a byte.
 
-A :class:`QueuePair` is one RC QP with the X-RDMA seq-ack window (``proto/seqack.py``) in the immediate data of every SEND.
-The window counts receives that the peer has posted, so RNR cannot happen; it is given back when a message has been
-dispatched and its receive re-posted, never by an application. What finds no credit waits in ``waiting_flows``, first come
-first served; a flow is there once however much it has to say, because CDC messages carry absolute cursors.
+A :class:`QueuePair` is one RC QP with the X-RDMA seq-ack window (``proto/seqack.py``) in the immediate data of every
+SEND. The window counts receives that the peer has posted, so RNR cannot happen. Its credit returns when a message has
+been dispatched and its receive posted again, and never depends on an application. Flows that find no credit wait in
+``waiting_flows``, first come, first served; each is there once however much it has to send, because CDC messages carry
+absolute cursors.
 
-wr_id = tag of the completion owner (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the send queue.
+wr_id = tag of the completion owner (high 32 bits) | kind (4 bits) | number (28 bits): receive slot, or position in the
+send queue.
 """
 import logging
 import random
@@ -72,10 +74,12 @@ cdef bint is_announced_ack(unsigned char first) noexcept:
 
 cdef class Flow(SendQueueWaiter):
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
-        return self.on_broken(RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
+        return self.on_broken(
+            RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
 
     cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1:
-        return self.on_broken(RemoteProtocolError("the peer broke the protocol: a message of a channel for something else"))
+        return self.on_broken(
+            RemoteProtocolError("the peer broke the protocol: a message of a channel for something else"))
 
     cdef int flush(self) except -1:
         raise NotImplementedError
@@ -114,11 +118,11 @@ cdef class QueuePair(CompletionOwner):
     :param message_addr, message_lkey: ``sq_depth`` slots of 64 bytes for outgoing control messages.
     :param owner: gets ``on_llc(bytes)``, ``on_ack_owed()``, ``explain(reason)`` and ``on_failed(reason)``.
     :param keep: objects that own the C structures, kept alive as long as this one.
-    :param astray: address of the device's count of WRITEs that it did not carry out while they were posted; 0: it has none.
+    :param astray: address of the device's count of WRITEs that it did not execute when they were posted; 0: none.
     """
 
-    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, *, object owner, object keep,
-                 uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
+    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, *, object owner,
+                 object keep, uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
                  uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
                  uintptr_t astray=0):
         self.qp = <ibv_qp *>qp
@@ -189,9 +193,10 @@ cdef class QueuePair(CompletionOwner):
     # ---- flows of this link
 
     cdef int register(self, Flow flow) except -1:
-        """Give the flow its alert token: index and a number that counts up, so that a stale token meets nobody.
-        A random one met somebody now and then: messages cross the end of a flow in every second of a busy link,
-        its index is given away at once, and 16 bits are the same again once in 65535 times.
+        """Give the flow its alert token: an index, and a number that counts up so that a stale token matches no flow.
+
+        A random number would match now and then: on a busy link messages cross the end of a flow every second, the
+        index is reused at once, and one in 65535 random numbers repeats.
         """
         cdef uint32_t index
         if self.free_tokens:
@@ -202,7 +207,7 @@ cdef class QueuePair(CompletionOwner):
             if index > 0xffff:
                 raise MemoryError("aiordma: more than 65536 connections on one link")
             self.flows.append(flow)
-        self.generation = self.generation % 0xffff + 1      # never 0: a token of 0 names nobody
+        self.generation = self.generation % 0xffff + 1      # never 0: a token of 0 is no flow's
         flow.token = (self.generation << 16) | index
         flow.qp = self
         return 0
@@ -231,10 +236,10 @@ cdef class QueuePair(CompletionOwner):
         return 0
 
     cdef unsigned char *message_room(self) noexcept:
-        """Where the next message is to be built: the slot of the send WR that will carry it is free until that WR completes.
-        Only valid for the chain that is posted next, with at most two WRITEs before the message."""
-        return <unsigned char *><uintptr_t>(
-            self.message_addr + <uint64_t>(self.messages_sent % self.sq_depth) * MESSAGE_BYTES) + (0 if self.with_imm else 4)
+        """Where to build the next message: the slot of its send WR, which is free until that WR completes. Valid for
+        the chain that is posted next, with at most two WRITEs before the message."""
+        cdef uint64_t slot = self.messages_sent % self.sq_depth
+        return <unsigned char *><uintptr_t>(self.message_addr + slot * MESSAGE_BYTES) + (0 if self.with_imm else 4)
 
     cdef void add_message(self, aio_chain *chain, uint32_t length, bint signal):
         """Append the message built in message_room() to the chain. The caller has checked can_message()."""
@@ -255,7 +260,7 @@ cdef class QueuePair(CompletionOwner):
         self.messages_sent += 1
 
     cdef unsigned char *long_room(self) noexcept:
-        """Where the next long message is to be built; NULL: nowhere until sends complete."""
+        """Where to build the next long message; NULL: no free slot until sends complete."""
         cdef uint32_t slot
         if self.long_slots == 0:
             return self.long_memory + LONG_LEAD
@@ -272,7 +277,7 @@ cdef class QueuePair(CompletionOwner):
         cdef bint signal = False
         if self.long_slots:
             slot = self.longs_sent % self.long_slots
-            # Twice a round is enough to get the slots back, and often enough that the slots never run out for good.
+            # Twice a round: rare, and often enough that slots always become free again.
             signal = slot == self.long_slots - 1 or slot == self.long_slots >> 1
             self.long_until[slot] = self.sq_posted + 1
             self.longs_sent += 1
@@ -284,8 +289,8 @@ cdef class QueuePair(CompletionOwner):
         if length <= self.max_inline:
             flags |= IBV_SEND_INLINE
         chain.length = 0
-        aio_chain_send(&chain, self._send_id(&chain), <uint64_t><uintptr_t>room, length, self.long_lkey, flags, self.with_imm,
-                       imm)
+        aio_chain_send(&chain, self._send_id(&chain), <uint64_t><uintptr_t>room, length, self.long_lkey, flags,
+                       self.with_imm, imm)
         self.messages_sent += 1
         return self.post(&chain)
 
@@ -310,19 +315,19 @@ cdef class QueuePair(CompletionOwner):
         if aio_chain_bytes(chain) < LONG_POST_BYTES:
             rc = aio_chain_post(self.qp, chain, &posted)
         else:
-            # The device may copy it all here (inline): other threads can run meanwhile.
+            # The device may copy all of it here (inline): let other threads run meanwhile.
             with nogil:
                 rc = aio_chain_post(self.qp, chain, &posted)
         self.sq_posted += posted
         if rc:
-            # The window and the cursors have moved already: there is no way back but to give the link up. Its
-            # flows hear of it like of any other failure.
+            # The window and the cursors have moved already, so the link must fail. Its flows learn of it as of any
+            # other failure.
             self.fail(VerbsError(rc, "ibv_post_send"))
         return 0
 
     cdef int ack_if_due(self) except -1:
-        """A NOP when the peer has used half of its window and nothing else went its way. Outside the window and from
-        the reserve of send WRs, else two full windows would wait for each other."""
+        """Send a NOP when the peer has used half of its window and no message has acknowledged that. It is outside the
+        window and uses the reserve of send WRs, else two full windows would wait for each other."""
         cdef aio_chain chain
         if self.failed or not self.window.nop_due() or self.sq_free() == 0:
             return 0
@@ -333,11 +338,11 @@ cdef class QueuePair(CompletionOwner):
 
     @property
     def ack_owed(self) -> bool:
-        """Something was received, and nothing has carried its acknowledgement yet."""
+        """Whether something was received that no message has acknowledged yet."""
         return self.window.ack_owed() != 0
 
     def watch_ack(self) -> None:
-        """Call ``owner.on_ack_owed()`` when the next message is received that is not acknowledged at once."""
+        """Call ``owner.on_ack_owed()`` for the next message that is received and not acknowledged at once."""
         self.ack_watched = False
 
     def send_llc(self, bytes message) -> bool:
@@ -367,7 +372,8 @@ cdef class QueuePair(CompletionOwner):
             self.enqueue(self.llc)
 
     def probe(self, uint64_t remote_addr, uint32_t rkey) -> bool:
-        """Keepalive: a zero-byte WRITE, signalled. The peer's device answers it without its CPU. False: no send WR free."""
+        """Keepalive: a signalled zero-byte WRITE, which the peer's device answers without its CPU. False: no send WR is
+        free."""
         cdef aio_chain chain
         if self.failed or self.sq_free() == 0:
             return False
@@ -389,7 +395,7 @@ cdef class QueuePair(CompletionOwner):
             self.waiting_flows.append(flow)
 
     cdef void wait_for_room(self, Flow flow):
-        """The flow found no free send WR: on_room() when some have come back."""
+        """The flow found no free send WR: call its on_room() when some have completed."""
         self.wr_waits += 1
         self.cq.fair_queue.add(flow)
 
@@ -404,7 +410,7 @@ cdef class QueuePair(CompletionOwner):
                 flow = self.waiting_flows[0]
                 verdict = flow.flush()
                 if verdict == 0:
-                    # It stays first; acks or completions of sends bring us back here.
+                    # It stays first; acknowledgements and completions of sends call flush() again.
                     self.credit_waits += 1
                     break
                 if not self.waiting_flows or self.waiting_flows[0] is not flow:
@@ -433,13 +439,14 @@ cdef class QueuePair(CompletionOwner):
 
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1:
         if self.failed:
-            return 0            # flushed after the failure that we have reported already
+            return 0            # flushed after the failure that was reported already
         if wc.status == IBV_WC_WR_FLUSH_ERR:
-            # No request of ours failed first: there is no better reason to come.
+            # No request of this end failed first: no later completion has a better reason.
             return self.fail(LinkError(
-                f"the device stopped QP {self.qp_num}: the peer is gone, or it broke the rules of RDMA (a message too large, "
-                "memory that is not its own)"))
-        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE/READ", self.qp_num))
+                f"the device stopped QP {self.qp_num}: the peer is gone, or it broke the rules of RDMA (a message too "
+                "large, memory that is not its own)"))
+        operation = "RECV" if kind == KIND_RECEIVE else "SEND/WRITE/READ"
+        return self.fail(CompletionError(wc.status, wc.vendor_err, operation, self.qp_num))
 
     cdef int on_sent(self, ibv_wc *wc) except -1:
         cdef uint32_t position = wc.wr_id & 0xfffffff
@@ -457,20 +464,21 @@ cdef class QueuePair(CompletionOwner):
         return 0
 
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept:
-        """On iWARP a SEND may complete while a READ that was posted before it is still under way (siw; RFC 5040, 5.5, lets
-        the messages overtake): its completion says nothing of the READ."""
-        cdef uint32_t ahead = (position - self.sq_retired) & 0xfffffff
+        """The position up to which everything has completed. On iWARP a SEND may complete while a READ that was posted
+        before it is still under way (siw; RFC 5040, 5.5, lets the messages overtake)."""
+        cdef uint32_t ahead = (position - self.sq_retired) & 0xfffffff, done
         if is_read and self.reads_out:
             self.reads_out.popleft()
         if ahead > self.sq_completed - self.sq_retired:
             self.sq_completed = self.sq_retired + ahead
         if self.reads_out:
-            return min(self.sq_completed - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired) + self.sq_retired
+            done = min(self.sq_completed - self.sq_retired, <uint32_t>self.reads_out[0] - 1 - self.sq_retired)
+            return self.sq_retired + done
         return self.sq_completed
 
     cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until) except -1:
-        """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding fragments until it
-        completes, which its last WR therefore signals."""
+        """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding
+        fragments until it completes, so its last WR is signalled."""
         aio_chain_signal_last(chain)
         self.sq_unsignalled = 0
         self.post(chain)
@@ -505,8 +513,9 @@ cdef class QueuePair(CompletionOwner):
             return self.fail(RemoteProtocolError(f"receive completion for slot {slot} with {length} bytes"))
         if wc.opcode != IBV_WC_RECV or bool(wc.wc_flags & IBV_WC_WITH_IMM) != self.with_imm:
             return self.fail(RemoteProtocolError(
-                f"the peer broke the protocol: a message by another operation than SEND {'with' if self.with_imm else 'without'} "
-                f"immediate data (opcode {wc.opcode}, flags 0x{wc.wc_flags:x})"))
+                "the peer broke the protocol: a message by another operation than SEND "
+                f"{'with' if self.with_imm else 'without'} immediate data "
+                f"(opcode {wc.opcode}, flags 0x{wc.wc_flags:x})"))
         if self.with_imm:
             imm = ntohl(wc.imm_data)
         else:
@@ -519,28 +528,31 @@ cdef class QueuePair(CompletionOwner):
             self.nops_received += 1
             verdict = self.window.receive_nop(imm)
             if verdict < 0:
-                return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
+                return self._fail_window(verdict)
             self._post_receive(slot)
         else:
             self.messages_received += 1
             verdict = self.window.receive(imm)
             if verdict < 0:
-                return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
+                return self._fail_window(verdict)
             if self.hook is not None:
                 return self._give_to_hook(message, length, slot, imm >> 16)
             self.dispatch(message, length)
             if self.failed:
                 return 0
-            # Only after the receive is posted again may the peer count on it.
+            # The peer may count on the receive only after it is posted again.
             announced = is_announced_ack(message[0])
             self._post_receive(slot)
             self.finish(announced, imm >> 16)
         return self.after_receive()
 
+    cdef int _fail_window(self, int verdict) except -1:
+        return self.fail(RemoteProtocolError(f"the peer broke the protocol: {SeqAckWindow.fault_text(verdict)}"))
+
     cdef int finish(self, bint announced, uint32_t seq) except -1:
-        """The message is through: the peer may send one more."""
+        """The message was dispatched: the peer may send one more."""
         if announced:
-            # It is an acknowledgement itself: acknowledging it in turn would go on for ever.
+            # An acknowledgement itself: to acknowledge it in turn would never end.
             return self.window.complete_quiet(seq)
         return self.window.complete(seq)
 
@@ -553,17 +565,19 @@ cdef class QueuePair(CompletionOwner):
         return self.ack_if_due()
 
     cdef int receive_late(self, ibv_wc *wc, uint32_t slot) except -1:
-        """A message that had arrived when the link failed, and is polled afterwards. Its sender knows that it was delivered, and
-        may have gone on that: a stream's last word counts."""
+        """A message that had arrived when the link failed, and is polled afterwards. Its sender may rely on the
+        delivery: a stream's last cursors still count."""
         cdef uint32_t lead = 0 if self.with_imm else 4
         cdef const unsigned char *message
-        if not self.receives_late or slot >= self.recv_count or wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
+        if not self.receives_late or slot >= self.recv_count:
+            return 0
+        if wc.opcode != IBV_WC_RECV or wc.byte_len != CDC_BYTES + lead:
             return 0
         message = <const unsigned char *><uintptr_t>(self.recv_addr + <uint64_t>slot * self.recv_bytes) + lead
         return self.dispatch(message, CDC_BYTES) if message[0] == CDC_TYPE else 0
 
     cdef int _give_to_hook(self, const unsigned char *message, uint32_t length, uint32_t slot, uint32_t seq) except -1:
-        """It takes a copy, and calls dispatch() and finish() when it thinks fit."""
+        """The hook takes a copy, and calls dispatch() and finish() now or later."""
         self.hook.arrived(message, length, seq)
         if self.failed:
             return 0
@@ -579,7 +593,8 @@ cdef class QueuePair(CompletionOwner):
             return 0
         if channel:
             if length < CHANNEL_HEADER_BYTES:
-                return self.fail(RemoteProtocolError(f"message of a channel of {length} bytes, shorter than its header"))
+                return self.fail(
+                    RemoteProtocolError(f"message of a channel of {length} bytes, shorter than its header"))
         elif length != CDC_BYTES:
             return self.fail(RemoteProtocolError(f"CDC message of {length} bytes, must be {CDC_BYTES}"))
         token = (<uint32_t>message[4] << 24) | (<uint32_t>message[5] << 16) | (<uint32_t>message[6] << 8) | message[7]
@@ -591,15 +606,15 @@ cdef class QueuePair(CompletionOwner):
                     return (<Flow>found).on_channel(message, length)
                 return (<Flow>found).on_cdc(message, length)
         if not channel and is_damaged(message):
-            # It may have been for anybody: some flow has lost it.
+            # Its token may be damaged, too: any flow may have lost it.
             return self.fail(RemoteProtocolError("a cursor message arrived damaged"))
-        # A message to a flow that is gone already: it crossed our last one.
+        # A message to a flow that is gone: it crossed the last one of this end.
         return 0
 
     # ---- failure
 
     cdef int fail(self, object reason) except -1:
-        """Everything on this link is broken, once. Memory stays ours until the QP has been flushed or destroyed."""
+        """Break everything on this link, once. The device may use its memory until the QP is flushed or destroyed."""
         cdef Flow flow
         if self.failed:
             return 0
@@ -609,7 +624,7 @@ cdef class QueuePair(CompletionOwner):
         self.waiting_flows.clear()
         self.llc.waiting.clear()
         self.llc.queued = False
-        self.llc.qp = None      # they know each other
+        self.llc.qp = None      # breaks a reference cycle
         self.retire_fragments()
         reason = self.owner.explain(reason)
         self.receives_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
@@ -623,11 +638,11 @@ cdef class QueuePair(CompletionOwner):
 
     @property
     def counts_astray(self) -> bool:
-        """Whether the device tells which WRITEs it did not carry out while they were posted."""
+        """Whether the device counts the WRITEs that it did not execute when they were posted."""
         return self.astray != &self.no_count
 
     def break_link(self, reason: BaseException) -> None:
-        """Fail from outside: TCP connection lost, keepalive, operator. What the peer said before that counts."""
+        """Fail from outside: TCP connection lost, keepalive, operator. Messages that arrived before are dispatched."""
         if not self.failed:
             self.cq.drain()
         self.fail(reason)

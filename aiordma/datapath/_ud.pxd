@@ -1,4 +1,4 @@
-# Table of contents of _ud.pyx (datagrams on UD queue pairs).
+# Declarations of _ud.pyx (datagrams on UD queue pairs).
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from .._cq cimport CompletionOwner
@@ -9,17 +9,17 @@ cdef extern from "infiniband/verbs.h" nogil:
         pass
 
 cdef class Route:
-    """The way to one peer's QP, and what is known of the datagrams that came from there."""
+    """The path to one peer's QP, and counts of the datagrams from there."""
     cdef ibv_ah *ah
     cdef readonly uint32_t qpn, limit
     cdef uint32_t qkey
     cdef readonly bytes gid
     cdef readonly object handle             # owns the address handle
-    cdef readonly object address            # of the peer, as it is told to the user
-    cdef public bint used                   # since somebody last looked
+    cdef readonly object address            # of the peer, as the user sees it
+    cdef public bint used                   # since the flag was last cleared
     cdef readonly uint64_t sent, received
     cdef uint32_t next_number, expected
-    cdef bint heard
+    cdef bint numbered                      # a first number has come
     cdef readonly uint64_t lost, late
 
     cdef void count(self, uint32_t number) noexcept

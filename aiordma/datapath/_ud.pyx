@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Datagrams on a UD queue pair: posting, and what comes in.
+"""Datagrams on a UD queue pair: posting and receiving.
 
-Every datagram carries immediate data: four bits that say what it is (data, or a step of the resolver's proof) and, for
-data, a number that grows by one from datagram to datagram to the same peer, so that the receiver knows how many were lost
-on the way. Who sent it is told by the device, not by the payload: GID of the routing header and QP number. Only a sender
-that the resolver has proved gets anything into the queue.
+Every datagram carries immediate data: four bits for its kind (data, or a step of the resolver's proof) and, for data, a
+number that grows by one from datagram to datagram to the same peer, so that the receiver can count lost ones. The
+device, not the payload, identifies the sender: by the GID of the routing header and the QP number. Only datagrams of
+senders that the resolver has proved enter the queue.
 
-Received data is copied out at once and the slot posted again (in batches): a user who does not read costs drops that
-are counted, and never a receive.
+Received data is copied out at once and the slot posted again (in batches): when the user does not read, datagrams are
+dropped and counted, and receives never run out.
 """
 from collections import deque
 
@@ -40,8 +40,8 @@ cdef extern from "datapath/_post_ud.h" nogil:
         AIO_GRH_BYTES
     int aio_post_datagram(ibv_qp *qp, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey, unsigned int flags,
                           ibv_ah *ah, uint32_t qpn, uint32_t qkey, uint32_t imm)
-    int aio_post_slots(ibv_qp *qp, uint64_t tag, uint64_t base, uint32_t slot_bytes, uint32_t lkey, const uint32_t *slots,
-                       int count, int *posted)
+    int aio_post_slots(ibv_qp *qp, uint64_t tag, uint64_t base, uint32_t slot_bytes, uint32_t lkey,
+                       const uint32_t *slots, int count, int *posted)
     int aio_source_gid(const unsigned char *grh, unsigned char *gid)
 
 cdef extern from "infiniband/verbs.h" nogil:
@@ -53,14 +53,14 @@ cdef extern from "infiniband/verbs.h" nogil:
 cdef enum:
     KIND_RECEIVE = 0
     KIND_SEND = 1
-    DATA = 1                # imm_data: what it is in the high four bits
+    DATA = 1                # imm_data: the kind is in the high four bits
     NUMBER_BITS = 28
     NUMBERS = 0xfffffff
     WINDOW = 1 << 20        # a number further away than this is a new beginning, not a gap
 
 
 def source_gid(const unsigned char[::1] header not None) -> bytes | None:
-    """The sender's GID, as the 40 bytes tell it that the device puts before a datagram; None: they are no such header."""
+    """The sender's GID, from the 40 bytes that the device puts before a datagram; None: not such a header."""
     cdef unsigned char gid[16]
     if header.shape[0] != AIO_GRH_BYTES:
         raise ValueError(f"a header of {header.shape[0]} bytes, not {AIO_GRH_BYTES}")
@@ -68,9 +68,9 @@ def source_gid(const unsigned char[::1] header not None) -> bytes | None:
 
 
 cdef class Route:
-    """The way to one peer.
+    """The path to one peer.
 
-    :param handle: an :class:`aiordma.verbs.ud.AddressHandle`; None: nothing is ever sent there.
+    :param handle: an :class:`aiordma.verbs.ud.AddressHandle`; None: for receiving only.
     :param limit: largest datagram, bytes.
     """
 
@@ -81,12 +81,12 @@ cdef class Route:
         self.used = True
 
     cdef void count(self, uint32_t number) noexcept:
-        """Datagrams that did not come are those whose numbers are missing; one that comes after all was late."""
+        """A missing number is a lost datagram; one that comes later is late, and not lost."""
         cdef int32_t ahead
         self.received += 1
         self.used = True
-        if not self.heard:
-            self.heard = True
+        if not self.numbered:
+            self.numbered = True
             self.expected = (number + 1) & NUMBERS
             return
         ahead = <int32_t>((number - self.expected) << (32 - NUMBER_BITS)) >> (32 - NUMBER_BITS)
@@ -106,7 +106,7 @@ cdef class UdPort(CompletionOwner):
 
     :param recv_addr, recv_lkey, recv_count: slots of ``40 + mtu`` bytes.
     :param send_addr, send_lkey: ``sq_depth`` slots of ``mtu`` bytes, for what the device does not take inline.
-    :param queue: where ``(data, address)`` goes, at most ``most`` of them.
+    :param queue: gets ``(data, address)`` of received datagrams, at most ``most`` of them.
     """
 
     def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, *, uint64_t recv_addr, uint32_t recv_lkey,
@@ -148,7 +148,7 @@ cdef class UdPort(CompletionOwner):
     # ---- sending
 
     def try_send(self, Route route not None, data) -> bool:
-        """Hand a datagram to the device; False: it has no work request free now (``on_writable`` tells when).
+        """Hand a datagram to the device; False: no free work request now (``on_writable`` is called when one is).
 
         :raises OSError: (EMSGSIZE) longer than the route's limit.
         """
@@ -184,7 +184,7 @@ cdef class UdPort(CompletionOwner):
         if self.failed or route.ah == NULL:
             return False
         if self.sq_posted - self.sq_retired >= self.sq_depth:
-            # They complete without anybody's help: one look is often enough.
+            # Sends complete without the peer: one poll often finds some.
             self.cq.poll()
             self.cq.schedule()
             if self.sq_posted - self.sq_retired >= self.sq_depth:
@@ -208,7 +208,7 @@ cdef class UdPort(CompletionOwner):
         return True
 
     def bury(self, Route route not None) -> None:
-        """The route is not used any more: its address handle goes when nothing that was sent with it is under way."""
+        """Close the address handle of an unused route once no send with it is outstanding."""
         route.ah = NULL
         if route.handle is not None:
             self.graveyard.append((self.sq_posted, route.handle))
@@ -229,7 +229,8 @@ cdef class UdPort(CompletionOwner):
         if wc.status != IBV_WC_SUCCESS:
             if self.failed or wc.status == IBV_WC_WR_FLUSH_ERR:
                 return 0
-            return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND", self.qp_num))
+            operation = "RECV" if kind == KIND_RECEIVE else "SEND"
+            return self.fail(CompletionError(wc.status, wc.vendor_err, operation, self.qp_num))
         if kind == KIND_RECEIVE:
             return self.on_receive(wc)
         return self.on_sent(wc)
@@ -288,7 +289,8 @@ cdef class UdPort(CompletionOwner):
             self.dropped_full += 1
             return 0
         self.received += 1
-        self.queue.append((PyBytes_FromStringAndSize(<char *>at + AIO_GRH_BYTES, length - AIO_GRH_BYTES), route.address))
+        data = PyBytes_FromStringAndSize(<char *>at + AIO_GRH_BYTES, length - AIO_GRH_BYTES)
+        self.queue.append((data, route.address))
         if self.on_readable is not None:
             self.cq.wakes += 1
             self.on_readable()
@@ -300,7 +302,7 @@ cdef class UdPort(CompletionOwner):
     # ---- hybrid polling
 
     def spin(self) -> bool:
-        """Where the policy allows it, poll for a datagram instead of parking; True when the queue has one."""
+        """Busy-poll for a datagram instead of parking, where the policy allows it; True when the queue has one."""
         cdef CompletionPoller cq = self.cq
         cdef int64_t started
         cdef uint64_t woken = cq.wakes
@@ -324,7 +326,7 @@ cdef class UdPort(CompletionOwner):
         return False
 
     def park(self) -> None:
-        """To be called once callbacks are set: from here on they come."""
+        """Arm, after the callbacks are set: from now on they are called."""
         self.cq.park()
 
     # ---- the end
@@ -343,5 +345,5 @@ cdef class UdPort(CompletionOwner):
         self.cq.detach(self)
 
     def bury_all(self) -> None:
-        """The QP is gone: no send is under way."""
+        """The QP is destroyed, so no send is outstanding: close all address handles."""
         self._dig()

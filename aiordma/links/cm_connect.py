@@ -1,10 +1,10 @@
-"""Connecting a link's queue pair through rdma_cm, on devices that know no other way (iWARP).
+"""Connecting a link's queue pair through rdma_cm, for devices that have no other method (iWARP).
 
-The server listens for this one link, on a port that its Accept names; the client connects there before it
-confirms, and brings along the token of the Accept and the number of its queue pair. The connection lives as
-long as the link: its end is the end of the other queue pair.
+The server listens for this one link, on a port that its Accept names. The client connects to it before it
+sends its Confirm, and presents the token of the Accept and the number of its queue pair. The connection lives
+as long as the link: when it ends, the other queue pair has ended.
 
-iWARP wants the connecting side to send first (RFC 5044, 7.1): so the client asks to confirm the link here.
+On iWARP the connecting side must send first (RFC 5044, 7.1), so there the client asks to confirm the link.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SIOCGIFADDR = 0x8915
 
 
 class CmPlace(NamedTuple):
-    """Where a server waits; as in the Accept."""
+    """Where a server listens; as in the Accept."""
 
     port: int
     #: 16 bytes, IPv4 mapped.
@@ -61,8 +61,8 @@ class CmConnection:
     """One end of the connection under a queue pair.
 
     :param library: the device's rdma_cm (``Backend.rdma_cm()``).
-    :param device: name of the queue pair's device; a connection over another one is of no use.
-    :param depth: READs that may be under way, in either direction.
+    :param device: name of the queue pair's device; connections over other devices are refused.
+    :param depth: READs that may be outstanding, in either direction.
     :param on_peer: server: called with the number of the client's queue pair, before anything comes from it.
     :param on_lost: called once with the reason when the connection has ended, after it had been made.
     """
@@ -92,7 +92,7 @@ class CmConnection:
     # ---- server
 
     def listen(self, host: str) -> CmPlace:
-        """Wait for the client at this address of ours, or at another one if this is not the device's.
+        """Listen at this address of this host, or at another one if this is not the device's.
 
         :raises NegotiationError: the device has no address. :raises VerbsError:
         """
@@ -100,7 +100,7 @@ class CmConnection:
             try:
                 address = sockaddr(candidate, 0)
             except ValueError:
-                continue  # it has a scope
+                continue  # an address with a scope
             listener = ConnectionId(self._channel)
             try:
                 port = listener.listen(address)
@@ -120,39 +120,39 @@ class CmConnection:
         )
 
     def _on_request(self, event: Event) -> None:
-        """Anybody may connect; only the client knows the token."""
-        comer = ConnectionId(self._channel, event.id)
+        """Any host may connect; only the client knows the token."""
+        requester = ConnectionId(self._channel, event.id)
         hello = event.private_data[: _HELLO.size]
         token, number = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", 0)
         welcome = self._id is None and bool(self._token) and hmac.compare_digest(token, self._token)
         try:
-            if welcome and comer.device == self._device:
-                self._id = comer
+            if welcome and requester.device == self._device:
+                self._id = requester
                 self._on_peer(number & 0xFFFFFF)
-                comer.accept(
+                requester.accept(
                     self._qp_number,
                     min(event.initiator_depth, self._depth),
                     min(event.responder_resources, self._depth),
                 )
                 return
             logger.debug("a stranger's connection by rdma_cm is refused")
-            comer.reject()
+            requester.reject()
         except VerbsError as error:
             logger.debug("QP %d: %s", self._qp_number, error)
-            if comer is self._id:
-                self._tell(Event(event.id, CmEvent.CONNECT_ERROR, -(error.errno or 0), b"", 0, 0))
+            if requester is self._id:
+                self._on_event(Event(event.id, CmEvent.CONNECT_ERROR, -(error.errno or 0), b"", 0, 0))
                 return
-        comer.close()
+        requester.close()
 
     async def accepted(self) -> None:
-        """Wait for the client; time limits are the caller's. :raises VerbsError: it does not come to that."""
+        """Wait for the client; time limits are the caller's. :raises VerbsError: no connection."""
         await self._expect(CmEvent.ESTABLISHED)
-        self._begun()
+        self._on_established()
 
     # ---- client
 
     async def connect(self, place: CmPlace) -> None:
-        """Connect; time limits are the caller's, but rdma_connect() itself is never left half-way.
+        """Connect; time limits are the caller's, but rdma_connect() itself is never interrupted.
 
         :raises VerbsError: the server does not answer, or not over this device.
         """
@@ -165,13 +165,13 @@ class CmConnection:
         own.resolve_route(_RESOLVE_MS)
         await self._expect(CmEvent.ROUTE_RESOLVED)
         hello = _HELLO.pack(place.token, self._qp_number)
-        # Some drivers wait in there until the server's port has answered.
+        # Some drivers block in there until the server's port has answered.
         await anyio.to_thread.run_sync(self._call, own, hello)
         await self._expect(CmEvent.ESTABLISHED)
-        self._begun()
+        self._on_established()
 
     def _call(self, own: ConnectionId, hello: bytes) -> None:
-        """In a thread; what is closed meanwhile is given back here."""
+        """In a thread; a connection that is closed meanwhile is released here."""
         with self._lock:
             if self._closed:
                 return
@@ -186,7 +186,7 @@ class CmConnection:
             self._calling = False
             closed = self._closed
         if closed:
-            self._give_back()
+            self._release()
 
     # ---- both
 
@@ -199,17 +199,17 @@ class CmConnection:
                 logger.warning("QP %d: %s", self._qp_number, error)
                 number = self._id.handle if self._id is not None else 0
                 event = Event(number, CmEvent.DISCONNECTED, -(error.errno or 0), b"", 0, 0)
-                self._tell(event)
+                self._on_event(event)
                 return
             if event is None:
                 return
             if event.type == CmEvent.CONNECT_REQUEST:
                 self._on_request(event)
             elif self._id is not None and event.id == self._id.handle:
-                self._tell(event)
+                self._on_event(event)
 
-    def _tell(self, event: Event) -> None:
-        logger.debug("QP %d: rdma_cm says %s", self._qp_number, event)
+    def _on_event(self, event: Event) -> None:
+        logger.debug("QP %d: rdma_cm reports %s", self._qp_number, event)
         if not self._up:
             self._events.append(event)
             self._news.set()
@@ -226,13 +226,13 @@ class CmConnection:
                 number, "rdma_connect", f"QP {self._qp_number}: {event} instead of {wanted.name}"
             )
 
-    def _begun(self) -> None:
+    def _on_established(self) -> None:
         self._up = True
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
         for event in self._events:
-            self._tell(event)
+            self._on_event(event)
         self._events.clear()
 
     def close(self) -> None:
@@ -244,9 +244,9 @@ class CmConnection:
             calling = self._calling
         self._waker.unwatch_fd(self._channel.fd)
         if not calling:
-            self._give_back()
+            self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         ends = [end.close for end in (self._id, self._listener) if end is not None]
         release_all(f"rdma_cm of QP {self._qp_number}", *ends, self._channel.close)
 

@@ -104,6 +104,22 @@ class _Contact:
             recv_bytes=answer.recv_bytes,
         )
 
+    async def _confirm_link(self, *, ask: bool) -> None:
+        """First contact: prove the new link in both directions. :raises LinkError: it does not work.
+
+        :param ask: this end sends the request. It is the server's, but on iWARP the client must send first.
+        """
+        assert self.group is not None
+        link, peer = self.group.link, self.group.peer
+        try:
+            with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
+                await (link.ask_to_confirm() if ask else link.wait_for_confirm())
+        except TimeoutError:
+            self.engine.path_failed(peer, Code.TIMEOUT_CONFIRM_LINK.text)
+            raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, peer) from None
+        self.group.set_up_ended()
+        self.engine.path_works(peer)
+
     def break_link(self, reason: str) -> None:
         """Break the link: the peer may be using the ring, and only this ends that for certain."""
         if self.group is not None:
@@ -226,20 +242,9 @@ class ClientContact(_Contact):
 
         :raises LinkError: it did not come, which after an Accept is no reason to fall back to TCP.
         """
-        assert self.group is not None
         assert self.member is not None
         if self.first_contact:
-            try:
-                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
-                    if self.engine.backend.by_cm:
-                        await self.group.link.ask_to_confirm()
-                    else:
-                        await self.group.link.wait_for_confirm()
-            except TimeoutError:
-                self.engine.path_failed(self.group.peer, Code.TIMEOUT_CONFIRM_LINK.text)
-                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self.group.peer) from None
-            self.group.set_up_ended()
-            self.engine.path_works(self.group.peer)
+            await self._confirm_link(ask=self.engine.backend.by_cm)
         self._done = True
         return self.member.pipe
 
@@ -319,17 +324,7 @@ class ServerContact(_Contact):
             )
         self._connect(confirm)
         if self.first_contact:
-            try:
-                with anyio.fail_after(self.engine.config.link_timeout_ms / 1000):
-                    if self.engine.backend.by_cm:
-                        await self.group.link.wait_for_confirm()
-                    else:
-                        await self.group.link.ask_to_confirm()
-            except TimeoutError:
-                self.engine.path_failed(self._peer, Code.TIMEOUT_CONFIRM_LINK.text)
-                raise LinkError(Code.TIMEOUT_CONFIRM_LINK.text, self._peer) from None
-            self.group.set_up_ended()
-            self.engine.path_works(self._peer)
+            await self._confirm_link(ask=not self.engine.backend.by_cm)
         if self._listener is not None and self.group.granter is not None:
             self.group.granter.limit = self._proposal.tickets
             self.group.granter.on_negotiated(self._listener, first=self.first_contact)

@@ -34,7 +34,7 @@ from .qp_cache import QpCache
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Collection
 
     from ..addresses import Address
     from ..pipes._ring import RingPipe
@@ -98,7 +98,7 @@ class Engine:
             slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
         )
         self.poller = CompletionPoller(
-            cq=self.cq.cq_pointer,
+            self.cq.cq_pointer,
             channel=self.cq.channel_pointer,
             get_event=self.backend.symbol("ibv_get_cq_event"),
             ack_events=self.backend.symbol("ibv_ack_cq_events"),
@@ -223,7 +223,7 @@ class Engine:
         return engine
 
     @property
-    def early_servers(self) -> Container[tuple[str, int]]:
+    def early_servers(self) -> Collection[tuple[str, int]]:
         """Address and traffic class of the servers that have granted this loop rings."""
         return self.grants.servers
 

@@ -37,13 +37,13 @@ logger = logging.getLogger("aiordma.link")
 #: Send WRs of a QP. Each may be a WRITE or a message; completions come for every eighth of them.
 SEND_QUEUE_DEPTH = 512
 _MESSAGE_SLOT_BYTES = 64
-#: READs under way on a link at most, whatever the devices allow: what is posted goes before what comes later.
+#: READs outstanding on a link at most, whatever the devices allow: later requests wait behind them.
 MAX_READS = 8
 
 
 class LinkParts:
     """Protection domain, QP in RESET, receive and message slots. One protection domain a link group: an rkey
-    opens the memory of its peer and of nobody else."""
+    opens only the memory of its peer."""
 
     def __init__(self, engine: EngineView) -> None:
         config, backend = engine.config, engine.backend
@@ -273,14 +273,14 @@ class Link:
     # ---- Confirm Link: the new link proves itself in both directions (RFC 7609, 3.5.2)
 
     async def ask_to_confirm(self) -> None:
-        """Server: send the request and wait for the client's answer. Time limits are the caller's."""
+        """Send the request and wait for the peer's answer. Time limits are the caller's."""
         self._send_llc(self._confirm(response=False))
         await self._confirmed.wait()
         self._raise_if_failed()
         self.state = LinkState.ACTIVE
 
     async def wait_for_confirm(self) -> None:
-        """Client: wait for the server's request (which was answered at once)."""
+        """Wait for the peer's request (which is answered at once). Time limits are the caller's."""
         await self._confirmed.wait()
         self._raise_if_failed()
         self.state = LinkState.ACTIVE

@@ -25,7 +25,7 @@ _FIRST_SLAB_BYTES = 1 << 20
 
 
 class MessageMemory:
-    """Blocks for messages. Used in the engine's thread, but for :meth:`give_sink`."""
+    """Blocks for messages. Used in the engine's thread, but for :meth:`release_sink`."""
 
     def __init__(self, engine: EngineView, parts: LinkParts) -> None:
         self._engine = engine
@@ -41,7 +41,7 @@ class MessageMemory:
             first_slab_bytes=_FIRST_SLAB_BYTES,
         )
         self._thread = threading.get_ident()
-        self._given: list[Block] = []  # by other threads, or in the middle of something of ours
+        self._released: list[Block] = []  # by other threads, or in the middle of something of ours
         self._busy = False
 
     def check(self, length: int) -> None:
@@ -69,7 +69,7 @@ class MessageMemory:
         except MemoryLimitError:
             return None
 
-    def give_source(self, block: Block) -> None:
+    def release_source(self, block: Block) -> None:
         """The peer reads it no more. (What is left in it was meant for this peer, and nobody else can
         read.)
         """
@@ -79,7 +79,7 @@ class MessageMemory:
         """A block to pull a message into; None: no memory now."""
         self._busy = True
         try:
-            self._take_back()
+            self._reclaim()
             return self._sinks.allocate(length)
         except MemoryLimitError:
             return None
@@ -91,18 +91,18 @@ class MessageMemory:
         pool = self._engine.pool
         return pool.used_bytes <= pool.limit_bytes // 2
 
-    def give_sink(self, block: Block) -> None:
+    def release_sink(self, block: Block) -> None:
         """Give back a block, also one that a user had. In any thread, and from inside the garbage
         collector.
         """
-        self._given.append(block)
+        self._released.append(block)
         if threading.get_ident() == self._thread and not self._busy:
-            self._take_back()
+            self._reclaim()
 
-    def _take_back(self) -> None:
+    def _reclaim(self) -> None:
         self._busy, was_busy = True, self._busy
-        while self._given:
-            self._given.pop().free(0)
+        while self._released:
+            self._released.pop().free(0)
         self._busy = was_busy
 
     def wait(self, channel: Waiting) -> None:
@@ -111,10 +111,10 @@ class MessageMemory:
 
     def look(self) -> None:
         """Take back what was given in other threads."""
-        self._take_back()
+        self._reclaim()
 
     def close(self) -> None:
         """The link is gone, and its QP silent. What users still have stays theirs."""
-        self._take_back()
+        self._reclaim()
         self._sources.close()
         self._sinks.withdraw()

@@ -1,7 +1,7 @@
-"""Listening sockets whose connections are negotiated: aiordma clients and plain ones, on one port.
+"""A listener whose connections are negotiated: aiordma clients and plain ones, on one port.
 
-Every accepted connection finds out on its own, in a task of its own, what its client speaks, so a slow or
-hostile client holds up nobody else. :meth:`ConnectionListener.accept` hands out what is finished.
+Every accepted connection has its own task, which finds out what its client speaks. So a slow or hostile
+client does not delay the others. :meth:`ConnectionListener.accept` hands out what is finished.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import errno
 import functools
 import logging
 import math
-import os
-import socket
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import anyio
@@ -22,25 +20,23 @@ from anyio import ClosedResourceError, EndOfStream
 from .. import wake
 from ..addresses import plain_address, show
 from ..attributes import address_attributes
-from ..config import Config
 from ..errors import AioRdmaError
-from . import driver as negotiate
-from . import peer_cache as peers
+from . import peer_cache
+from .engine import warm_up
+from .listening import listening_sockets
+from .server import negotiate_accepted
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping, Sequence
-    from ssl import SSLContext
 
     from ..addresses import Address
-    from ..config import Mode
     from ..wake.base import Job
+    from .engine import Engine
+    from .options import ListenOptions
+    from .result import NegotiationResult
 
-__all__ = [
-    "ConnectionListener",
-    "ListenerStatistics",
-    "listening_sockets",
-    "open_listener",
-]
+__all__ = ["ConnectionListener", "ListenerStatistics", "open_listener"]
 
 T = TypeVar("T", bound="anyio.abc.AsyncResource")
 L = TypeVar("L", bound="ConnectionListener[Any]")
@@ -48,9 +44,9 @@ L = TypeVar("L", bound="ConnectionListener[Any]")
 _log = logging.getLogger("aiordma.clc")
 
 _ACCEPTS_PER_TURN = 64
-#: After running out of file descriptors or memory, accepting rests this long: a listening socket that cannot
+#: After running out of file descriptors or memory, accepting pauses this long: a listening socket that cannot
 #: be emptied is ready all the time.
-_REST_S = 0.5
+_PAUSE_S = 0.5
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -63,9 +59,9 @@ class ListenerStatistics(NamedTuple):
     rdma: int
     #: those that became TCP streams
     tcp: int
-    #: those that ended before they became anything
+    #: those that ended before they became either
     failed: int
-    #: connections whose client's language is being found out now
+    #: connections whose first bytes have not shown yet what the client speaks
     undecided: int
     #: negotiations under way now
     negotiating: int
@@ -74,32 +70,20 @@ class ListenerStatistics(NamedTuple):
 
 
 class ConnectionListener(anyio.abc.Listener[T]):
-    """Listening sockets and the connections that come in, whatever they carry."""
+    """Listening sockets and their connections, whatever these carry."""
 
-    #: What they carry, as in ``clc.Proposal.kind``; a client that means something else is turned away.
+    #: The kind of connection (``clc.Proposal.kind``); a client that proposes another one is turned away.
     kind: ClassVar[int] = 0
 
     def __init__(
-        self,
-        sockets: Sequence[socket.socket],
-        *,
-        config: Config,
-        mode: Mode | None,
-        max_negotiations: int,
-        max_pending: int,
-        tls: negotiate.Tls | None,
-        engine: negotiate.Engine | None = None,
+        self, sockets: Sequence[socket.socket], options: ListenOptions, engine: Engine | None = None
     ) -> None:
         """
-        :param engine: gives clients rings in advance (tickets): the connections carry byte streams outside
-            TLS, and no other process accepts any of them.
+        :param engine: pre-grants rings to clients: the connections carry byte streams outside TLS, and no
+            other process accepts any of them.
         """
         self._sockets = list(sockets)
-        self._config = config
-        self._mode = mode
-        self._max_negotiations = max_negotiations
-        self._max_pending = max_pending
-        self._tls = tls
+        self._options = options
         self._waker = wake.current()
         self._addresses = [plain_address(sock.getsockname()) for sock in sockets]
         self._jobs: dict[socket.socket, Job] = {}
@@ -110,8 +94,8 @@ class ConnectionListener(anyio.abc.Listener[T]):
         self._service = None if engine is None else engine.grant_rings(self._has_room)
         self._accept_again()
 
-    async def _make(self, outcome: negotiate.Outcome) -> T:
-        """What accept() hands out for a connection whose path is agreed on; it owns the connection now, also
+    async def _make(self, result: NegotiationResult) -> T:
+        """Make what accept() hands out of a connection whose path is agreed on. It owns the connection, also
         when this raises.
 
         :raises OSError: (or AioRdmaError) the connection cannot be used after all.
@@ -138,9 +122,10 @@ class ConnectionListener(anyio.abc.Listener[T]):
         handler: Callable[[T], Any],
         task_group: anyio.abc.TaskGroup | None = None,
     ) -> None:
-        """Run ``handler(connection)`` in a task of its own for every connection, until cancelled.
+        """Run ``handler(connection)`` in a new task for every connection, until cancelled.
 
-        :param task_group: where to run the handlers; default: one of this call, which then waits for them.
+        :param task_group: where to run the handlers; default: a task group of this call, which then waits
+            for them.
         :raises anyio.ClosedResourceError: the listener is closed.
         """
         async with contextlib.AsyncExitStack() as stack:
@@ -150,7 +135,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 task_group.start_soon(handler, await self.accept())
 
     async def aclose(self) -> None:
-        """Stop listening. Unfinished connections and streams that nobody accepted are closed. Idempotent."""
+        """Stop listening. Closes unfinished connections, and streams that were not accepted. Idempotent."""
         if not self._closed:
             self._closed = True
             self._stop_accepting()
@@ -182,7 +167,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         return address_attributes(self._addresses[0], None)
 
     def statistics(self) -> ListenerStatistics:
-        """What happened so far, and what is going on."""
+        """Counters of what has happened so far, and of what is under way."""
         return ListenerStatistics(
             accepted=self._accepted,
             rdma=self._rdma,
@@ -200,7 +185,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
     # -- accepting
 
     def _is_full(self) -> bool:
-        return len(self._jobs) + self._waiting >= self._max_pending
+        return len(self._jobs) + self._waiting >= self._options.max_pending
 
     def _has_room(self) -> bool:
         return not self._is_full()
@@ -230,9 +215,9 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 if exc.errno in _OUT_OF_RESOURCES:
                     _log.error("cannot accept connections for now: %s", exc)
                     self._stop_accepting()
-                    self._waker.call_at(self._waker.now() + _REST_S, self._accept_again)
+                    self._waker.call_at(self._waker.now() + _PAUSE_S, self._accept_again)
                     return
-                continue  # this client has gone already
+                continue  # this client has closed its connection already
             sock.setblocking(False)
             self._accepted += 1
             self._jobs[sock] = self._waker.spawn(functools.partial(self._admit, sock))
@@ -243,26 +228,19 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
         def may_use_rdma() -> bool:
             nonlocal negotiating
-            if self._negotiating >= self._max_negotiations:
+            if self._negotiating >= self._options.max_negotiations:
                 return False
             negotiating = True
             self._negotiating += 1
             return True
 
         try:
-            outcome = await negotiate.server(
-                sock,
-                config=self._config,
-                mode=self._mode,
-                may_use_rdma=may_use_rdma,
-                tls=self._tls,
-                kind=self.kind,
-                service=self._service,
+            result = await negotiate_accepted(
+                sock, self._options, kind=self.kind, service=self._service, may_use_rdma=may_use_rdma
             )
-            made = await self._make(outcome)
-            host = outcome.remote_address[0]
-            peers.announce("client", host, outcome.path, outcome.fallback)
-            if outcome.pipe is None:
+            made = await self._make(result)
+            peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
+            if result.pipe is None:
                 self._tcp += 1
             else:
                 self._rdma += 1
@@ -288,98 +266,24 @@ async def open_listener(
     make: Callable[..., L],
     host: str | Sequence[str] | None,
     port: int,
+    options: ListenOptions,
     *,
-    config: Config | None,
-    mode: Mode | None,
-    backlog: int,
-    reuse_address: bool,
-    reuse_port: bool,
-    max_negotiations: int,
-    max_pending: int,
-    ssl: SSLContext | None,
-    rdma_outside_tls: bool,
-    tickets: bool = False,
+    pre_grants: bool = False,
 ) -> L:
-    """What every ``listen()`` does; the parameters are those of :func:`aiordma.listen`.
+    """What every ``listen()`` does; ``host`` and ``port`` as of :func:`aiordma.listen`.
 
     :param make: the class of the listener.
-    :param tickets: whether its clients can begin with rings that they were given in advance.
+    :param pre_grants: whether its clients may begin with rings that were granted in advance.
     :raises OSError: the address cannot be listened on, naming it.
     """
-    if max_negotiations < 0 or max_pending < 1:
-        raise ValueError(
-            f"max_negotiations={max_negotiations} must be at least 0, max_pending={max_pending} at least 1"
-        )
-    config = config or Config.from_env()
-    tls = negotiate.Tls.of_server(ssl, rdma_outside_tls)
     with contextlib.ExitStack() as stack:
-        sockets = await listening_sockets(host, port, backlog, reuse_address, reuse_port)
+        sockets = await listening_sockets(
+            host, port, options.backlog, options.reuse_address, options.reuse_port
+        )
         for sock in sockets:
             stack.enter_context(sock)
-        engine = await negotiate.warm_up(config, mode)
+        engine = await warm_up(options)
         stack.pop_all()
-    # Of processes that share a port, a connection may meet another than the one that gave the ticket.
-    may_issue = tickets and not reuse_port and tls is None
-    return make(
-        sockets,
-        config=config,
-        mode=mode,
-        max_negotiations=max_negotiations,
-        max_pending=max_pending,
-        tls=tls,
-        engine=engine if may_issue else None,
-    )
-
-
-async def listening_sockets(
-    host: str | Sequence[str] | None,
-    port: int,
-    backlog: int = 1024,
-    reuse_address: bool = True,
-    reuse_port: bool = False,
-) -> list[socket.socket]:
-    """Non-blocking listening sockets, one for each address of ``host``, all on the same port.
-
-    :raises OSError: the address cannot be listened on, naming it.
-    """
-    hosts: Sequence[str | None] = [host or None] if host is None or isinstance(host, str) else host
-    candidates: dict[tuple[int, Any], None] = {}
-    for name in hosts:
-        for info in await anyio.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
-            candidates[int(info[0]), info[4]] = None
-    with contextlib.ExitStack() as stack:
-        sockets: list[socket.socket] = []
-        for family, sockaddr in candidates:
-            if sockets and not port:
-                sockaddr = (sockaddr[0], sockets[0].getsockname()[1], *sockaddr[2:])
-            try:
-                sock = _bound(family, sockaddr, reuse_address, reuse_port)
-            except OSError as exc:
-                if exc.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and len(candidates) > 1:
-                    continue  # a machine without IPv6, or a name with an address of another machine
-                raise OSError(
-                    exc.errno, f"cannot listen on {show(sockaddr)}: {os.strerror(exc.errno or 0)}"
-                ) from exc
-            sockets.append(stack.enter_context(sock))
-            sock.listen(backlog)
-        if not sockets:
-            raise OSError(
-                errno.EADDRNOTAVAIL, f"cannot listen on {host!r}: none of its addresses is this machine's"
-            )
-        stack.pop_all()
-    return sockets
-
-
-def _bound(family: int, sockaddr: Any, reuse_address: bool, reuse_port: bool) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse_address)
-        if reuse_port:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(sockaddr)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    # If several processes share a port, another one than the one that granted the ring may accept.
+    may_grant = pre_grants and not options.reuse_port and options.tls is None
+    return make(sockets, options, engine if may_grant else None)

@@ -1,9 +1,11 @@
-"""The bytes of a negotiation: read up to the end of a message and never beyond, with the clock running."""
+"""CLC I/O: messages of the negotiation on a TCP connection, against the clock.
+
+Reading stops at the end of a message and never goes beyond: what follows may belong to the stream.
+"""
 
 from __future__ import annotations
 
 import math
-import select
 import socket
 from typing import TYPE_CHECKING, Self
 
@@ -16,24 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from ..config import Config
     from ..proto.events import Event
     from ..proto.handshake import ClientHandshake, ServerHandshake
     from ..wake.base import Waiter
 
-__all__ = ["Carrier", "Wire"]
+__all__ = ["HEADER_BYTES", "Carrier", "ClcIO"]
 
-_HEADER_BYTES = 8
+#: Eye catcher, type, length and flags of a CLC message.
+HEADER_BYTES = 8
 
 Carrier = socket.socket | TlsLayer
 """What the bytes of a negotiation travel on."""
 
 
-class Wire:
-    """The TCP connection while it carries the negotiation."""
+class ClcIO:
+    """The TCP connection during the negotiation."""
 
     def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
+        self.carrier = carrier
         self.tls = carrier if isinstance(carrier, TlsLayer) else None
         self.sock = carrier.sock if isinstance(carrier, TlsLayer) else carrier
         self._fd = self.sock.fileno()
@@ -43,7 +45,7 @@ class Wire:
         self.local = plain_address(self.sock.getsockname())
         self.remote = plain_address(self.sock.getpeername())
         self.peer = show(self.remote)
-        self._head = b""  # of a message of which a part was read
+        self._head = b""  # of a message that has been read in part
         self._missing = 0
 
     def __enter__(self) -> Self:
@@ -55,30 +57,31 @@ class Wire:
         self.release()
 
     async def send(self, data: bytes) -> None:
-        """Send a message. A connection that is lost shows when the answer is read."""
+        """Send a message. A lost connection shows when the answer is read."""
         while data or (self.tls is not None and not self.tls.flush()):
             try:
-                data = data[self._carrier.send(data) :]
+                data = data[self.carrier.send(data) :]
             except (BlockingIOError, InterruptedError):
                 await self._waker.wait_writable(self._fd)
             except OSError:
                 return
 
     async def receive(self, handshake: ClientHandshake | ServerHandshake) -> list[Event]:
-        """Read up to the end of a message at most; what that, the end, or the clock means.
+        """Read up to the end of a message at most, and return what it means to ``handshake``; or what the end
+        of the connection or an expired time limit means.
 
-        Nothing is read, and nothing returned, of what comes when the peer has said its last word, or the
-        handshake is done: these bytes are the stream's.
+        Once the peer has sent its last message, or the handshake is done, this reads nothing and returns
+        nothing: what arrives then belongs to the stream.
         """
         while not handshake.done:
             try:
-                ahead = self._carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
+                ahead = self.carrier.recv(clc.MAX_MESSAGE_BYTES, socket.MSG_PEEK)
                 if ahead and handshake.heard_all:
                     return []
-                data = self._carrier.recv(self._rest_of_message(ahead)) if ahead else b""
+                data = self.carrier.recv(self._rest_of_message(ahead)) if ahead else b""
             except (BlockingIOError, InterruptedError):
-                # What has come counts, however late we are to look: this process may not have run.
-                if await self._readable(handshake.next_deadline()) or self.has_data():
+                # What has arrived counts, even if this process did not run in time to see it.
+                if await self.wait_readable(handshake.next_deadline()) or self.has_data():
                     continue
                 events = handshake.on_timer(self.now())
             except OSError:
@@ -94,20 +97,20 @@ class Wire:
         return []
 
     def _rest_of_message(self, ahead: bytes) -> int:
-        """How many of the bytes that are there belong to the message that has begun, or begins with them."""
-        head = self._head + ahead[: _HEADER_BYTES - len(self._head)]
-        if len(head) < _HEADER_BYTES:
+        """How many of the bytes ``ahead`` belong to the message that has begun, or that they begin."""
+        head = self._head + ahead[: HEADER_BYTES - len(self._head)]
+        if len(head) < HEADER_BYTES:
             self._head = head
             return len(ahead)
-        if len(self._head) < _HEADER_BYTES:
-            self._missing = max(int.from_bytes(head[5:7]), _HEADER_BYTES) - len(self._head)
+        if len(self._head) < HEADER_BYTES:
+            self._missing = max(int.from_bytes(head[5:7]), HEADER_BYTES) - len(self._head)
         count = min(self._missing, len(ahead))
         self._missing -= count
         self._head = head if self._missing else b""
         return count
 
-    async def _readable(self, deadline: float | None) -> bool:
-        """Wait for something to read, not beyond ``deadline``; whether there is something."""
+    async def wait_readable(self, deadline: float | None) -> bool:
+        """Wait until the connection is readable, but not beyond ``deadline``; return whether it is."""
         waiter = self._waiter
         if waiter is None:
             # Watched from the first wait to release(): a registration costs more than a wait.
@@ -118,73 +121,23 @@ class Wire:
         return await waiter.wait_until(math.inf if deadline is None else deadline)
 
     def release(self) -> None:
-        """Let go of the socket: before it is closed, or goes to its next owner."""
+        """Stop watching the socket: before it is closed, or goes to its next owner."""
         if self._waiter is not None:
             self._waiter = None
             self._waker.unwatch_fd(self._fd)
 
     def has_data(self) -> bool:
-        """Whether something can be read now."""
+        """Whether there is something to read now."""
         try:
-            return bool(self._carrier.recv(1, socket.MSG_PEEK))
+            return bool(self.carrier.recv(1, socket.MSG_PEEK))
         except OSError:
             return False
 
     def at_end(self) -> bool:
         """Whether the peer has closed the connection, or it broke."""
         try:
-            return not self._carrier.recv(1, socket.MSG_PEEK)
+            return not self.carrier.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
             return True
-
-    async def peek(self, config: Config, *, patient: bool = False) -> bool | None:
-        """Whether the client begins with CLC; None when it says nothing. Consumes nothing.
-
-        :param patient: nobody who speaks plain TCP is served: one that is silent has the time of a message.
-        :raises OSError: the connection is lost.
-        """
-        silent_ms = config.server_first_wait_ms
-        if patient:
-            silent_ms = max(silent_ms, config.negotiate_timeout_ms)
-        deadline = self.now() + silent_ms / 1000
-        seen = 0
-        late = False
-        try:
-            while True:
-                try:
-                    head = self._carrier.recv(_HEADER_BYTES, socket.MSG_PEEK)
-                except (BlockingIOError, InterruptedError):
-                    head = None
-                if head is not None:
-                    verdict = clc.looks_like_clc(head) if head else False
-                    if verdict is not None or (len(head) == seen and self._at_end()):
-                        return bool(verdict)
-                    if not seen:
-                        # The beginning of an eye catcher: it has the time of a message for the rest.
-                        deadline = self.now() + config.negotiate_timeout_ms / 1000
-                        late = False
-                        self._wake_at(_HEADER_BYTES)
-                    seen = len(head)
-                if late:
-                    return False if seen else None
-                # Then a last look: what has come while this process did not run counts as well.
-                late = not await self._readable(deadline)
-        finally:
-            if seen:
-                self._wake_at(1)
-
-    def _at_end(self) -> bool:
-        """Whether the peer has finished, so what is there is all that will ever come."""
-        if self.tls is not None:
-            return self.tls.at_end
-        poll = select.poll()
-        poll.register(self._fd, select.POLLRDHUP)
-        return bool(poll.poll(0))
-
-    def _wake_at(self, count: int) -> None:
-        """A socket with one byte to read is always ready; have the kernel wait for more. The end, too, makes
-        it ready."""
-        if self.tls is None:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)

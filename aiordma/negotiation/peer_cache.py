@@ -1,8 +1,7 @@
-"""What this process knows about its peers, and what it has told the log about them.
+"""What this process knows about its peers, and what it has logged about them.
 
-A client that found a plain TCP peer does not ask it again for a while, and while one connection finds out
-about an unknown peer, the others wait for its answer instead of asking, too: a thousand connections to a new
-peer cost it one question.
+A client that found a plain TCP peer sends it no Proposal for a while. While one connection finds out about an
+unknown peer, the others wait for the answer: a thousand connections to a new peer cost it one Proposal.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _asking: dict[tuple[object, object], list[Waiter]] = {}
 
 
 def remember_plain(peer: object, reason: FallbackReason, seconds: float) -> None:
-    """``peer`` does not negotiate: do not ask it for this time."""
+    """``peer`` does not negotiate: propose nothing to it for this time."""
     _known.put(peer, (reason, time.monotonic() + seconds))
 
 
@@ -76,7 +75,7 @@ def plain_reason(peer: object) -> FallbackReason | None:
 
 
 def forget() -> None:
-    """Know nothing about anybody."""
+    """Forget all peers."""
     _known.clear()
     _announced.clear()
 
@@ -85,7 +84,7 @@ def forget() -> None:
 async def ask_alone(peer: object) -> AsyncIterator[None]:
     """Around a connection attempt: while another one is finding out about an unknown peer, wait for it.
 
-    Once only: if it found out nothing, there is no use in going one by one.
+    Once only: if that one found out nothing, further attempts do not go one by one.
     """
     waker = wake.current()
     key = (waker, peer)

@@ -1,4 +1,4 @@
-"""Making the TCP connection that everything begins on: names, several addresses, clear errors."""
+"""The TCP connection that everything begins on: name look-up, several addresses, clear errors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..addresses import show
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["dial", "resolve"]
+__all__ = ["Candidate", "connect_tcp", "resolve"]
 
-#: How long one address may keep us waiting before the next one is tried beside it (RFC 8305, section 5).
+#: Time after which the next address is tried beside one that has not answered (RFC 8305, section 5).
 _NEXT_ADDRESS_S = 0.25
 
 Candidate = tuple[int, Any]  # address family, sockaddr
@@ -40,8 +40,8 @@ async def resolve(host: str | None, port: int) -> list[Candidate]:
     return [(int(info[0]), info[4]) for info in infos]
 
 
-async def dial(candidates: Sequence[Candidate], local_host: str | None = None) -> socket.socket:
-    """Connect to the first address that answers; a slow one is joined by the next after a quarter second.
+async def connect_tcp(candidates: Sequence[Candidate], local_host: str | None = None) -> socket.socket:
+    """Connect to the first address that answers; a slow one is joined by the next after 0.25 s.
 
     :raises OSError: none answered; of the kind they have in common (``ConnectionRefusedError`` ...), naming
         each address.
@@ -89,7 +89,7 @@ async def _connect(family: int, sockaddr: Any, local_host: str | None) -> socket
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number = sock.connect_ex(sockaddr)
         if number == errno.EINPROGRESS:
-            # Over loopback the handshake is done by now, and asking again tells; else the loop will.
+            # Over loopback the TCP handshake is done by now, which a second call shows without the loop.
             number = sock.connect_ex(sockaddr)
             if number == errno.EALREADY:
                 await wake.current().wait_writable(sock.fileno())

@@ -1,36 +1,46 @@
-# Table of contents of _channel.pyx: whole messages on a link.
+# Declarations of _link_channel.pyx: whole messages on a link.
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from ._link_channel_receive cimport ReceivingConnection
-from ._rendezvous cimport Announced
-from ..proto.message cimport SendBudget
+from ..datapath._qp cimport Flow
+from ._link_channel_receive cimport Inbox
+from ._link_channel_send cimport Outbox
+from ._rendezvous cimport Pulls, Sources
 
-cdef class MessageChannel(ReceivingConnection):
-    cdef SendBudget out             # None until connect()
+@cython.final
+cdef class MessageChannel(Flow):
+    cdef Outbox outbox
+    cdef Inbox inbox                # what the user has not been given yet
+    cdef Sources sources            # what the peer has to pull
+    cdef Pulls pulls                # what is announced in the inbox
     cdef object _own
-    cdef uint32_t peer_token, small_most
-    cdef Announced announced        # what the peer has to pull
-    cdef object _on_writable, _on_closed
     cdef readonly object error
-    cdef public object on_finished
+    cdef public object on_writable, on_closed, on_finished
     cdef int want                   # why try_send() returned False; see WANT_*
     cdef int quota                  # messages left to send in this turn
     cdef bint in_turn
-    cdef bint ask, asked            # to tell the peer that we wait for credit; it was told
+    cdef bint ask, asked            # to report to the peer that we wait for credit; it was reported
+    cdef bint closed                # by this end's user
+    cdef bint peer_ended, distrusted
     cdef bint over                  # on_closed was called, or is due no more
-    cdef bint ending, close_told, abort_told, aborting, finished
+    cdef bint ending, close_sent, abort_sent, aborting, finished
     cdef uint32_t closing_position
-    cdef readonly uint64_t messages_sent, bytes_sent, large_sent, times_blocked, credits_sent
+    cdef readonly uint64_t times_blocked, credits_sent
 
-    cdef int _send(self, const unsigned char *head, Py_ssize_t head_bytes, const unsigned char *body,
-                   Py_ssize_t body_bytes) except -1
-    cdef int _announce(self, const unsigned char *head, uint32_t head_bytes, const unsigned char *body,
-                       uint32_t body_bytes) except -1
+    cdef bint may_post(self) noexcept
+    cdef int count(self, int lacks) except -1
     cdef int refuse(self) except -1
     cdef int blocked(self, int why) except -1
-    cdef void write_header(self, unsigned char *room, unsigned char kind, unsigned char flags) noexcept
-    cdef int post_control(self, unsigned char kind, unsigned char flags) except -1
     cdef int writable(self) except -1
+    cdef int receive(self, const unsigned char *message, uint32_t length) except -1
+    cdef int follow(self, int verdict) except -1
+    cdef int deliver(self) except -1
+    cdef int fail_by_user(self, object error) except -1
     cdef int receive_close(self, bint abort) except -1
+    cdef int violation(self, str text) except -1
+    cdef int distrust(self, object reason) except -1
+    cdef int end(self, object error) except -1
+    cdef bint close_is_due(self) noexcept
     cdef int begin_ending(self, bint abort) except -1
     cdef int finish_if_done(self) except -1
+    cdef int finish(self) except -1

@@ -1,31 +1,28 @@
 import socket
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, final
 
-from typing_extensions import Buffer, disjoint_base
+from typing_extensions import Buffer
 
-from ..datapath._qp import QueuePair
-from ..links.message_memory import MessageMemory
+from ..datapath._qp import Flow, QueuePair
 from ..proto.message import ChannelStatistics
-from ._link_channel_receive import ReceivingConnection
+from .contracts import Message, RendezvousMemory
 
-@disjoint_base
-class MessageChannel(ReceivingConnection):
+@final
+class MessageChannel(Flow):
     path: ClassVar[str]
     error: BaseException | None
     on_finished: Callable[[MessageChannel], None] | None
+    on_message: Callable[[Message], None] | None
     on_writable: Callable[[], None] | None
     on_closed: Callable[[BaseException | None], None] | None
-    messages_sent: int
-    bytes_sent: int
-    large_sent: int
     times_blocked: int
     credits_sent: int
     def __init__(
         self,
         qp: QueuePair,
         *,
-        memory: MessageMemory,
+        memory: RendezvousMemory,
         max_message_bytes: int,
         receive_bytes: int,
         fragment: int = 65536,
@@ -34,6 +31,20 @@ class MessageChannel(ReceivingConnection):
     def connect(self, *, peer_token: int, budget: int, message_bytes: int) -> None: ...
     def attach_tcp(self, sock: socket.socket) -> None: ...
     def forget(self) -> None: ...
+    @property
+    def max_message_bytes(self) -> int: ...
+    @property
+    def messages_sent(self) -> int: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def large_sent(self) -> int: ...
+    @property
+    def messages_received(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def large_received(self) -> int: ...
     @property
     def is_closed(self) -> bool: ...
     @property

@@ -1,106 +1,91 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Whole messages on a link (X-RDMA): the contract of ``channel.Channel`` over RDMA.
+"""Whole messages on a link (X-RDMA): the contract of ``contracts.Channel`` over RDMA.
 
 Short messages are one SEND each on the link's window. A longer one stays with its sender, which announces it with its
-head; the receiver pulls it when it has room (``_large.pyx``). Messages are handed over in the order in which they were
-sent, so a short one waits for a longer one before it on the same channel; other channels of the link do not wait.
+head. The receiver pulls it when it has room (``_rendezvous.pyx``). Messages are handed over in the order in which they
+were sent (``_link_channel_receive.pyx``), so a short one waits for a longer one before it on the same channel. Other
+channels of the link do not wait.
 
-Credit. The link's window is given back when a message has been dispatched. What the user of a channel has not been given
-yet is bounded by the channel's own credit (``proto/message.py``): each end tells the running total of what it has handed
-over, in the header of everything it sends, and in a CREDIT message of its own at the end of the tick after a large
-message, after a quarter of the budget, or when the sender has said that it waits.
+Credit. The link's window is returned when a message has been dispatched. What the user of a channel has not been given
+yet is bounded by the channel's own credit (``proto/message.py``). Each end reports the running total of what it has
+handed over in the header of everything it sends. It sends a CREDIT message at the end of the tick after a large
+message, after a quarter of the budget, or when the sender has reported that it waits.
 
-The end. CLOSE says: I send no more messages, and I READ no more; so what was announced to that end can be freed. An end
-that gets it answers with its own when it has handed over everything before it. Both have been said and delivered, or the
-link has failed: then the channel is finished, and its TCP connection may go.
+The end. CLOSE means: this end sends no more messages and READs no more, so what was announced to it can be freed. An
+end that receives CLOSE answers with its own when it has handed over everything before it. Once both CLOSEs are sent
+and acknowledged, or the link has failed, the channel is finished, and its TCP connection may be closed.
 """
 import logging
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 
 from anyio import BrokenResourceError, ClosedResourceError
 
-from ._link_channel_format cimport (
-    ANNOUNCE,
-    ANNOUNCE_BYTES,
-    CLOSE,
-    CREDIT,
-    FLAG_ABORT,
-    FLAG_WAITING,
-    HEADER_BYTES,
-    HEAD_MOST,
-    MESSAGE,
-    get32,
-    put32,
-)
 from .._cq cimport CompletionPoller, clock_ns
-from ._link_channel_receive cimport ReceivingConnection
-from ._rendezvous cimport Announced
-from ..datapath._qp cimport QueuePair
-from ..datapath._verbs cimport aio_chain
+from ..datapath._qp cimport Flow, QueuePair
 from ..proto.message cimport SendBudget
+from ._link_channel_format cimport ANNOUNCE, CLOSE, CREDIT, FLAG_ABORT, FLAG_WAITING, HEADER_BYTES, MESSAGE, get32
+from ._link_channel_receive cimport GOES_ON, PEER_FAILED, Inbox, broken_rule
+from ._link_channel_send cimport WANT_CREDIT, WANT_LINK, WANT_MEMORY, WANT_NOTHING, Outbox
+from ._rendezvous cimport Pulls, Sources
 
-from ..errors import LinkError, RemoteProtocolError
-from ..proto import message as rules
-from ..proto.message import ChannelStatistics, check_size
+from ..errors import LinkError
+from ..proto.message import ChannelStatistics
 
 logger = logging.getLogger("aiordma.channel")
 
 cdef enum:
-    TURN = 16               # messages that one channel sends before others in line have their turn
-    WANT_NOTHING = 0
-    WANT_LINK = 1
-    WANT_CREDIT = 2
-    WANT_MEMORY = 3
-
-assert HEAD_MOST == rules.MAX_HEAD_BYTES
+    TURN = 16               # messages that one channel sends before others that wait have their turn
 
 
-cdef class MessageChannel(ReceivingConnection):
+@cython.final
+cdef class MessageChannel(Flow):
     """One channel on a link. Non-blocking; single-threaded, in the thread of the engine's loop.
 
     :param qp: the link it runs on, prepared for long messages.
-    :param memory: where large messages are kept for the peer, and pulled into.
+    :param memory: where large messages are kept for the peer, and pulled into (``contracts.RendezvousMemory``).
     :param receive_bytes: what waits here for the user at most.
     :param fragment: most bytes of one READ.
-    :param own: what is given back by ``on_finished(channel)``.
+    :param own: owner of the channel's TCP connection; ``on_finished(channel)`` releases it.
     """
 
     path = "rdma"
 
     def __init__(self, QueuePair qp, *, object memory, uint32_t max_message_bytes, uint32_t receive_bytes,
                  uint32_t fragment=65536, object own=None):
-        self.prepare(qp, memory, fragment)
-        self.begin(max_message_bytes, receive_bytes)
         self._own = own
-        self.announced = Announced(memory)
+        self.sources = Sources(memory)
+        self.pulls = Pulls(self, qp, memory, fragment)
+        self.inbox = Inbox(qp.cq, self.pulls, max_message_bytes, receive_bytes)
+        self.outbox = Outbox(qp, self.inbox, self.sources, max_message_bytes)
         qp.register(self)
 
     def connect(self, *, uint32_t peer_token, uint32_t budget, uint32_t message_bytes) -> None:
         """The peer's half, from its Accept or Confirm.
 
         :param budget: cost of what the peer keeps for its user at most.
-        :param message_bytes: longest message, header and all, that both the peer's receives and our sends have room for.
+        :param message_bytes: longest message, header and all, for which the peer's receives and our sends have room.
         """
-        self.peer_token = peer_token
-        self.small_most = message_bytes - HEADER_BYTES
-        # The smaller one: what the peer has not pulled is kept here.
-        self.out = SendBudget(min(budget, self.inc.limit))
+        self.outbox.connect(peer_token, budget, message_bytes)
 
     def attach_tcp(self, sock) -> None:
         """Hand over the TCP connection that the channel began on: liveness signal, closed at the end."""
         self._own.attach_tcp(sock)
 
     def forget(self) -> None:
-        """The negotiation failed before the peer could use this channel: unregister, say nothing."""
-        self.closed = self.over = self.finished = True
-        self.drop_inbox()
-        self.qp.unregister(self)
+        """The negotiation failed before the peer could use this channel: unregister, send nothing."""
+        self.closed = self.over = True
+        self.inbox.drop()
+        self.finish()
 
     # ---- state
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self.outbox.max_message_bytes
 
     @property
     def is_closed(self) -> bool:
@@ -114,107 +99,94 @@ cdef class MessageChannel(ReceivingConnection):
 
     @property
     def peer_gone(self) -> bool:
-        """The peer has said that it sends no more."""
+        """The peer sends no more."""
         return self.peer_ended
 
     @property
-    def on_writable(self):
-        return self._on_writable
+    def on_message(self):
+        return self.inbox.on_message
 
-    @on_writable.setter
-    def on_writable(self, callback) -> None:
-        self._on_writable = callback
+    @on_message.setter
+    def on_message(self, callback) -> None:
+        self.inbox.set_on_message(callback)
+        if callback is not None and self.inbox.waiting:
+            self.qp.cq.call_soon(self._deliver_soon)
+
+    def _deliver_soon(self) -> None:
+        self.deliver()
+        self.pulls.go_on()
 
     @property
-    def on_closed(self):
-        return self._on_closed
+    def messages_sent(self) -> int:
+        return self.outbox.message_count
 
-    @on_closed.setter
-    def on_closed(self, callback) -> None:
-        self._on_closed = callback
+    @property
+    def bytes_sent(self) -> int:
+        return self.outbox.byte_count
+
+    @property
+    def large_sent(self) -> int:
+        return self.outbox.large_count
+
+    @property
+    def messages_received(self) -> int:
+        return self.inbox.message_count
+
+    @property
+    def bytes_received(self) -> int:
+        return self.inbox.byte_count
+
+    @property
+    def large_received(self) -> int:
+        return self.inbox.large_count
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
             messages_sent=self.messages_sent, messages_received=self.messages_received,
             bytes_sent=self.bytes_sent, bytes_received=self.bytes_received,
             large_sent=self.large_sent, large_received=self.large_received, times_blocked=self.times_blocked,
-            outstanding=0 if self.out is None else self.out.outstanding, receive_high_water=self.inc.high_water)
+            outstanding=0 if self.outbox.budget is None else self.outbox.budget.outstanding,
+            receive_high_water=self.inbox.budget.high_water)
 
     # ---- sending
 
     def try_send(self, bytes head not None, body=b"") -> bool:
         """See ``Channel.try_send``."""
         cdef Py_buffer view
-        if self.closed or self.ending or self.peer_ended or self.error is not None or self.out is None:
+        if self.closed or self.ending or self.peer_ended or self.error is not None or self.outbox.budget is None:
             self.refuse()
         if PyBytes_CheckExact(body):
-            return self._send(<const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
-                              <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)) == 1
+            return self.count(self.outbox.send(
+                <const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
+                <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.may_post())) == 1
         PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
         try:
-            return self._send(<const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
-                              <const unsigned char *>view.buf, view.len) == 1
+            return self.count(self.outbox.send(
+                <const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
+                <const unsigned char *>view.buf, view.len, self.may_post())) == 1
         finally:
             PyBuffer_Release(&view)
+
+    cdef bint may_post(self) noexcept:
+        """Whether the link has credit for one more message of this channel, now."""
+        return self.quota > 0 and self.qp.can_send_in_turn() if self.in_turn else self.qp.can_send_data(self.queued)
+
+    cdef int count(self, int lacks) except -1:
+        """What became of a message: 1 when it was sent, else 0."""
+        if lacks != WANT_NOTHING:
+            return self.blocked(lacks)
+        if self.in_turn:
+            self.quota -= 1
+        return 1
 
     cdef int refuse(self) except -1:
         if self.closed:
             raise ClosedResourceError
         if self.error is not None:
             raise BrokenResourceError from self.error
-        if self.out is None:
+        if self.outbox.budget is None:
             raise RuntimeError("not connected yet")
         raise BrokenResourceError from LinkError("the peer has closed the connection")
-
-    cdef int _send(self, const unsigned char *head, Py_ssize_t head_bytes, const unsigned char *body,
-                   Py_ssize_t body_bytes) except -1:
-        cdef QueuePair qp = self.qp
-        cdef Py_ssize_t size = head_bytes + body_bytes
-        cdef unsigned char *room
-        if head_bytes > HEAD_MOST or size > self.max_message_bytes:
-            check_size(head_bytes, size, self.max_message_bytes)
-        if not self.out.allows(<uint32_t>size):
-            return self.blocked(WANT_CREDIT)
-        if not (self.quota > 0 and qp.can_send_in_turn() if self.in_turn else qp.can_send_data(self.queued)):
-            return self.blocked(WANT_LINK)
-        if size <= self.small_most:
-            room = qp.long_room()
-            if room == NULL:
-                return self.blocked(WANT_LINK)
-            self.write_header(room, MESSAGE, 0)
-            memcpy(room + HEADER_BYTES, head, head_bytes)
-            memcpy(room + HEADER_BYTES + head_bytes, body, body_bytes)
-            self.out.send(<uint32_t>size)
-            qp.send_long(room, <uint32_t>(HEADER_BYTES + size))
-        elif not self._announce(head, <uint32_t>head_bytes, body, <uint32_t>body_bytes):
-            return 0
-        if self.in_turn:
-            self.quota -= 1
-        self.messages_sent += 1
-        self.bytes_sent += size
-        return 1
-
-    cdef int _announce(self, const unsigned char *head, uint32_t head_bytes, const unsigned char *body,
-                       uint32_t body_bytes) except -1:
-        cdef QueuePair qp = self.qp
-        cdef unsigned char *room = qp.long_room()
-        cdef uint64_t address
-        if room == NULL:
-            return self.blocked(WANT_LINK)
-        block = self.announced.place(body, body_bytes)
-        if block is None:
-            return self.blocked(WANT_MEMORY)
-        address = block.address
-        self.write_header(room, ANNOUNCE, 0)
-        put32(room + HEADER_BYTES, <uint32_t>(address >> 32))
-        put32(room + HEADER_BYTES + 4, <uint32_t>address)
-        put32(room + HEADER_BYTES + 8, block.rkey)
-        put32(room + HEADER_BYTES + 12, body_bytes)
-        memcpy(room + ANNOUNCE_BYTES, head, head_bytes)
-        self.announced.add(block, self.out.send(head_bytes + body_bytes))
-        self.large_sent += 1
-        qp.send_long(room, ANNOUNCE_BYTES + head_bytes)
-        return 1
 
     cdef int blocked(self, int why) except -1:
         """Remember what try_send() lacks: on_writable is due when it comes."""
@@ -223,57 +195,42 @@ cdef class MessageChannel(ReceivingConnection):
         if why == WANT_LINK:
             self.qp.enqueue(self)
         elif why == WANT_MEMORY:
-            self.memory.wait(self)
+            self.sources.memory.wait(self)
         elif not self.asked:
-            # The peer must know that we wait, or it might sit on what it could tell.
+            # The peer must know that we wait, or it may keep credit that it could report.
             self.ask = True
             self.qp.enqueue(self)
         return 0
 
-    cdef void write_header(self, unsigned char *room, unsigned char kind, unsigned char flags) noexcept:
-        room[0], room[1], room[2], room[3] = kind, flags, 0, 0
-        put32(room + 4, self.peer_token)
-        put32(room + 8, self.inc.tell())
-        self.tell = self.peer_wants = False
-
-    cdef int post_control(self, unsigned char kind, unsigned char flags) except -1:
-        cdef QueuePair qp = self.qp
-        cdef aio_chain chain
-        self.write_header(qp.message_room(), kind, flags)
-        chain.length = 0
-        # The last message is signalled: only when the peer's device has it may the TCP connection go.
-        qp.add_message(&chain, HEADER_BYTES, kind == CLOSE)
-        qp.post(&chain)
-        return 0
-
     cdef int writable(self) except -1:
         self.want = WANT_NOTHING
-        if self._on_writable is not None and not self.over:
+        if self.on_writable is not None and not self.over:
             self.qp.cq.wakes += 1
             try:
-                self._on_writable()
+                self.on_writable()
             except Exception as error:
                 self.fail_by_user(error)
         return 0
 
     cdef int flush(self) except -1:
         cdef QueuePair qp = self.qp
-        if qp.failed or self.finished or self.out is None:
+        if qp.failed or self.finished or self.outbox.budget is None:
             return 1
-        if self.ending and self.reads == 0 and (not self.close_told or (self.aborting and not self.abort_told)):
+        if self.close_is_due():
             if not qp.can_message():
                 return 0
-            self.close_told, self.abort_told = True, self.aborting
-            self.post_control(CLOSE, FLAG_ABORT if self.aborting else 0)
+            self.close_sent, self.abort_sent = True, self.aborting
+            # Signalled: only when the peer's device has it may the TCP connection be closed.
+            self.outbox.post_control(CLOSE, FLAG_ABORT if self.aborting else 0, True)
             self.closing_position = qp.sq_posted
             self.finish_if_done()
             return 1
-        if self.tell or self.ask:
+        if self.inbox.credit_due or self.ask:
             if not qp.can_message():
                 return 0
             self.asked, self.ask = self.asked or self.ask, False
             self.credits_sent += 1
-            self.post_control(CREDIT, FLAG_WAITING if self.asked else 0)
+            self.outbox.post_control(CREDIT, FLAG_WAITING if self.asked else 0, False)
         if self.want != WANT_LINK or self.over:
             return 1
         if not qp.can_send_in_turn() or qp.long_room() == NULL:
@@ -290,37 +247,63 @@ cdef class MessageChannel(ReceivingConnection):
     # ---- receiving
 
     cdef int on_channel(self, const unsigned char *message, uint32_t length) except -1:
-        cdef uint32_t told = 0
+        cdef SendBudget sent = self.outbox.budget
+        cdef uint32_t reported = 0
         if self.finished:
             return 0
-        if self.out is None:
+        if sent is None:
             # It overtook the Confirm that travels on TCP: nothing of ours can have been handed over.
             if get32(message + 8) != 0:
                 return self.violation("credit for messages that were never sent")
         else:
-            told = self.out.told
-            if not self.out.hear(get32(message + 8)):
+            reported = sent.told
+            if not sent.hear(get32(message + 8)):
                 return self.violation("credit for messages that were never sent")
-            if self.out.told != told:
+            if sent.told != reported:
                 self.asked = False
-                if self.announced.blocks:
-                    self.announced.release(self.out.told)
-        if message[0] == MESSAGE:
-            self.receive_small(message, length)
-        elif message[0] == ANNOUNCE:
-            self.receive_announcement(message, length)
+                if self.sources.announced:
+                    self.sources.release(sent.told)
+        if message[0] == MESSAGE or message[0] == ANNOUNCE:
+            self.receive(message, length)
         elif message[0] == CREDIT:
             if message[1] & FLAG_WAITING:
-                self.peer_wants = True
-                if self.inc.taken != self.inc.told:
-                    self.tell = True
+                self.inbox.peer_waits = True
+                if self.inbox.budget.taken != self.inbox.budget.told:
+                    self.inbox.credit_due = True
                     self.qp.enqueue(self)
         elif message[0] == CLOSE:
             self.receive_close(message[1] & FLAG_ABORT)
         else:
             self.violation(f"a message of unknown type 0x{message[0]:02x}")
-        if self.want == WANT_CREDIT and self.out.told != told:
+        if self.want == WANT_CREDIT and sent.told != reported:
             self.writable()
+        return 0
+
+    cdef int receive(self, const unsigned char *message, uint32_t length) except -1:
+        cdef bint small = message[0] == MESSAGE
+        if self.closed or self.distrusted:
+            return 0
+        if self.peer_ended:
+            return self.violation("a message after its close" if small else "an announcement after its close")
+        return self.follow(self.inbox.receive_small(message + HEADER_BYTES, length - HEADER_BYTES) if small
+                           else self.inbox.receive_announcement(message, length))
+
+    cdef int follow(self, int verdict) except -1:
+        """Do what the inbox left to be done."""
+        if self.inbox.credit_due:
+            self.qp.enqueue(self)
+        if verdict == GOES_ON:
+            return 0
+        if verdict == PEER_FAILED:
+            return self.distrust(self.inbox.take_error())
+        return self.fail_by_user(self.inbox.take_error())
+
+    cdef int deliver(self) except -1:
+        if self.inbox.delivering:
+            return 0
+        self.follow(self.inbox.deliver())
+        if self.peer_ended and not self.inbox.waiting:
+            self.end(None)
         return 0
 
     cdef int fail_by_user(self, object error) except -1:
@@ -330,23 +313,27 @@ cdef class MessageChannel(ReceivingConnection):
             self.break_with(error)
         return 0
 
-    cdef int after_reads(self) except -1:
-        if self.ending and self.reads == 0:
+    cdef void on_fragment_done(self, uint64_t until) noexcept:
+        self.pulls.read_done()
+
+    cdef int on_room(self) except -1:
+        """A pull has ended, or the closing message has been acknowledged."""
+        if self.close_is_due():
             self.qp.enqueue(self)
-        if self.inbox:
+        if self.inbox.waiting:
             self.deliver()
-        return 0
+        return self.finish_if_done()
 
     def on_memory(self) -> None:
         """Some of the memory that this channel waited for may have come back."""
-        self.pull_on()
+        self.pulls.go_on()
         if self.want == WANT_MEMORY:
             self.writable()
 
     cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
         if remote_addr == 0:
-            return self.out is not None and self.peer_token == token
-        return self.pulls_from(remote_addr)
+            return self.outbox.budget is not None and self.outbox.peer_token == token
+        return self.pulls.covers(remote_addr)
 
     # ---- hybrid polling
 
@@ -354,19 +341,19 @@ cdef class MessageChannel(ReceivingConnection):
         """See ``Channel.spin``. Posts what was put off first."""
         cdef CompletionPoller cq = self.qp.cq
         cdef int64_t started
-        cdef uint64_t before = self.messages_received, woken = cq.wakes
+        cdef uint64_t before = self.inbox.message_count, woken = cq.wakes
         cq.flush()
-        if self.over or self.closed or self.messages_received != before:
+        if self.over or self.closed or self.inbox.message_count != before:
             return True
         if not cq.may_spin():
             cq.will_park()
             cq.park()
-            return self.messages_received != before or self.over
+            return self.inbox.message_count != before or self.over
         cq.spins += 1
         # One look first that needs neither the clock nor to give up the GIL: a busy peer has often answered already.
         if cq.poll():
             cq.schedule()
-            if self.messages_received != before or self.over:
+            if self.inbox.message_count != before or self.over:
                 cq.spin_hits += 1
                 return True
             if cq.wakes != woken:
@@ -374,16 +361,16 @@ cdef class MessageChannel(ReceivingConnection):
             cq.flush()
         started = clock_ns()
         while cq.spin_once(started + cq.spin_ns):
-            if self.messages_received != before or self.over:
+            if self.inbox.message_count != before or self.over:
                 cq.spin_paid(started)
                 return True
             if cq.wakes != woken:
-                return False        # it was for somebody else of this loop: let them run
+                return False        # something else of this loop was woken: let it run
             cq.flush()
         cq.spin_wasted()
         cq.will_park()
         cq.park()
-        return self.messages_received != before or self.over
+        return self.inbox.message_count != before or self.over
 
     # ---- end
 
@@ -399,43 +386,48 @@ cdef class MessageChannel(ReceivingConnection):
         if self.finished or (self.closed and (self.aborting or not abnormal)):
             return
         self.closed = self.over = True
-        self._on_message = self._on_writable = self._on_closed = None
-        self.drop_inbox()
-        if self.out is None and self.error is None:
+        self.on_writable = self.on_closed = None
+        self.inbox.set_on_message(None)
+        self.inbox.drop()
+        if self.outbox.budget is None and self.error is None:
             self.error = LinkError("closed before the connection was confirmed")
         self.begin_ending(abnormal or self.error is not None)
         self.finish_if_done()
 
     cdef int begin_ending(self, bint abort) except -1:
-        """Say CLOSE as soon as no READ of this channel is under way."""
+        """Send CLOSE as soon as no READ of this channel is under way."""
         self.ending = True
         self.aborting = self.aborting or abort
-        if self.out is not None:
+        if self.outbox.budget is not None:
             self.qp.enqueue(self)
         return 0
 
+    cdef bint close_is_due(self) noexcept:
+        return (self.ending and self.pulls.reads == 0
+                and (not self.close_sent or (self.aborting and not self.abort_sent)))
+
     cdef int receive_close(self, bint abort) except -1:
-        self.announced.drop()
+        self.sources.release_all()
         if self.peer_ended and not abort:
             return 0
         self.peer_ended = True
         if abort and not self.closed and not self.over:
-            self.drop_inbox()
+            self.inbox.drop()
             self.end(LinkError("the peer aborted the connection"))
-        elif not self.inbox:
+        elif not self.inbox.waiting:
             self.end(None)
         return self.finish_if_done()
 
     cdef int end(self, object error) except -1:
-        """The peer sends no more, or nothing of it is believed any more: tell the user, and answer the peer."""
+        """The peer sends no more, or is not trusted any more: inform the user, and answer the peer."""
         if self.error is None and not self.over:
             self.error = error
         self.begin_ending(error is not None)
         if self.over:
             return 0
         self.over = True
-        callback, self._on_closed = self._on_closed, None
-        self._on_message = None
+        callback, self.on_closed = self.on_closed, None
+        self.inbox.set_on_message(None)
         if callback is not None:
             self.qp.cq.wakes += 1
             try:
@@ -445,19 +437,19 @@ cdef class MessageChannel(ReceivingConnection):
         return 0
 
     cdef int violation(self, str text) except -1:
-        if self.distrusted:
-            return 0
+        return 0 if self.distrusted else self.distrust(broken_rule(text))
+
+    cdef int distrust(self, object reason) except -1:
+        """Nothing that comes from the peer counts any more."""
         self.distrusted = True
-        self.drop_inbox()
-        return self.end(RemoteProtocolError(f"the peer broke the protocol of a channel: {text}"))
+        self.inbox.drop()
+        return self.end(reason)
 
     cdef int on_broken(self, object reason) except -1:
-        self.distrusted = True
         if self.qp.failed:
-            self.forget_reads()
-            self.announced.drop()
-        self.drop_inbox()
-        self.end(reason)
+            self.pulls.link_failed()
+            self.sources.release_all()
+        self.distrust(reason)
         return self.finish_if_done()
 
     def break_with(self, reason: BaseException) -> None:
@@ -471,33 +463,35 @@ cdef class MessageChannel(ReceivingConnection):
         return self.closed and self.aborting and not self.finished
 
     def give_up(self) -> None:
-        """An aborted channel whose peer does not answer ends without it. What it announced can be freed: what comes to lie
-        there is meant for the same peer, and a READ of it that finds nothing more breaks that peer's link only."""
-        if self.is_aborting and (self.reads == 0 or self.qp.failed):
-            self.peer_ended = self.close_told = True
+        """End an aborted channel whose peer does not answer. What it announced can be freed: what is placed there
+        later is meant for the same peer, and a READ of it that finds nothing more breaks that peer's link only."""
+        if self.is_aborting and (self.pulls.reads == 0 or self.qp.failed):
+            self.peer_ended = self.close_sent = True
             self.closing_position = self.qp.sq_retired
             self.finish_if_done()
 
     @property
     def last_message_delivered(self) -> bool:
         """The peer's device has acknowledged our closing message."""
-        return self.close_told and <int>(self.qp.sq_retired - self.closing_position) >= 0
-
-    cdef int on_room(self) except -1:
-        return self.finish_if_done()
+        return self.close_sent and <int>(self.qp.sq_retired - self.closing_position) >= 0
 
     cdef int finish_if_done(self) except -1:
         if self.finished or not self.closed:
             return 0
-        if not self.qp.failed and self.out is not None:
-            if not self.peer_ended or self.reads:
+        if not self.qp.failed and self.outbox.budget is not None:
+            if not self.peer_ended or self.pulls.reads:
                 return 0
             if not self.last_message_delivered:
                 self.qp.wait_for_room(self)     # its completion brings us back through on_room()
                 return 0
-        self.finished = True
-        self.announced.drop()
-        self.qp.unregister(self)
+        self.sources.release_all()
+        self.finish()
         if self.on_finished is not None:
             self.on_finished(self)
+        return 0
+
+    cdef int finish(self) except -1:
+        self.finished = True
+        self.qp.unregister(self)
+        self.pulls.flow = None      # each refers to the other
         return 0

@@ -1,26 +1,38 @@
-# Table of contents of _inbox.pyx: the receiving half of a channel.
+# Declarations of _link_channel_receive.pyx: the receiving half of a channel.
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from ._rendezvous cimport PullingConnection
+from .._cq cimport CompletionPoller
 from ..proto.message cimport ReceiveBudget
+from ._rendezvous cimport Pulls
 
-cdef class ReceivingConnection(PullingConnection):
-    cdef ReceiveBudget inc
-    cdef readonly uint32_t max_message_bytes
-    cdef object inbox               # deque of what has come and cannot be handed over yet: bytes, or Pull
-    cdef object _on_message
+# What a method of Inbox returns: whether the channel goes on. If not, Inbox.take_error() has the reason.
+cdef enum:
+    GOES_ON = 0
+    PEER_FAILED = 1         # the peer sent what it may not send, or what can never be received
+    USER_FAILED = 2         # on_message raised the error
+
+cdef object broken_rule(str text)
+
+@cython.final
+cdef class Inbox:
+    cdef CompletionPoller cq
+    cdef ReceiveBudget budget
+    cdef Pulls pulls
+    cdef object waiting             # deque of what has come and cannot be handed over yet: bytes, or Pull
+    cdef object on_message
+    cdef object error
+    cdef uint32_t max_message_bytes
+    cdef bint credit_due            # credit is to be reported to the peer
+    cdef bint peer_waits            # the peer has reported that it waits for credit
     cdef bint delivering
-    cdef bint tell, peer_wants      # what was handed over is to be told; the peer waits to hear it
-    cdef bint closed                # by this end's user
-    cdef bint peer_ended, distrusted
-    cdef readonly uint64_t messages_received, bytes_received, large_received
+    cdef uint64_t message_count, byte_count, large_count
 
-    cdef int begin(self, uint32_t max_message_bytes, uint32_t receive_bytes) except -1
-    cdef int violation(self, str text) except -1
-    cdef int end(self, object error) except -1
-    cdef int fail_by_user(self, object error) except -1
-    cdef int receive_small(self, const unsigned char *message, uint32_t length) except -1
+    cdef void set_on_message(self, object callback)
+    cdef object take_error(self)
+    cdef int refuse(self, str text) except -1
+    cdef int receive_small(self, const unsigned char *body, uint32_t size) except -1
     cdef int receive_announcement(self, const unsigned char *message, uint32_t length) except -1
     cdef int hand_over(self, object message, uint32_t size, bint large) except -1
     cdef int deliver(self) except -1
-    cdef int drop_inbox(self) except -1
+    cdef int drop(self) except -1

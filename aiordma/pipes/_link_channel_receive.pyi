@@ -1,14 +1,10 @@
-from collections.abc import Callable
+from typing import Self, final
 
-from typing_extensions import disjoint_base
+from .._cq import CompletionPoller
+from ._rendezvous import Pulls
 
-from ._rendezvous import PullingConnection
-from .contracts import Message
-
-@disjoint_base
-class ReceivingConnection(PullingConnection):
-    max_message_bytes: int
-    on_message: Callable[[Message], None] | None
-    messages_received: int
-    bytes_received: int
-    large_received: int
+@final
+class Inbox:
+    def __new__(
+        cls, cq: CompletionPoller, pulls: Pulls, max_message_bytes: int, receive_bytes: int
+    ) -> Self: ...

@@ -1,24 +1,25 @@
-from typing import Self
+from typing import Self, final
 
 from typing_extensions import disjoint_base
 
 from ..datapath._fairness import SendQueueWaiter
 from ..datapath._qp import Flow, QueuePair
-from ..links.message_memory import MessageMemory
+from .contracts import RendezvousMemory
+
+@final
+class Sources:
+    def __new__(cls, memory: RendezvousMemory) -> Self: ...
 
 @disjoint_base
-class Announced:
-    def __new__(cls, memory: MessageMemory) -> Self: ...
+class LentSink: ...
 
-@disjoint_base
-class ReceivedBlock: ...
-
-@disjoint_base
+@final
 class Pull: ...
 
-@disjoint_base
+@final
 class Puller(SendQueueWaiter):
     def __new__(cls, qp: QueuePair) -> Self: ...
 
-@disjoint_base
-class PullingConnection(Flow): ...
+@final
+class Pulls:
+    def __new__(cls, flow: Flow, qp: QueuePair, memory: RendezvousMemory, fragment: int) -> Self: ...

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer as AnyBuffer
 
     from ..proto.message import ChannelStatistics
+    from ..verbs.memory import Block, Waiting
 
-__all__ = ["Buffer", "Channel", "Message", "MessagePipe", "Pipe"]
+__all__ = ["Buffer", "Channel", "Message", "MessagePipe", "Pipe", "RendezvousMemory", "TcpSocket"]
 
 Buffer = bytes | bytearray | memoryview
 """What the byte pipes and message pipes take."""
@@ -30,11 +31,6 @@ class Channel(Protocol):
     only.
     """
 
-    path: str
-    """``"rdma"``, ``"tcp"``, or ``"memory"`` in tests."""
-    max_message_bytes: int
-    """Longest message, head and body together (``Config.max_message_bytes``). A longer one from the peer
-    breaks the channel."""
     on_message: Callable[[Message], None] | None
     """Called with every message, in order, and never from inside :meth:`try_send`. What arrives while it is
     None waits (up to ``Config.channel_receive_bytes``; then the peer has to). An exception in it breaks the
@@ -44,6 +40,15 @@ class Channel(Protocol):
     on_closed: Callable[[BaseException | None], None] | None
     """Called once, after the last message: with None when the peer closed in order, else with
     :attr:`error`. Not called after this end's own :meth:`close` or :meth:`abort`."""
+
+    @property
+    def path(self) -> str:
+        """``"rdma"``, ``"tcp"``, or ``"memory"`` in tests."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Longest message, head and body together (``Config.max_message_bytes``). A longer one from the peer
+        breaks the channel."""
 
     @property
     def error(self) -> BaseException | None:
@@ -84,10 +89,11 @@ class Channel(Protocol):
 class Pipe(Protocol):
     """One byte pipe in each direction. Every method is synchronous and none blocks."""
 
-    path: str
     on_readable: Callable[[], None] | None
     on_writable: Callable[[], None] | None
 
+    @property
+    def path(self) -> str: ...
     @property
     def readable(self) -> int: ...
     @property
@@ -139,3 +145,44 @@ class MessagePipe(Protocol):
     def send_eof(self) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
+
+
+class TcpSocket(Protocol):
+    """What a TCP pipe uses of a connected, non-blocking socket. A TLS layer on one has it, too."""
+
+    @property
+    def family(self) -> int: ...
+    def fileno(self) -> int: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+    def send(self, data: Buffer, /) -> int: ...
+    def shutdown(self, how: int, /) -> None: ...
+    def setsockopt(self, level: int, option: int, value: int | bytes, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class RendezvousMemory(Protocol):
+    """Registered memory for the large messages of channels: *sources*, which the peer READs, and *sinks*,
+    which messages are pulled into.
+    """
+
+    def check(self, length: int, /) -> None:
+        """:raises MemoryError: a message of ``length`` bytes may never find room."""
+
+    def take_source(self, length: int, /) -> Block | None:
+        """A block for a message to be announced; None: no memory now."""
+
+    def release_source(self, block: Block, /) -> None:
+        """The peer READs it no more."""
+
+    def take_sink(self, length: int, /) -> Block | None:
+        """A block to pull a message into; None: no memory now."""
+
+    def release_sink(self, block: Block, /) -> None:
+        """Neither the device nor the user needs it any more. In any thread."""
+
+    def may_lend(self) -> bool:
+        """Whether users may keep further sinks; if not, they get copies."""
+
+    def wait(self, channel: Waiting, /) -> None:
+        """Have its ``on_memory()`` called when some memory has been released."""

@@ -1,4 +1,4 @@
-"""What was closed and still delivers what it had accepted: it ends with its event loop at the latest."""
+"""Pipes that are closed and still deliver what they accepted, until their event loop ends."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
     from ..wake.base import Waker
 
-__all__ = ["Lingering"]
+__all__ = ["Draining"]
 
 T = TypeVar("T")
 
 
-class Lingering(Generic[T]):
+class Draining(Generic[T]):
     """Keeps closed pipes or channels alive until they have delivered.
 
-    :param end: ends one at once, when its loop ends; it may take itself out meanwhile.
+    :param end: ends one at once, when its loop ends. It may call :meth:`discard`.
     """
 
     def __init__(self, end: Callable[[T], None]) -> None:
@@ -32,7 +32,7 @@ class Lingering(Generic[T]):
         kept.add(one)
 
     def discard(self, waker: Waker, one: T) -> None:
-        """It has delivered; of one that was not added there is nothing to do."""
+        """It has delivered. Nothing happens if it was not added."""
         kept = self._by_loop.get(waker)
         if kept is not None:
             kept.discard(one)

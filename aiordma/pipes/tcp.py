@@ -2,8 +2,8 @@
 
 Reading. The socket is watched persistently, and what arrives is read in the callback, so a round trip costs
 one ``recv`` and no ``EAGAIN``. While data keeps filling the whole request ("flowing") it is read directly in
-``try_receive`` instead, without a turn of the loop per piece. When nobody takes what was read ahead, the
-watch is taken down, and the kernel's window does the rest. Writing goes straight from the caller's bytes into
+``try_receive`` instead, without a turn of the loop per piece. When what was read ahead is not taken, the
+watch is removed, and the kernel's window stops the sender. Writing goes straight from the caller's bytes into
 the kernel; nothing is ever queued here.
 """
 
@@ -25,8 +25,7 @@ from ..proto import clc
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .contracts import Buffer
-    from .tls import TlsLayer
+    from .contracts import Buffer, TcpSocket
 
 __all__ = ["TcpPipe", "TcpStatistics"]
 
@@ -48,7 +47,7 @@ class TcpStatistics(NamedTuple):
     bytes_received: int
     #: calls of try_send() that the kernel could not take whole
     short_sends: int
-    #: times that reading was suspended because nobody took the data
+    #: times that reading was suspended because the data was not taken
     read_pauses: int
 
 
@@ -56,8 +55,8 @@ class TcpPipe:
     """A connected TCP socket as a pipe. Takes the socket over and closes it.
 
     :param sock: connected and non-blocking.
-    :param late_proposal: the peer had not said anything when it was taken for a plain client. Should its
-        first bytes be a CLC Proposal, it is answered with a Decline and kept from the stream.
+    :param late_proposal: the peer had not sent anything when it was taken for a plain client. If its first
+        bytes are a CLC Proposal after all, it is answered with a Decline and kept from the stream.
     """
 
     path = "tcp"
@@ -85,10 +84,10 @@ class TcpPipe:
         "_watching_writable",
     )
 
-    def __init__(self, sock: socket.socket | TlsLayer, *, late_proposal: bool = False) -> None:
+    def __init__(self, sock: TcpSocket, *, late_proposal: bool = False) -> None:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sock: socket.socket | TlsLayer = sock
+        self._sock = sock
         self._fd = sock.fileno()
         self._waker = wake.current()
         self._chunk = b""  # read from the kernel; up to _offset also taken by the user
@@ -226,7 +225,7 @@ class TcpPipe:
             self._offset = 0
 
     def _nothing(self) -> bytes | None:
-        """What try_receive() says when no data is there; sees to it that the callback will come."""
+        """What try_receive() returns when no data is there; makes sure that the callback will come."""
         if self._closed:
             raise ClosedResourceError
         if self._error is not None:
@@ -267,7 +266,7 @@ class TcpPipe:
             head = head[length:]
             _log.debug("a Proposal of %d bytes came late and is kept from the stream", length)
             if not self._sent:
-                # After a word of ours the peer knows, from that word, that this is a plain connection.
+                # Bytes that we sent have already shown the peer that this is a plain connection.
                 with contextlib.suppress(OSError):
                     self._sock.send(clc.Decline(diagnosis=Code.PLAIN_TCP_PEER).encode())
         self._held_back = None
@@ -295,14 +294,14 @@ class TcpPipe:
 
     def _readable_now(self) -> None:
         if self._chunk:
-            # Nobody takes what is here already: leave the rest to the kernel, which slows the sender down.
+            # What is here already is not taken: leave the rest to the kernel, which slows the sender down.
             self._pauses += 1
             self._flowing = True
             self._unwatch()
             return
         self._fill()
         if self._eof or self._error is not None:
-            self._unwatch()  # a level-triggered end would call for ever
+            self._unwatch()  # a level-triggered end would call endlessly
         if self._on_readable is not None:
             self._on_readable()
 
@@ -338,7 +337,7 @@ class TcpPipe:
 
     @property
     def writable(self) -> int:
-        """1 when the kernel takes some now, else 0: it does not tell how much."""
+        """1 when the kernel takes some now, else 0: it does not report how much."""
         if self._closed or self._eof_sent or self._error is not None:
             return 0
         poll = select.poll()

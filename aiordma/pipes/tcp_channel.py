@@ -24,7 +24,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 from .. import wake
 from ..errors import LinkError, RemoteProtocolError
 from ..proto.message import ChannelStatistics, check_size
-from .draining import Lingering
+from .draining import Draining
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ _SHORT_BYTES = 16 * 1024
 #: What waits for the kernel at most, but for one message that is longer.
 _QUEUE_BYTES = 256 * 1024
 #: How long a closed channel may take to deliver what is left, and to hear the peer's end.
-_LINGER_S = 30.0
+_DRAIN_S = 30.0
 
 
 class TcpChannel:
@@ -411,7 +411,7 @@ class TcpChannel:
         self._queued_bytes = 0
         self._large = None
         self._rest = b""
-        _lingering.discard(self._waker, self)
+        _draining.discard(self._waker, self)
         if abort:
             self._pipe.abort()
         else:
@@ -431,8 +431,8 @@ class TcpChannel:
         # A socket that is closed with something unread in it sends a reset, which can destroy what the peer
         # has
         # not read yet. So the peer's end is waited for, but not for ever.
-        _lingering.add(self._waker, self)
-        self._timer = self._waker.call_at(self._waker.now() + _LINGER_S, self.abort)
+        _draining.add(self._waker, self)
+        self._timer = self._waker.call_at(self._waker.now() + _DRAIN_S, self.abort)
         self._send_close()
         self._read_soon()
 
@@ -443,4 +443,4 @@ class TcpChannel:
         self._release(abort=True)
 
 
-_lingering = Lingering[TcpChannel](TcpChannel.abort)
+_draining = Draining[TcpChannel](TcpChannel.abort)

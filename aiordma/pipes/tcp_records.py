@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from .contracts import Buffer, Pipe
 
-__all__ = ["StreamDatagrams"]
+__all__ = ["TcpDatagrams"]
 
 _READ_BYTES = 256 * 1024
 
 
-class StreamDatagrams:
+class TcpDatagrams:
     """Both directions of a connection that keeps message boundaries, over a pipe. Owns the pipe.
 
     Sends its greeting at once; :meth:`greeted` tells when the peer's has come, and only then may messages be

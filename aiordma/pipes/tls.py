@@ -1,9 +1,9 @@
 """TLS on the TCP connection of a stream: around the negotiation, and around payload that stays on TCP.
 
-:class:`TlsLayer` looks like the non-blocking socket below it, so both the negotiation and the TCP pipe use it
-in a socket's place. What is different: one call may encrypt more than the kernel takes, so there can be
+:class:`TlsLayer` looks like the non-blocking socket below it, so the negotiation and the TCP pipe use it in
+a socket's place. One difference remains: one call may encrypt more than the kernel takes, so there can be
 ciphertext left that must go out before anything else, though its plaintext counts as sent. :class:`TlsPipe`
-sees to that.
+takes care of that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from .. import wake
-from .draining import Lingering
+from .draining import Draining
 from .tcp import TcpPipe
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _READ = 64 * 1024
 #: Plaintext encrypted ahead of the kernel at most.
 _WRITE_MOST = 256 * 1024
 #: How long a closed stream may take to deliver what is left.
-_LINGER_S = 5.0
+_DRAIN_S = 5.0
 
 
 class TlsLayer:
@@ -55,7 +55,7 @@ class TlsLayer:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self._left = memoryview(b"")  # ciphertext that the kernel did not take
-        self._ahead = b""  # plaintext that was decrypted before somebody wanted it
+        self._ahead = b""  # plaintext that was decrypted ahead of its use
         self.failure: OSError | None = None  # raised when what came before it is received
         self._cut_off = False  # TCP has ended; TLS had not, then
         self.at_end = False  # TLS has ended
@@ -133,7 +133,7 @@ class TlsLayer:
             except ssl.SSLZeroReturnError:
                 part = b""
             if not part and self._cut_off:
-                # TLS's own end would have shown before that of TCP. The session does not tell, because
+                # TLS's own end would have shown before that of TCP. The session does not report it, because
                 # Python's default contexts ignore it.
                 raise ssl.SSLEOFError(
                     ssl.SSL_ERROR_EOF, "the peer ended TCP, but not TLS: the end may be missing"
@@ -155,7 +155,7 @@ class TlsLayer:
             self._incoming.write_eof()
 
     def send(self, data: Buffer) -> int:
-        """Encrypt and send; the number of bytes of plaintext that this took charge of.
+        """Encrypt and send; the number of bytes of plaintext that it accepted.
 
         :raises BlockingIOError: not before what is left was sent.
         """
@@ -186,7 +186,7 @@ class TlsLayer:
 
     def shutdown(self, how: int) -> None:
         """Send TLS's own end. Reading goes on (``how`` is ``SHUT_WR``)."""
-        # What came before must be decrypted first: the session takes it for a breach after its own end.
+        # What came before must be decrypted first: after its own end the session rejects it.
         with contextlib.suppress(ssl.SSLError):
             while part := self.session.read(_READ):
                 self._ahead += part
@@ -207,7 +207,7 @@ class TlsLayer:
         self.sock.setsockopt(level, option, value)
 
     def close(self) -> None:
-        """Close the connection without another word."""
+        """Close the connection without TLS's end."""
         self.sock.close()
 
 
@@ -218,15 +218,15 @@ Carrier = socket.socket | TlsLayer
 class TlsPipe(TcpPipe):
     """The pipe of a stream whose payload goes through TLS over TCP."""
 
-    __slots__ = ("_layer", "_lingering")
+    __slots__ = ("_draining", "_layer")
 
     def __init__(self, layer: TlsLayer, *, late_proposal: bool = False) -> None:
         super().__init__(layer, late_proposal=late_proposal)
         self._layer = layer
-        self._lingering = False
+        self._draining = False
 
     def try_send(self, data: Buffer, start: int = 0) -> int:
-        """As of :class:`TcpPipe`; ciphertext that is left goes out by itself."""
+        """As in :class:`TcpPipe`; ciphertext that is left goes out by itself."""
         sent = super().try_send(data, start)
         self._send_left_later()
         return sent
@@ -249,11 +249,11 @@ class TlsPipe(TcpPipe):
             self._fail(exc)
         if gone:
             super()._writable_again()
-            if self._lingering:
+            if self._draining:
                 self._finish_sending()
 
     def send_eof(self) -> None:
-        """As of :class:`TcpPipe`, with TLS's own end. Many programs answer it by closing the connection."""
+        """As in :class:`TcpPipe`, with TLS's own end. Many programs answer it by closing the connection."""
         super().send_eof()
         if not self._closed and self._error is None:
             self._send_left_later()
@@ -273,11 +273,11 @@ class TlsPipe(TcpPipe):
         if self._error is not None or (gone and not self._tickets_may_come()):
             super().close()
             return
-        self._closed = self._lingering = True
+        self._closed = self._draining = True
         self.on_readable = None
         self._on_writable = None
-        _lingering.add(self._waker, self)
-        self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
+        _draining.add(self._waker, self)
+        self._waker.call_at(self._waker.now() + _DRAIN_S, self._end)
         if not self._watching_writable:
             self._watch_writable()  # also when all is gone: then the next turn of the loop goes on
 
@@ -296,7 +296,7 @@ class TlsPipe(TcpPipe):
         self._watch()
 
     def _readable_now(self) -> None:
-        if not self._lingering:
+        if not self._draining:
             super()._readable_now()
             return
         try:
@@ -308,16 +308,16 @@ class TlsPipe(TcpPipe):
             self._end()
 
     def _end(self) -> None:
-        if self._lingering:
-            self._lingering = self._closed = False
-            _lingering.discard(self._waker, self)
+        if self._draining:
+            self._draining = self._closed = False
+            _draining.discard(self._waker, self)
             super().close()
 
     def abort(self) -> None:
-        """As of :class:`TcpPipe`."""
+        """As in :class:`TcpPipe`."""
         if not self._closed:
             self._reset_on_close()
             super().close()
 
 
-_lingering = Lingering[TlsPipe](TlsPipe._end)
+_draining = Draining[TlsPipe](TlsPipe._end)

@@ -249,7 +249,7 @@ class CdcConnection:
         self.request_update = 0
         self.fault = 0
 
-    def receive(self, message: CdcMessage) -> int:
+    def receive(self, message: CdcMessage) -> int:  # noqa: C901, PLR0912  # hot: one pass over all fields
         """Take a message of the peer. Returns a mask of ``Change`` bits (``CHANGE_*`` for compiled callers).
 
         After ``INVALID`` and after ``PEER_ABORTED`` every further message is ``STALE``.

@@ -357,7 +357,9 @@ class _Installed:
         self.counters = Counters()
         self.random = random.Random(f"{seed}/{number}/{rule}")
 
-    def fires(self, op: Op, size: int, peer: str, side: str, connection: int | None) -> bool:
+    def fires(  # noqa: PLR0911  # one return for each condition
+        self, op: Op, size: int, peer: str, side: str, connection: int | None
+    ) -> bool:
         rule, counters = self.rule, self.counters
         assert rule.ops is not None
         if op not in rule.ops or size < rule.min_bytes:

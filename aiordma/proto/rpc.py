@@ -204,7 +204,7 @@ def hello_message(hello: Hello) -> bytes:
     return _HELLO.pack(HELLO, 0, 0, 0, 0, MAGIC, VERSION, 0, *hello)
 
 
-def call_head(
+def call_head(  # noqa: PLR0913  # the fields of one message
     call_id: int,
     kind: int,
     encoding: int,

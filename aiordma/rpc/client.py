@@ -206,7 +206,7 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(
+async def connect(  # noqa: PLR0913  # keywords of the user
     host: str,
     port: int,
     *,

@@ -82,7 +82,7 @@ class Pool:
     :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the keywords of connect_pool()
         self,
         addresses: Sequence[Any],
         connect: Callable[[Any], AbstractAsyncContextManager[Member]],
@@ -377,7 +377,7 @@ def _shown(address: Any) -> str:
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
 
 
-def connect_pool(
+def connect_pool(  # noqa: PLR0913  # keywords of the user
     servers: Sequence[tuple[str, int]],
     *,
     picking: Picking | str = Picking.PICK_FIRST,
@@ -416,10 +416,8 @@ def connect_pool(
     """
 
     def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Member]:
-        host, port = server
         return connect(
-            host,
-            port,
+            *server,
             config=config,
             mode=mode,
             ssl=ssl,

@@ -173,7 +173,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serve(
+async def serve(  # noqa: PLR0913  # keywords of the user
     services: Service | Iterable[Service],
     host: str | Sequence[str] | None = None,
     port: int = 0,

@@ -4,63 +4,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..config import Config
-from ..negotiation import driver as negotiate
-from ..negotiation import peer_cache as peers
+from ..negotiation import peer_cache
+from ..negotiation.connect import connect_and_negotiate
+from ..negotiation.options import ConnectOptions, documented_by
 from .stream import RdmaStream
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
+    from typing import Unpack
 
-    from ..config import Mode
+    from ..negotiation.options import ConnectKeywords
+    from ..negotiation.result import NegotiationResult
 
 __all__ = ["connect", "stream_of"]
 
 
-async def connect(
-    host: str,
-    port: int,
-    *,
-    config: Config | None = None,
-    mode: Mode | None = None,
-    local_host: str | None = None,
-    ssl: SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    rdma_outside_tls: bool = False,
-) -> RdmaStream:
+@documented_by(ConnectOptions.of)
+async def connect(host: str, port: int, **keywords: Unpack[ConnectKeywords]) -> RdmaStream:
     """Connect to a server.
 
     The connection begins on TCP. If the server is an aiordma one, and both ends can use RDMA, the stream runs
-    over RDMA; otherwise over TCP, and ``stream.fallback_reason`` says why.
+    over RDMA; otherwise over TCP, and ``stream.fallback_reason`` gives the reason.
 
     :param config: settings; default: ``Config.from_env()``.
     :param mode: ``"auto"``, ``"rdma"`` (fail with the reason instead of falling back) or ``"tcp"`` (never
         RDMA); default: the one of ``config``.
     :param local_host: address to connect from.
     :param ssl: TLS on the connection: a client's context, or True for the default one (which checks the
-        server's certificate). The negotiation, with the keys to this process's memory, goes through TLS, and
-        so does the payload, on TCP: RDMA cannot be covered by it.
+        server's certificate). The negotiation, with the keys to this process's memory, goes through TLS. So
+        does the payload on TCP; TLS cannot cover RDMA.
     :param server_hostname: the name in the server's certificate; default: ``host``.
     :param rdma_outside_tls: send payload by RDMA, unencrypted, after a negotiation inside TLS that has proved
         who the ends are. Both ends must allow it. (Or run TLS over an RDMA stream: anyio's ``TLSStream``.)
     :raises OSError: no TCP connection could be made (``ConnectionRefusedError`` ...), naming each address.
-    :raises aiordma.NegotiationError: (an ``OSError``, too) RDMA is demanded and not to be had, or the
-        negotiation broke off half-way; ``code`` and ``text`` say why.
+    :raises aiordma.NegotiationError: (an ``OSError``, too) RDMA is demanded and cannot be used, or the
+        negotiation broke off half-way; ``code`` and ``text`` give the reason.
+    :raises ValueError: a parameter has no valid value.
     """
-    tls = negotiate.Tls.of_client(ssl, server_hostname or host, rdma_outside_tls)
-    outcome = await negotiate.client(
-        host, port, config=config or Config.from_env(), mode=mode, local_host=local_host, tls=tls
-    )
-    peers.announce("server", f"{host}:{port}", outcome.path, outcome.fallback)
-    return stream_of(outcome)
+    result = await connect_and_negotiate(host, port, ConnectOptions.of(host, **keywords))
+    peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
+    return stream_of(result)
 
 
-def stream_of(outcome: negotiate.Outcome) -> RdmaStream:
+def stream_of(result: NegotiationResult) -> RdmaStream:
     """The stream of a connection whose path is agreed on."""
     return RdmaStream(
-        outcome.pipe if outcome.pipe is not None else outcome.tcp_pipe(),
-        local_address=outcome.local_address,
-        remote_address=outcome.remote_address,
-        fallback_reason=outcome.fallback,
-        tls=outcome.session,
+        result.pipe if result.pipe is not None else result.tcp_pipe(),
+        local_address=result.local_address,
+        remote_address=result.remote_address,
+        fallback_reason=result.fallback,
+        tls=result.session,
     )

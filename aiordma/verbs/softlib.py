@@ -58,7 +58,7 @@ class SoftLibrary:
         self._free = lib.aiordma_soft_free
         self._free.restype = ctypes.c_int
         self._free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-        #: Its queue pairs are connected through rdma_cm, and only so: for tests (_softdev/softdev.h).
+        #: Its queue pairs are connected through rdma_cm, and only so: for tests (_softdev/core/core.h).
         self.by_cm = os.environ.get("AIORDMA_SOFT_IWARP") == "cm"
         self._shown = 1
         self._devices = lib.aiordma_soft_devices

@@ -87,7 +87,7 @@ def publish_subscribe(proxied: redis.Redis, direct: redis.Redis) -> None:
         while direct.pubsub_numsub("news")[0][1] < 1 or direct.pubsub_numpat() < 1:
             pass  # the subscriptions are still on their way
         assert direct.publish("news", b"\x00hello") == 2
-        got = []
+        got: list[dict[str, Any]] = []
         while len(got) < 2:
             message = pubsub.get_message(timeout=5)
             if message is not None:

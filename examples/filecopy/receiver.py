@@ -35,7 +35,7 @@ async def receive_files(stream: RdmaStream, directory: str, peer: object) -> Non
                 await channel.refuse(f"cannot store: {exc.strerror or exc}")
                 return
     except (anyio.IncompleteRead, anyio.BrokenResourceError) as exc:
-        logger.warning("%s: the sender is gone: %s", peer, exc or "the stream ended early")
+        logger.warning("%s: the sender is gone: %s", peer, str(exc) or "the stream ended early")
     except PeerError as exc:
         logger.warning("%s: %s", peer, exc)
 

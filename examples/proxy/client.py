@@ -344,7 +344,7 @@ class Client(asyncio.Protocol):
             return
         if self._paused & _SLOW and self._own is None:
             limit = self.front.client_buffer_bytes
-            if self.transport.get_write_buffer_size() > limit:  # type: ignore[attr-defined]
+            if self.transport.get_write_buffer_size() > limit:
                 logger.warning("closing a client: it left more than %d bytes of replies unread", limit)
                 self.abort()
                 return

@@ -33,7 +33,7 @@ class Address(NamedTuple):
 async def connect(factory: Callable[[], P], to: Address, mode: Mode) -> tuple[asyncio.Transport, P]:
     """A stream to the back. Raises OSError."""
     transport, protocol = await aiordma.create_connection(factory, to.host, to.port, mode=mode)
-    return cast("asyncio.Transport", transport), protocol
+    return transport, cast("P", protocol)
 
 
 async def serve(

@@ -25,7 +25,7 @@ def parse_command(data: bytes, pos: int) -> tuple[list[bytes], int] | None:
     count, pos = head
     if count > MAX_COMMAND_ITEMS:
         raise ProtocolError("invalid multibulk length")
-    args = []
+    args: list[bytes] = []
     for _ in range(count):
         if pos >= len(data):
             return None
@@ -76,7 +76,7 @@ def _parse_inline(data: bytes, pos: int) -> tuple[list[bytes], int] | None:
 def split_inline(line: bytes) -> list[bytes]:
     """Splits a line typed by hand: blanks separate, "..." knows escapes, '...' only \\'. Raises
     ProtocolError."""
-    args = []
+    args: list[bytes] = []
     at = 0
     while True:
         while at < len(line) and line[at : at + 1].isspace():

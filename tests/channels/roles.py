@@ -9,14 +9,13 @@ import anyio
 
 from aiordma.channels import channel
 from aiordma.config import Config
-from tests.system.integration.roles import LOCAL
-
-from .conftest import End
+from tests.pipes.channel_ends import End
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from aiordma.channels.channel import ConnectedChannel
     from aiordma.pipes.contracts import Channel, Message
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 
 class Echo:

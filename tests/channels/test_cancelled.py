@@ -8,12 +8,11 @@ import anyio
 import pytest
 
 from aiordma.channels import channel
-from tests.system.adversity.cancelling import at_await, at_turn
-from tests.system.adversity.health import descriptors, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
-
-from .conftest import End
+from tests.cancelling import at_await, at_turn
+from tests.health import descriptors, nothing_left, until
+from tests.pipes.channel_ends import End
+from tests.processes import process
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

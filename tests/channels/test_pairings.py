@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import ssl
+from typing import Any
 
 import anyio
 import pytest
@@ -13,12 +14,12 @@ import trustme
 from aiordma.channels import channel
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
-from aiordma.negotiation import driver as negotiate
+from aiordma.negotiation.connect import connect_and_negotiate
+from aiordma.negotiation.options import ConnectOptions
 from aiordma.streams.connector import connect as connect_stream
 from aiordma.streams.listener import listen as listen_stream
+from tests.pipes.channel_ends import End
 from tests.world import DEVICE
-
-from .conftest import End
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +45,7 @@ async def pair(
     tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
     rdma_outside_tls: bool = False,
 ) -> tuple[channel.ConnectedChannel, channel.ConnectedChannel]:
-    options = {"rdma_outside_tls": rdma_outside_tls}
+    options: dict[str, Any] = {"rdma_outside_tls": rdma_outside_tls}
     listener = await channel.listen(LOCAL, config=server_config, ssl=tls[0] if tls else None, **options)
     async with listener:
         a = await channel.connect(
@@ -131,7 +132,7 @@ async def test_strangers_are_turned_away_by_a_channel_listener(device: str) -> N
                 await connect_stream(LOCAL, listener.port, config=config)
             assert caught.value.code == Code.WRONG_KIND
             with pytest.raises(NegotiationError):
-                await negotiate.client(LOCAL, listener.port, config=config, kind=1)
+                await connect_and_negotiate(LOCAL, listener.port, ConnectOptions.of(LOCAL, config=config), 1)
         a = await channel.connect(LOCAL, listener.port, config=config)
         await check_echo(a, await listener.accept())
         assert listener.statistics().failed == (3 if device == DEVICE else 1)

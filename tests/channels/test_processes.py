@@ -14,11 +14,11 @@ from aiordma.channels.channel import ConnectedChannel
 from aiordma.errors import CompletionError, LinkError
 from aiordma.links import engine
 from aiordma.links.failover.leave import switch_engine
-from tests.system.adversity.health import descriptors, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.health import descriptors, nothing_left, until
+from tests.pipes.channel_ends import End
+from tests.processes import process
+from tests.roles import LOCAL
 
-from .conftest import End
 from .roles import Echo, echo
 
 pytestmark = pytest.mark.anyio

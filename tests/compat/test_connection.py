@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from aiordma.compat import connection
 from aiordma.compat.connection import create_connection, create_server, open_connection, start_server
 from aiordma.compat.fallback import TransportView
 from aiordma.config import Config
 from aiordma.errors import Code, FallbackReason, NegotiationError
-from aiordma.negotiation import driver as negotiate
+from aiordma.links import engine as links_engine
+from aiordma.negotiation.result import NegotiationResult
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 
 from .recorder import Recorder, settle
@@ -31,13 +33,15 @@ from .recorder import Recorder, settle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiordma.negotiation.options import ConnectOptions, PathOptions
+
 pytestmark = pytest.mark.anyio
 
 REASON = FallbackReason.of_local(Code.NO_DEVICE, "in this test")
 
 
 class Negotiation:
-    """Stands in for `aiordma.negotiation.driver`."""
+    """Stands in for the negotiation, at both ends."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,18 +50,16 @@ class Negotiation:
         self.accepted = 0
         self.hold: asyncio.Event | None = None
 
-    async def find_engine(self, config: Config) -> None:
+    async def current(self, config: Config) -> None:
         if self.path == "tcp":
             raise NegotiationError(REASON.code, "in this test")
 
-    async def client(
-        self, host: str, port: int, *, config: Config, mode: str, local_host: str | None, **_: object
-    ) -> negotiate.Outcome:
-        self.seen.append((config, mode))
+    async def client(self, host: str, port: int, options: ConnectOptions) -> NegotiationResult:
+        self.seen.append((options.config, options.mode))
         loop = asyncio.get_running_loop()
         sock = socket.socket()
         sock.setblocking(False)
-        sock.bind((local_host or "127.0.0.1", 0))
+        sock.bind((options.local_host or "127.0.0.1", 0))
         pipe = None
         if self.path == "rdma":
             pipe, far = memory_pipe_pair(4096)
@@ -72,10 +74,8 @@ class Negotiation:
             raise
         return self.outcome(pipe, sock)
 
-    async def server(
-        self, sock: socket.socket, *, config: Config, mode: str, **_: object
-    ) -> negotiate.Outcome:
-        self.seen.append((config, mode))
+    async def server(self, sock: socket.socket, options: PathOptions, **_: object) -> NegotiationResult:
+        self.seen.append((options.config, options.mode))
         self.accepted += 1
         if self.hold is not None:
             try:
@@ -85,12 +85,12 @@ class Negotiation:
                 raise
         return self.outcome(self.pipes.pop(sock.getpeername(), None), sock)
 
-    def outcome(self, pipe: MemoryPipe | None, sock: socket.socket) -> negotiate.Outcome:
+    def outcome(self, pipe: MemoryPipe | None, sock: socket.socket) -> NegotiationResult:
         local, remote = sock.getsockname(), sock.getpeername()
         if pipe is None:
-            return negotiate.Outcome(None, sock, REASON, local, remote)
+            return NegotiationResult(None, sock, REASON, local, remote)
         pipe.attach_tcp(sock)
-        return negotiate.Outcome(pipe, sock, None, local, remote)
+        return NegotiationResult(pipe, sock, None, local, remote)
 
 
 @pytest.fixture(params=["rdma", "tcp"])
@@ -101,9 +101,9 @@ def path(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def negotiation(path: str, monkeypatch: pytest.MonkeyPatch) -> Negotiation:
     fake = Negotiation(path)
-    monkeypatch.setattr(negotiate, "client", fake.client)
-    monkeypatch.setattr(negotiate, "server", fake.server)
-    monkeypatch.setattr(negotiate, "find_engine", fake.find_engine)
+    monkeypatch.setattr(connection, "connect_and_negotiate", fake.client)
+    monkeypatch.setattr(connection, "negotiate_accepted", fake.server)
+    monkeypatch.setattr(links_engine, "current", fake.current)
     return fake
 
 
@@ -367,13 +367,13 @@ async def test_failing_factories_leave_nothing_open(reported: list[dict[str, Any
 
 
 async def test_cancelled_while_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(*args: Any, **kwargs: Any) -> negotiate.Outcome:
+    async def never(*args: Any, **kwargs: Any) -> NegotiationResult:
         await asyncio.sleep(3600)
         raise AssertionError
 
-    monkeypatch.setattr(negotiate, "client", never)
+    monkeypatch.setattr(connection, "connect_and_negotiate", never)
     for connect in (open_connection("127.0.0.1", 1), create_connection(Recorder, "127.0.0.1", 1)):
-        task: asyncio.Task[Any] = asyncio.ensure_future(connect)  # type: ignore[arg-type]
+        task: asyncio.Task[Any] = asyncio.ensure_future(connect)
         await settle()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -512,12 +512,12 @@ async def test_a_connection_that_is_negotiated_while_the_server_closes(negotiati
 async def test_failed_negotiations_harm_nobody_else(
     monkeypatch: pytest.MonkeyPatch, negotiation: Negotiation, reported: list[dict[str, Any]]
 ) -> None:
-    async def fail_once(sock: socket.socket, **_: object) -> negotiate.Outcome:
-        monkeypatch.setattr(negotiate, "server", negotiation.server)
+    async def fail_once(sock: socket.socket, *_: object, **__: object) -> NegotiationResult:
+        monkeypatch.setattr(connection, "negotiate_accepted", negotiation.server)
         sock.close()
         raise NegotiationError(Code.PROTOCOL_VIOLATION)
 
-    monkeypatch.setattr(negotiate, "server", fail_once)
+    monkeypatch.setattr(connection, "negotiate_accepted", fail_once)
     async with await start_server(echo, "127.0.0.1", 0) as server:
         with socket.socket() as hostile:
             hostile.setblocking(False)

@@ -12,8 +12,9 @@ import pytest
 import aiordma
 import aiordma.compat.datagram
 from aiordma.compat.datagram import MessageTransport
+from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.links import engine as engines
-from tests.system.adversity.health import until
+from tests.health import until
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +113,7 @@ async def test_a_connection(mode: str) -> None:
     with pytest.raises(ValueError, match="Invalid address"):
         client.transport.sendto(b"", (LOCAL, 9))
     with pytest.raises(TypeError, match="bytes-like"):
-        client.transport.sendto("text")
+        client.transport.sendto("text")  # type: ignore[arg-type]
     await end(client, other, server)
     assert client.events[0] == "made"
     assert client.events[-1] == other.events[-1] == "lost"
@@ -157,7 +158,7 @@ async def test_a_servers_factory_that_fails_ends_its_connection(
 
 async def test_an_endpoint_whose_factory_fails_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    original = aiordma.compat.datagram.open_datagram_endpoint
+    original = open_datagram_endpoint
 
     async def remembered(*args: Any, **options: Any) -> Any:
         opened.append(await original(*args, **options))

@@ -9,9 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
+from aiordma.compat import connection
 from aiordma.compat.connection import create_server, start_server
 from aiordma.errors import Code, FallbackReason
-from aiordma.negotiation import driver as negotiate
+from aiordma.negotiation.result import NegotiationResult
 from aiordma.proto import clc, clcstream
 
 from .recorder import BufferedRecorder, Recorder, settle
@@ -19,10 +20,10 @@ from .recorder import BufferedRecorder, Recorder, settle
 pytestmark = pytest.mark.anyio
 
 
-async def give_up(sock: socket.socket, **settings: Any) -> negotiate.Outcome:
+async def give_up(sock: socket.socket, *_: object, **__: object) -> NegotiationResult:
     """Stands in for the server's negotiation: the client has said nothing so far."""
     reason = FallbackReason.of_local(Code.PEER_NO_SMC)
-    return negotiate.Outcome(None, sock, reason, sock.getsockname(), sock.getpeername(), silent=True)
+    return NegotiationResult(None, sock, reason, sock.getsockname(), sock.getpeername(), silent=True)
 
 
 def proposal() -> bytes:
@@ -35,7 +36,7 @@ def proposal() -> bytes:
 async def test_a_late_proposal_is_kept_from_the_stream(
     kind: Any, step: int, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(negotiate, "server", give_up)
+    monkeypatch.setattr(connection, "negotiate_accepted", give_up)
     loop = asyncio.get_running_loop()
     received: asyncio.Future[bytes] = loop.create_future()
     server: Any

@@ -12,8 +12,8 @@ from aiordma.compat.connection import create_connection, create_server, open_con
 from aiordma.compat.tls import TlsTransport
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
+from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
-from tests.system.integration.roles import LOCAL
 from tests.world import DEVICE
 
 from .recorder import Recorder

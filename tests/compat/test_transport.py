@@ -337,7 +337,8 @@ async def test_set_protocol_hands_over_what_is_unread() -> None:
     transport.set_protocol(third)
     far.try_send(b"for the third")
     await settle()
-    assert (first.data, second.data, third.data) == (b"for the first", b"for the second", b"for the third")
+    received = [bytes(protocol.data) for protocol in (first, second, third)]
+    assert received == [b"for the first", b"for the second", b"for the third"]
     transport.close()
     await third.lost
     assert first.events == ["made", "data"]

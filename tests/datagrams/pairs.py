@@ -9,7 +9,7 @@ import anyio.lowlevel
 
 from aiordma.config import Config
 from aiordma.datagrams.connection import DatagramConnection, connect_datagram, listen_datagram
-from aiordma.pipes.tcp_records import StreamDatagrams
+from aiordma.pipes.tcp_records import TcpDatagrams
 from aiordma.testing.memory import MemoryPipe, memory_pipe_pair
 from tests.streams.pairs import ONE, OTHER, tls_contexts
 from tests.world import DEVICE
@@ -26,15 +26,15 @@ LIMIT = 16380
 
 def over(one: MemoryPipe, other: MemoryPipe) -> Pair:
     return (
-        DatagramConnection(StreamDatagrams(one, LIMIT), local_address=ONE, remote_address=OTHER),
-        DatagramConnection(StreamDatagrams(other, LIMIT), local_address=OTHER, remote_address=ONE),
+        DatagramConnection(TcpDatagrams(one, LIMIT), local_address=ONE, remote_address=OTHER),
+        DatagramConnection(TcpDatagrams(other, LIMIT), local_address=OTHER, remote_address=ONE),
     )
 
 
 async def greet(*connections: DatagramConnection) -> None:
     for connection in connections:
         pipe = connection._pipe
-        assert isinstance(pipe, StreamDatagrams)
+        assert isinstance(pipe, TcpDatagrams)
         while not pipe.greeted():
             await anyio.lowlevel.checkpoint()
 

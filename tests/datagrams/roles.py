@@ -11,7 +11,7 @@ from aiordma.datagrams.connection import DatagramConnection, connect_datagram, l
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 
 if TYPE_CHECKING:
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 LOCAL = "127.0.0.1"
 

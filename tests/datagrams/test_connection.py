@@ -12,8 +12,8 @@ import pytest
 from anyio.abc import SocketAttribute
 
 from aiordma.attributes import RdmaAttribute
+from tests.cancelling import at_await, at_turn
 from tests.datagrams.pairs import LIMIT, MAKERS, Pair, receive_on, send_on
-from tests.system.adversity.cancelling import at_await, at_turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,9 +16,9 @@ from aiordma.attributes import RdmaAttribute
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.links import engine as engines
-from tests.system.adversity.cancelling import at_turn
-from tests.system.adversity.health import descriptors, until
-from tests.system.integration.processes import PATIENCE, process
+from tests.cancelling import at_turn
+from tests.health import descriptors, until
+from tests.processes import PATIENCE, process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -255,6 +255,7 @@ async def test_a_plain_udp_program_gets_its_data_and_nothing_else() -> None:
     plain = await anyio.create_udp_socket(local_host=LOCAL)
     async with plain, await open_at() as one:
         address = plain.extra(SocketAttribute.local_address)
+        assert isinstance(address, tuple)
         await one.send((b"first", address))
         assert await one.resolve(address) == "udp"
         await one.send((b"second", address))

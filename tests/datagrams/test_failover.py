@@ -12,8 +12,8 @@ import pytest
 
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from tests.health import nothing_left, until
 from tests.links.failover.breaking import WAYS, take_off
-from tests.system.adversity.health import nothing_left, until
 from tests.world import DEVICE
 
 from .pairs import negotiated_pair
@@ -132,7 +132,7 @@ async def test_borrowing_and_polling_go_on() -> None:
     await one.send(b"on TCP")
     for expected in (b"in the ring", b"on TCP"):
         with await other.borrow() as view:
-            assert view == expected
+            assert bytes(view) == expected
     with pytest.raises(anyio.WouldBlock):
         other.receive_nowait()
     assert one.writable == 16380

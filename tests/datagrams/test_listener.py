@@ -12,7 +12,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.proto.record import greeting
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .pairs import LOCAL, receive_on
 from .roles import echo
@@ -42,7 +42,7 @@ async def test_streams_and_datagrams_do_not_meet(mode: str) -> None:
             lambda: aiordma.connect_datagram(LOCAL, streams.port, mode=mode),  # type: ignore[arg-type]
         ):
             with pytest.raises(NegotiationError) as caught:
-                await refused()  # type: ignore[no-untyped-call]
+                await refused()
             assert caught.value.code == Code.WRONG_KIND
 
 
@@ -140,7 +140,7 @@ async def test_limits_are_each_ends_own() -> None:
     """On TCP too, a message is as large as the receiver agreed to."""
     async with await aiordma.listen_datagram(LOCAL, config=Config(ring_bytes=16384)) as listener:
         for mode in ("rdma", "tcp"):
-            client = await aiordma.connect_datagram(LOCAL, listener.port, mode=mode)  # type: ignore[arg-type]
+            client = await aiordma.connect_datagram(LOCAL, listener.port, mode=mode)
             server = await listener.accept()
             assert client.max_message_bytes == 16380
             await client.aclose()

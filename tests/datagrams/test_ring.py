@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from aiordma.datagrams.connection import DatagramConnection
 from aiordma.errors import RemoteProtocolError
 from aiordma.pipes._ring_records import RingDatagrams
-from tests.pipes.conftest import _open, connect, open_engine
+from tests.health import nothing_left, until
+from tests.pipes.link_pairs import connect, open_engine
+from tests.processes import process
 from tests.streams.pairs import ONE, OTHER
-from tests.system.adversity.health import nothing_left, until
-from tests.system.integration.processes import process
 
 from .pairs import LOCAL, rdma_pair, receive_on
 from .roles import echo
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from aiordma.links.engine import Engine
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["open_engine"]
 
 RING = 16384
 
@@ -79,7 +77,7 @@ def test_any_order_of_operations_keeps_messages_whole(plan: list[tuple[str, int]
                 assert message == expected[0]
                 del expected[0]
 
-        async with _open(ring_bytes=RING) as engine:
+        async with open_engine(ring_bytes=RING) as engine:
             one, other = await ring_pair(engine)
             for what, size in plan:
                 match what:
@@ -125,7 +123,7 @@ def test_any_order_of_operations_keeps_messages_whole(plan: list[tuple[str, int]
 )
 async def test_bytes_that_are_no_records(forged: bytes, reason: str) -> None:
     """The liar's connection ends with the reason, and nothing else does."""
-    async with _open(ring_bytes=RING) as engine:
+    async with open_engine(ring_bytes=RING) as engine:
         one, liar = await raw_pair(engine)
         friend, other = await ring_pair(engine)
         victim = over(one)
@@ -147,7 +145,7 @@ async def test_bytes_that_are_no_records(forged: bytes, reason: str) -> None:
 
 
 async def test_a_message_in_pieces_waits_for_its_end() -> None:
-    async with _open(ring_bytes=RING) as engine:
+    async with open_engine(ring_bytes=RING) as engine:
         one, slow = await raw_pair(engine)
         record = (5000).to_bytes(4) + random.Random(1).randbytes(5000)
         for at in range(0, len(record), 617):
@@ -162,7 +160,7 @@ async def test_devices_with_little_room(inline: int, monkeypatch: pytest.MonkeyP
     """Accepted messages may have to wait for work requests; they arrive whole, also behind the close."""
     rng = random.Random(inline)
     sent = [rng.randbytes(rng.choice((0, 10, 3000, 9000, RING - 4))) for _ in range(200)]
-    async with _open(ring_bytes=RING, fragment_bytes=4096, max_outstanding_wrs=1) as engine:
+    async with open_engine(ring_bytes=RING, fragment_bytes=4096, max_outstanding_wrs=1) as engine:
         monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", inline)
         pairs = [await ring_pair(engine) for _ in range(3)]
 
@@ -184,7 +182,7 @@ async def test_devices_with_little_room(inline: int, monkeypatch: pytest.MonkeyP
 
 async def test_a_burst_is_few_writes() -> None:
     """Small messages of one tick go out together, a lone one at once."""
-    async with _open() as engine:
+    async with open_engine() as engine:
         one, other = await ring_pair(engine)
         # There and back, so that nothing is under way on the link.
         assert one.try_send(b"there")

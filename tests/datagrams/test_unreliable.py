@@ -16,7 +16,7 @@ from aiordma.config import Config
 from aiordma.errors import Code
 from aiordma.proto.resolve import PROVE, PROVED, Hello, Welcome, udp_proof
 from aiordma.verbs import softlib
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .test_endpoint import LOCAL, open_at, rdma_pair
 
@@ -231,8 +231,8 @@ async def test_a_queue_pair_that_fails(caplog: pytest.LogCaptureFixture) -> None
 async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
     """Raw work requests: without immediate data, and with that of nothing known, as long as the device
     takes them. They are counted, and the receives are posted again."""
-    from pyverbs import enums  # type: ignore[import-not-found]
-    from pyverbs.wr import SGE, SendWR  # type: ignore[import-not-found]
+    from pyverbs import enums
+    from pyverbs.wr import SGE, SendWR
 
     one, other = rdma_pair
     parts, target = one._parts, other._parts

@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiordma.config import Mode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 #: what carries the streams of an example
-MODES = ("rdma", "tcp")
+MODES: tuple[Mode, ...] = ("rdma", "tcp")
 
 
 def pytest_sessionstart() -> None:

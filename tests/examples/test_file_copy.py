@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from aiordma.config import Mode
+
 
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest) -> str:
@@ -88,7 +90,7 @@ class Cut:
 class Receiver:
     """A receiver in this process, for one connection after the other."""
 
-    def __init__(self, into: Path, mode: str) -> None:
+    def __init__(self, into: Path, mode: Mode) -> None:
         self.into = into
         self.mode = mode
 
@@ -123,7 +125,7 @@ class Receiver:
 
 
 @pytest.mark.anyio
-async def test_files_of_any_size(source: Path, into: Path, mode: str) -> None:
+async def test_files_of_any_size(source: Path, into: Path, mode: Mode) -> None:
     async with Receiver(into, mode) as receiver, await receiver.connect() as stream:
         channel = Channel(stream)
         for size in (0, 1, 1000, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 7):
@@ -135,7 +137,7 @@ async def test_files_of_any_size(source: Path, into: Path, mode: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_cut_off_again_and_again(source: Path, into: Path, mode: str) -> None:
+async def test_cut_off_again_and_again(source: Path, into: Path, mode: Mode) -> None:
     path = make(source, "big", 3 * BLOCK_BYTES + 12_345)
     part = into / ".big.part"
     rng = random.Random(7)
@@ -169,7 +171,7 @@ async def until_unlocked(into: Path, name: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_only_what_differs_is_sent_again(source: Path, into: Path, mode: str) -> None:
+async def test_only_what_differs_is_sent_again(source: Path, into: Path, mode: Mode) -> None:
     path = make(source, "f", 3 * BLOCK_BYTES)
     content = bytearray(path.read_bytes())
     async with Receiver(into, mode) as receiver:
@@ -205,7 +207,7 @@ def test_no_name_leaves_the_directory(name: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", [*NAMES[:5], 7, None, ["x"]])
-async def test_hostile_names_are_refused_by_the_receiver(into: Path, mode: str, name: object) -> None:
+async def test_hostile_names_are_refused_by_the_receiver(into: Path, mode: Mode, name: object) -> None:
     async with Receiver(into, mode) as receiver, await receiver.connect() as stream:
         channel = Channel(stream)
         await channel.send("offer", name=name, size=1)
@@ -216,7 +218,7 @@ async def test_hostile_names_are_refused_by_the_receiver(into: Path, mode: str, 
 
 
 @pytest.mark.anyio
-async def test_what_is_in_the_way_is_not_touched(source: Path, into: Path, mode: str) -> None:
+async def test_what_is_in_the_way_is_not_touched(source: Path, into: Path, mode: Mode) -> None:
     target = make(source, "outside", 10)
     before = target.read_bytes()
     (into / ".link.part").symlink_to(target)
@@ -232,7 +234,7 @@ async def test_what_is_in_the_way_is_not_touched(source: Path, into: Path, mode:
 
 
 @pytest.mark.anyio
-async def test_one_sender_at_a_time_for_a_name(source: Path, into: Path, mode: str) -> None:
+async def test_one_sender_at_a_time_for_a_name(source: Path, into: Path, mode: Mode) -> None:
     path = make(source, "f", 20)
     async with Receiver(into, mode) as receiver, await receiver.connect() as first:
         channel = Channel(first)
@@ -247,7 +249,7 @@ async def test_one_sender_at_a_time_for_a_name(source: Path, into: Path, mode: s
 
 
 @pytest.mark.anyio
-async def test_a_wrong_digest_never_gets_a_name(into: Path, mode: str) -> None:
+async def test_a_wrong_digest_never_gets_a_name(into: Path, mode: Mode) -> None:
     async with Receiver(into, mode) as receiver, await receiver.connect() as stream:
         channel = Channel(stream)
         await channel.send("offer", name="f", size=3)
@@ -275,7 +277,7 @@ async def test_a_wrong_digest_never_gets_a_name(into: Path, mode: str) -> None:
     ],
 )
 async def test_garbage_ends_its_connection_only(
-    source: Path, into: Path, mode: str, data: bytes, caplog: pytest.LogCaptureFixture
+    source: Path, into: Path, mode: Mode, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Receiver(into, mode) as receiver, await receiver.connect() as stream:
         await stream.send(data)
@@ -288,7 +290,7 @@ async def test_garbage_ends_its_connection_only(
 
 
 @pytest.mark.anyio
-async def test_a_sender_checks_what_the_receiver_says(source: Path, mode: str) -> None:
+async def test_a_sender_checks_what_the_receiver_says(source: Path, mode: Mode) -> None:
     path = make(source, "f", 10)
     answers: list[dict[str, object]] = [
         {"size": 5, "blocks": []},
@@ -324,7 +326,7 @@ async def test_a_sender_checks_what_the_receiver_says(source: Path, mode: str) -
 class Programs:
     """The receiver as a process; senders are run against it."""
 
-    def __init__(self, into: Path, mode: str) -> None:
+    def __init__(self, into: Path, mode: Mode) -> None:
         self.into = into
         self.mode = mode
         self.port = 0
@@ -348,7 +350,7 @@ class Programs:
 
 
 @pytest.fixture
-def programs(into: Path, mode: str) -> Any:
+def programs(into: Path, mode: Mode) -> Any:
     programs = Programs(into, mode)
     yield programs
     programs.receiver.stop(signal.SIGKILL)

@@ -18,7 +18,7 @@ from pubsublib.broker import Broker
 
 import aiordma
 from aiordma.config import Config
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .conftest import EXAMPLES, MODES
 
@@ -94,7 +94,7 @@ async def test_a_slow_subscriber_loses_and_is_told_how_much() -> None:
     async with serving(broker) as port:
         publisher, slow, quick = await connect(port), await connect(port, "t"), await connect(port, "t")
         count = 500
-        got = []
+        got: list[bytes | memoryview] = []
         async with anyio.create_task_group() as tasks:
 
             async def read() -> None:
@@ -106,7 +106,8 @@ async def test_a_slow_subscriber_loses_and_is_told_how_much() -> None:
                 await publisher.send(wire.publish("t", b"%d" % number + bytes(500)))
                 await until(lambda number=number: len(got) > number - 5)  # type: ignore[misc]
         assert len({bytes(data) for data in got}) == count
-        late, lost = [], 0
+        late: list[int] = []
+        lost = 0
         while len(late) + lost < count:
             try:
                 data = slow.receive_nowait()

@@ -18,14 +18,14 @@ from aiordma.links import engine as engines
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.loops import LOOPS
-from tests.system.integration.processes import process
+from tests.processes import process
 from tests.world import DEVICE
 
 from .kit import PATIENCE, Outcome, exchange, read, write_quietly
 
 if TYPE_CHECKING:
     from aiordma.streams.stream import RdmaStream
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 SETTINGS = {
     "device": DEVICE,

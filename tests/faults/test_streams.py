@@ -15,8 +15,8 @@ from aiordma.errors import AioRdmaError, CompletionError, LinkError, RemoteProto
 from aiordma.links import engine as engines
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
+from tests.health import nothing_left
 from tests.streams.pairs import negotiated_pair
-from tests.system.adversity.health import nothing_left
 from tests.world import DEVICE, SLOWER
 
 from .kit import PATIENCE, Outcome, exchange
@@ -155,7 +155,7 @@ async def test_a_corrupted_write_changes_one_bit_and_nobody_notices() -> None:
 async def test_rules_hold_for_one_connection_of_a_link() -> None:
     async with nothing_left():
         pairs = [await pair() for _ in range(2)]
-        victim = pairs[0][0]._pipe.token  # type: ignore[union-attr]
+        victim = pairs[0][0]._pipe.token  # type: ignore[attr-defined]
         with faults.injected(f"delay op=write,cdc connection={victim} ms=0") as injected:
             for one, other in pairs[1:]:
                 await one.send(b"not meant")

@@ -10,9 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from aiordma.links.ack_timer import AckTimer
-from tests.pipes.conftest import _open as open_engine
-from tests.pipes.conftest import connect
-from tests.system.adversity.health import until
+from tests.health import until
+from tests.pipes.link_pairs import connect, open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiordma.errors import Code, NegotiationError
-from aiordma.negotiation import driver as negotiate
-from aiordma.negotiation import peer_cache as peers
+from aiordma.links import engine as links_engine
+from aiordma.negotiation import peer_cache
 
 from .fake import Engine
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def no_memory_of_peers() -> Iterator[None]:
-    peers.forget()
+    peer_cache.forget()
     yield
-    peers.forget()
+    peer_cache.forget()
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Both ends can use RDMA, on a fake engine; no offer may be left behind."""
     engine = Engine()
 
-    async def find_engine(config: Config) -> Engine:
+    async def current(config: Config) -> Engine:
         await engine.trouble.at("find")
         return engine
 
-    monkeypatch.setattr(negotiate, "find_engine", find_engine)
+    monkeypatch.setattr(links_engine, "current", current)
     yield engine
     assert engine.leaks == []
 
@@ -41,7 +41,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No end can use RDMA."""
 
-    async def find_engine(config: Config) -> Engine:
+    async def current(config: Config) -> Engine:
         raise NegotiationError(Code.NO_DEVICE, "test")
 
-    monkeypatch.setattr(negotiate, "find_engine", find_engine)
+    monkeypatch.setattr(links_engine, "current", current)

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
 from aiordma.streams.listener import RdmaListener, listen
-from tests.system.adversity import health
+from tests import health
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

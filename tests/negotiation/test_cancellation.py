@@ -10,12 +10,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from aiordma.config import Config
+from aiordma.errors import Code
+from aiordma.proto.clc import Decline
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .fake import Engine, Trouble
 from .serving import LOCAL, check_echo, serving
+from .test_hostile import PROPOSAL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -135,3 +139,39 @@ async def test_nothing_is_left_of_many_connections(engine: Engine) -> None:
         await until(lambda: descriptors() <= before)
         assert not listener._jobs
         assert not engine.halves
+
+
+async def test_listener_closed_while_a_client_on_a_shared_link_decides(engine: Engine) -> None:
+    """The server waits for its decision; the socket is closed only when the loop watches it no more."""
+    engine.first_contact = False
+    broken: list[str] = []
+    listener = await listen(LOCAL, config=Config(negotiate_timeout_ms=200))
+    async with await anyio.connect_tcp(LOCAL, listener.port) as client:
+        await client.send(PROPOSAL)
+        await client.receive()  # the Accept
+        [contact] = engine.offers
+        contact.break_link = broken.append  # type: ignore[method-assign, assignment]
+        await listener.aclose()
+        await until(lambda: not listener._jobs)
+    assert broken == ["the client of a new connection did not answer in time"]
+    # The next sockets get the number of the closed one.
+    async with serving() as again:
+        for _ in range(3):
+            async with await connect(LOCAL, again.port) as stream:
+                await check_echo(stream)
+
+
+async def test_a_client_that_declines_harms_no_shared_link(engine: Engine) -> None:
+    """Also where the server serves nothing but RDMA, and so fails."""
+    engine.first_contact = False
+    broken: list[str] = []
+    async with serving(mode="rdma") as listener:
+        async with await anyio.connect_tcp(LOCAL, listener.port) as client:
+            await client.send(PROPOSAL)
+            await client.receive()  # the Accept
+            [contact] = engine.offers
+            contact.break_link = broken.append  # type: ignore[method-assign, assignment]
+            await client.send(Decline(diagnosis=Code.OUT_OF_MEMORY).encode())
+            await until(lambda: listener.statistics().failed == 1)
+        assert contact.done
+        assert broken == []

@@ -18,7 +18,7 @@ from aiordma.errors import Code
 from aiordma.proto.clc import Decline, Proposal
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .serving import LOCAL, check_echo, serving
 

@@ -13,7 +13,7 @@ from anyio.abc import SocketAttribute
 from aiordma.config import Config
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .serving import LOCAL, check_echo, echo, serving
 

@@ -12,12 +12,14 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from aiordma.config import Config
 from aiordma.errors import Code, CompletionError, LinkError, NegotiationError
-from aiordma.negotiation import driver as negotiate
-from aiordma.negotiation import peer_cache as peers
+from aiordma.links import engine as links_engine
+from aiordma.negotiation import peer_cache
+from aiordma.negotiation.connect import connect_and_negotiate
+from aiordma.negotiation.options import ConnectOptions
 from aiordma.proto.clc import Proposal
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .fake import Engine, Trouble
 from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
@@ -37,7 +39,7 @@ async def test_another_kind_is_an_error_at_both_ends_and_no_fallback(
 ) -> None:
     async with serving() as listener:
         with pytest.raises(NegotiationError) as caught:
-            await negotiate.client(LOCAL, listener.port, config=Config(), kind=2)
+            await connect_and_negotiate(LOCAL, listener.port, ConnectOptions.of(LOCAL), kind=2)
         assert caught.value.code == Code.WRONG_KIND
         await until(lambda: listener.statistics().failed == 1)
         assert "kind 2 there, 0 here" in caplog.text
@@ -197,14 +199,14 @@ async def test_mode_rdma_fails_with_the_reason(
 ) -> None:
     calls = 0
 
-    async def find_engine(config: Config) -> Engine:
+    async def current(config: Config) -> Engine:
         nonlocal calls
         calls += 1
         if where == "client" or calls == 3:  # the listener, the client, the server
             raise NegotiationError(Code.NO_SOFT_DEVICE, "not loaded")
         return engine
 
-    monkeypatch.setattr(negotiate, "find_engine", find_engine)
+    monkeypatch.setattr(links_engine, "current", current)
     async with serving() as listener:
         with pytest.raises(
             NegotiationError, match="not loaded" if where == "client" else "declined"
@@ -497,8 +499,8 @@ async def test_paths_are_logged_once_per_peer(engine: Engine, caplog: pytest.Log
 
 def test_tables_of_peers_are_bounded() -> None:
     for n in range(10_000):
-        peers.remember_clc(n)
-        peers.announce("client", str(n), "RDMA", None)
-    assert len(peers._known) == len(peers._announced) == 4096
-    assert peers.is_known(9_999)
-    assert not peers.is_known(1)
+        peer_cache.remember_clc(n)
+        peer_cache.announce("client", str(n), "RDMA", None)
+    assert len(peer_cache._known) == len(peer_cache._announced) == 4096
+    assert peer_cache.is_known(9_999)
+    assert not peer_cache.is_known(1)

@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from aiordma.errors import Code, LinkError, NegotiationError
-from aiordma.negotiation.clc_io import Wire
-from aiordma.negotiation.driver import _finish
+from aiordma.negotiation.clc_io import ClcIO
+from aiordma.negotiation.last_step import LastStep
 from aiordma.proto.clc import Decline
 from aiordma.proto.events import Failed, UseRdma, UseTcp
 from aiordma.proto.handshake import ClientHandshake, ServerHandshake, State, Timeouts
@@ -75,12 +75,12 @@ async def test_one_decides(side: str, sent: bytes, outcome: str) -> None:
 
     finals: list[State | None] = []
     for turns in range(TURNS):
-        with tcp_pair() as (peer, sock), Wire(sock) as wire:
-            handshake = await at_last_step(side, wire.now())
+        with tcp_pair() as (peer, sock), ClcIO(sock) as io:
+            handshake = await at_last_step(side, io.now())
             made.clear()
             try:
                 step = partial(last_step, peer, turns)
-                pipe, events = await _finish(step, handshake, wire, watch=True)
+                pipe, events = await LastStep(step, handshake, io).run(watch=True)
             except NegotiationError:
                 assert (side, outcome) == ("server", "refused")
                 assert not handshake.done  # it can still decline
@@ -92,7 +92,7 @@ async def test_one_decides(side: str, sent: bytes, outcome: str) -> None:
                 assert isinstance(event, UseRdma)
                 assert [pipe] == made
                 # The pipe gets the TCP connection with all that is the stream's.
-                assert wire.has_data() == bool(sent)
+                assert io.has_data() == bool(sent)
                 assert not sent or sock.recv(1000) == sent
             else:
                 assert isinstance(event, UseTcp if handshake.state is State.TCP else Failed)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aiordma.negotiation import tcp_connect as dial
+from aiordma.addresses import show
+from aiordma.negotiation import tcp_connect
+from aiordma.negotiation.tcp_connect import connect_tcp, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,19 +38,19 @@ async def test_addresses_need_no_look_up(monkeypatch: pytest.MonkeyPatch) -> Non
         raise AssertionError("looked up")
 
     monkeypatch.setattr(anyio, "getaddrinfo", never)
-    assert await dial.resolve("127.0.0.1", 80) == [(V4, ("127.0.0.1", 80))]
-    assert await dial.resolve("::1", 80) == [(socket.AF_INET6, ("::1", 80, 0, 0))]
+    assert await resolve("127.0.0.1", 80) == [(V4, ("127.0.0.1", 80))]
+    assert await resolve("::1", 80) == [(socket.AF_INET6, ("::1", 80, 0, 0))]
 
 
 async def test_names_are_looked_up() -> None:
-    assert (V4, ("127.0.0.1", 80)) in await dial.resolve("localhost", 80)
+    assert (V4, ("127.0.0.1", 80)) in await resolve("localhost", 80)
     with pytest.raises(OSError, match=r"not known|No address|resolution"):
-        await dial.resolve("no-such-host.invalid", 80)
+        await resolve("no-such-host.invalid", 80)
 
 
 async def test_next_address_after_a_refusal(listening: socket.socket, closed_port: int) -> None:
     candidates = [(V4, ("127.0.0.1", closed_port)), (V4, listening.getsockname())]
-    with await dial.dial(candidates) as sock:
+    with await connect_tcp(candidates) as sock:
         assert sock.getpeername() == listening.getsockname()
         assert not sock.getblocking()
 
@@ -57,7 +59,7 @@ async def test_next_address_beside_a_slow_one(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one never answers: it is given up when the second does."""
-    connect = dial._connect
+    connect = tcp_connect._connect
     slow_ended = False
 
     async def connect_or_hang(family: int, sockaddr: Any, local_host: str | None) -> socket.socket:
@@ -69,21 +71,21 @@ async def test_next_address_beside_a_slow_one(
                 slow_ended = True
         return await connect(family, sockaddr, local_host)
 
-    monkeypatch.setattr(dial, "_connect", connect_or_hang)
-    monkeypatch.setattr(dial, "_NEXT_ADDRESS_S", 0.001)
-    with await dial.dial([(V4, ("192.0.2.1", 9)), (V4, listening.getsockname())]) as sock:
+    monkeypatch.setattr(tcp_connect, "_connect", connect_or_hang)
+    monkeypatch.setattr(tcp_connect, "_NEXT_ADDRESS_S", 0.001)
+    with await connect_tcp([(V4, ("192.0.2.1", 9)), (V4, listening.getsockname())]) as sock:
         assert sock.getpeername() == listening.getsockname()
     assert slow_ended
 
 
 async def test_all_refused(closed_port: int) -> None:
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{closed_port}: .*127.0.0.2:{closed_port}: "):
-        await dial.dial([(V4, ("127.0.0.1", closed_port)), (V4, ("127.0.0.2", closed_port))])
+        await connect_tcp([(V4, ("127.0.0.1", closed_port)), (V4, ("127.0.0.2", closed_port))])
 
 
 async def test_different_failures(closed_port: int) -> None:
     with pytest.raises(OSError, match="cannot connect to") as caught:
-        await dial.dial([(V4, ("127.0.0.1", closed_port)), (V4, ("255.255.255.255", 1))])
+        await connect_tcp([(V4, ("127.0.0.1", closed_port)), (V4, ("255.255.255.255", 1))])
     assert "255.255.255.255" in str(caught.value)
 
 
@@ -98,7 +100,7 @@ async def test_connection_that_takes_time(listening: socket.socket, monkeypatch:
             return super().connect_ex(address) if Slow.asked == 1 else errno.EALREADY
 
     monkeypatch.setattr(socket, "socket", Slow)
-    with await dial.dial([(V4, listening.getsockname())]) as sock:
+    with await connect_tcp([(V4, listening.getsockname())]) as sock:
         assert sock.getpeername() == listening.getsockname()
     assert Slow.asked == 2
 
@@ -113,12 +115,12 @@ async def test_cancelled_connection_closes_its_socket() -> None:
 
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         address = full.getsockname()
-        queued = [await dial.dial([(V4, address)])]
+        queued = [await connect_tcp([(V4, address)])]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "socket", Remembered)
             while len(queued) < 10:  # until the kernel's queue is full, and it answers no more
                 with anyio.move_on_after(0.02) as scope:
-                    queued.append(await dial.dial([(V4, address)]))
+                    queued.append(await connect_tcp([(V4, address)]))
                 if scope.cancelled_caught:
                     break
         assert scope.cancelled_caught
@@ -128,6 +130,6 @@ async def test_cancelled_connection_closes_its_socket() -> None:
 
 
 def test_addresses_for_people() -> None:
-    assert dial.show(("127.0.0.1", 80)) == "127.0.0.1:80"
-    assert dial.show(("::1", 80, 0, 0)) == "[::1]:80"
-    assert dial.show("/run/socket") == "/run/socket"
+    assert show(("127.0.0.1", 80)) == "127.0.0.1:80"
+    assert show(("::1", 80, 0, 0)) == "[::1]:80"
+    assert show("/run/socket") == "/run/socket"

@@ -16,7 +16,7 @@ from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.proto.clc import Proposal
 from aiordma.streams.connector import connect
-from tests.system.adversity.health import until
+from tests.health import until
 
 from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
 

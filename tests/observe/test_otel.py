@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -54,7 +55,7 @@ class Spans:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.interceptors = {
+        self.interceptors: dict[str, Any] = {
             "client_interceptors": [ClientSpans(self.provider)],
             "interceptors": [ServerSpans(self.provider)],
         }

@@ -1,57 +1,18 @@
-"""Connections between the running loop's engine and itself: no TCP, the CLC messages are handed over in
-memory.
-"""
+"""Fixtures of the tests of pipes."""
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anyio
 import pytest
 
-from aiordma.config import Config
-from aiordma.links import engine as engines
-from aiordma.proto import clc
-from tests.world import DEVICE
+from tests.pipes import link_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from aiordma.links.engine import Engine
-
-
-@asynccontextmanager
-async def _open(**settings: object) -> AsyncIterator[Engine]:
-    engine = await engines.current(Config(device=DEVICE, **settings))  # type: ignore[arg-type]
-    try:
-        yield engine
-    finally:
-        engine.close()
+    from tests.pipes.link_pairs import Open
 
 
 @pytest.fixture
-def open_engine() -> Callable[..., AbstractAsyncContextManager[Engine]]:
-    return _open
-
-
-async def connect(engine: Engine, kind: int = 0) -> tuple[Any, Any]:
-    """A connected pair (client, server) of that kind; the messages go through their encodings."""
-    client = await engine.propose(kind)
-    proposal = clc.decode(client.proposal.encode())
-    assert isinstance(proposal, clc.Proposal)
-    server = await engine.answer(proposal, "client")
-    accept = clc.decode(server.accept.encode())
-    assert isinstance(accept, clc.Accept)
-    confirm = clc.decode((await client.accepted(accept, "server")).encode())
-    assert isinstance(confirm, clc.Confirm)
-    pipes: list[Any] = []
-
-    async def confirmed() -> None:
-        pipes.append(await server.confirmed(confirm))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(confirmed)
-        pipe = await client.established()
-    return pipe, pipes[0]
+def open_engine() -> Open:
+    """Opens an engine on the tests' device, with settings given by keyword."""
+    return link_pairs.open_engine

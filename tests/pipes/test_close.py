@@ -12,7 +12,7 @@ import pytest
 from aiordma.errors import VerbsError
 from aiordma.links import engine as engines
 
-from .conftest import connect
+from .link_pairs import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from aiordma import wake
-from aiordma.pipes.draining import Lingering
+from aiordma.pipes.draining import Draining
 
 
 class One:
@@ -22,7 +22,7 @@ def end(one: One) -> None:
 
 
 def test_what_has_not_delivered_ends_with_its_loop(anyio_backend: Any) -> None:
-    kept = Lingering[One](end)
+    kept = Draining[One](end)
     first, second, delivered = One(), One(), One()
 
     async def main(one: One) -> None:
@@ -39,7 +39,7 @@ def test_what_has_not_delivered_ends_with_its_loop(anyio_backend: Any) -> None:
 
 
 def test_nobody_else_needs_to_hold_it(anyio_backend: Any) -> None:
-    kept = Lingering[One](end)
+    kept = Draining[One](end)
 
     async def main() -> weakref.ref[One]:
         one = One()

@@ -11,12 +11,12 @@ from aiordma import faults
 from aiordma.streams.stream import RdmaStream
 from tests.streams.pairs import ONE, OTHER
 
-from .conftest import connect
+from .link_pairs import connect
 
 if TYPE_CHECKING:
     from aiordma.pipes._ring import RingPipe
 
-    from .conftest import Open
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from .conftest import connect
-from .test_pipe import receive, send
+from .link_pairs import connect
+from .test_ring import receive, send
 
 if TYPE_CHECKING:
-    from .test_pipe import Open
+    from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 

@@ -44,8 +44,6 @@ FACADE = "aiordma"
 
 #: Imports that the order forbids and that stay, with the reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("aiordma.pipes._link_channel", "aiordma.links.message_memory"): "a type",
-    ("aiordma.pipes._rendezvous", "aiordma.links.message_memory"): "a type",
     ("aiordma.pipes._ring_failover", "aiordma.links.failover.framed_pipe"): "a type",
     ("aiordma.pipes._ring_failover", "aiordma.links.failover.rejoin"): "a type",
 }
@@ -168,7 +166,7 @@ def module_cycles(edges: list[Import]) -> list[list[str]]:
             elif other in stack:
                 low[node] = min(low[node], index[other])
         if low[node] == index[node]:
-            component = []
+            component: list[str] = []
             while not component or component[-1] != node:
                 component.append(stack.pop())
             if len(component) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .tree import text_files
+from .tree import ROOT, text_files
 
 # Split so that this file does not find itself.
 MACHINE_PATHS = re.compile(r"(?<![\w.$}~-])/(?:wor" + r"k|hom" + r"e/\w+|roo" + r"t|User" + r"s)/")
@@ -40,3 +40,17 @@ def test_no_registry_host() -> None:
 def test_the_tree_was_looked_at() -> None:
     names = {str(path) for path, _ in text_files()}
     assert {"pyproject.toml", "Makefile", "aiordma/__init__.py"} <= names
+
+
+def test_tests_mirror_the_packages() -> None:
+    """A folder of tests names the package it tests, unless it tests several, or what is no package."""
+    others = {"system", "project", "examples", "vm"}
+    packages = {path.parent.name for path in (ROOT / "aiordma").glob("*/__init__.py")} | {"softdev"}
+    modules = {path.stem for path in (ROOT / "aiordma").glob("*.py")}
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
+    assert folders - others <= packages | modules
+    inner = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").glob("*/*/__init__.py")}
+    for folder in inner:
+        if folder.parts[0] not in others:
+            package = ROOT / "aiordma" / folder
+            assert package.is_dir() or package.with_suffix(".py").is_file(), folder

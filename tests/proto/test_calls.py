@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -439,7 +440,11 @@ def test_what_this_end_must_not_do(core: Any) -> None:
     with pytest.raises(Exception, match="cannot be sent any more"):
         server.headers(server.call, b"")
     server.reply(server.call, 0)
-    for again in (lambda: server.reply(server.call, 0), lambda: server.may_send(server.call)):
+    twice: list[Callable[[], object]] = [
+        lambda: server.reply(server.call, 0),
+        lambda: server.may_send(server.call),
+    ]
+    for again in twice:
         with pytest.raises(Exception, match="replied to already"):
             again()
     with pytest.raises(ValueError, match="method name"):

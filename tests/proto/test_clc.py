@@ -219,7 +219,7 @@ def test_a_longer_block_of_a_newer_sender_is_read() -> None:
 def test_what_is_appended_for_rdma_cm_is_missed_by_nobody() -> None:
     """Only who needs rdma_cm says something of it, so messages of others are as they were."""
     assert len(proposal(by_cm=True).encode()) == len(proposal().encode()) + 1
-    place = {"cm_port": 1, "cm_address": b"A" * 16, "cm_token": b"T" * 16}
+    place: dict[str, Any] = {"cm_port": 1, "cm_address": b"A" * 16, "cm_token": b"T" * 16}
     assert len(answer(**place).encode()) == len(answer().encode()) + 34
     assert answer(**{**place, "cm_port": 0}).encode() == answer().encode()
     for field, value in ("cm_port", 65536), ("cm_address", b""), ("cm_token", b"T" * 17):

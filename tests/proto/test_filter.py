@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,18 @@ from hypothesis import strategies as st
 from aiordma.proto.filter import STATUS_NAMES, Act, Direction, Filter, Op, Rule, parse, parse_rule
 
 OPS = [op for op in Op if op.name]
+T = TypeVar("T")
+
 globs = st.text("abc*?[].:0123456789", min_size=1, max_size=12)
 
 
 @st.composite
 def any_rules(draw: st.DrawFn) -> Rule:
     """Every field at random; combinations that mean nothing are drawn again."""
-    maybe = lambda strategy: draw(st.none() | strategy)  # noqa: E731
+
+    def maybe(strategy: st.SearchStrategy[T]) -> T | None:
+        return draw(st.none() | strategy)
+
     low = draw(st.integers(0, 1 << 20))
     ops = maybe(st.lists(st.sampled_from(OPS), min_size=1))
     fields = {

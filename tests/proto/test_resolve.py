@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,9 +79,11 @@ def test_an_answer_to_another_question_is_none() -> None:
     ],
 )
 def test_addresses_that_cannot_be(change: dict[str, object], text: str) -> None:
-    fields = {name: getattr(GOOD, name) for name in ("gid", "lid", "qpn", "qkey", "mtu", "host_id")}
+    fields: dict[str, Any] = {
+        name: getattr(GOOD, name) for name in ("gid", "lid", "qpn", "qkey", "mtu", "host_id")
+    }
     with pytest.raises(RemoteProtocolError, match=text):
-        Hello.decode(Hello(b"n" * 16, QueuePairAddress(**{**fields, **change})).encode())  # type: ignore[arg-type]
+        Hello.decode(Hello(b"n" * 16, QueuePairAddress(**{**fields, **change})).encode())
 
 
 @given(st.binary(max_size=40))

@@ -19,7 +19,7 @@ from .cores import CORES
 
 HELLO = wire.Hello(1024, 4096, 65536, 16384)
 TRACE = bytes(range(40))
-METADATA = wire.encode_metadata({"trace-id": "7", "token": b"\x00\xff"})
+METADATA = wire.encode_metadata([("trace-id", "7"), ("token", b"\x00\xff")])
 
 
 def samples(rpc: Any) -> dict[str, bytes]:

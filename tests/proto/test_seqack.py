@@ -3,6 +3,7 @@ stall."""
 
 import random
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -156,7 +157,9 @@ def test_two_ends(core: Any, window: int, one_way: bool) -> None:
         b = End(core, rng, window, 65536 - 20, 65536 - 50)
         a.peer, b.peer = b, a
         senders = (a,) if one_way else (a, b)
-        steps = [s for e in (a, b) for s in (e.poll, e.poll, e.finish, e.finish, e.timer)]
+        steps: list[Callable[[], object]] = [
+            s for e in (a, b) for s in (e.poll, e.poll, e.finish, e.finish, e.timer)
+        ]
         steps += [e.send for e in senders for _ in range(3)]
         for _ in range(3000):
             rng.choice(steps)()

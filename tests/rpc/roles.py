@@ -14,7 +14,7 @@ from .services import service
 
 if TYPE_CHECKING:
     from aiordma.config import Mode
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 CONFIG = Config(device=DEVICE)
 LOCAL = "127.0.0.1"

@@ -59,7 +59,12 @@ async def all_over(pair: RpcPair) -> None:
 @pytest.mark.parametrize("work", [unary, items, total, both], ids=lambda work: work.__name__)
 @pytest.mark.parametrize("room", ["plenty", "little", "spin"])
 async def test_at_every_turn(work: Callable[[rpc.Client], Awaitable[None]], room: str) -> None:
-    channel: dict[str, Any] = {"plenty": {}, "little": {"receive_bytes": 600}, "spin": {"spin": True}}[room]
+    rooms: dict[str, dict[str, Any]] = {
+        "plenty": {},
+        "little": {"receive_bytes": 600},
+        "spin": {"spin": True},
+    }
+    channel = rooms[room]
     made, seen = service()
     async with rpc_pair(made, calls=2, window=500, client_window=500, channel=channel) as pair:
         finished = 0

@@ -89,7 +89,7 @@ class Parts:
             if "anyio.run(" in block:
                 continue  # a whole program, which has its own test
             tree = compile(block, page, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            uses = []
+            uses: list[ast.stmt] = []
             for statement in tree.body:
                 if "rpc.serve(" in ast.unparse(statement):
                     continue  # a server is running already

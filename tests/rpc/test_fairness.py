@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from aiordma import rpc
-from tests.system.integration.processes import PATIENCE, process
+from tests.processes import PATIENCE, process
 
 from .roles import LOCAL
 

@@ -9,12 +9,14 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
-from tests.system.integration.processes import PATIENCE, process
+from tests.processes import PATIENCE, process
 
 from .roles import CONFIG, LOCAL
 from .services import service
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from aiordma.config import Mode
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("path", ["rdma", "tcp"])]
@@ -36,13 +38,13 @@ async def test_server(path: Mode) -> None:
             assert client.path == path
 
             async def fails(kind: str) -> None:
-                work = {
+                kinds: dict[str, Callable[[], Awaitable[object]]] = {
                     "call": lambda: client.call("t.wait"),
                     "items": lambda: receive_all(client.stream("t.count_async", 1_000_000_000)),
                     "result": lambda: client.stream("t.hold").result(),
-                }[kind]
+                }
                 with pytest.raises(rpc.RpcError) as caught:
-                    await work()
+                    await kinds[kind]()
                 errors.append(caught.value)
 
             with anyio.fail_after(PATIENCE):

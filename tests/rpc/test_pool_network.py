@@ -48,7 +48,7 @@ class World:
         self.release.set()
         for running in self._running.values():
             await running.aclose()
-        await self._stack.__aexit__(*exc)
+        await self._stack.aclose()
 
     async def start(self, name: str, **options: Any) -> None:
         service = rpc.Service("t")

@@ -15,10 +15,15 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_server_looks_once_more_after_a_call() -> None:
     async with rpc_pair(service()[0], channel={"spin": True}) as pair:
-        looks = []
+        looks: list[bool] = []
         (connection,) = pair.server._connections
         spin = connection.channel.spin
-        connection.channel.spin = lambda: looks.append(found := spin()) or found  # type: ignore[method-assign]
+
+        def look() -> bool:
+            looks.append(spin())
+            return looks[-1]
+
+        connection.channel.spin = look  # type: ignore[method-assign]
         for _ in range(3):
             assert await pair.client.call("t.echo", b"x") == b"x"
         await anyio.wait_all_tasks_blocked()

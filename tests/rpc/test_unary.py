@@ -110,7 +110,7 @@ async def test_messages_that_are_too_long() -> None:
 
 async def test_metadata_and_context() -> None:
     async with rpc_pair(service()[0]) as pair:
-        sent = {"token": b"\x00", "user": "é"}
+        sent: dict[str, str | bytes] = {"token": b"\x00", "user": "é"}
         answer = await pair.client.call("t.context", 7, metadata=sent, timeout=50.0)
         assert answer["metadata"] == sent
         assert answer["x"] == 7

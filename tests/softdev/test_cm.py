@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.programs import run_pair
 from tests.softdev.namespaces import Host, cabled_hosts
+from tests.tools import run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

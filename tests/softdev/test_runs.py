@@ -1,4 +1,4 @@
-"""Packets that leave as one over IPv4 to another host (wire_runs.h): found out, used, and given up again.
+"""Packets that leave as one over IPv4 to another host (roce/runs.h): found out, used, and given up again.
 
 Between two network namespaces. What tells is the bytes that arrive and the counters of both ends.
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.programs import listening, run_pair
+from tests.tools import listening, run_pair
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.programs import listening, run_pair
 from tests.softdev.namespaces import Host, cabled_hosts
+from tests.tools import listening, run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

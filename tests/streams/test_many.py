@@ -9,7 +9,7 @@ from aiordma.config import Config
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from aiordma.streams.stream import RdmaStream
-from tests.system.adversity.health import check_echo
+from tests.health import check_echo
 from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ async def test_a_message_for_a_stream_that_is_gone_meets_nobody() -> None:
                     async with await connect(
                         "127.0.0.1", listener.port, config=config, mode="rdma"
                     ) as stream:
-                        token = stream._pipe.token  # type: ignore[union-attr]
+                        token = stream._pipe.token  # type: ignore[attr-defined]
                         tokens.append(token)
                         places.add(token & 0xFFFF)
             tasks.cancel_scope.cancel()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -69,7 +69,7 @@ async def test_the_shapes_of_the_loops() -> None:
     assert len(ready) == before + 1
     switch = _private.task_switch(loop)
     assert switch is not None
-    assert switch[0] is asyncio.tasks._enter_task  # type: ignore[attr-defined]
+    assert switch[0] is asyncio.tasks._enter_task
 
 
 @needs_private
@@ -128,7 +128,7 @@ async def test_scopes_are_seen_the_public_way(
 ) -> None:
     monkeypatch.setattr(_private, "_task_states", None)
     monkeypatch.setattr(_private, "_must_cancel_known", must_cancel_known and _private._must_cancel_known)
-    cancel_requested = functools.partial(_private._cancel_requested_by_deadline, wake.current())
+    cancel_requested = functools.partial(_private._cancel_requested_by_deadline, cast("Any", wake.current()))
     assert not cancel_requested()
     with anyio.CancelScope() as outer, anyio.CancelScope():  # noqa: ASYNC100
         outer.cancel()

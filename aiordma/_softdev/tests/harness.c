@@ -1,6 +1,6 @@
 #include "harness.h"
 
-#include "../aiordma_soft.h"
+#include "aiordma_soft.h"
 
 #include <errno.h>
 #include <fcntl.h>

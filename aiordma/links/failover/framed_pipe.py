@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ...errors import Code, LinkError, NegotiationError, RemoteProtocolError
-from ...pipes.draining import Lingering
+from ...pipes.draining import Draining
 from ...proto import clc
 from ...proto.cdc import StateFlag
 from ...proto.frames import (
@@ -565,4 +565,4 @@ class FramedPipe:
         self._end()
 
 
-_lingering = Lingering[FramedPipe](FramedPipe._end)
+_lingering = Draining[FramedPipe](FramedPipe._end)

@@ -11,8 +11,8 @@ from aiordma.config import Config
 from aiordma.errors import LinkError
 from aiordma.links import engine as engines
 from aiordma.verbs import softlib
-from tests.system.adversity.health import until
-from tests.system.integration.roles import LOCAL
+from tests.health import until
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,7 +72,7 @@ def fail(devices: Devices[engines.Engine], way: str) -> None:
         groups = [random.choice(groups)]
     for group in groups:
         if way == "qp":
-            # Found out from the next thing that is posted, by either end.
+            # Either end notices it with the next request that it posts.
             group.link.parts.qp.to_error()
             group.link.suspect()
         elif way in ("link", "one end"):

@@ -1,4 +1,4 @@
-"""What the other process does."""
+"""Programs of the other process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import anyio
 import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
-from tests.system.integration.roles import LOCAL
+from tests.roles import LOCAL
 
 from .kit import fail
 
 if TYPE_CHECKING:
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 
 async def echo_server(control: Control, **settings: Any) -> None:
-    """Says its port; fails its links in the ways that it hears of."""
+    """Reports its port; fails its links in the ways that it is sent."""
 
     async def echo(stream: aiordma.RdmaStream) -> None:
         async with stream:

@@ -1,4 +1,4 @@
-"""Two devices: when a link fails, its streams move to the other one by themselves, from the exact byte."""
+"""Two devices: when a link fails, its streams move to the other one, from the exact byte."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import Code
 from aiordma.verbs import softlib
+from tests.health import ROUNDS, check_echo, descriptors, until
 from tests.links.failover.traffic import both_ways
-from tests.system.adversity.health import ROUNDS, check_echo, descriptors, until
-from tests.system.integration.processes import PATIENCE
-from tests.system.integration.roles import LOCAL
+from tests.processes import PATIENCE
+from tests.roles import LOCAL
 
 from .kit import NAMES, TWO, WAYS, device_in_use, fail, groups_in_use, pair, two_devices
 
@@ -48,7 +48,7 @@ async def test_an_idle_stream_moves(way: str, caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_under_load_to_and_fro(way: str) -> None:
-    """Bytes both ways; whatever device they are on fails again and again."""
+    """Bytes in both directions; the device that they are on fails again and again."""
     random = Random()
     async with two_devices() as devices, await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
         one, other = await pair(listener)
@@ -79,7 +79,7 @@ async def echo(stream: aiordma.RdmaStream) -> None:
 @pytest.mark.parametrize("way", ["port", "one end"])
 async def test_many_streams_move_together(way: str) -> None:
     """They share the new link as they shared the old one, and no byte is lost or repeated."""
-    # Without tickets: with one, a stream is not the server's before that has said so.
+    # Without pre-granted rings: on one, a stream cannot fail over before the server has accepted it.
     settings = {**TWO, "ring_bytes": 16384, "tickets": 0}
     count = 200
     async with two_devices(ring_bytes=16384, tickets=0) as devices:
@@ -123,7 +123,7 @@ async def test_both_devices_fail_and_one_comes_back() -> None:
             assert one.fallback_reason.code == Code.LINK_LOST
             await one.send(b"on TCP")
             assert await other.receive() == b"on TCP"
-            # New connections are no worse off.
+            # New connections use TCP, too.
             late = await aiordma.connect(LOCAL, listener.port, config=config)
             assert late.path == "tcp"
             late_other = await listener.accept()
@@ -140,7 +140,7 @@ async def test_both_devices_fail_and_one_comes_back() -> None:
 
 
 async def test_a_device_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waiting stream does so by itself, though nothing tells that there is one again."""
+    """A waiting stream tries again without an event of the device."""
     async with two_devices(device_retry_ms=20) as devices:
         async with await aiordma.listen(LOCAL, 0, config=Config(**TWO)) as listener:
             one, other = await pair(listener)
@@ -200,7 +200,7 @@ async def test_a_half_closed_stream_stays_on_tcp() -> None:
 
 
 async def test_one_device_stays_as_it_was() -> None:
-    """Nothing looks for another link, and the peer is told that there is none."""
+    """No stream looks for another link, and the peer knows that there is none."""
     async with two_devices(soft_devices=1) as devices:
         config = Config(device="soft")
         async with await aiordma.listen(LOCAL, 0, config=config) as listener:

@@ -9,9 +9,9 @@ import pytest
 import aiordma
 from aiordma import rpc
 from aiordma.config import Config
-from tests.system.adversity.health import check_echo, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.health import check_echo, until
+from tests.processes import process
+from tests.roles import LOCAL
 
 from .kit import TWO, fail, groups_in_use, two_devices
 
@@ -23,7 +23,7 @@ SERVER = "tests.links.devices.roles:echo_server"
 @pytest.mark.parametrize("where", ["here", "there"])
 @pytest.mark.parametrize(("mine", "theirs"), [(2, 2), (2, 1), (1, 2)])
 async def test_either_end_has_a_second_device(mine: int, theirs: int, where: str) -> None:
-    """A device fails at one end; the other end learns it from that."""
+    """A device fails at one end; the other end notices."""
     way = "port" if (mine if where == "here" else theirs) == 2 else "link"
     with process(SERVER, **{**TWO, "soft_devices": theirs, "tickets": 0}) as server:
         port = await server.heard()
@@ -41,7 +41,7 @@ async def test_either_end_has_a_second_device(mine: int, theirs: int, where: str
 
 
 async def test_a_peer_that_is_killed_on_the_way() -> None:
-    """Nothing is left of it, and nobody waits for it."""
+    """Nothing is left of it, and nothing waits for it."""
     with process(SERVER, **{**TWO, "tickets": 0}) as server:
         port = await server.heard()
         async with two_devices(tickets=0) as devices:

@@ -13,12 +13,12 @@ from aiordma.config import Config
 from aiordma.errors import LinkError
 from aiordma.links import engine as engines
 from aiordma.links.failover.leave import switch_engine, switch_pipe
-from tests.system.integration.roles import LOCAL
+from tests.roles import LOCAL
 from tests.system.integration.test_integrity import both_ways
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 WAYS = ("link", "qp", "switch all", "switch one")
 

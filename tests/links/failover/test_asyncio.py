@@ -12,14 +12,14 @@ import aiordma
 from aiordma.errors import Code
 from aiordma.links import engine as engines
 from tests.compat.recorder import Recorder
+from tests.health import nothing_left, until
 from tests.loops import LOOPS
-from tests.system.adversity.health import nothing_left, until
-from tests.system.integration.roles import LOCAL
+from tests.roles import LOCAL, port_of
 
 from .breaking import WAYS, take_off
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
 ASYNCIO_LOOPS = [name for name in LOOPS if name != "trio"]
 
@@ -35,7 +35,7 @@ DATA = Random(3).randbytes(1_500_000)
 LINES = [b"%d %s\n" % (number, b"x" * (number * 37 % 900)) for number in range(2_000)]
 
 
-async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) -> None:
+async def exchange(way: str, goal: int, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
     """``work(reader, writer, gone)`` at both ends; the link goes away after so many bytes (``gone``)."""
     async with nothing_left() as engine:
         gone, begun = asyncio.Event(), asyncio.Event()
@@ -51,7 +51,7 @@ async def exchange(way: str, goal: int, work: Callable[..., Awaitable[None]]) ->
             served.put_nowait(None)
 
         server = await aiordma.start_server(serve, LOCAL, 0, mode="rdma")
-        port = server.sockets[0].getsockname()[1]
+        port = port_of(server)
         reader, writer = await aiordma.open_connection(LOCAL, port, mode="rdma")
         assert writer.get_extra_info("aiordma.path") == "rdma"
         stream = writer.get_extra_info("aiordma.stream")
@@ -149,7 +149,7 @@ async def test_protocols(way: str) -> None:
             return accepted[-1]
 
         server = await aiordma.create_server(factory, LOCAL, 0, mode="rdma")
-        port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        port = port_of(server)
         transport, mine = await aiordma.create_connection(Recorder, LOCAL, port, mode="rdma")
         assert isinstance(mine, Recorder)
         await until(lambda: bool(accepted and accepted[0].transport))
@@ -188,7 +188,7 @@ async def test_pipes_know_no_transport_after_the_end() -> None:
             writer.close()
 
         server = await aiordma.start_server(serve, LOCAL, 0, mode="rdma")
-        _, writer = await aiordma.open_connection(LOCAL, server.sockets[0].getsockname()[1], mode="rdma")
+        _, writer = await aiordma.open_connection(LOCAL, port_of(server), mode="rdma")
         await begun.wait()
         take_off(engine, "link")
         writer.transport.abort()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -14,10 +15,10 @@ from aiordma.errors import Code
 from aiordma.links import engine as engines
 from aiordma.links.failover.leave import switch_engine, switch_group
 from aiordma.pipes.tls import TlsLayer
+from tests.health import check_echo, nothing_left, until
+from tests.processes import process
+from tests.roles import LOCAL
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
-from tests.system.adversity.health import check_echo, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
 from tests.system.integration.test_integrity import both_ways
 
 from .breaking import WAYS, take_off
@@ -44,7 +45,7 @@ async def test_through_the_tls_session_that_the_negotiation_used(
             ssl=client, server_ssl=server, rdma_outside_tls=True, config=Config(server_first_wait_ms=0)
         )
         assert one.path == other.path == "rdma"
-        results: list[object] = []
+        results: list[list[Any]] = []
 
         async def exchange(stream: aiordma.RdmaStream, seed: int) -> None:
             results.append(await both_ways(stream, Random(seed), 1_000_000))
@@ -59,7 +60,7 @@ async def test_through_the_tls_session_that_the_negotiation_used(
                 tasks.start_soon(harm)
                 tasks.start_soon(exchange, one, 1)
                 tasks.start_soon(exchange, other, 2)
-        (sent, received), (others_sent, others_received) = results  # type: ignore[misc, has-type]
+        (sent, received), (others_sent, others_received) = results
         assert received == [others_sent, 1_000_000]
         assert others_received == [sent, 1_000_000]
         assert one.path == other.path == "tcp"
@@ -71,7 +72,7 @@ async def test_through_the_tls_session_that_the_negotiation_used(
 
 async def test_a_peer_that_is_killed_afterwards_is_reported() -> None:
     async with nothing_left() as engine:
-        with process("tests.system.integration.roles:echo_server") as victim:
+        with process("tests.roles:echo_server") as victim:
             stream = await aiordma.connect(LOCAL, await victim.heard(), mode="rdma")
             await check_echo(stream)
             take_off(engine, "link")
@@ -88,7 +89,7 @@ async def test_a_peer_that_is_killed_afterwards_is_reported() -> None:
 
 async def test_a_peer_that_is_killed_meanwhile_is_reported() -> None:
     async with nothing_left() as engine:
-        with process("tests.system.integration.roles:echo_server") as victim:
+        with process("tests.roles:echo_server") as victim:
             stream = await aiordma.connect(LOCAL, await victim.heard(), mode="rdma")
             await check_echo(stream)
             victim.kill()

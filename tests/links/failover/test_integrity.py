@@ -11,9 +11,9 @@ import pytest
 import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
-from tests.system.adversity.health import ROUNDS, descriptors, nothing_left, until
-from tests.system.integration.processes import PATIENCE, process
-from tests.system.integration.roles import LOCAL
+from tests.health import ROUNDS, descriptors, nothing_left, until
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL
 from tests.system.integration.test_integrity import both_ways
 
 from .breaking import WAYS, take_off

@@ -14,9 +14,9 @@ from aiordma.errors import Code, LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
 from aiordma.proto.failover import MESSAGE_BYTES, Leave, Refuse, decode
 from aiordma.proto.frames import data_header, end_frame
-from tests.pipes.conftest import connect
+from tests.health import until
+from tests.pipes.link_pairs import connect
 from tests.streams.pairs import tcp_sockets
-from tests.system.adversity.health import until
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -72,8 +72,10 @@ class Scene:
             self.pipe.try_send(b"x")
         assert self.pipe.path == "rdma"
         assert self.pipe.fallback_reason is None
-        assert caught.value.__cause__ is self.pipe.error
-        return caught.value.__cause__
+        cause = caught.value.__cause__
+        assert cause is not None
+        assert cause is self.pipe.error
+        return cause
 
 
 @pytest.fixture

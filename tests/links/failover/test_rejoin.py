@@ -14,9 +14,9 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import NegotiationError
 from aiordma.links.failover.leave import switch_back
+from tests.health import ROUNDS, nothing_left, until
+from tests.processes import PATIENCE
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
-from tests.system.adversity.health import ROUNDS, nothing_left, until
-from tests.system.integration.processes import PATIENCE
 
 from .breaking import take_off
 from .traffic import both_ways
@@ -64,8 +64,8 @@ async def test_both_ends_ask_at_once() -> None:
     async with nothing_left() as engine:
         one, other = await taken_off(engine)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(switch_back, one._pipe)
-            tasks.start_soon(switch_back, other._pipe)
+            for stream in (one, other):
+                tasks.start_soon(switch_back, stream._pipe)  # type: ignore[arg-type]
         while "tcp" in (one.path, other.path):
             await anyio.lowlevel.checkpoint()
         await one.send(b"x")

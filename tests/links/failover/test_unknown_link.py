@@ -12,8 +12,8 @@ from aiordma.config import Config
 from aiordma.errors import LinkError
 from aiordma.links.failover.leave import switch_back
 from aiordma.proto import clc
-from tests.system.adversity.health import check_echo, nothing_left, until
-from tests.system.integration.roles import LOCAL
+from tests.health import check_echo, nothing_left, until
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine

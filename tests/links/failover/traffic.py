@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from tests.system.adversity.health import until
-from tests.system.integration.processes import PATIENCE
+from tests.health import until
+from tests.processes import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import aiordma
 from aiordma.config import Config
 from aiordma.links import engine as engines
-from tests.system.adversity.health import nothing_left, until
-from tests.system.integration.roles import LOCAL
+from tests.health import nothing_left, until
+from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def get_known(port: int) -> Known:
 
 @asynccontextmanager
 async def known_peer(port: int) -> AsyncIterator[Known]:
-    """Around connections that all end inside."""
+    """For connections that all end inside."""
     await engines.current(Config(device=DEVICE))
     async with nothing_left():
         known = await get_known(port)

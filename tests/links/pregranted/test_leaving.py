@@ -1,4 +1,4 @@
-"""Programs that send something, close and end: what they sent arrives, though they waited for nobody."""
+"""Programs that send, close and exit without waiting for the server: the data arrives."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from tests.health import until
 from tests.loops import LOOPS
 from tests.negotiation.serving import serving
-from tests.system.adversity.health import until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.processes import process
+from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 HERE = "tests.links.pregranted.test_leaving:send_and_leave"
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ async def send_and_leave(control: Control, port: int, count: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, 10])
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_nothing_is_lost(loop: str, count: int, caplog: pytest.LogCaptureFixture) -> None:
-    """On one stream and first contact, on a link that exists, and on streams opened at once."""
+    """On a first contact, on an existing link, and on pre-granted rings."""
     got: list[bytes] = []
 
     async def collect(stream: aiordma.RdmaStream) -> None:
@@ -53,5 +53,5 @@ async def test_nothing_is_lost(loop: str, count: int, caplog: pytest.LogCaptureF
             await anyio.to_thread.run_sync(client.wait)
         await until(lambda: len(got) == count, lambda: [part[:20] for part in got])
     assert sorted(got) == sorted(f"message {number} ".encode() * 1000 for number in range(count))
-    # Streams that were closed in order are no loss to tell of.
+    # Streams that were closed in order are not reported as lost.
     assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]

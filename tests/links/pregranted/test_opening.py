@@ -1,4 +1,4 @@
-"""Connections that begin with a ticket: nobody waits, and nothing is lost."""
+"""Connections that begin on pre-granted rings: no round trip, and no byte lost."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import aiordma
 from aiordma.compat.connection import open_connection, start_server
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from tests.cancelling import at_await, at_turn
+from tests.health import check_echo, check_end, descriptors, nothing_left, until
 from tests.negotiation.serving import serving
-from tests.system.adversity.cancelling import at_await, at_turn
-from tests.system.adversity.health import check_echo, check_end, descriptors, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL, echo
+from tests.processes import process
+from tests.roles import LOCAL, echo
 from tests.world import DEVICE
 
 from .known import forbid_asking, get_known, known_peer
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 SOFT = Config(device=DEVICE)
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 
 
-async def test_the_second_connection_brings_tickets_and_the_third_uses_one(
+async def test_the_second_connection_brings_grants_and_the_third_uses_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
@@ -70,7 +70,7 @@ async def test_more_than_a_ring_waits_for_the_server() -> None:
 
 
 async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More connections at a time than there are tickets: the rest asks in full; each has its own data."""
+    """More connections at a time than grants: the rest negotiates in full; each has its own data."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         at_once = 0
         open_early = known.engine.open_early
@@ -97,7 +97,7 @@ async def test_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_with_a_window_of_one_message() -> None:
-    """Tickets wait in turn when there is no credit for them, and break nothing."""
+    """Grants wait their turn when there is no credit for them, and break nothing."""
     engine = await engines.current(Config(device=DEVICE, window=1))
     async with nothing_left(), serving(echo, config=engine.config) as listener:
         known = await get_known(listener.port)
@@ -202,8 +202,8 @@ async def test_on_the_asyncio_functions(monkeypatch: pytest.MonkeyPatch) -> None
             await writer.wait_closed()
 
 
-async def test_a_socket_from_outside_gives_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes may accept from it as well; the same holds for reuse_port, and TLS has its own."""
+async def test_a_socket_from_outside_grants_no_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes may accept from it, too, as with reuse_port; TLS has tickets of its own."""
     engine = await engines.current(SOFT)
     opened: list[object] = []
     monkeypatch.setattr(engine, "grant_rings", lambda has_room: opened.append(has_room))
@@ -218,7 +218,7 @@ async def test_a_socket_from_outside_gives_no_tickets(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_asyncio_servers_that_share_their_port_give_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_asyncio_servers_that_share_their_port_grant_no_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await engines.current(SOFT)
     opened: list[object] = []
     monkeypatch.setattr(engine, "grant_rings", lambda has_room: opened.append(has_room))
@@ -239,9 +239,9 @@ async def test_asyncio_servers_that_share_their_port_give_no_tickets(monkeypatch
 
 @pytest.mark.parametrize("which", ["client", "server"])
 async def test_switched_off(which: str) -> None:
-    """A setting of either end is enough."""
+    """The setting of either end suffices."""
     engine = await engines.current(Config(device=DEVICE, tickets=0 if which == "client" else 8))
-    settings = {"tickets": 0} if which == "server" else {}
+    settings: dict[str, Any] = {"tickets": 0} if which == "server" else {}
     async with nothing_left():
         with process(ECHO, **settings) as server:
             known = await get_known(await server.heard())
@@ -253,8 +253,8 @@ async def test_switched_off(which: str) -> None:
             assert not engine.early_servers
 
 
-async def test_an_address_translated_on_the_way_gives_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind it there may be several servers."""
+async def test_an_address_translated_on_the_way_grants_no_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several servers may be behind it."""
     monkeypatch.setattr("aiordma.links.pregranted._packed", lambda address: (bytes(16), 1))
     engine = await engines.current(SOFT)
     async with nothing_left(), serving(echo, config=SOFT) as listener:

@@ -1,4 +1,4 @@
-"""Claims that are refused, get lost, or meet somebody else: an error with the reason, and nothing is left."""
+"""Claims that are refused, lost, or reach another server: an error with the reason, and nothing is left."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from aiordma.config import Config
 from aiordma.errors import CompletionError, LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
 from aiordma.proto import clc, clcstream, llc
+from tests.health import check_echo, check_end, nothing_left, until
 from tests.negotiation.serving import serving
-from tests.system.adversity.health import check_echo, check_end, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL, echo
+from tests.processes import process
+from tests.roles import LOCAL, echo
 from tests.world import DEVICE
 
 from .known import Known, forbid_asking, known_peer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 SOFT = Config(device=DEVICE)
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 
 
 async def broken(stream: aiordma.RdmaStream) -> str:
@@ -59,8 +59,8 @@ async def listening(port: int = 0) -> AsyncIterator[aiordma.RdmaListener]:
 
 
 @contextlib.contextmanager
-def deaf(known: Known) -> Iterator[None]:
-    """The client hears nothing of its tickets' end, and may not ask."""
+def uninformed(known: Known) -> Iterator[None]:
+    """The client does not learn that its grants have ended, and may not negotiate in full."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(known.holder), "forget", lambda self, service: None)
         forbid_asking(patch, known.engine)
@@ -76,7 +76,7 @@ async def works(known: Known) -> None:
 
 
 async def test_a_forged_claim() -> None:
-    """The secret of the link is missing: the server keeps its ticket for the one who has it."""
+    """The secret of the link is missing: the server keeps the ring for the client that has it."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         group = known.client
         secret, group.secret = group.secret, b"guessed"
@@ -88,16 +88,16 @@ async def test_a_forged_claim() -> None:
         await works(known)
 
 
-async def test_a_ticket_that_the_server_does_not_know() -> None:
+async def test_a_grant_that_the_server_does_not_know() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         tickets = next(iter(known.holder._unused.values()))
         tickets.append(dataclasses.replace(tickets.pop(), number=4711))
-        assert "does not know it" in await broken(await known.connect())
+        assert "does not know this ring" in await broken(await known.connect())
         await works(known)
 
 
 async def test_a_claim_is_good_once() -> None:
-    """A copy of a claim, on a TCP connection of somebody else's, gets nothing."""
+    """A copy of a claim, on another client's TCP connection, is declined."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         seen: list[bytes] = []
         encode = clc.Claim.encode
@@ -124,17 +124,17 @@ async def test_a_claim_is_good_once() -> None:
 
 
 async def test_another_listener_on_the_same_port() -> None:
-    """In the same process, on the same link: still not the one that gave the ticket."""
+    """In the same process, on the same link: still not the listener that granted the ring."""
     async with listening() as first, known_peer(first.port) as known:
-        with deaf(known):
+        with uninformed(known):
             await first.aclose()
             async with listening(first.port):
-                assert "does not know it" in await broken(await known.connect())
+                assert "does not know this ring" in await broken(await known.connect())
         async with listening(first.port):
             await works(known)
 
 
-async def test_a_listener_that_closes_takes_its_tickets_back() -> None:
+async def test_a_listener_that_closes_takes_its_grants_back() -> None:
     async with listening() as listener, known_peer(listener.port) as known:
         await listener.aclose()
         await until(lambda: not any(count for _, count in known.counts()), known.counts)
@@ -144,7 +144,7 @@ async def test_a_listener_that_closes_takes_its_tickets_back() -> None:
 
 
 async def test_a_connection_that_the_closing_listener_never_accepted() -> None:
-    """The kernel had completed it; now it resets it."""
+    """The kernel had completed the TCP connection; now it resets it."""
     async with listening() as listener, known_peer(listener.port) as known:
         stream = await known.connect()
         stream.send_nowait(b"to nobody")
@@ -191,7 +191,7 @@ async def test_a_plain_server_has_taken_the_port(
             await behave(stream)
 
     async with listening() as listener, known_peer(listener.port) as known:
-        with deaf(known):
+        with uninformed(known):
             await listener.aclose()
             plain = await anyio.create_tcp_listener(local_host=LOCAL, local_port=listener.port)
             async with plain, anyio.create_task_group() as tasks:
@@ -207,7 +207,7 @@ async def test_a_plain_server_has_taken_the_port(
 
 
 async def test_the_tcp_connection_breaks_while_the_server_takes_it() -> None:
-    """Whatever comes first, both ends agree whether the rings are free (nothing is left)."""
+    """In any order of events both ends agree whether the rings are free (nothing is left)."""
     for turns in range(12):
         async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
             stream = await known.connect()
@@ -221,7 +221,7 @@ async def test_the_tcp_connection_breaks_while_the_server_takes_it() -> None:
 
 
 async def test_a_server_that_died_and_came_again() -> None:
-    """Streams may break; after that everything is as it was with a new server."""
+    """Streams may break; after that everything works as with a new server."""
     async with nothing_left() as engine:
         with process(ECHO) as server:
             port = await server.heard()
@@ -244,7 +244,7 @@ async def test_a_server_that_died_and_came_again() -> None:
                 tasks.cancel_scope.cancel()
 
 
-async def test_unused_tickets_are_given_back_after_a_while() -> None:
+async def test_unused_grants_are_returned_after_a_while() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         now = known.engine.waker.now()
         known.holder.look(now + 9.9)
@@ -253,12 +253,12 @@ async def test_unused_tickets_are_given_back_after_a_while() -> None:
         assert not len(known.holder)
         await until(lambda: not len(known.granter), known.counts)
         assert known.granter.ring_bytes == 0
-        # One that comes back begins again: the first connection in full brings the next ticket.
+        # A client that returns begins again: its first connection in full brings the next grant.
         await works(known)
         await known.has_grant()
 
 
-async def test_an_idle_link_is_closed_with_its_tickets() -> None:
+async def test_an_idle_link_is_closed_with_its_grants() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         await until(lambda: not any(g.members for g in known.engine.all_groups), known.counts)
         known.engine.retire_idle(known.engine.waker.now() + 61)
@@ -267,7 +267,7 @@ async def test_an_idle_link_is_closed_with_its_tickets() -> None:
         await works(known)
 
 
-async def test_no_tickets_when_memory_is_short() -> None:
+async def test_no_grants_when_memory_is_short() -> None:
     """Half of the limit stays for connections."""
     config = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20, ring_bytes=256 << 10)
     engine = await engines.current(config)
@@ -281,7 +281,7 @@ async def test_no_tickets_when_memory_is_short() -> None:
             await stream.aclose()
 
 
-async def test_no_tickets_when_the_listener_is_full() -> None:
+async def test_no_grants_when_the_listener_is_full() -> None:
     async with serving(echo, config=SOFT, max_pending=50) as listener, known_peer(listener.port) as known:
         assert len(known.granter) == 1
         listener._waiting += 48  # besides the connection itself
@@ -321,7 +321,7 @@ async def test_messages_that_break_the_rules() -> None:
         ):
             with pytest.raises(RemoteProtocolError, match="as only a server may"):
                 known.granter.on_message(message)
-        # An answer to what nobody asked, and a ticket of a listener that is not known: no harm.
+        # An answer without a question, and a grant of an unknown listener, do no harm.
         known.holder.on_message(llc.TicketBack(number=12345, service=service, response=True))
         known.holder.on_message(TICKET)
         known.granter.on_message(llc.TicketBack(number=999, service=service))
@@ -329,7 +329,7 @@ async def test_messages_that_break_the_rules() -> None:
 
 
 async def test_a_client_that_speaks_like_a_server_loses_its_link() -> None:
-    """Over the wire: the link is broken with the reason, and the listener goes on."""
+    """The link is broken with the reason, and the listener goes on."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         async with await known.connect() as stream:
             await check_echo(stream, b"x")
@@ -341,7 +341,7 @@ async def test_a_client_that_speaks_like_a_server_loses_its_link() -> None:
 
 
 async def test_the_claim_finds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The TCP connection is gone before the claim: the ticket goes back unused, and the peer is asked."""
+    """The TCP connection is gone before the claim: the grant is returned unused."""
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         one, other = socket.socketpair()
         with one, other:

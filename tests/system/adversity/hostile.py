@@ -6,6 +6,7 @@ Raw work requests are posted with pyverbs, past the library's window and checks.
 from __future__ import annotations
 
 import ctypes
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ import anyio
 
 import aiordma
 from aiordma.links import engine as engines
+from aiordma.links.contact import ClientContact
 from aiordma.proto import llc
 from aiordma.proto.cdc import CdcMessage
-from tests.system.integration.roles import LOCAL
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
-    from aiordma.links.contact import ClientContact
-    from tests.system.integration.program import Control
+    from aiordma.proto.clc import Accept, Confirm
+    from tests.program import Control
 
 
 class Hostile:
@@ -35,6 +37,12 @@ class Hostile:
         local = self.link.parts.local
         assert local is not None
         self.memory = local.allocate(8192)
+
+    @property
+    def tcp(self) -> socket.socket:
+        """The TCP connection beside the link."""
+        assert isinstance(self.member.carrier, socket.socket)
+        return self.member.carrier
 
     # ---- messages inside the window
 
@@ -62,8 +70,8 @@ class Hostile:
         rkey: int = 0,
         length: int | None = None,
     ) -> None:
-        from pyverbs import enums  # type: ignore[import-not-found]
-        from pyverbs.wr import SGE, SendWR  # type: ignore[import-not-found]
+        from pyverbs import enums
+        from pyverbs.wr import SGE, SendWR
 
         ctypes.memmove(self.memory.address, data, len(data))
         size = len(data) if length is None else length
@@ -209,9 +217,9 @@ ATTACKS: dict[str, dict[str, tuple[Attack, str | None]]] = {
         "fetches and adds": (add_to_its_memory, DEVICE),
     },
     "connection": {
-        "speaks on the TCP connection": (lambda h: h.member.carrier.send(b"hello"), "unexpected bytes"),
+        "speaks on the TCP connection": (lambda h: h.tcp.send(b"hello"), "unexpected bytes"),
         "closes the TCP connection first": (
-            lambda h: h.member.carrier.shutdown(2),
+            lambda h: h.tcp.shutdown(socket.SHUT_RDWR),
             "closed the TCP connection",
         ),
         # Without traffic only the keepalive finds these, later than this test waits.
@@ -224,13 +232,13 @@ ATTACKS: dict[str, dict[str, tuple[Attack, str | None]]] = {
 async def attacker(control: Control, port: int, kind: str, attack: str) -> None:
     """Connects, sends a byte and gets it back, attacks once, and stays until the test is over."""
     accepted: list[Any] = []
-    original = engines.ClientContact.accepted
+    original = ClientContact.accepted
 
-    async def remember(contact: ClientContact, accept: Any, peer: str = "") -> Any:
+    async def remember(contact: ClientContact, accept: Accept, peer: str = "") -> Confirm:
         accepted.append(accept)
         return await original(contact, accept, peer)
 
-    engines.ClientContact.accepted = remember  # type: ignore[method-assign]
+    ClientContact.accepted = remember  # type: ignore[assignment, method-assign]
     stream = await aiordma.connect(LOCAL, port, mode="rdma")
     await stream.send(b"?")
     assert await stream.receive() == b"?"

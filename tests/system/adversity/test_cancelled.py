@@ -10,11 +10,10 @@ import anyio
 import pytest
 
 import aiordma
-from tests.system.integration.processes import PATIENCE, process
-from tests.system.integration.roles import LOCAL, echo
-
-from .cancelling import at_await, at_turn
-from .health import check_echo, check_end, descriptors, nothing_left, until
+from tests.cancelling import at_await, at_turn
+from tests.health import check_echo, check_end, descriptors, nothing_left, until
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL, echo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 WAYS = {"await": at_await, "turn": at_turn}
 #: The first turns one by one; then ever larger steps, as nobody knows how many turns another process's
 #: answer takes.

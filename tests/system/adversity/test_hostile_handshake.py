@@ -19,19 +19,18 @@ from aiordma.links import engine as engines
 from aiordma.links.devices import Devices
 from aiordma.proto import clc, clcstream
 from aiordma.proto.proof import accept_proof
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
-
-from .health import check_echo, check_end, nothing_left
+from tests.health import check_echo, check_end, nothing_left
+from tests.processes import process
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.system.integration.processes import Process
+    from tests.processes import Process
 
 pytestmark = pytest.mark.anyio
 
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 
 
 class Raw:

@@ -9,17 +9,17 @@ import anyio
 import pytest
 
 import aiordma
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.health import check_echo, check_end, nothing_left, until
+from tests.processes import process
+from tests.roles import LOCAL
 from tests.world import SLOWER
 
-from .health import check_echo, check_end, nothing_left, until
 from .hostile import ATTACKS, DEVICE
 
 pytestmark = pytest.mark.anyio
 
 ATTACKER = "tests.system.adversity.hostile:attacker"
-PUMP = "tests.system.integration.roles:pumping_clients"
+PUMP = "tests.roles:pumping_clients"
 
 
 def reasons(error: BaseException | None) -> str:

@@ -13,17 +13,16 @@ import pytest
 
 import aiordma
 from aiordma.links import engine as engines
-
-from .processes import process
-from .roles import LOCAL
+from tests.processes import process
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .program import Control
+    from tests.program import Control
 
 HERE = "tests.system.integration.test_fork"
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 
 
 def in_child(work: Callable[[], str]) -> str:

@@ -13,12 +13,11 @@ import pytest
 import aiordma
 from aiordma.config import Config
 from tests.hang import report
-
-from .processes import PATIENCE, process
-from .roles import LOCAL
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL
 
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 pytestmark = pytest.mark.anyio
 

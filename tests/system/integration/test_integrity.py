@@ -13,15 +13,14 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
-from tests.system.adversity.health import ROUNDS, nothing_left
-
-from .processes import PATIENCE, process
-from .roles import LOCAL, echo, statistics
+from tests.health import ROUNDS, nothing_left
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL, echo, statistics
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from .program import Control
+    from tests.program import Control
 
 pytestmark = pytest.mark.anyio
 
@@ -112,10 +111,10 @@ async def exchanging_server(control: Control, total: int, **settings: Any) -> No
 )
 @pytest.mark.parametrize("busy_poll_us", [None, 0])
 async def test_both_ways_at_once(
-    mine: dict[str, int], theirs: dict[str, int], busy_poll_us: int | None
+    mine: dict[str, Any], theirs: dict[str, Any], busy_poll_us: int | None
 ) -> None:
     total = 3_000_000 * ROUNDS
-    config = Config(**mine, busy_poll_us=busy_poll_us)  # type: ignore[arg-type]
+    config = Config(**mine, busy_poll_us=busy_poll_us)
     with process(f"{HERE}:exchanging_server", total=total, busy_poll_us=busy_poll_us, **theirs) as server:
         port = await server.heard()
         async with nothing_left_with(config):

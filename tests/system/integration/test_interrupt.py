@@ -11,15 +11,15 @@ import pytest
 
 import aiordma
 from tests.loops import LOOPS
-
-from .processes import Process, process
+from tests.processes import Process, process
+from tests.roles import port_of
 
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 HERE = "tests.system.integration.test_interrupt"
-ECHO = "tests.system.integration.roles:echo_server"
-PUMP = "tests.system.integration.roles:pumping_clients"
+ECHO = "tests.roles:echo_server"
+PUMP = "tests.roles:pumping_clients"
 
 
 async def asyncio_server(control: Control) -> None:
@@ -30,7 +30,7 @@ async def asyncio_server(control: Control) -> None:
         writer.close()
 
     server = await aiordma.start_server(serve, "127.0.0.1", 0)
-    control.say(server.sockets[0].getsockname()[1])
+    control.say(port_of(server))
     async with server:
         await server.serve_forever()
 

@@ -17,14 +17,13 @@ from aiordma.datagrams.connection import connect_datagram, listen_datagram
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.errors import Code, NegotiationError
 from aiordma.links.engine import current
+from tests.health import check_echo
 from tests.loops import LOOPS
-from tests.system.adversity.health import check_echo
-
-from .processes import process
-from .roles import LOCAL, echo
+from tests.processes import process
+from tests.roles import LOCAL, echo
 
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 HERE = "tests.system.integration.test_iwarp"
 IWARP = {"AIORDMA_SOFT_IWARP": "1", "AIORDMA_DEVICE": "soft"}

@@ -14,13 +14,12 @@ import pytest
 import aiordma
 from aiordma.errors import Code
 from tests.loops import LOOPS
+from tests.processes import process
+from tests.roles import LOCAL, echo
 from tests.world import SLOWER
 
-from .processes import process
-from .roles import LOCAL, echo
-
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 HERE = "tests.system.integration.test_pairings"
 NO_DEVICE = {"AIORDMA_DEVICE": "none"}

@@ -10,14 +10,13 @@ import anyio
 import pytest
 
 import aiordma
+from tests.health import check_echo
 from tests.loops import LOOPS
-from tests.system.adversity.health import check_echo
-
-from .processes import process
-from .roles import LOCAL, echo, statistics
+from tests.processes import process
+from tests.roles import LOCAL, echo, statistics
 
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 PACKETS = {"AIORDMA_DEVICE": "soft", "AIORDMA_SOFT_WIRE": "only", "AIORDMA_KEEPALIVE_MS": "0"}
 #: Seconds of silence; a timer with nothing to do would have gone off in it, whatever its period below that.

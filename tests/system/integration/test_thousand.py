@@ -6,10 +6,9 @@ import anyio
 import pytest
 
 import aiordma
-from tests.system.adversity.health import nothing_left
-
-from .processes import PATIENCE, process
-from .roles import LOCAL, statistics
+from tests.health import nothing_left
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL, statistics
 
 pytestmark = pytest.mark.anyio
 
@@ -18,9 +17,7 @@ STREAMS = 1000
 
 async def test_a_thousand_streams() -> None:
     # A busy machine may need longer than the usual wait to bring a Proposal from one process to the other.
-    with process(
-        "tests.system.integration.roles:echo_server", ring_bytes=16384, server_first_wait_ms=60_000
-    ) as server:
+    with process("tests.roles:echo_server", ring_bytes=16384, server_first_wait_ms=60_000) as server:
         port = await server.heard()
         await aiordma.links.engine.current(aiordma.Config(ring_bytes=16384))
         async with nothing_left():

@@ -14,9 +14,8 @@ import pytest
 import aiordma
 from aiordma.links import engine as engines
 from tests.loops import LOOPS
-
-from .processes import FULL_PATIENCE
-from .roles import LOCAL, echo
+from tests.processes import FULL_PATIENCE
+from tests.roles import LOCAL, echo
 
 
 class Server(threading.Thread):

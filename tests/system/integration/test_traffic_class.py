@@ -13,21 +13,19 @@ from aiordma import rpc
 from aiordma.config import Config
 from aiordma.datagrams.endpoint import open_datagram_endpoint
 from aiordma.links.failover.leave import switch_back, switch_pipe
+from tests.health import check_echo, nothing_left, until
 from tests.loops import LOOPS
+from tests.processes import process
+from tests.roles import LOCAL, echo
 from tests.softdev.test_capture import tshark
-from tests.system.adversity.health import check_echo, nothing_left, until
 from tests.world import DEVICE
-
-from .processes import process
-from .roles import LOCAL, echo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from aiordma.links.engine import Engine
-
-    from .program import Control
+    from tests.program import Control
 
 pytestmark = pytest.mark.anyio
 

@@ -17,13 +17,12 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
-from tests.system.adversity.health import ROUNDS, nothing_left
-
-from .processes import PATIENCE, process
-from .roles import LOCAL, statistics
+from tests.health import ROUNDS, nothing_left
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL, statistics
 
 if TYPE_CHECKING:
-    from .program import Control
+    from tests.program import Control
 
 pytestmark = pytest.mark.anyio
 
@@ -143,9 +142,7 @@ async def test_credit_wakes_senders(busy_poll_us: int | None) -> None:
                     received[number] += len(part)
                     await pause(random)
 
-    with process(
-        "tests.system.integration.roles:echo_server", busy_poll_us=busy_poll_us, ring_bytes=16384
-    ) as server:
+    with process("tests.roles:echo_server", busy_poll_us=busy_poll_us, ring_bytes=16384) as server:
         port = await server.heard()
         await aiordma.links.engine.current(config)
         async with nothing_left():

@@ -18,18 +18,18 @@ import sniffio
 
 import aiordma
 from aiordma.links import engine as engines
+from tests.health import ROUNDS, descriptors, nothing_left, until
 from tests.loops import LOOPS
-from tests.system.adversity.health import ROUNDS, descriptors, nothing_left, until
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL, echo
+from tests.processes import process
+from tests.roles import LOCAL, echo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 HERE = "tests.system.leaks.test_churn"
-ECHO = "tests.system.integration.roles:echo_server"
+ECHO = "tests.roles:echo_server"
 
 
 def resident_bytes() -> int:

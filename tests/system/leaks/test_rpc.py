@@ -8,16 +8,16 @@ import anyio
 import pytest
 
 from aiordma import rpc
+from tests.health import ROUNDS
 from tests.loops import LOOPS
-from tests.system.adversity.health import ROUNDS
-from tests.system.integration.processes import process
-from tests.system.integration.roles import LOCAL
+from tests.processes import process
+from tests.roles import LOCAL
 
 from .test_churn import Count, check_churn
 
 if TYPE_CHECKING:
     from aiordma.links.engine import Engine
-    from tests.system.integration.program import Control
+    from tests.program import Control
 
 HERE = "tests.system.leaks.test_rpc"
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from .ends import ADDRESSES, RXE, SOFT, inside, run
+from tests.cable import ADDRESSES
+
+from .ends import RXE, SOFT, inside, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .ends import RXE, End, Side, connect
@@ -201,7 +203,7 @@ def test_receive_posted_late(pair: Pair) -> None:
     assert b.end.digest(MIB, 5000) == a.end.digest(0, 5000)
 
 
-def failing(ends: dict[str, End], asker: str, family: str, **settings: int) -> Pair:
+def failing(ends: dict[str, End], asker: str, family: str, **settings: Any) -> Pair:
     other = "soft" if asker == "rxe" else "rxe"
     return connect(ends[asker], ends[other], family, **settings)
 

@@ -54,7 +54,7 @@ def sniffer(cable: None) -> Iterator[socket.socket]:
 
 
 def from_soft(sniffer: socket.socket, family: str) -> list[Header]:
-    found = []
+    found: list[Header] = []
     while True:
         try:
             packet = sniffer.recv(1 << 16)

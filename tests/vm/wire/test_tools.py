@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ends import ADDRESSES, RXE, SOFT, inside
+from tests.cable import ADDRESSES
+
+from .ends import RXE, SOFT, inside
 from .tools import Place, between
 
 if TYPE_CHECKING:

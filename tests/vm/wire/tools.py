@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import NamedTuple
 
-from tests.programs import listening, run_pair
+from tests.tools import listening, run_pair
 
 LIMIT = 100  # seconds, to end a hang
 PORT = 18500

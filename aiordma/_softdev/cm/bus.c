@@ -1,0 +1,213 @@
+/*
+ * Messages of the connection manager between processes of this host, and over the network to others.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "cm/bus.h"
+
+/* In front of each message between processes. */
+struct head {
+	char magic[8];
+	uint8_t src[16], dst[16];
+	uint16_t src_port;
+	uint8_t net; /* it came from the network */
+	uint8_t reserved[5];
+};
+static const char magic[8] = { 'a', 'i', 'o', 'r', 'd', 'm', 'c', '1' };
+
+/* ---- names ------------------------------------------------------------------------------------------ */
+
+static socklen_t name_process(uint32_t slot, struct sockaddr_un *to)
+{
+	*to = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	int n = snprintf(to->sun_path + 1, sizeof(to->sun_path) - 1, "aiordma-cm.%u.%u", (unsigned)getuid(), slot);
+
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static socklen_t name_port(uint16_t space, uint16_t port, const uint8_t *gid, bool listen, struct sockaddr_un *to)
+{
+	char address[33] = "any";
+
+	for (int i = 0; gid && i < 16; i++)
+		snprintf(address + (ptrdiff_t)2 * i, 3, "%02x", gid[i]);
+	*to = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	int n = snprintf(to->sun_path + 1, sizeof(to->sun_path) - 1, "aiordma-cm.%u.%x.%u.%s%s", (unsigned)getuid(),
+			 space, port, address, listen ? ".listen" : "");
+
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static int bind_name(const struct sockaddr_un *name, socklen_t length)
+{
+	const int one = 1;
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd < 0)
+		return -1;
+	if (setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) ||
+	    bind(fd, (const struct sockaddr *)name, length)) {
+		int err = errno;
+		close(fd);
+		errno = err;
+		return -1;
+	}
+	return fd;
+}
+
+int cm_bus_bind_process(void)
+{
+	struct sockaddr_un name;
+	const socklen_t length = name_process(soft_proc.slot, &name);
+
+	return bind_name(&name, length);
+}
+
+int cm_bus_bind_port(uint16_t space, uint16_t port, const uint8_t *gid, bool listen)
+{
+	struct sockaddr_un name;
+	const socklen_t length = name_port(space, port, gid, listen, &name);
+
+	return bind_name(&name, length);
+}
+
+/* ---- between processes ------------------------------------------------------------------------------ */
+
+static pthread_once_t sender_once = PTHREAD_ONCE_INIT;
+static int sender = -1;
+
+static void open_sender(void)
+{
+	sender = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+void cm_bus_after_fork(void)
+{
+	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
+
+	if (sender >= 0)
+		close(sender);
+	sender = -1;
+	memcpy(&sender_once, &fresh, sizeof(fresh));
+}
+
+/* 0, or errno: ECONNREFUSED when nobody has that name. */
+static int send_to(const struct sockaddr_un *name, socklen_t length, struct head *head, const uint8_t *mad)
+{
+	struct iovec iov[] = { { head, sizeof(*head) }, { (void *)(uintptr_t)mad, CM_MAD_BYTES } };
+	struct msghdr header = {
+		.msg_name = (void *)(uintptr_t)name, .msg_namelen = length, .msg_iov = iov, .msg_iovlen = 2
+	};
+
+	pthread_once(&sender_once, open_sender);
+	return sendmsg(sender, &header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? errno : 0;
+}
+
+/* To whom it is for on this host. False: nobody. A queue that is full loses it: it will come again. */
+static bool hand_on(struct head *head, const struct cm_mad *parsed, const uint8_t *mad)
+{
+	const bool request = parsed->attribute == CM_REQ || parsed->attribute == CM_SIDR_REQ;
+	struct sockaddr_un name;
+	socklen_t length;
+
+	memcpy(head->magic, magic, sizeof(magic));
+	if (!request) {
+		length = name_process(parsed->remote_id >> CM_ID_BITS, &name);
+		return send_to(&name, length, head, mad) != ECONNREFUSED;
+	}
+	const uint16_t space = (uint16_t)(parsed->service >> 16), port = (uint16_t)parsed->service;
+	if (parsed->service >> 32)
+		return false;
+	length = name_port(space, port, head->dst, true, &name);
+	if (send_to(&name, length, head, mad) != ECONNREFUSED)
+		return true;
+	length = name_port(space, port, NULL, true, &name);
+	return send_to(&name, length, head, mad) != ECONNREFUSED;
+}
+
+static bool same_user(struct msghdr *header)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+		struct ucred sent_by;
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS)
+			continue;
+		memcpy(&sent_by, CMSG_DATA(c), sizeof(sent_by));
+		return sent_by.uid == getuid();
+	}
+	return false;
+}
+
+bool cm_bus_receive(int fd, struct cm_peer *from, uint8_t mad[CM_MAD_BYTES], size_t *size)
+{
+	union {
+		char bytes[CMSG_SPACE(sizeof(struct ucred))];
+		struct cmsghdr align;
+	} control;
+	struct head head;
+	struct iovec iov[] = { { &head, sizeof(head) }, { mad, CM_MAD_BYTES } };
+	struct msghdr header = {
+		.msg_iov = iov, .msg_iovlen = 2, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
+	};
+	const ssize_t got = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+	*size = 0;
+	if (got < 0)
+		return errno == EINTR;
+	/* The name is anybody's to send to. */
+	if (got != (ssize_t)(sizeof(head) + CM_MAD_BYTES) || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
+	    memcmp(head.magic, magic, sizeof(magic)) != 0 || !same_user(&header))
+		return true;
+	memcpy(from->remote, head.src, 16);
+	memcpy(from->local, head.dst, 16);
+	from->port = head.src_port;
+	from->net = head.net;
+	*size = CM_MAD_BYTES;
+	return true;
+}
+
+/* ---- the network ------------------------------------------------------------------------------------ */
+
+bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t mad[CM_MAD_BYTES])
+{
+	struct head head = { .src_port = 0 };
+	struct cm_mad parsed;
+
+	if (peer->net) {
+		soft_mad_send(ctx, peer->local, peer->remote, peer->port, mad);
+		return true;
+	}
+	memcpy(head.src, peer->local, 16);
+	memcpy(head.dst, peer->remote, 16);
+	return cm_mad_parse(mad, CM_MAD_BYTES, &parsed) && hand_on(&head, &parsed, mad);
+}
+
+/* From the network: for a process of this host. */
+static void take_packet(const struct soft_mad_path *path, const uint8_t *payload, size_t size)
+{
+	struct head head = { .src_port = path->answer_port, .net = 1 };
+	struct cm_mad mad, answer;
+	uint8_t bytes[CM_MAD_BYTES];
+
+	if (!cm_mad_parse(payload, size, &mad))
+		return;
+	memcpy(head.src, path->src, 16);
+	memcpy(head.dst, path->dst, 16);
+	if (hand_on(&head, &mad, payload) || !cm_stranger_answer(&mad, &answer))
+		return;
+	/* For no process of this host: there is none that could send the answer. */
+	cm_mad_pack(&answer, bytes);
+	soft_mad_answer(path, bytes);
+}
+
+_Static_assert(SOFT_MAD_BYTES == (int)CM_MAD_BYTES, "all of a datagram");
+
+/* Not with the first rdma_cm call: the process that has port 4791 hands on messages for others, whatever it does itself. */
+__attribute__((constructor)) static void receive_packets(void)
+{
+	soft_mad_receive(take_packet);
+}

@@ -1,0 +1,238 @@
+/*
+ * Completion queues: entries, polling, arming.
+ */
+#include <sched.h>
+#include <unistd.h>
+
+#include "core/internal.h"
+
+void soft_chan_wake(struct soft_chan *chan)
+{
+	uint64_t one = 1;
+
+	if (write(chan->chan.fd, &one, sizeof(one)) < 0) {
+		/* EAGAIN: the counter is at its maximum, the fd readable */
+	}
+}
+
+static void chan_notify(struct soft_cq *cq)
+{
+	struct soft_chan *chan = to_chan(cq->cq.channel);
+
+	soft_lock(&chan->lock);
+	if (!cq->events_queued++) {
+		cq->event_next = NULL;
+		*chan->tail = cq;
+		chan->tail = &cq->event_next;
+	}
+	soft_unlock(&chan->lock);
+	soft_chan_wake(chan);
+}
+
+/* The event that was asked for happens once. */
+static void fire(struct soft_cq *cq, bool solicited)
+{
+	uint32_t armed = atomic_load_explicit(&cq->door->armed, memory_order_relaxed);
+
+	while (armed & (solicited ? SOFT_ARM_WANTED : SOFT_ARM_ANY)) {
+		if (!atomic_compare_exchange_weak(&cq->door->armed, &armed, SOFT_ARM_NONE))
+			continue;
+		if (soft_fault(SOFT_FAULT_EVENT))
+			return;
+		chan_notify(cq);
+		return;
+	}
+}
+
+void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
+{
+	bool overrun = false;
+
+	soft_lock(&cq->lock);
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	if (soft_unlikely(tail - atomic_load_explicit(&cq->head, memory_order_relaxed) > cq->mask)) {
+		overrun = !cq->overrun && !cq->ignore_overrun;
+		cq->overrun = true;
+	} else {
+		struct soft_cqe *e = &cq->ring[tail & cq->mask];
+		e->wc = *wc;
+		if (cq->timestamps)
+			e->timestamp = soft_now_ns();
+		atomic_store_explicit(&cq->tail, tail + 1, memory_order_relaxed);
+	}
+	/* Arming takes the same lock: an entry is either seen by the poll that follows arming, or sees the arming. */
+	soft_unlock(&cq->lock);
+	if (cq->cq.channel)
+		fire(cq, solicited || wc->status != IBV_WC_SUCCESS);
+	if (soft_unlikely(overrun)) {
+		soft_async_push(to_ctx(cq->cq.context), IBV_EVENT_CQ_ERR, &cq->cq);
+		/* Its QPs fail too, but not under the locks that are held here. */
+		atomic_store(&cq->broken, true);
+		soft_kick_self();
+	}
+}
+
+/* ---- polling --------------------------------------------------------------------------------------- */
+
+/* Ticks of fruitless polling after which peers that have not acknowledged are told to look: tenths of a
+ * millisecond. A peer that works on its answer that long can bear being kicked once. With many QPs less often, as
+ * all of them are looked at. */
+enum { IDLE_TICKS = 500000, IDLE_TICKS_PER_SLOT = 1000 };
+
+static void idle(struct soft_cq *cq)
+{
+	uint64_t now = soft_ticks(), since = atomic_load_explicit(&cq->idle_since, memory_order_relaxed);
+
+	if (!since) {
+		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
+	} else if (now - since > IDLE_TICKS + (uint64_t)IDLE_TICKS_PER_SLOT * atomic_load(&cq->slots_used)) {
+		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
+		soft_cq_idle(cq);
+	}
+}
+
+static inline bool look(struct soft_cq *cq)
+{
+	uint64_t hot = atomic_load_explicit(&cq->hot, memory_order_relaxed);
+
+	if (soft_door_any(cq->door, hot))
+		soft_cq_progress(cq);
+	else if (hot)
+		soft_cq_visit_hot(cq);
+	if (soft_unlikely(atomic_load_explicit(&soft_pollers, memory_order_relaxed)) &&
+	    atomic_load_explicit(&cq->head, memory_order_relaxed) ==
+		    atomic_load_explicit(&cq->tail, memory_order_relaxed))
+		soft_fabrics.net->poll();
+	if (atomic_load_explicit(&cq->head, memory_order_relaxed) !=
+	    atomic_load_explicit(&cq->tail, memory_order_relaxed)) {
+		if (atomic_load_explicit(&cq->idle_since, memory_order_relaxed))
+			atomic_store_explicit(&cq->idle_since, 0, memory_order_relaxed);
+		return true;
+	}
+	if (atomic_load_explicit(&cq->waiting, memory_order_relaxed) ||
+	    atomic_load_explicit(&cq->unacked, memory_order_relaxed))
+		idle(cq);
+	return false;
+}
+
+int soft_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	struct soft_cq *cq = to_cq(ibcq);
+	int got = 0;
+
+	if (soft_unlikely(n < 0))
+		return -EINVAL;
+	if (!look(cq))
+		return 0;
+	soft_lock(&cq->lock);
+	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; got < n && head != tail; head++)
+		wc[got++] = cq->ring[head & cq->mask].wc;
+	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
+	soft_unlock(&cq->lock);
+	return got;
+}
+
+int soft_cq_pop(struct soft_cq *cq, int n, struct soft_cqe *out)
+{
+	int got = 0;
+
+	if (!look(cq))
+		return 0;
+	soft_lock(&cq->lock);
+	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; got < n && head != tail; head++)
+		out[got++] = cq->ring[head & cq->mask];
+	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
+	soft_unlock(&cq->lock);
+	return got;
+}
+
+void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num)
+{
+	soft_lock(&cq->lock);
+	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed), keep = head;
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; head != tail; head++)
+		if (cq->ring[head & cq->mask].wc.qp_num != qp_num)
+			cq->ring[keep++ & cq->mask] = cq->ring[head & cq->mask];
+	atomic_store_explicit(&cq->tail, keep, memory_order_relaxed);
+	soft_unlock(&cq->lock);
+}
+
+/* ---- arming ---------------------------------------------------------------------------------------- */
+
+int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
+{
+	struct soft_cq *cq = to_cq(ibcq);
+	uint32_t want = solicited_only ? SOFT_ARM_SOLICITED : SOFT_ARM_ANY;
+
+	if (!ibcq->channel)
+		return EINVAL;
+	soft_lock(&cq->lock);
+	uint32_t armed = atomic_load_explicit(&cq->door->armed, memory_order_relaxed), next;
+	do
+		next = (armed & SOFT_ARM_WANTED) > want ? armed & SOFT_ARM_WANTED : want;
+	while (!atomic_compare_exchange_weak(&cq->door->armed, &armed, next));
+	soft_unlock(&cq->lock);
+	/* See door.h: whoever rang before it could see `armed` has left a bit that we see now. */
+	soft_cq_progress(cq);
+	if (atomic_load(&cq->waiting))
+		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+	if (atomic_load_explicit(&soft_pollers, memory_order_relaxed))
+		soft_fabrics.net->sleep();
+	if (soft_fault(SOFT_FAULT_SPURIOUS))
+		soft_chan_wake(to_chan(ibcq->channel));
+	return 0;
+}
+
+/* ---- the QPs of a CQ -------------------------------------------------------------------------------- */
+
+int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send)
+{
+	int found = -1;
+
+	soft_lock(&cq->slot_lock);
+	uint32_t used = atomic_load(&cq->slots_used);
+	for (uint32_t i = cq->slot_hint; i < used && found < 0; i++)
+		if (!atomic_load_explicit(&cq->slots[i], memory_order_relaxed))
+			found = (int)i;
+	if (found < 0 && used < SOFT_DOOR_BITS)
+		found = (int)used;
+	if (found >= 0) {
+		atomic_store(&cq->slots[found], (struct soft_qp *)((uintptr_t)qp | (send ? SOFT_SLOT_SEND : 0)));
+		cq->slot_hint = (uint32_t)found + 1;
+		if ((uint32_t)found == used)
+			atomic_store(&cq->slots_used, used + 1);
+	}
+	soft_unlock(&cq->slot_lock);
+	return found;
+}
+
+void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot)
+{
+	soft_cq_cool(cq, slot);
+	soft_lock(&cq->slot_lock);
+	atomic_store(&cq->slots[slot], NULL);
+	if (slot < cq->slot_hint)
+		cq->slot_hint = slot;
+	soft_unlock(&cq->slot_lock);
+}
+
+/* ---- leaving ---------------------------------------------------------------------------------------- */
+
+static void wait_unpinned(struct soft_cq *cq)
+{
+	while (atomic_load(&cq->pins))
+		sched_yield();
+}
+
+void soft_cq_unpublish(struct soft_cq *cq)
+{
+	soft_lock(&soft_proc.cq_lock);
+	atomic_store(&soft_proc.cqs[cq->index], NULL);
+	soft_unlock(&soft_proc.cq_lock);
+	wait_unpinned(cq);
+}

@@ -1,0 +1,273 @@
+/*
+ * The objects of the device. A part of the core's contract (core.h), where their locks and lifetimes are described.
+ */
+#ifndef AIORDMA_SOFT_OBJECTS_H
+#define AIORDMA_SOFT_OBJECTS_H
+
+#include "base/base.h"
+
+enum {
+	SOFT_MAX_DEVICES = 4,
+	SOFT_MAX_SGE = 32,
+	SOFT_MAX_WR = 16384,
+	SOFT_MAX_CQE = 1 << 20,
+	SOFT_MAX_INLINE = 1 << 20,
+	SOFT_MAX_CQ = 1024,       /* doors in the published door segment */
+	SOFT_MAX_MR = 1 << 16,    /* entries in the published key table */
+	SOFT_QPN_INDEX_BITS = 14, /* a QP number is process slot (10 bits), index (14 bits) */
+	SOFT_MAX_QP = 1 << SOFT_QPN_INDEX_BITS,
+	SOFT_MAX_SLOT = 1 << (24 - SOFT_QPN_INDEX_BITS),
+	SOFT_GRH_BYTES = 40,
+	SOFT_PKEY = 0xffff,  /* the only one */
+	SOFT_GID_TABLE = 64, /* length of the GID table; most of it is empty */
+	SOFT_COMP_VECTORS = 1,
+	SOFT_MAX_PD = 1 << 16,
+	SOFT_MAX_AH = 1 << 16,
+	SOFT_MAX_MW = 1 << 16,
+	SOFT_MAX_SRQ = 1 << 16,
+	SOFT_MAX_RD_ATOMIC = 128,
+};
+#define SOFT_MAX_MSG (UINT32_C(1) << 31)
+
+/* ---- objects ------------------------------------------------------------------------------------ */
+
+struct soft_qp;
+struct soft_cq;
+struct soft_door; /* door.h */
+struct soft_wqe;  /* core.h */
+struct soft_async;
+struct soft_gids;
+struct soft_path_ops; /* path.h */
+/* Opaque here: what a path keeps with an object. */
+struct soft_out;
+struct soft_in;
+struct soft_ud_in;
+struct soft_slab;
+struct soft_roce;
+struct roce_route;
+
+/* verbs_context "grows up" at its front, so our own fields follow it. */
+struct soft_ctx {
+	struct verbs_context v;   /* v.context is what callers hold */
+	atomic_bool dead;         /* inherited over fork(): no verb may touch it */
+	atomic_uint objects;      /* PDs, CQs, channels that were not destroyed */
+	struct soft_ctx *next;    /* soft_proc's list */
+	struct soft_async *async; /* async.c: queue behind v.context.async_fd */
+	struct soft_gids *gids;   /* gid.c */
+};
+
+struct soft_pd {
+	struct ibv_pd pd;
+	atomic_uint refs;       /* MRs, MWs, QPs, SRQs, AHs, slabs, parent domains */
+	struct soft_pd *parent; /* parent domain: the PD whose memory it shares; else NULL */
+};
+
+/* What a key opens. MRs and bound MWs; found through soft_key_find(). */
+struct soft_region {
+	_Atomic(uint32_t) key; /* index << 8 | tag */
+	uint32_t access;       /* enum ibv_access_flags */
+	uint64_t base;         /* first address as the peer names it */
+	uint64_t length;
+	char *host; /* first byte in our memory */
+	struct soft_pd *pd;
+	uint32_t qp_num;           /* type 2 MW: the only QP that may use it; else 0 */
+	uint64_t serial;           /* never used twice; also in the published key table */
+	struct soft_slab *slab;    /* shareable memory all of it lies in, or NULL */
+	bool window;               /* of an MW: never a local key */
+	struct soft_region *older; /* MW: earlier binding, freed with the MW */
+};
+
+struct soft_mr {
+	struct ibv_mr mr;
+	struct soft_region region;
+	atomic_uint windows; /* MWs bound to it */
+};
+
+struct soft_mw {
+	struct ibv_mw mw;
+	struct soft_lock lock;
+	struct soft_region *bound; /* immutable once published; NULL: not bound */
+	struct soft_region *retired;
+	struct soft_mr *mr;
+	uint32_t index; /* of its key */
+};
+
+struct soft_ah {
+	struct ibv_ah ah;
+	struct ibv_ah_attr attr;
+	union ibv_gid sgid;       /* of attr.grh.sgid_index when it was created */
+	bool here;                /* leads to this host */
+	uint32_t max;             /* bytes that a datagram there may have */
+	struct roce_route *route; /* roce: leads to another host, or goes by the network all the same; else NULL */
+};
+
+struct soft_chan {
+	struct ibv_comp_channel chan; /* chan.fd is the eventfd: readable while an event may be waiting */
+	uint64_t id;                  /* never used twice in this process */
+	struct soft_lock lock;
+	struct soft_cq *head, **tail; /* CQs with undelivered events */
+	struct soft_cq *members;      /* all CQs of the channel */
+};
+
+struct soft_cqe {
+	struct ibv_wc wc;
+	uint64_t timestamp; /* CLOCK_MONOTONIC ns; only filled when soft_cq.timestamps */
+};
+
+struct soft_cq {
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex cq_ex;
+	};
+	struct soft_door *door; /* in the published segment: who has work for this CQ, is it armed */
+	uint32_t index;         /* of the door */
+	bool timestamps, ignore_overrun, single_threaded;
+	uint64_t wc_flags;            /* cq_ex */
+	struct soft_cqe current;      /* cq_ex: the entry between start_poll/next_poll and end_poll */
+	struct soft_lock reader_lock; /* cq_ex: held from start_poll to end_poll, before any other lock */
+
+	_Alignas(SOFT_CACHE_LINE) struct soft_lock lock;
+	uint32_t mask;
+	struct soft_cqe *ring;
+	atomic_uint head, tail; /* written under lock; read without it to see that there is nothing */
+	bool overrun;
+	atomic_bool broken;           /* overrun, and its QPs are to fail */
+	atomic_uint waiting;          /* QPs with work that completes when a peer process has acknowledged it */
+	atomic_bool unacked;          /* there may be other messages that a peer has not acknowledged */
+	_Atomic(uint64_t) idle_since; /* ticks; first empty poll since something was found, 0: none */
+
+	_Atomic(uint64_t) hot; /* slots whose lanes are looked at without their bits: progress.c */
+	atomic_uint hot_misses;
+
+	struct soft_lock slot_lock;
+	struct soft_qp *_Atomic *slots; /* QPs by door bit */
+	atomic_uint slots_used;         /* highest slot ever used + 1 */
+	uint32_t slot_hint;             /* no free slot below */
+	atomic_uint users;              /* QPs: ibv_destroy_cq answers EBUSY */
+	atomic_uint pins;               /* threads inside that found it in a list: ibv_destroy_cq waits */
+
+	struct soft_cq *chan_next, *event_next;
+	unsigned events_queued;    /* under chan.lock */
+	unsigned events_delivered; /* ibv_get_cq_event returned it; under cq.mutex, against comp_events_completed */
+};
+
+struct soft_rwqe {
+	uint64_t wr_id;
+	uint32_t num_sge;
+	uint32_t length;
+	struct ibv_sge sge[];
+};
+
+struct soft_rq {
+	char *wqes;
+	uint32_t stride, mask, limit; /* bytes of an entry; entries - 1 (power of two); entries the user asked for */
+	uint32_t max_sge;
+	uint32_t head, tail;
+};
+
+struct soft_srq {
+	struct ibv_srq srq;
+	struct soft_lock lock;
+	struct soft_rq rq;
+	uint32_t srq_limit; /* 0: not armed */
+	uint32_t number;
+	atomic_uint users;
+	bool starved; /* some QP waits for a receive; under lock */
+};
+
+struct soft_qp {
+	union {
+		struct ibv_qp qp;
+		struct ibv_qp_ex qp_ex;
+	};
+	_Atomic(uint32_t) number; /* 0: not in use (type-stable memory) */
+	_Atomic(uint32_t) state;  /* enum ibv_qp_state; qp.state is the copy for callers */
+	struct ibv_qp_attr attr;
+	struct ibv_qp_cap cap;
+	bool sq_sig_all;
+	bool remote;                      /* RC, UC: the destination is in another process */
+	const struct soft_path_ops *path; /* how it is reached; both locks to change */
+	struct soft_srq *srq;
+	uint32_t send_slot, recv_slot; /* bits in the doors of its CQs */
+	struct soft_ex *ex;            /* qp_ex.c: state between wr_start and wr_complete; freed by soft_ex_free */
+
+	_Alignas(SOFT_CACHE_LINE) struct soft_lock sq_lock;
+	struct soft_wqe *sq;
+	struct ibv_sge *sq_sge; /* cap.max_send_sge for each entry: copies, made when a WR has to wait */
+	uint32_t sq_mask;
+	uint32_t sq_head, sq_next, sq_tail; /* oldest not complete; next to carry out; next to post */
+	uint32_t wait;                      /* enum soft_wait: why sq_next stands still */
+	uint64_t issued, acked;             /* messages sent to another process or host; of them acknowledged */
+	bool unsent;                        /* run() left something that push() lets leave */
+	uint64_t astray;                    /* WRITEs that posting did not carry out: see aiordma_soft.h */
+	bool met;                           /* the destination has answered: its going away is a failure at once */
+	struct soft_roce *roce;             /* roce: its end of the connection, or NULL; both locks to change */
+	_Atomic(uint64_t) roce_due_ns;      /* roce: it wants to be looked at then; 0: never */
+	struct soft_out *out;               /* shm: requester's end of the lane to a QP of another process, or NULL */
+	uint32_t waited, waited_wqe;        /* the wait that deadline_ns is of */
+	uint8_t rnr_timer;                  /* of the destination */
+	uint16_t tries;                     /* of a datagram */
+	bool heard;                         /* the destination's process has answered the last attempt to reach it */
+	uint64_t silent_ns;                 /* that it has not, and its process lives */
+	_Atomic(uint64_t) deadline_ns;      /* the waiting WR fails then (CLOCK_MONOTONIC); 0: never */
+
+	_Alignas(SOFT_CACHE_LINE) struct soft_lock rq_lock;
+	struct soft_rq rq;
+	struct soft_in *in;                /* shm: responder's end of the lane from a QP of another process, or NULL */
+	struct soft_ud_in *ud_in;          /* shm: of a UD QP, lanes from other processes */
+	struct soft_ud_held *ud_held;      /* UD: a datagram that the next one overtakes (fault) */
+	struct soft_rwqe *srq_wqe;         /* SRQ: copy of the receive in use */
+	struct soft_rwqe *current;         /* receive that a message is being placed in, or NULL */
+	atomic_bool starved;               /* a message waits for a receive */
+	_Atomic(uint64_t) rnr_deadline_ns; /* shm: it is refused then; 0: never */
+
+	atomic_bool fail_queued, pump_queued;
+	struct soft_qp *after_fail, *after_pump; /* struct soft_after's lists */
+	struct soft_qp *next;                    /* pool */
+	struct soft_qp *service_next;            /* shm: what the progress thread has to do for it */
+	uint32_t service;                        /* under soft_shm.service_lock */
+	bool service_queued;
+	atomic_uint mcast;         /* multicast groups it is attached to */
+	_Atomic(uint64_t) attempt; /* shm: numbers the tries to reach its destination */
+};
+
+/* ---- from what callers hold ------------------------------------------------------------------------- */
+
+static inline struct soft_ctx *to_ctx(struct ibv_context *c)
+{
+	return soft_container_of(c, struct soft_ctx, v.context);
+}
+static inline struct soft_pd *to_pd(struct ibv_pd *p)
+{
+	return soft_container_of(p, struct soft_pd, pd);
+}
+static inline struct soft_mr *to_mr(struct ibv_mr *m)
+{
+	return soft_container_of(m, struct soft_mr, mr);
+}
+static inline struct soft_mw *to_mw(struct ibv_mw *m)
+{
+	return soft_container_of(m, struct soft_mw, mw);
+}
+static inline struct soft_ah *to_ah(struct ibv_ah *a)
+{
+	return soft_container_of(a, struct soft_ah, ah);
+}
+static inline struct soft_cq *to_cq(struct ibv_cq *c)
+{
+	return soft_container_of(c, struct soft_cq, cq);
+}
+static inline struct soft_srq *to_srq(struct ibv_srq *s)
+{
+	return soft_container_of(s, struct soft_srq, srq);
+}
+static inline struct soft_qp *to_qp(struct ibv_qp *q)
+{
+	return soft_container_of(q, struct soft_qp, qp);
+}
+static inline struct soft_chan *to_chan(struct ibv_comp_channel *c)
+{
+	return soft_container_of(c, struct soft_chan, chan);
+}
+
+#endif

@@ -1,0 +1,159 @@
+/*
+ * What the doors of a CQ announce is carried out: by polls, by arming, by ibv_get_cq_event, by the progress thread.
+ *
+ * Hot lanes. Door bits cost two transfers of a cache line between CPUs for each message. A receiver that keeps polling
+ * spares both sides that: it leaves the bit of a busy lane set and looks at the lane itself at each poll. A sender
+ * that finds the bit set has nothing to do: whoever looks at this door, for whatever reason, looks at that lane.
+ *   Sender:    publish (tail, seq_cst)  ; read the bit ; if it is clear, set it as ever ; read `armed`
+ *   Receiver:  clear the bit (seq_cst)  ; look at the lane once more
+ * Either the sender sees the bit clear, or the receiver's last look finds the record.
+ */
+#include "core/internal.h"
+
+enum {
+	HOT_LANES = 2,      /* of one CQ: each costs an empty poll some nanoseconds */
+	HOT_MISSES = 65536, /* polls without anything on a hot lane, after which it is hot no more */
+};
+
+static struct soft_qp *qp_of(uintptr_t entry)
+{
+	return (struct soft_qp *)(entry & ~SOFT_SLOT_SEND);
+}
+
+/* ---- hot lanes -------------------------------------------------------------------------------------- */
+
+static void heat(struct soft_cq *cq, uint32_t slot)
+{
+	const uint64_t bit = UINT64_C(1) << slot;
+	uint64_t hot = atomic_load_explicit(&cq->hot, memory_order_relaxed);
+
+	if (hot & bit) {
+		atomic_store_explicit(&cq->hot_misses, 0, memory_order_relaxed);
+	} else if (__builtin_popcountll(hot) < HOT_LANES) {
+		/* The bit first: while it is clear senders set it, and the lane is found as ever. */
+		atomic_fetch_or(&cq->door->near, bit);
+		atomic_fetch_or(&cq->hot, bit);
+		atomic_store_explicit(&cq->hot_misses, 0, memory_order_relaxed);
+	}
+}
+
+void soft_cq_cool(struct soft_cq *cq, uint32_t slot)
+{
+	if (slot >= 64 || !(atomic_load(&cq->hot) & UINT64_C(1) << slot))
+		return;
+	atomic_fetch_and(&cq->hot, ~(UINT64_C(1) << slot));
+	atomic_fetch_and(&cq->door->near, ~(UINT64_C(1) << slot));
+}
+
+/* ---- progress --------------------------------------------------------------------------------------- */
+
+static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after)
+{
+	uintptr_t entry = (uintptr_t)atomic_load_explicit(&cq->slots[slot], memory_order_acquire);
+	struct soft_qp *qp = qp_of(entry);
+	bool busy = false;
+
+	if (!qp)
+		return;
+	/* The QP may have been destroyed, even been made again, since: then there is nothing to find, or its own. */
+	if (entry & SOFT_SLOT_SEND) {
+		soft_lock(&qp->sq_lock);
+		if (qp->path->collect && qp->path->collect(qp, after) && qp->sq_next != qp->sq_tail)
+			soft_sq_pump(qp, after);
+		soft_unlock(&qp->sq_lock);
+		return;
+	}
+	soft_lock(&qp->rq_lock);
+	if (qp->path->receive)
+		busy = qp->path->receive(qp, after);
+	soft_unlock(&qp->rq_lock);
+	if (busy && slot < 64)
+		heat(cq, slot);
+}
+
+static void run_bits(struct soft_cq *cq, uint64_t bits, uint32_t base, struct soft_after *after)
+{
+	for (; bits; bits &= bits - 1) {
+		uint32_t slot = base + (uint32_t)__builtin_ctzll(bits);
+		if (slot < atomic_load_explicit(&cq->slots_used, memory_order_acquire))
+			run_slot(cq, slot, after);
+	}
+}
+
+void soft_cq_progress(struct soft_cq *cq)
+{
+	struct soft_door *door = cq->door;
+	struct soft_after after = { 0 };
+	uint64_t hot = atomic_load(&cq->hot);
+	/* seq_cst loads: those of req_notify and get_cq_event may not go before what they wrote to `armed`. */
+	uint64_t rung = atomic_load(&door->near) & ~hot;
+
+	if (rung)
+		rung &= atomic_fetch_and(&door->near, ~rung);
+	if (rung | hot)
+		run_bits(cq, rung | hot, 0, &after);
+	for (uint32_t s = 0; s < 4; s++) {
+		if (soft_likely(!atomic_load(&door->summary[s])))
+			continue;
+		for (uint64_t words = atomic_exchange(&door->summary[s], 0); words; words &= words - 1) {
+			uint32_t w = s * 64 + (uint32_t)__builtin_ctzll(words);
+			run_bits(cq, atomic_exchange(&door->far[w], 0), 64 + w * 64, &after);
+		}
+	}
+	soft_after_run(&after);
+}
+
+void soft_cq_visit_hot(struct soft_cq *cq)
+{
+	uint64_t hot = atomic_load_explicit(&cq->hot, memory_order_relaxed);
+	struct soft_after after = { 0 };
+	uint32_t misses = atomic_load_explicit(&cq->hot_misses, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&cq->hot_misses, misses, memory_order_relaxed);
+	if (soft_unlikely(misses > HOT_MISSES))
+		for (uint64_t bits = hot; bits; bits &= bits - 1)
+			soft_cq_cool(cq, (uint32_t)__builtin_ctzll(bits));
+	run_bits(cq, hot, 0, &after);
+	soft_after_run(&after);
+}
+
+/* ---- all QPs of a CQ -------------------------------------------------------------------------------- */
+
+void soft_cq_break(struct soft_cq *cq)
+{
+	for (uint32_t i = 0; i < atomic_load(&cq->slots_used); i++) {
+		uintptr_t entry = (uintptr_t)atomic_load(&cq->slots[i]);
+		struct soft_qp *qp = qp_of(entry);
+		struct soft_after after = { 0 };
+
+		if (!qp || soft_state(qp) == IBV_QPS_ERR || soft_state(qp) == IBV_QPS_RESET)
+			continue;
+		soft_qp_error(qp, &after);
+		soft_lock(&qp->rq_lock);
+		if (soft_state(qp) == IBV_QPS_ERR)
+			soft_async_push(to_ctx(cq->cq.context), IBV_EVENT_QP_FATAL, &qp->qp);
+		soft_unlock(&qp->rq_lock);
+		soft_after_run(&after);
+	}
+}
+
+void soft_cq_idle(struct soft_cq *cq)
+{
+	uint32_t n = atomic_load(&cq->slots_used);
+	bool unacked = false;
+
+	atomic_store(&cq->unacked, false); /* before looking: who sends from now on sets it again */
+	for (uint32_t i = 0; i < n; i++) {
+		uintptr_t entry = (uintptr_t)atomic_load(&cq->slots[i]);
+		struct soft_qp *qp = qp_of(entry);
+
+		if (!qp || !(entry & SOFT_SLOT_SEND))
+			continue;
+		soft_lock(&qp->sq_lock);
+		if (qp->path->kick)
+			unacked |= qp->path->kick(qp);
+		soft_unlock(&qp->sq_lock);
+	}
+	if (unacked)
+		atomic_store(&cq->unacked, true);
+}

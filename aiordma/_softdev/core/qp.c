@@ -1,0 +1,106 @@
+/*
+ * Queue pairs: their state, and what becomes of their work when it ends.
+ */
+#include <stdlib.h>
+
+#include "core/internal.h"
+
+const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp)
+{
+	return qp->qp.qp_type == IBV_QPT_UD ? &soft_datagram_path : &soft_local_path;
+}
+
+void soft_qp_set_state(struct soft_qp *qp, enum ibv_qp_state state)
+{
+	qp->qp.state = state;
+	qp->attr.qp_state = qp->attr.cur_qp_state = state;
+	atomic_store_explicit(&qp->state, (uint32_t)state, memory_order_release);
+}
+
+void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
+{
+	bool flushed = false;
+	uint32_t dest = 0;
+
+	soft_lock(&qp->sq_lock);
+	soft_lock(&qp->rq_lock);
+	uint32_t state = soft_state(qp);
+	if (atomic_load(&qp->number) && state != IBV_QPS_RESET) {
+		soft_qp_set_state(qp, IBV_QPS_ERR);
+		soft_sq_flush(qp);
+		soft_rq_flush(qp);
+		if (qp->path->close)
+			qp->path->close(qp);
+		dest = qp->attr.dest_qp_num;
+		flushed = true;
+		if (qp->srq)
+			soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp->qp);
+	}
+	soft_unlock(&qp->rq_lock);
+	soft_unlock(&qp->sq_lock);
+	if (!flushed)
+		return;
+	/* A requester of this process that waits for this QP finds out that it went. */
+	struct soft_qp *peer = soft_qp_find(dest);
+	if (peer && peer != qp)
+		soft_after_pump(after, peer);
+}
+
+/*
+ * An adapter would have received it, and told its sender, without being asked. Here nobody may have looked, and from now
+ * on nobody will.
+ */
+void soft_qp_last_look(struct soft_qp *qp)
+{
+	struct soft_after after = { 0 };
+
+	soft_lock(&qp->rq_lock);
+	const struct soft_path_ops *path = qp->path;
+	if (path->last_look)
+		path->last_look(qp, &after);
+	soft_unlock(&qp->rq_lock);
+	soft_after_run(&after);
+	if (path->catch_up)
+		path->catch_up();
+}
+
+void soft_qp_reset(struct soft_qp *qp)
+{
+	struct soft_after after = { 0 };
+	uint32_t dest;
+
+	soft_qp_last_look(qp);
+	soft_lock(&qp->sq_lock);
+	soft_lock(&qp->rq_lock);
+	dest = qp->remote ? 0 : qp->attr.dest_qp_num;
+	soft_qp_set_state(qp, IBV_QPS_RESET);
+	for (; qp->sq_head != qp->sq_tail; qp->sq_head++) {
+		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_head);
+		free(wqe->inline_copy);
+		wqe->inline_copy = NULL;
+	}
+	soft_sq_flush(qp);
+	qp->rq.head = qp->rq.tail = 0;
+	qp->current = NULL;
+	atomic_store(&qp->starved, false);
+	qp->met = qp->remote = false;
+	const struct soft_path_ops *path = qp->path;
+	if (path->leave)
+		path->leave(qp);
+	soft_unlock(&qp->rq_lock);
+	soft_unlock(&qp->sq_lock);
+	if (path->drop)
+		path->drop(qp);
+	soft_lock(&qp->sq_lock);
+	soft_lock(&qp->rq_lock);
+	qp->path = soft_qp_first_path(qp);
+	soft_unlock(&qp->rq_lock);
+	soft_unlock(&qp->sq_lock);
+	soft_cq_purge(to_cq(qp->qp.send_cq), qp->qp.qp_num);
+	soft_cq_purge(to_cq(qp->qp.recv_cq), qp->qp.qp_num);
+	struct soft_qp *peer = dest ? soft_qp_find(dest) : NULL;
+	if (peer && peer != qp) {
+		soft_after_pump(&after, peer);
+		soft_after_run(&after);
+	}
+}

@@ -1,0 +1,183 @@
+/*
+ * The progress thread: sleeps until a peer kicks it, a link has something to say, or a timer that somebody set goes
+ * off. It takes over where no application thread looks: messages whose sender waits, timeouts, connections.
+ */
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "core/internal.h"
+
+static struct soft_cq *pin(uint32_t i)
+{
+	soft_lock(&soft_proc.cq_lock);
+	struct soft_cq *cq = atomic_load(&soft_proc.cqs[i]);
+	if (cq)
+		atomic_fetch_add(&cq->pins, 1);
+	soft_unlock(&soft_proc.cq_lock);
+	return cq;
+}
+
+static void run_doors(void)
+{
+	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+		if (!atomic_load_explicit(&soft_proc.cqs[i], memory_order_relaxed))
+			continue;
+		struct soft_cq *cq = pin(i);
+		if (!cq)
+			continue;
+		if (soft_door_any(cq->door, 0))
+			soft_cq_progress(cq);
+		if (atomic_exchange(&cq->broken, false))
+			soft_cq_break(cq);
+		atomic_fetch_sub(&cq->pins, 1);
+	}
+}
+
+/* Peers that owe an acknowledgement to somebody who sleeps on it. True: some still do. */
+static bool run_stalls(void)
+{
+	bool again = false;
+
+	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
+		if (!atomic_load_explicit(&soft_proc.cqs[i], memory_order_relaxed))
+			continue;
+		struct soft_cq *cq = pin(i);
+		if (!cq)
+			continue;
+		if (atomic_load(&cq->waiting)) {
+			soft_cq_idle(cq);
+			again |= atomic_load(&cq->door->armed) != SOFT_ARM_NONE;
+		}
+		atomic_fetch_sub(&cq->pins, 1);
+	}
+	return again;
+}
+
+static void run_timers(struct soft_after *after)
+{
+	static const uint64_t longest = 64 * (uint64_t)SOFT_STALL_NS;
+	static uint64_t pause;
+	uint64_t now = soft_now_ns();
+
+	atomic_store(&soft_proc.timer_ns, 0);
+	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
+		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
+		if (!qp || !atomic_load_explicit(&qp->number, memory_order_relaxed))
+			continue;
+		if (atomic_load(&qp->deadline_ns))
+			soft_sq_timeout(qp, after);
+		soft_fabrics.host->timer(qp, now, after);
+		soft_fabrics.net->timer(qp, now, after);
+	}
+	run_doors();
+	soft_fabrics.net->tick();
+	if (run_stalls()) {
+		pause = pause && pause < longest ? pause * 2 : pause ? longest : SOFT_STALL_NS;
+		soft_timer_want(now + pause);
+	} else {
+		pause = 0;
+	}
+}
+
+static void drain(int fd)
+{
+	uint64_t count;
+
+	while (read(fd, &count, sizeof(count)) == (ssize_t)sizeof(count) && fd == soft_proc.timer_fd)
+		;
+}
+
+static void *thread_main(void *unused)
+{
+	struct epoll_event events[64];
+
+	(void)unused;
+	pthread_setname_np(pthread_self(), "aiordma-soft");
+	while (!atomic_load(&soft_proc.stop)) {
+		int n = epoll_wait(soft_proc.epoll_fd, events, 64, -1);
+		for (int i = 0; i < n; i++) {
+			struct soft_after after = { 0 };
+			void *what = events[i].data.ptr;
+
+			if (what == &soft_proc.kick_fd) {
+				drain(soft_proc.kick_fd);
+				soft_fabrics.host->service();
+				run_doors();
+			} else if (what == &soft_proc.timer_fd) {
+				drain(soft_proc.timer_fd);
+				run_timers(&after);
+				soft_fabrics.host->service();
+			} else if (!soft_fabrics.net->event(what, events[i].events, &after)) {
+				soft_fabrics.host->event(what, events[i].events, &after);
+			}
+			soft_after_run(&after);
+		}
+	}
+	return NULL;
+}
+
+static int watch(int *fd)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.ptr = fd };
+
+	return *fd < 0 || epoll_ctl(soft_proc.epoll_fd, EPOLL_CTL_ADD, *fd, &event) ? errno : 0;
+}
+
+static void close_fds(void)
+{
+	int *fds[] = { &soft_proc.listen_fd, &soft_proc.kick_fd, &soft_proc.timer_fd, &soft_proc.epoll_fd };
+
+	for (unsigned i = 0; i < sizeof(fds) / sizeof(*fds); i++) {
+		if (*fds[i] >= 0)
+			close(*fds[i]);
+		*fds[i] = -1;
+	}
+	soft_proc.slot = 0;
+}
+
+int soft_thread_start(void)
+{
+	sigset_t all, before;
+	int err;
+
+	soft_proc.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	soft_proc.kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	soft_proc.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	err = soft_proc.epoll_fd < 0 ? errno : 0;
+	if (!err)
+		err = soft_slot_claim();
+	if (!err)
+		err = watch(&soft_proc.kick_fd);
+	if (!err)
+		err = watch(&soft_proc.timer_fd);
+	if (!err)
+		err = watch(&soft_proc.listen_fd);
+	if (!err) {
+		atomic_store(&soft_proc.stop, false);
+		atomic_store(&soft_proc.timer_ns, 0);
+		/* Signals belong to the application's threads. */
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &before);
+		err = pthread_create(&soft_proc.thread, NULL, thread_main, NULL);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+	}
+	if (err)
+		close_fds();
+	return err;
+}
+
+void soft_thread_stop(void)
+{
+	struct soft_after after = { 0 };
+
+	atomic_store(&soft_proc.stop, true);
+	soft_kick_self();
+	pthread_join(soft_proc.thread, NULL);
+	soft_fabrics.net->close(&after);
+	soft_fabrics.host->close(&after);
+	soft_after_run(&after);
+	close_fds();
+}

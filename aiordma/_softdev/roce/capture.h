@@ -1,0 +1,29 @@
+/*
+ * Captures: packets as they were sent and received, in a pcapng file that Wireshark and tshark read
+ * (draft-ietf-opsawg-pcapng; link type RAW, so each packet begins with its IP header).
+ */
+#ifndef AIORDMA_ROCE_CAPTURE_H
+#define AIORDMA_ROCE_CAPTURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "roce/icrc.h"
+
+struct roce_capture;
+/* Creates the file anew. NULL with errno. */
+struct roce_capture *roce_capture_open(const char *path);
+void roce_capture_close(struct roce_capture *capture);
+/* Of a packet, what its headers say. */
+struct roce_capture_origin {
+	const struct roce_path *path;
+	struct roce_ipv4 ip; /* as far as the ICRC tells */
+	uint8_t tos;         /* traffic class with its ECN bits */
+	bool inbound;
+};
+/* One UDP payload, ICRC included. now_ns: time of day. False: it could not be written, and no later one will be. */
+bool roce_capture_packet(struct roce_capture *capture, const struct roce_capture_origin *origin, uint64_t now_ns,
+			 const uint8_t *bytes, size_t size);
+
+#endif

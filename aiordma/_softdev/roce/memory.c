@@ -1,0 +1,110 @@
+/*
+ * What the two ends of rc.h do to the memory and receives of a queue pair, and how long one waits for the other.
+ */
+#include <string.h>
+
+#include "roce/internal.h"
+
+/* ---- asking ------------------------------------------------------------------------------------------ */
+
+static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *from, uint32_t n)
+{
+	struct soft_roce *w = owner;
+
+	return soft_wqe_scatter(w->qp, w->wqes[index & w->ask.mask], offset, (const char *)from, n);
+}
+
+enum { LONGER = 4 };
+static const uint64_t living_ns = 10000000000;
+
+/*
+ * An adapter answers at once or never. Here a process answers, and it may wait for a CPU, or stand still with the machine
+ * it runs on: so it gets the longest time that the specification leaves (9.7.6.1.3), four times the shortest. On this host
+ * it can be known whether the process is there at all.
+ */
+static uint64_t patience(void *owner, uint64_t shortest_ns)
+{
+	const struct soft_roce *w = owner;
+	const uint32_t slot = w->ask.qpn >> SOFT_QPN_INDEX_BITS;
+	const uint64_t longer = shortest_ns * LONGER;
+
+	if (!w->route.here)
+		return longer;
+	if (slot == soft_proc.slot || !soft_slot_taken(slot))
+		return shortest_ns;
+	return longer > living_ns ? longer : living_ns;
+}
+
+const struct roce_ask_owner soft_roce_ask_calls = { .scatter = scatter, .patience = patience };
+
+/* ---- answering --------------------------------------------------------------------------------------- */
+
+static bool receive(void *owner)
+{
+	struct soft_qp *qp = ((struct soft_roce *)owner)->qp;
+
+	if (qp->current || soft_rq_take(qp))
+		return true;
+	atomic_store(&qp->starved, false); /* the requester asks again */
+	if (qp->qp.qp_type == IBV_QPT_RC)
+		soft_count_rnr();
+	return false;
+}
+
+static int place(void *owner, uint32_t offset, const uint8_t *from, uint32_t n)
+{
+	struct soft_roce *w = owner;
+
+	return soft_rx_place(w->qp, offset, (const char *)from, n, w->after);
+}
+
+static int deliver(void *owner, const struct roce_delivery *delivery)
+{
+	struct soft_roce *w = owner;
+	const struct soft_rx what = {
+		.opcode = delivery->opcode,
+		.solicited = delivery->solicited,
+		.imm = delivery->imm,
+		.src_qp = w->qp->attr.dest_qp_num,
+		.length = delivery->length,
+	};
+
+	return soft_rx_receive_done(w->qp, &what, w->after);
+}
+
+static char *remote(void *owner, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status)
+{
+	struct soft_roce *w = owner;
+
+	return soft_rx_remote(w->qp, opcode, rkey, addr, length, status, w->after);
+}
+
+static void write_to(void *owner, char *to, const uint8_t *from, uint32_t n)
+{
+	(void)owner;
+	soft_rx_copy(to, (const char *)from, n);
+}
+
+static uint64_t atomic(void *owner, uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap)
+{
+	(void)owner;
+	return soft_rx_atomic(opcode, at, compare_add, swap);
+}
+
+static void broken(void *owner)
+{
+	struct soft_roce *w = owner;
+
+	soft_async_push(to_ctx(w->qp->qp.context), IBV_EVENT_QP_REQ_ERR, &w->qp->qp);
+	soft_after_fail(w->after, w->qp);
+}
+
+const struct roce_answer_owner soft_roce_answer_calls = {
+	.receive = receive,
+	.place = place,
+	.deliver = deliver,
+	.remote = remote,
+	.write = write_to,
+	.atomic = atomic,
+	.broken = broken,
+};

@@ -1,0 +1,48 @@
+/*
+ * The UDP sockets, for the files that open them, send and receive.
+ */
+#ifndef AIORDMA_ROCE_PORT_H
+#define AIORDMA_ROCE_PORT_H
+
+#include "roce/internal.h"
+
+enum { ROCE_IPV4, ROCE_IPV6, ROCE_FAMILIES };
+
+struct roce_port {
+	atomic_int fd;
+	uint16_t number;
+	atomic_bool hot;   /* a queue pair sends from here, or packets have come: polls look at it */
+	atomic_bool apart; /* a network device behind it does not split what is sent as one: UDP_SEGMENT has failed */
+	bool watched;
+};
+
+struct roce_ports {
+	pthread_mutex_t lock; /* to open and close */
+	struct roce_port own[ROCE_FAMILIES], front[ROCE_FAMILIES];
+};
+extern struct roce_ports soft_roce_ports;
+/* For soft_roce_receive(). */
+#define ROCE_EVERY_PORT ((void *)&soft_roce_ports)
+
+socklen_t soft_roce_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to);
+void soft_roce_gid(const void *address, bool ipv4, uint8_t gid[16]);
+
+/* Opens port 4791 of that family, if it is free and not open yet. The lock is held. */
+void soft_roce_front_open(int family);
+
+/* ---- front.c ----------------------------------------------------------------------------------- */
+
+/* Takes port 4791, or waits until whoever has it ends. The lock is held, also for the next one. */
+void soft_roce_front(void);
+void soft_roce_front_close(void);
+/* The progress thread: an epoll event of this file; it came; the timer went off. */
+bool soft_roce_front_is(const void *what);
+void soft_roce_front_ended(const void *what);
+void soft_roce_front_tick(void);
+
+/* ---- source.c ---------------------------------------------------------------------------------- */
+
+/* The lock is held. */
+void soft_roce_sources_close(void);
+
+#endif

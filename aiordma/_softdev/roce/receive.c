@@ -1,0 +1,230 @@
+/*
+ * Packets that come in: several at a time, and several that the sender sent as one in one piece (UDP_GRO).
+ */
+#include <linux/udp.h>
+#include <netinet/ip.h>
+#include <string.h>
+
+#include "roce/port.h"
+
+/* Follows a packet that is handed on to another process of this host. */
+struct forwarded {
+	char magic[8];
+	uint8_t src[16], dst[16];
+	uint16_t src_port, dst_port;
+	uint8_t tos, reserved[3];
+};
+static const char forward_magic[8] = { 'a', 'i', 'o', 'w', 'i', 'r', 'e', '1' };
+
+enum { RX_BATCH = 16, RX_BYTES = 65536, RX_LARGE = 32768 };
+
+/* receive_lock (rx.c) */
+static struct {
+	unsigned want; /* messages to ask for: as many as came lately; one when they are large, so they stay in cache */
+	bool dry;      /* there was none the last time: what comes now may be alone, and to ask for a second is dear */
+	struct mmsghdr messages[RX_BATCH];
+	struct iovec iov[RX_BATCH];
+	struct sockaddr_in6 from[RX_BATCH];
+	union {
+		char bytes[CMSG_SPACE(sizeof(struct in6_pktinfo)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control[RX_BATCH];
+	uint8_t bytes[RX_BATCH][RX_BYTES];
+} rx;
+
+/* Where it came from and went to, and of what size the packets in it are. False: not known. */
+static bool read_headers(struct msghdr *header, int family, struct roce_inbound *in, size_t *run)
+{
+	bool found = false;
+
+	if (family == ROCE_IPV4) {
+		const struct sockaddr_in *from = header->msg_name;
+		soft_roce_gid(&from->sin_addr, true, in->path.src);
+		in->path.src_port = ntohs(from->sin_port);
+	} else {
+		const struct sockaddr_in6 *from = header->msg_name;
+		soft_roce_gid(&from->sin6_addr, false, in->path.src);
+		in->path.src_port = ntohs(from->sin6_port);
+	}
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+		if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) {
+			struct in_pktinfo info;
+			memcpy(&info, CMSG_DATA(c), sizeof(info));
+			soft_roce_gid(&info.ipi_addr, true, in->path.dst);
+			found = true;
+		} else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
+			struct in6_pktinfo info;
+			memcpy(&info, CMSG_DATA(c), sizeof(info));
+			soft_roce_gid(&info.ipi6_addr, false, in->path.dst);
+			found = true;
+		} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
+			in->tos = *CMSG_DATA(c);
+		} else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS) {
+			int tclass;
+			memcpy(&tclass, CMSG_DATA(c), sizeof(tclass));
+			in->tos = (uint8_t)tclass;
+		} else if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) {
+			int size;
+			memcpy(&size, CMSG_DATA(c), sizeof(size));
+			*run = size > 0 ? (size_t)size : *run;
+		}
+	}
+	return found;
+}
+
+static bool is_loopback(const uint8_t gid[16])
+{
+	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
+}
+
+/* What the first process of this host handed on: the packet as it was. */
+static void unwrap(struct roce_inbound *in)
+{
+	struct forwarded head;
+
+	if (in->size < sizeof(head) || memcmp(in->bytes, forward_magic, sizeof(forward_magic)) != 0 ||
+	    !is_loopback(in->path.src) || !is_loopback(in->path.dst) || in->path.src_port != ROCE_PORT)
+		return;
+	memcpy(&head, in->bytes, sizeof(head));
+	memcpy(in->path.src, head.src, 16);
+	memcpy(in->path.dst, head.dst, 16);
+	in->path.src_port = head.src_port;
+	in->path.dst_port = head.dst_port;
+	in->tos = head.tos;
+	in->bytes += sizeof(head);
+	in->size -= sizeof(head);
+}
+
+static void prepare(unsigned i)
+{
+	rx.iov[i] = (struct iovec){ rx.bytes[i], RX_BYTES };
+	rx.messages[i].msg_hdr = (struct msghdr){
+		.msg_name = &rx.from[i],
+		.msg_namelen = sizeof(rx.from[i]),
+		.msg_iov = &rx.iov[i],
+		.msg_iovlen = 1,
+		.msg_control = rx.control[i].bytes,
+		.msg_controllen = sizeof(rx.control[i].bytes),
+	};
+}
+
+/* The kernel has written to it. */
+static void prepare_again(unsigned i)
+{
+	struct msghdr *header = &rx.messages[i].msg_hdr;
+
+	header->msg_namelen = sizeof(rx.from[i]);
+	header->msg_controllen = sizeof(rx.control[i].bytes);
+}
+
+static unsigned message(const struct roce_port *port, int family, unsigned i, roce_receiver *receiver, void *context)
+{
+	struct msghdr *header = &rx.messages[i].msg_hdr;
+	const uint8_t *at = rx.bytes[i];
+	size_t left = rx.messages[i].msg_len, run = left;
+	struct roce_inbound whole = { .path.dst_port = port->number };
+	unsigned n = 0;
+
+	if ((header->msg_flags & (MSG_TRUNC | MSG_CTRUNC)) || !read_headers(header, family, &whole, &run)) {
+		atomic_fetch_add_explicit(&soft_roce_counters.malformed, 1, memory_order_relaxed);
+		return 1;
+	}
+	do {
+		struct roce_inbound in = whole;
+		in.bytes = at;
+		in.size = left < run ? left : run;
+		in.place = (uint16_t)n++;
+		at += in.size;
+		left -= in.size;
+		if (port->number != ROCE_PORT)
+			unwrap(&in);
+		soft_roce_capture_inbound(&in);
+		receiver(context, &in);
+	} while (left);
+	return n;
+}
+
+static void adapt(unsigned got, size_t bytes)
+{
+	if (bytes >= RX_LARGE * got)
+		rx.want = 1;
+	else if (got == rx.want && rx.want < RX_BATCH && !rx.dry)
+		rx.want *= 2;
+	else if (got <= rx.want / 2)
+		rx.want /= 2;
+	rx.dry = false;
+}
+
+/* Returns how many, or less than one. A poll for one packet costs a quarter less without the list of recvmmsg. */
+static int ask_kernel(int fd)
+{
+	if (rx.want > 1)
+		return recvmmsg(fd, rx.messages, rx.want, MSG_DONTWAIT, NULL);
+	const ssize_t size = recvmsg(fd, &rx.messages[0].msg_hdr, MSG_DONTWAIT);
+	if (size < 0)
+		return -1;
+	rx.messages[0].msg_len = (unsigned)size;
+	return 1;
+}
+
+static unsigned receive(struct roce_port *port, int family, roce_receiver *receiver, void *context)
+{
+	size_t bytes = 0;
+	unsigned packets = 0;
+
+	if (!rx.want) {
+		for (unsigned i = 0; i < RX_BATCH; i++)
+			prepare(i);
+		rx.want = 1;
+	}
+	const int n = ask_kernel(port->fd);
+	if (n <= 0) {
+		rx.dry = true;
+		return 0;
+	}
+	for (unsigned i = 0; i < (unsigned)n; i++) {
+		bytes += rx.messages[i].msg_len;
+		packets += message(port, family, i, receiver, context);
+		prepare_again(i);
+	}
+	adapt((unsigned)n, bytes);
+	if (!atomic_load_explicit(&port->hot, memory_order_relaxed))
+		atomic_store_explicit(&port->hot, true, memory_order_relaxed);
+	return packets;
+}
+
+unsigned soft_roce_receive(void *port, roce_receiver *receiver, void *context)
+{
+	unsigned n = 0;
+
+	for (int family = ROCE_IPV4; family <= ROCE_IPV6; family++) {
+		struct roce_port *ports[] = { &soft_roce_ports.front[family], &soft_roce_ports.own[family] };
+		for (int i = 0; i < 2; i++)
+			if (ports[i]->fd >= 0 &&
+			    (port == ports[i] || port == ROCE_EVERY_PORT ||
+			     (!port && atomic_load_explicit(&ports[i]->hot, memory_order_relaxed))))
+				n += receive(ports[i], family, receiver, context);
+	}
+	return n;
+}
+
+void soft_roce_forward(uint32_t slot, const struct roce_inbound *in)
+{
+	const int family = soft_gid_is_ipv4(in->path.src) ? ROCE_IPV4 : ROCE_IPV6;
+	struct forwarded head = { .src_port = in->path.src_port, .dst_port = in->path.dst_port, .tos = in->tos };
+	uint8_t here[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
+	struct iovec iov[] = { { &head, sizeof(head) }, { (void *)in->bytes, in->size } };
+	struct sockaddr_in6 to;
+	struct msghdr header = { .msg_name = &to, .msg_iov = iov, .msg_iovlen = 2 };
+
+	if (soft_roce_ports.front[family].fd < 0 || in->path.dst_port != ROCE_PORT)
+		return;
+	if (family == ROCE_IPV6)
+		memcpy(here, &in6addr_loopback, 16);
+	memcpy(head.magic, forward_magic, sizeof(head.magic));
+	memcpy(head.src, in->path.src, 16);
+	memcpy(head.dst, in->path.dst, 16);
+	header.msg_namelen = soft_roce_address(here, (uint16_t)(ROCE_OWN_PORT + slot), 0, &to);
+	if (sendmsg(soft_roce_ports.front[family].fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+		atomic_fetch_add_explicit(&soft_roce_counters.forwarded, 1, memory_order_relaxed);
+}

@@ -1,0 +1,595 @@
+/*
+ * The requester's end of a lane: requests go into the ring or, for memory that is mapped, straight to where they
+ * belong; acknowledgements and response data come back.
+ *
+ * A direct access and a request in the ring may not overtake one another on the same memory, so while a WRITE,
+ * READ or atomic is in the ring, later ones follow it there. SENDs do not matter: their data goes elsewhere.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "shm/lane.h"
+
+#define REQ_MASK ((uint64_t)SOFT_REQ_RING - 1)
+#define RESP_MASK ((uint64_t)SOFT_RESP_RING - 1)
+
+static uint32_t align(uint32_t n)
+{
+	return (n + SOFT_RECORD_ALIGN - 1) & ~(uint32_t)(SOFT_RECORD_ALIGN - 1);
+}
+
+/* ---- being told of acknowledgements ---------------------------------------------------------------- */
+
+static void count(struct soft_qp *qp)
+{
+	struct soft_cq *cq = to_cq(qp->qp.send_cq);
+
+	if (qp->out->counted)
+		return;
+	qp->out->counted = true;
+	atomic_fetch_add_explicit(&cq->waiting, 1, memory_order_relaxed);
+	/* Somebody may sleep on it already: then nobody polls here, and the timer has to look after the peer. */
+	if (atomic_load_explicit(&cq->door->armed, memory_order_relaxed))
+		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+}
+
+static void uncount(struct soft_qp *qp)
+{
+	if (!qp->out->counted)
+		return;
+	qp->out->counted = false;
+	atomic_fetch_sub_explicit(&to_cq(qp->qp.send_cq)->waiting, 1, memory_order_relaxed);
+}
+
+void soft_out_idle(struct soft_qp *qp)
+{
+	if (qp->out)
+		uncount(qp);
+}
+
+/* ---- the request ring ------------------------------------------------------------------------------- */
+
+static bool has_room(struct soft_out *o, uint32_t need)
+{
+	if (soft_likely(o->tail + need - o->head <= SOFT_REQ_RING))
+		return true;
+	uint64_t head = atomic_load_explicit(&o->seg->head, memory_order_acquire);
+	if (head > o->tail || o->tail - head > SOFT_REQ_RING) {
+		o->dead = true;
+		return false;
+	}
+	o->head = head;
+	return o->tail + need - head <= SOFT_REQ_RING;
+}
+
+/* Room for a record with so many bytes in one piece. NULL: ring full, and the responder will tell. */
+static char *reserve(struct soft_out *o, uint32_t bytes)
+{
+	uint32_t size = align(bytes), left = SOFT_REQ_RING - (uint32_t)(o->tail & REQ_MASK);
+	uint32_t need = left < size ? left + size : size;
+
+	if (soft_unlikely(!has_room(o, need))) {
+		atomic_store(&o->seg->blocked, 1);
+		if (!has_room(o, need))
+			return NULL;
+		atomic_store_explicit(&o->seg->blocked, 0, memory_order_relaxed);
+	}
+	if (soft_unlikely(left < size)) {
+		struct soft_rec *pad = (struct soft_rec *)(void *)(o->seg->req + (o->tail & REQ_MASK));
+		*pad = (struct soft_rec){ .op = SOFT_OP_PAD };
+		o->tail += left; /* published with the record that follows */
+	}
+	return (char *)o->seg->req + (o->tail & REQ_MASK);
+}
+
+/* soft_out_flush() makes it visible: once for all WRs of a post. */
+static void publish(struct soft_qp *qp, uint32_t bytes)
+{
+	qp->out->tail += align(bytes);
+	qp->unsent = true;
+}
+
+/* The message whose last record is about to be published. */
+static void number(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	struct soft_out *o = qp->out;
+
+	wqe->msn = ++qp->issued;
+	struct soft_cq *cq = to_cq(qp->qp.send_cq);
+	if (!atomic_load_explicit(&cq->unacked, memory_order_relaxed))
+		atomic_store_explicit(&cq->unacked, true, memory_order_relaxed);
+	if ((wqe->flags & IBV_SEND_SIGNALED) || wqe->answered) {
+		o->wanted = wqe->msn;
+		atomic_store_explicit(&o->seg->want_ack, wqe->msn, memory_order_relaxed);
+		count(qp);
+	}
+}
+
+/* When to look at a full ring again, should the responder not tell. */
+enum { ROOM_NS = 1000000 };
+
+static enum soft_run wait_room(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	if (qp->out->dead) {
+		wqe->status = IBV_WC_FATAL_ERR;
+		return SOFT_RUN_DONE;
+	}
+	qp->wait = SOFT_WAIT_ROOM;
+	count(qp);
+	/* Nothing is complete yet, so no event wakes a responder that sleeps. */
+	if (qp->out->asleep || atomic_load(&qp->out->door->armed))
+		soft_out_kick(qp);
+	soft_timer_want(soft_now_ns() + ROOM_NS);
+	return SOFT_RUN_WAIT;
+}
+
+static uint8_t message_flags(const struct soft_wqe *wqe)
+{
+	uint8_t flags = wqe->flags & IBV_SEND_SOLICITED ? SOFT_REC_SOLICITED : 0;
+
+	if (wqe->opcode == IBV_WR_SEND_WITH_IMM || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+		flags |= SOFT_REC_IMM;
+	else if (wqe->opcode == IBV_WR_SEND_WITH_INV)
+		flags |= SOFT_REC_INV;
+	return flags;
+}
+
+/* The message makes a completion at the responder. */
+static void will_fire(struct soft_out *o, const struct soft_wqe *wqe)
+{
+	o->fire = true;
+	o->solicited |= wqe->flags & IBV_SEND_SOLICITED;
+}
+
+/* SEND, and WRITE to memory that is not mapped: payload through the ring, in pieces. */
+static enum soft_run stream(struct soft_qp *qp, struct soft_wqe *wqe, bool write)
+{
+	struct soft_out *o = qp->out;
+	const uint32_t head = sizeof(struct soft_rec) + (write ? sizeof(struct soft_reth) : 0);
+
+	do {
+		uint32_t n = wqe->length - wqe->offset;
+		bool last = n <= SOFT_FRAGMENT;
+		if (!last)
+			n = SOFT_FRAGMENT;
+		uint64_t before = o->tail;
+		char *at = reserve(o, head + n);
+		if (soft_unlikely(!at))
+			return wait_room(qp, wqe);
+		struct soft_rec *rec = (struct soft_rec *)(void *)at;
+		rec->length = n;
+		rec->op = write ? SOFT_OP_WRITE : SOFT_OP_SEND;
+		rec->flags = (uint8_t)((wqe->offset ? 0 : SOFT_REC_FIRST) | (last ? SOFT_REC_LAST : 0) |
+				       (write ? SOFT_REC_REMOTE : 0) | message_flags(wqe));
+		rec->imm = wqe->imm;
+		rec->total = wqe->length;
+		if (write) {
+			struct soft_reth *reth = (struct soft_reth *)(void *)(at + sizeof(*rec));
+			reth->addr = wqe->raddr + wqe->offset;
+			reth->rkey = wqe->rkey;
+		}
+		if (soft_unlikely(!soft_wqe_gather(qp, wqe, wqe->offset, at + head, n))) {
+			o->tail = before;
+			wqe->status = IBV_WC_LOC_PROT_ERR;
+			return SOFT_RUN_DONE;
+		}
+		if (last)
+			number(qp, wqe);
+		publish(qp, head + n);
+		if (!last) /* the responder may begin */
+			atomic_store_explicit(&o->seg->tail, o->tail, memory_order_release);
+		wqe->offset += n;
+	} while (wqe->offset < wqe->length);
+	if (write)
+		o->staged = wqe->msn;
+	if (!write || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+		will_fire(o, wqe);
+	return SOFT_RUN_SENT;
+}
+
+/* READ and atomics that the responder carries out. */
+static enum soft_run fetch(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	struct soft_out *o = qp->out;
+	const uint32_t bytes = sizeof(struct soft_rec) + sizeof(struct soft_reth);
+	char *at = reserve(o, bytes);
+
+	if (!at)
+		return wait_room(qp, wqe);
+	*(struct soft_rec *)(void *)at = (struct soft_rec){
+		.op = wqe->opcode == IBV_WR_RDMA_READ          ? SOFT_OP_READ :
+		      wqe->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? SOFT_OP_COMPARE_SWAP :
+								 SOFT_OP_FETCH_ADD,
+		.flags = SOFT_REC_FIRST | SOFT_REC_LAST | SOFT_REC_REMOTE,
+		.total = wqe->length,
+	};
+	struct soft_reth *reth = (struct soft_reth *)(void *)(at + sizeof(struct soft_rec));
+	reth->addr = wqe->raddr;
+	reth->rkey = wqe->rkey;
+	if (wqe->opcode != IBV_WR_RDMA_READ) {
+		reth->compare_add = wqe->atomic.compare_add;
+		reth->swap = wqe->atomic.swap;
+	}
+	wqe->answered = true;
+	number(qp, wqe);
+	o->staged = wqe->msn;
+	publish(qp, bytes);
+	o->now |= o->asleep && wqe->msn % 64;
+	return SOFT_RUN_SENT;
+}
+
+/* The immediate of a WRITE whose data is already there. */
+static enum soft_run immediate(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	struct soft_out *o = qp->out;
+	struct soft_rec *rec = (struct soft_rec *)(void *)reserve(o, sizeof(*rec));
+
+	if (!rec)
+		return wait_room(qp, wqe);
+	*rec = (struct soft_rec){
+		.op = SOFT_OP_IMM,
+		.flags = (uint8_t)(SOFT_REC_FIRST | SOFT_REC_LAST | message_flags(wqe)),
+		.imm = wqe->imm,
+		.total = wqe->length,
+	};
+	number(qp, wqe);
+	publish(qp, sizeof(*rec));
+	will_fire(o, wqe);
+	return SOFT_RUN_SENT;
+}
+
+/* ---- direct access ---------------------------------------------------------------------------------- */
+
+static void ask(struct soft_qp *qp, uint32_t rkey)
+{
+	struct soft_out *o = qp->out;
+
+	for (unsigned i = 0; i < o->nasks; i++)
+		if (o->asks[i] == rkey)
+			return;
+	if (o->nasks == SOFT_ASKS)
+		return;
+	o->asks[o->nasks++] = rkey;
+	soft_service(qp, SOFT_SERVICE_RESOLVE);
+}
+
+enum direct { DIRECT_DONE, DIRECT_NO, DIRECT_PROT };
+
+/* Memory that is not shareable: the kernel copies, in one call and without the owner's CPU. */
+static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, const struct soft_reg *r, uint32_t access)
+{
+	const bool write = access == IBV_ACCESS_REMOTE_WRITE;
+	struct soft_link *link = qp->out->link;
+	struct iovec here[SOFT_MAX_SGE];
+	struct iovec there = { (void *)(uintptr_t)(r->remote + (wqe->raddr - r->base)), wqe->length };
+	ssize_t done;
+
+	for (uint32_t i = 0; i < wqe->num_sge; i++) {
+		const struct ibv_sge *sge = &wqe->sge[i];
+		here[i].iov_base = (void *)(uintptr_t)sge->addr;
+		here[i].iov_len = sge->length;
+		if (!(wqe->flags & IBV_SEND_INLINE) && sge->length)
+			here[i].iov_base = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length,
+							   write ? 0 : IBV_ACCESS_LOCAL_WRITE);
+		if (!here[i].iov_base && sge->length)
+			return DIRECT_PROT;
+	}
+	if (link->dead || link->pid <= 0)
+		return DIRECT_NO;
+	done = write ? process_vm_writev(link->pid, here, wqe->num_sge, &there, 1, 0) :
+		       process_vm_readv(link->pid, here, wqe->num_sge, &there, 1, 0);
+	if (done == (ssize_t)wqe->length)
+		return DIRECT_DONE;
+	if (done < 0 && (errno == EPERM || errno == ENOSYS))
+		atomic_store(&link->no_vm, true);
+	return DIRECT_NO; /* the responder carries it out, or says what is wrong */
+}
+
+static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access)
+{
+	struct soft_out *o = qp->out;
+	struct soft_reg *r = &o->regs[(wqe->rkey >> 8) % SOFT_REGS];
+	bool ok = true;
+
+	if (soft_unlikely(!wqe->length))
+		return DIRECT_NO;
+	if (soft_unlikely(r->rkey != wqe->rkey)) {
+		ask(qp, wqe->rkey);
+		return DIRECT_NO;
+	}
+	if (soft_unlikely((!r->at && !r->remote) || (r->access & access) != access || wqe->raddr < r->base ||
+			  wqe->length > r->length || wqe->raddr - r->base > r->length - wqe->length))
+		return DIRECT_NO;
+	if (soft_unlikely(o->staged > qp->acked)) {
+		qp->acked = atomic_load_explicit(&o->seg->acked, memory_order_acquire);
+		if (o->staged > qp->acked)
+			return DIRECT_NO;
+	}
+	if (soft_unlikely(!r->at && (access == IBV_ACCESS_REMOTE_ATOMIC || atomic_load(&o->link->no_vm))))
+		return DIRECT_NO;
+	char *at = r->at + (wqe->raddr - r->base);
+	/*
+	 * Hazard: the owner withdraws the key (or closes the gate) and then waits while `inside` is set; we set it and
+	 * then look at both. All seq_cst: either the owner sees us inside, or we see that the key is gone.
+	 */
+	atomic_exchange(&o->seg->inside, 1);
+	if (soft_unlikely(atomic_load(&o->seg->gate) != r->gate ||
+			  atomic_load(&o->link->keys->serial[r->index]) != r->serial)) {
+		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
+		r->rkey = 0;
+		return DIRECT_NO;
+	}
+	if (soft_unlikely(!r->at)) {
+		enum direct done = through_kernel(qp, wqe, r, access);
+		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
+		return done;
+	}
+	if (access == IBV_ACCESS_REMOTE_WRITE) {
+		ok = soft_wqe_gather(qp, wqe, 0, at, wqe->length);
+	} else if (access == IBV_ACCESS_REMOTE_READ) {
+		ok = soft_wqe_scatter(qp, wqe, 0, at, wqe->length);
+	} else if ((uintptr_t)at & 7) {
+		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
+		return DIRECT_NO; /* the responder refuses it, in its place */
+	} else {
+		uint64_t old = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap);
+		ok = soft_wqe_scatter(qp, wqe, 0, (const char *)&old, sizeof(old));
+	}
+	atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
+	return ok ? DIRECT_DONE : DIRECT_PROT;
+}
+
+enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+{
+	struct soft_out *o = qp->out;
+	uint32_t access;
+
+	(void)after;
+	if (soft_unlikely(!o)) {
+		qp->wait = SOFT_WAIT_PEER;
+		return SOFT_RUN_WAIT;
+	}
+	if (soft_unlikely(o->dead || !atomic_load_explicit(&o->seg->gate, memory_order_relaxed))) {
+		if (qp->qp.qp_type == IBV_QPT_RC)
+			wqe->status = IBV_WC_RETRY_EXC_ERR;
+		return SOFT_RUN_DONE;
+	}
+	switch (wqe->opcode) {
+	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
+	case IBV_WR_SEND_WITH_INV:
+		return stream(qp, wqe, false);
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		access = IBV_ACCESS_REMOTE_WRITE;
+		break;
+	case IBV_WR_RDMA_READ:
+		access = IBV_ACCESS_REMOTE_READ;
+		break;
+	default:
+		access = IBV_ACCESS_REMOTE_ATOMIC;
+	}
+	/* A WRITE that has begun in the ring goes on there; one that was made waits for room for its immediate. */
+	switch (wqe->offset ? DIRECT_NO : wqe->placed ? DIRECT_DONE : direct(qp, wqe, access)) {
+	case DIRECT_PROT:
+		wqe->status = IBV_WC_LOC_PROT_ERR;
+		return SOFT_RUN_DONE;
+	case DIRECT_DONE:
+		if (wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+			wqe->placed = true;
+			return immediate(qp, wqe);
+		}
+		if ((wqe->flags & IBV_SEND_SIGNALED) && qp->issued > qp->acked) {
+			/* Complete after the messages before it; see lane.h for the order. */
+			o->wanted = qp->issued;
+			atomic_store(&o->seg->want_ack, qp->issued);
+			count(qp);
+			soft_out_collect_acks(qp);
+		}
+		return SOFT_RUN_DONE;
+	case DIRECT_NO:
+		break;
+	}
+	return access == IBV_ACCESS_REMOTE_WRITE ? stream(qp, wqe, true) : fetch(qp, wqe);
+}
+
+/* ---- the responder's attention ---------------------------------------------------------------------- */
+
+bool soft_out_flush(struct soft_qp *qp)
+{
+	struct soft_out *o = qp->out;
+
+	if (!o || !qp->unsent)
+		return false;
+	/* A lane whose bit is set is looked at anyway: see progress.c for why this store is seq_cst. */
+	atomic_store(&o->seg->tail, o->tail);
+	if (o->bit >= 64 || !(atomic_load(&o->door->near) & UINT64_C(1) << o->bit))
+		soft_door_ring(o->door, o->bit);
+	if (o->fire)
+		soft_door_fire(o->door, o->event, o->solicited);
+	qp->unsent = o->fire = o->solicited = false;
+	if (soft_unlikely(o->now)) {
+		/* An answer is waited for, and nobody polled when the last one was: not again after a while only. */
+		o->now = false;
+		o->kicked = qp->issued;
+		soft_link_kick(o->link);
+	}
+	return false;
+}
+
+void soft_door_fire(struct soft_door *door, const struct soft_event *event, bool solicited)
+{
+	uint32_t armed = atomic_load(&door->armed);
+	uint64_t one = 1;
+
+	while ((armed & (solicited ? SOFT_ARM_WANTED : SOFT_ARM_ANY)) && !(armed & SOFT_ARM_FIRED)) {
+		if (!atomic_compare_exchange_weak(&door->armed, &armed, armed | SOFT_ARM_FIRED))
+			continue;
+		if (event && !soft_fault(SOFT_FAULT_EVENT) && write(event->fd, &one, sizeof(one)) < 0) {
+			/* EAGAIN: readable as it is */
+		}
+		return;
+	}
+}
+
+bool soft_out_kick(struct soft_qp *qp)
+{
+	struct soft_out *o = qp->out;
+
+	if (!o || o->dead)
+		return false;
+	if (qp->wait == SOFT_WAIT_ROOM) {
+		o->asleep = true;
+		soft_out_flush(qp);
+		soft_link_kick(o->link);
+		return true;
+	}
+	if (!soft_out_collect_acks(qp) || qp->acked == qp->issued)
+		return false;
+	if (o->kicked < qp->issued) {
+		o->kicked = qp->issued;
+		o->asleep = true;
+		soft_link_kick(o->link);
+	}
+	return true;
+}
+
+/* ---- acknowledgements and responses ------------------------------------------------------------------ */
+
+bool soft_out_collect_acks(struct soft_qp *qp)
+{
+	struct soft_out *o = qp->out;
+	uint64_t acked = atomic_load(&o->seg->acked);
+
+	if (soft_unlikely(acked < qp->acked || acked > qp->issued)) {
+		o->dead = true;
+		return false;
+	}
+	if (acked > o->kicked)
+		o->asleep = false; /* it came without a kick */
+	qp->acked = acked;
+	if (acked >= o->wanted && qp->wait != SOFT_WAIT_ROOM)
+		uncount(qp);
+	return true;
+}
+
+static struct soft_wqe *first_unanswered(struct soft_qp *qp)
+{
+	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
+		struct soft_wqe *wqe = soft_sq_at(qp, i);
+		if (wqe->answered && wqe->offset < wqe->length)
+			return wqe;
+	}
+	return NULL;
+}
+
+/* False: the responder broke the rules. */
+static bool take_responses(struct soft_qp *qp)
+{
+	struct soft_out *o = qp->out;
+	uint64_t tail = atomic_load_explicit(&o->seg->resp_tail, memory_order_acquire);
+
+	if (soft_likely(tail == o->resp_head))
+		return true;
+	if (tail < o->resp_head || tail - o->resp_head > SOFT_RESP_RING || tail % SOFT_RECORD_ALIGN)
+		return false;
+	while (o->resp_head != tail) {
+		uint32_t at = (uint32_t)(o->resp_head & RESP_MASK), left = SOFT_RESP_RING - at;
+		struct soft_rec rec;
+
+		memcpy(&rec, o->seg->resp + at, sizeof(rec));
+		if (rec.op == SOFT_OP_PAD) {
+			if (left > tail - o->resp_head)
+				return false;
+			o->resp_head += left;
+			continue;
+		}
+		struct soft_wqe *wqe = first_unanswered(qp);
+		if (tail - o->resp_head < left)
+			left = (uint32_t)(tail - o->resp_head);
+		if (rec.op != SOFT_OP_DATA || rec.length > SOFT_FRAGMENT || align(sizeof(rec) + rec.length) > left ||
+		    !wqe || rec.imm != wqe->offset || rec.length > wqe->length - wqe->offset || !rec.length)
+			return false;
+		if (wqe->status == IBV_WC_SUCCESS &&
+		    !soft_wqe_scatter(qp, wqe, wqe->offset, (const char *)o->seg->resp + at + sizeof(rec), rec.length))
+			wqe->status = IBV_WC_LOC_PROT_ERR;
+		wqe->offset += rec.length;
+		o->resp_head += align(sizeof(rec) + rec.length);
+	}
+	atomic_store(&o->seg->resp_head, o->resp_head);
+	if (atomic_load(&o->seg->resp_blocked)) {
+		soft_door_ring(o->door, o->bit);
+		if (o->asleep || atomic_load(&o->door->armed))
+			soft_link_kick(o->link);
+	}
+	return true;
+}
+
+/* The first request without answer fails; what follows is flushed. */
+static void fail_first(struct soft_qp *qp, enum ibv_wc_status status, struct soft_after *after)
+{
+	struct soft_out *o = qp->out;
+
+	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
+		struct soft_wqe *wqe = soft_sq_at(qp, i);
+		if (wqe->state == SOFT_WQE_SENT && wqe->msn > qp->acked && wqe->status == IBV_WC_SUCCESS) {
+			wqe->status = (uint8_t)status;
+			return;
+		}
+	}
+	if (o->dead)
+		soft_after_fail(after, qp);
+}
+
+bool soft_out_collect(struct soft_qp *qp, struct soft_after *after)
+{
+	struct soft_out *o = qp->out;
+
+	if (!o)
+		return false;
+	/* Read before `acked`: what was acknowledged before the lane was closed counts. */
+	uint32_t gate = atomic_load(&o->seg->gate);
+	uint32_t nak = atomic_load(&o->seg->nak);
+
+	/* In this order: an acknowledged READ has all its data in the ring. */
+	if (!soft_out_collect_acks(qp) || !take_responses(qp)) {
+		o->dead = true;
+		fail_first(qp, IBV_WC_FATAL_ERR, after);
+	} else if (nak) {
+		bool known = nak == IBV_WC_REM_ACCESS_ERR || nak == IBV_WC_REM_INV_REQ_ERR ||
+			     nak == IBV_WC_REM_OP_ERR || nak == IBV_WC_RNR_RETRY_EXC_ERR;
+		fail_first(qp, known ? (enum ibv_wc_status)nak : IBV_WC_FATAL_ERR, after);
+	} else if (!gate || o->dead) {
+		fail_first(qp, IBV_WC_RETRY_EXC_ERR, after);
+	}
+	soft_sq_retire(qp, after);
+	return true;
+}
+
+void soft_out_settings(struct soft_qp *qp, bool first)
+{
+	(void)first;
+	if (qp->out)
+		atomic_store(&qp->out->seg->rnr_retry, qp->attr.rnr_retry);
+}
+
+void soft_out_free(struct soft_qp *qp)
+{
+	struct soft_out *o = qp->out;
+
+	if (!o)
+		return;
+	uncount(qp);
+	atomic_store(&o->seg->detached, 1);
+	soft_door_ring(o->door, o->bit);
+	munmap(o->seg, sizeof(*o->seg));
+	soft_event_release(o->link, o->event);
+	soft_link_release(o->link);
+	free(o);
+	qp->out = NULL;
+	qp->issued = qp->acked = 0;
+	qp->unsent = false;
+}

@@ -1,0 +1,472 @@
+/*
+ * The responder's end of a lane: takes records out of the request ring, in order, and carries them out. Whoever
+ * finds the door bit runs this: a poll of the receive CQ, ibv_get_cq_event, a post_recv that a message waited for,
+ * or the progress thread when the requester has kicked it.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "shm/lane.h"
+
+#define REQ_MASK ((uint64_t)SOFT_REQ_RING - 1)
+#define RESP_MASK ((uint64_t)SOFT_RESP_RING - 1)
+
+enum take { TAKEN, STOP };
+
+static uint32_t align(uint32_t n)
+{
+	return (n + SOFT_RECORD_ALIGN - 1) & ~(uint32_t)(SOFT_RECORD_ALIGN - 1);
+}
+
+static void ring_requester(struct soft_in *in, bool fire)
+{
+	soft_door_ring(in->door, in->bit);
+	if (fire)
+		soft_door_fire(in->door, in->event, false);
+}
+
+/* The message after those acknowledged is refused; nothing more is taken. */
+static enum take nak(struct soft_qp *qp, int status)
+{
+	struct soft_in *in = qp->in;
+
+	in->stopped = true;
+	atomic_store(&in->seg->acked, in->acked);
+	atomic_store(&in->seg->nak, (uint32_t)status);
+	ring_requester(in, true);
+	return STOP;
+}
+
+/* Records that no honest requester writes: this QP is lost, nothing else. */
+static enum take corrupt(struct soft_qp *qp, struct soft_after *after)
+{
+	soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_QP_FATAL, &qp->qp);
+	soft_after_fail(after, qp);
+	return nak(qp, IBV_WC_REM_INV_REQ_ERR);
+}
+
+/* ---- SEND ------------------------------------------------------------------------------------------- */
+
+static enum take not_ready(struct soft_qp *qp)
+{
+	uint32_t retries = atomic_load_explicit(&qp->in->seg->rnr_retry, memory_order_relaxed);
+
+	soft_count_rnr();
+	if (retries == 7)
+		return STOP;
+	if (!retries || retries > 7) {
+		atomic_store(&qp->starved, false);
+		return nak(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+	}
+	if (!atomic_load(&qp->rnr_deadline_ns)) {
+		uint64_t when = soft_rnr_deadline((uint8_t)retries, qp->attr.min_rnr_timer);
+		atomic_store(&qp->rnr_deadline_ns, when);
+		soft_timer_want(when);
+	}
+	return STOP;
+}
+
+/* qp->current for the message, unless it is there already. STOP: none (RC); dropping (UC). */
+static enum take receive_for(struct soft_qp *qp)
+{
+	if (qp->current || soft_rq_take(qp)) {
+		if (soft_unlikely(atomic_load_explicit(&qp->rnr_deadline_ns, memory_order_relaxed)))
+			atomic_store(&qp->rnr_deadline_ns, 0);
+		return TAKEN;
+	}
+	if (qp->qp.qp_type == IBV_QPT_UC) {
+		atomic_store(&qp->starved, false);
+		qp->in->dropping = true;
+		return TAKEN;
+	}
+	return not_ready(qp);
+}
+
+static uint8_t wr_opcode(const struct soft_rec *rec, bool write)
+{
+	if (rec->flags & SOFT_REC_INV)
+		return IBV_WR_SEND_WITH_INV;
+	if (rec->flags & SOFT_REC_IMM)
+		return write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND_WITH_IMM;
+	return write ? IBV_WR_RDMA_WRITE : IBV_WR_SEND;
+}
+
+static enum take deliver(struct soft_qp *qp, const struct soft_rec *rec, bool write, struct soft_after *after)
+{
+	struct soft_in *in = qp->in;
+	struct soft_rx rx = {
+		.opcode = wr_opcode(rec, write),
+		.solicited = rec->flags & SOFT_REC_SOLICITED,
+		.imm = rec->imm,
+		.src_qp = qp->attr.dest_qp_num,
+		.length = in->total,
+	};
+	int status = in->dropping ? 0 : soft_rx_receive_done(qp, &rx, after);
+
+	in->dropping = in->in_message = false;
+	if (soft_unlikely(status))
+		return nak(qp, status);
+	in->acked++;
+	return TAKEN;
+}
+
+static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const char *payload,
+			   struct soft_after *after)
+{
+	struct soft_in *in = qp->in;
+
+	if (rec->flags & SOFT_REC_FIRST) {
+		if (soft_unlikely(in->in_message))
+			return corrupt(qp, after);
+		if (soft_unlikely(receive_for(qp) == STOP))
+			return STOP;
+		if (soft_unlikely(!in->dropping && rec->total > qp->current->length)) {
+			soft_rx_receive_error(qp, IBV_WC_LOC_LEN_ERR, after);
+			return nak(qp, IBV_WC_REM_INV_REQ_ERR);
+		}
+		in->in_message = true;
+		in->placed = 0;
+		in->total = rec->total;
+	} else if (soft_unlikely(!in->in_message)) {
+		return corrupt(qp, after);
+	}
+	if (soft_unlikely(rec->length > in->total - in->placed))
+		return corrupt(qp, after);
+	if (!in->dropping && rec->length) {
+		int status = soft_rx_place(qp, in->placed, payload, rec->length, after);
+		if (soft_unlikely(status)) {
+			in->in_message = false;
+			return nak(qp, status);
+		}
+	}
+	in->placed += rec->length;
+	if (!(rec->flags & SOFT_REC_LAST))
+		return TAKEN;
+	if (soft_unlikely(in->placed != in->total))
+		return corrupt(qp, after);
+	return deliver(qp, rec, false, after);
+}
+
+/* ---- one-sided -------------------------------------------------------------------------------------- */
+
+static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, const struct soft_reth *reth,
+			    const char *payload, struct soft_after *after)
+{
+	struct soft_in *in = qp->in;
+	uint64_t addr = reth->addr;
+	int status = 0;
+	char *at;
+
+	if (rec->flags & SOFT_REC_FIRST) {
+		if (in->in_message)
+			return corrupt(qp, after);
+		in->placed = 0;
+		in->total = rec->total;
+		if (in->total > rec->length &&
+		    !soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, in->total, &status, after))
+			return nak(qp, status);
+	} else if (!in->in_message) {
+		return corrupt(qp, after);
+	}
+	if (rec->length > in->total - in->placed)
+		return corrupt(qp, after);
+	bool last = rec->flags & SOFT_REC_LAST, imm = rec->flags & SOFT_REC_IMM;
+	/* Before anything is placed: if there is no receive, this record is taken again from its beginning. */
+	if (last && imm && receive_for(qp) == STOP) {
+		return STOP;
+	}
+	at = soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, rec->length, &status, after);
+	if (!at) {
+		qp->current = NULL;
+		return nak(qp, status);
+	}
+	soft_rx_copy(at, payload, rec->length);
+	in->in_message = true;
+	in->placed += rec->length;
+	if (!last)
+		return TAKEN;
+	if (in->placed != in->total)
+		return corrupt(qp, after);
+	if (imm)
+		return deliver(qp, rec, true, after);
+	in->in_message = false;
+	in->acked++;
+	return TAKEN;
+}
+
+/* The data of a direct WRITE is there; its immediate takes a receive. */
+static enum take take_imm(struct soft_qp *qp, const struct soft_rec *rec, struct soft_after *after)
+{
+	if (qp->in->in_message)
+		return corrupt(qp, after);
+	if (receive_for(qp) == STOP)
+		return STOP;
+	qp->in->total = rec->total;
+	return deliver(qp, rec, true, after);
+}
+
+/* Room in the response ring, in one piece. NULL: full, and the requester will ring. */
+static char *respond(struct soft_in *in, uint32_t bytes)
+{
+	uint32_t size = align(bytes), left = SOFT_RESP_RING - (uint32_t)(in->resp_tail & RESP_MASK);
+	uint32_t need = left < size ? left + size : size;
+
+	for (int attempt = 0;; attempt++) {
+		uint64_t head = atomic_load(&in->seg->resp_head);
+		if (head >= in->resp_head && head <= in->resp_tail)
+			in->resp_head = head; /* else it lies: we go on with what we know */
+		if (in->resp_tail + need - in->resp_head <= SOFT_RESP_RING)
+			break;
+		if (attempt)
+			return NULL;
+		atomic_store(&in->seg->resp_blocked, 1);
+	}
+	atomic_store_explicit(&in->seg->resp_blocked, 0, memory_order_relaxed);
+	if (left < size) {
+		*(struct soft_rec *)(void *)(in->seg->resp + (in->resp_tail & RESP_MASK)) =
+			(struct soft_rec){ .op = SOFT_OP_PAD };
+		in->resp_tail += left;
+	}
+	return (char *)in->seg->resp + (in->resp_tail & RESP_MASK);
+}
+
+static void respond_done(struct soft_in *in, uint32_t offset, uint32_t length, char *at)
+{
+	*(struct soft_rec *)(void *)at = (struct soft_rec){ .op = SOFT_OP_DATA, .length = length, .imm = offset };
+	in->resp_tail += align((uint32_t)sizeof(struct soft_rec) + length);
+	atomic_store_explicit(&in->seg->resp_tail, in->resp_tail, memory_order_release);
+}
+
+static enum take take_read(struct soft_qp *qp, const struct soft_rec *rec, const struct soft_reth *reth,
+			   struct soft_after *after)
+{
+	struct soft_in *in = qp->in;
+	int status = 0;
+	/* Looked up each time it goes on: the region may have been withdrawn while the ring was full. */
+	const char *from = soft_rx_remote(qp, IBV_WR_RDMA_READ, reth->rkey, reth->addr, rec->total, &status, after);
+
+	if (!from)
+		return nak(qp, status);
+	while (in->answered < rec->total) {
+		uint32_t n = rec->total - in->answered < SOFT_FRAGMENT ? rec->total - in->answered : SOFT_FRAGMENT;
+		char *at = respond(in, (uint32_t)sizeof(struct soft_rec) + n);
+		if (!at) {
+			ring_requester(in, false);
+			if (atomic_load(&in->door->armed))
+				soft_link_kick(in->link);
+			return STOP;
+		}
+		soft_rx_copy(at + sizeof(struct soft_rec), from + in->answered, n);
+		respond_done(in, in->answered, n, at);
+		in->answered += n;
+	}
+	in->answered = 0;
+	in->acked++;
+	return TAKEN;
+}
+
+static enum take take_atomic(struct soft_qp *qp, const struct soft_rec *rec, const struct soft_reth *reth,
+			     struct soft_after *after)
+{
+	struct soft_in *in = qp->in;
+	uint8_t opcode = rec->op == SOFT_OP_FETCH_ADD ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+	int status = 0;
+	char *word = soft_rx_remote(qp, opcode, reth->rkey, reth->addr, 8, &status, after);
+
+	if (!word)
+		return nak(qp, status);
+	char *at = respond(in, (uint32_t)sizeof(struct soft_rec) + 8);
+	if (!at)
+		return STOP;
+	uint64_t old = soft_rx_atomic(opcode, word, reth->compare_add, reth->swap);
+	memcpy(at + sizeof(struct soft_rec), &old, sizeof(old));
+	respond_done(in, 0, sizeof(old), at);
+	in->acked++;
+	return TAKEN;
+}
+
+/* ---- the ring --------------------------------------------------------------------------------------- */
+
+/* One record at head, of at most `left` bytes. *size: how far to move on. */
+static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uint32_t *size, struct soft_after *after)
+{
+	const bool fetch_ok = qp->qp.qp_type == IBV_QPT_RC;
+	struct soft_rec rec;
+	struct soft_reth reth = { 0 };
+	uint32_t head = sizeof(rec);
+
+	memcpy(&rec, at, sizeof(rec));
+	if (rec.flags & SOFT_REC_REMOTE)
+		head += sizeof(reth);
+	if (soft_unlikely(rec.length > SOFT_FRAGMENT || align(head + rec.length) > left || rec.total > SOFT_MAX_MSG))
+		return corrupt(qp, after);
+	*size = align(head + rec.length);
+	if (rec.flags & SOFT_REC_REMOTE)
+		memcpy(&reth, at + sizeof(rec), sizeof(reth));
+	switch (rec.op) {
+	case SOFT_OP_SEND:
+		return take_send(qp, &rec, at + head, after);
+	case SOFT_OP_WRITE:
+		return take_write(qp, &rec, &reth, at + head, after);
+	case SOFT_OP_IMM:
+		return take_imm(qp, &rec, after);
+	case SOFT_OP_READ:
+		return fetch_ok ? take_read(qp, &rec, &reth, after) : corrupt(qp, after);
+	case SOFT_OP_COMPARE_SWAP:
+	case SOFT_OP_FETCH_ADD:
+		return fetch_ok ? take_atomic(qp, &rec, &reth, after) : corrupt(qp, after);
+	default:
+		return corrupt(qp, after);
+	}
+}
+
+static void take_all(struct soft_qp *qp, struct soft_after *after)
+{
+	struct soft_in *in = qp->in;
+	/* seq_cst: may not go before what the caller wrote to `armed` or to a door bit (progress.c). */
+	uint64_t tail = atomic_load(&in->seg->tail);
+
+	if (soft_unlikely(tail - in->head > SOFT_REQ_RING || tail % SOFT_RECORD_ALIGN)) {
+		corrupt(qp, after);
+		return;
+	}
+	while (in->head != tail) {
+		uint32_t at = (uint32_t)(in->head & REQ_MASK), size = SOFT_REQ_RING - at;
+		const char *rec = (const char *)in->seg->req + at;
+
+		if (((const struct soft_rec *)(const void *)rec)->op == SOFT_OP_PAD) {
+			if (size > tail - in->head) {
+				corrupt(qp, after);
+				return;
+			}
+		} else {
+			uint64_t left = tail - in->head < size ? tail - in->head : size;
+			if (take_one(qp, rec, left, &size, after) == STOP)
+				break;
+		}
+		in->head += size;
+		atomic_store_explicit(&in->seg->head, in->head, memory_order_release);
+	}
+}
+
+bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
+{
+	struct soft_in *in = qp->in;
+
+	if (!in)
+		return false;
+	uint64_t before, head = in->head;
+
+	if (soft_likely(!in->stopped && soft_receives(soft_state(qp))))
+		take_all(qp, after);
+	if (in->acked != in->published && soft_fault(SOFT_FAULT_DELAY)) {
+		soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot); /* not now: when we look again */
+		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+		return true;
+	}
+	before = in->published;
+	if (in->acked != before) {
+		in->published = in->acked;
+		/* Full barrier between `acked` and `want_ack`, see lane.h. */
+		atomic_store(&in->seg->acked, in->acked);
+		if (atomic_load(&in->seg->want_ack) > before)
+			ring_requester(in, true);
+	}
+	/* Half a ring at a time: a requester that waits for room is not woken for every record. */
+	if (soft_unlikely(atomic_load(&in->seg->blocked)) &&
+	    atomic_load(&in->seg->tail) - in->head <= SOFT_REQ_RING / 2) {
+		atomic_store(&in->seg->blocked, 0);
+		ring_requester(in, false);
+		if (atomic_load(&in->door->armed))
+			soft_link_kick(in->link);
+	}
+	bool busy = in->head != head;
+	if (soft_unlikely(atomic_load_explicit(&in->seg->detached, memory_order_relaxed)) &&
+	    (in->stopped || in->head == atomic_load(&in->seg->tail) || !soft_receives(soft_state(qp))))
+		soft_in_free(qp);
+	return busy;
+}
+
+void soft_in_timeout(struct soft_qp *qp, struct soft_after *after)
+{
+	soft_lock(&qp->rq_lock);
+	uint64_t when = atomic_load(&qp->rnr_deadline_ns);
+	if (qp->in && when && when <= soft_now_ns()) {
+		soft_in_progress(qp, after);
+		if (qp->in && !qp->in->stopped && atomic_load(&qp->rnr_deadline_ns) == when) {
+			atomic_store(&qp->rnr_deadline_ns, 0);
+			atomic_store(&qp->starved, false);
+			nak(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+		}
+	} else if (when) {
+		soft_timer_want(when);
+	}
+	soft_unlock(&qp->rq_lock);
+}
+
+/* ---- closing ---------------------------------------------------------------------------------------- */
+
+/* How long a peer may take to leave a direct access: it is one memcpy, unless its process was stopped inside. */
+enum { LEAVE_NS = 1000000000 };
+
+/* What it waits for was withdrawn by a seq_cst store, so it is either seen, or sees that (lane_requester.c, direct()). */
+static void wait_outside(struct soft_in *in)
+{
+	uint64_t end = 0;
+
+	for (unsigned i = 0; atomic_load(&in->seg->inside); i++) {
+		if (i % 64 == 63) {
+			uint64_t now = soft_now_ns();
+			end = end ? end : now + LEAVE_NS;
+			if (now > end)
+				return;
+			sched_yield();
+		}
+	}
+}
+
+void soft_in_quiesce(struct soft_qp *qp)
+{
+	if (qp->in)
+		wait_outside(qp->in);
+}
+
+void soft_in_rights_changed(struct soft_qp *qp)
+{
+	if (!qp->in || !qp->in->gate)
+		return;
+	qp->in->gate += qp->in->gate == UINT32_MAX ? 2 : 1;
+	atomic_store(&qp->in->seg->gate, qp->in->gate);
+	wait_outside(qp->in);
+}
+
+void soft_in_close(struct soft_qp *qp)
+{
+	struct soft_in *in = qp->in;
+
+	if (!in || !in->gate)
+		return;
+	in->gate = 0;
+	in->stopped = true;
+	atomic_store(&in->seg->acked, in->acked);
+	atomic_store(&in->seg->gate, 0);
+	wait_outside(in);
+	ring_requester(in, true);
+}
+
+void soft_in_free(struct soft_qp *qp)
+{
+	struct soft_in *in = qp->in;
+
+	if (!in)
+		return;
+	soft_in_close(qp);
+	munmap(in->seg, sizeof(*in->seg));
+	soft_event_release(in->link, in->event);
+	soft_link_release(in->link);
+	free(in);
+	qp->in = NULL;
+	atomic_store(&qp->rnr_deadline_ns, 0);
+}

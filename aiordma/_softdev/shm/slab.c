@@ -1,0 +1,88 @@
+/*
+ * Shared memory: slabs that peers may map, and the segments the device makes for itself.
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "shm/internal.h"
+
+struct soft_slab *soft_slab_find(const char *addr, uint64_t length)
+{
+	struct soft_slab *slab;
+
+	pthread_mutex_lock(&soft_proc.lock);
+	for (slab = soft_shm.slabs; slab; slab = slab->next)
+		if (addr >= slab->addr && length <= slab->length &&
+		    (size_t)(addr - slab->addr) <= slab->length - length)
+			break;
+	pthread_mutex_unlock(&soft_proc.lock);
+	return slab;
+}
+
+SOFT_EXPORT void *aiordma_soft_alloc(struct ibv_pd *pd, size_t length)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *map;
+
+	if (!pd || !soft_is(pd->context) || !length || length > SIZE_MAX / 2) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if (!soft_usable(to_ctx(pd->context)))
+		return NULL;
+	struct soft_slab *slab = calloc(1, sizeof(*slab));
+	if (!slab)
+		return NULL;
+	length = (length + page - 1) & ~(page - 1);
+	slab->fd = soft_memfd_create("aiordma-soft-slab", length, &map);
+	if (slab->fd < 0) {
+		free(slab);
+		return NULL;
+	}
+	/* For regions that grant READ only. Without /proc such regions are simply not mapped by peers. */
+	slab->fd_ro = soft_memfd_read_only(slab->fd);
+	slab->addr = map;
+	slab->length = length;
+	slab->pd = soft_pd_root(to_pd(pd));
+	atomic_fetch_add(&slab->pd->refs, 1);
+	pthread_mutex_lock(&soft_proc.lock);
+	slab->id = ++soft_shm.slab_serial;
+	slab->next = soft_shm.slabs;
+	soft_shm.slabs = slab;
+	pthread_mutex_unlock(&soft_proc.lock);
+	return slab->addr;
+}
+
+SOFT_EXPORT int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct soft_slab **link, *slab;
+	int err = EINVAL;
+
+	if (!pd || !soft_is(pd->context))
+		return EINVAL;
+	if (!soft_usable(to_ctx(pd->context)))
+		return EIO;
+	length = (length + page - 1) & ~(page - 1);
+	pthread_mutex_lock(&soft_proc.lock);
+	for (link = &soft_shm.slabs; (slab = *link); link = &slab->next) {
+		if (slab->addr != ptr || slab->length != length || slab->pd != soft_pd_root(to_pd(pd)))
+			continue;
+		err = atomic_load(&slab->regions) ? EBUSY : 0;
+		if (!err)
+			*link = slab->next;
+		break;
+	}
+	pthread_mutex_unlock(&soft_proc.lock);
+	if (err)
+		return err;
+	soft_links_slab_gone(slab->id);
+	munmap(slab->addr, slab->length);
+	close(slab->fd);
+	if (slab->fd_ro >= 0)
+		close(slab->fd_ro);
+	atomic_fetch_sub(&slab->pd->refs, 1);
+	free(slab);
+	return 0;
+}

@@ -1,0 +1,370 @@
+/*
+ * Single packets between the asking and the answering end, one handed over at a time: what is asked, what is answered, and
+ * what follows when a packet is missing, refused, repeated or nonsense.
+ */
+#include "sides.h"
+
+static uint64_t now;
+
+static void quiet_pair(uint32_t mtu)
+{
+    now = 0;
+    side_open(&one, &two, true, mtu, 100, 200);
+    side_open(&two, &one, true, mtu, 200, 100);
+    one.ask.retry_cnt = 2;
+    one.ask.rnr_retry = one.ask.rnr_retries = 2;
+}
+
+static struct roce_request request_of(struct roce_ask *ask)
+{
+    struct roce_request r;
+
+    CHECK(roce_ask_next(ask, now, &r));
+    return r;
+}
+
+static struct roce_packet answer_of(struct roce_answer *answer)
+{
+    struct roce_packet p;
+
+    CHECK(roce_answer_next(answer, &p));
+    return p;
+}
+
+static void nothing_more(void)
+{
+    struct roce_request r;
+    struct roce_packet p;
+
+    CHECK(!roce_ask_next(&one.ask, now, &r));
+    CHECK(!roce_answer_next(&two.answer, &p));
+}
+
+static void post(uint8_t opcode, uint32_t length, uint64_t addr, uint32_t rkey)
+{
+    const struct roce_message m = {.opcode = opcode, .length = length, .addr = addr, .rkey = rkey};
+
+    one.queued[one.ask.tail % QUEUE] = (struct sent){.opcode = opcode, .length = length};
+    if (opcode == IBV_WR_SEND)
+        one.log[one.nsent++] = one.queued[one.ask.tail % QUEUE];
+    roce_ask_post(&one.ask, &m);
+}
+
+/* Nobody answers: sends again so many times. */
+static void say_again(int times)
+{
+    for (int i = 0; i < times; i++) {
+        now = roce_ask_due(&one.ask);
+        CHECK(now);
+        roce_ask_timer(&one.ask, now);
+        CHECK_EQ(request_of(&one.ask).packet.psn, 100);
+    }
+}
+
+static void timeouts_end(void)
+{
+    for (longer = 1; longer <= 4; longer += 3) {
+        quiet_pair(1024);
+        post(IBV_WR_SEND, 4, 0, 0);
+        request_of(&one.ask);
+        say_again((int)longer * 3 - 1);
+        now = roce_ask_due(&one.ask);
+        roce_ask_timer(&one.ask, now);
+        CHECK_EQ(one.ask.status, IBV_WC_RETRY_EXC_ERR);
+        CHECK_EQ(roce_ask_due(&one.ask), 0);
+        nothing_more();
+    }
+    longer = 1;
+}
+
+/* A process that stands still for an hour has waited for one timeout, not for thousands. */
+static void standing_still_is_not_waiting(void)
+{
+    quiet_pair(1024);
+    post(IBV_WR_SEND, 4, 0, 0);
+    request_of(&one.ask);
+    say_again(1);
+    now += UINT64_C(3600000000000);
+    roce_ask_timer(&one.ask, now);
+    CHECK_EQ(request_of(&one.ask).packet.psn, 100);
+    roce_ask_timer(&one.ask, now);
+    CHECK_EQ(one.ask.status, IBV_WC_SUCCESS);
+    CHECK(roce_ask_due(&one.ask) > now);
+}
+
+/* Packets get lost while the peer has no receive, for long: each of its refusals shows that it lives. */
+static void refusals_are_signs_of_life(void)
+{
+    static uint8_t data[8];
+
+    quiet_pair(1024);
+    one.ask.rnr_retry = one.ask.rnr_retries = 7;
+    post(IBV_WR_SEND, 4, 0, 0);
+    request_of(&one.ask);
+    for (int i = 0; i < 10; i++) {
+        say_again(1);
+        now = roce_ask_due(&one.ask);
+        roce_ask_timer(&one.ask, now);
+        struct roce_request r = request_of(&one.ask);
+        r.packet.payload = data;
+        roce_answer_take(&two.answer, &r.packet);
+        struct roce_packet p = answer_of(&two.answer);
+        CHECK_EQ(p.syndrome, ROCE_AETH_RNR | 1);
+        roce_ask_take(&one.ask, &p, now);
+        now = roce_ask_due(&one.ask);
+        roce_ask_timer(&one.ask, now);
+        CHECK_EQ(request_of(&one.ask).packet.psn, 100);
+    }
+    CHECK_EQ(one.ask.status, IBV_WC_SUCCESS);
+}
+
+static void receiver_not_ready(void)
+{
+    static uint8_t data[8];
+
+    quiet_pair(1024);
+    post(IBV_WR_SEND, 4, 0, 0);
+    for (int i = 0; i < 3; i++) {
+        struct roce_request r = request_of(&one.ask);
+        r.packet.payload = data;
+        roce_answer_take(&two.answer, &r.packet);
+        struct roce_packet p = answer_of(&two.answer);
+        CHECK_EQ(p.syndrome, ROCE_AETH_RNR | 1);
+        CHECK_EQ(p.psn, 100);
+        roce_ask_take(&one.ask, &p, now);
+        if (i < 2) {
+            nothing_more();
+            CHECK_EQ(roce_ask_due(&one.ask), now + 10000);
+            now += 10000;
+            roce_ask_timer(&one.ask, now);
+        }
+    }
+    CHECK_EQ(one.ask.status, IBV_WC_RNR_RETRY_EXC_ERR);
+}
+
+static void refused(uint8_t opcode, uint32_t rkey, enum ibv_wc_status status)
+{
+    static uint8_t data[1024];
+
+    quiet_pair(1024);
+    post(opcode, 8, 64, rkey);
+    struct roce_request r = request_of(&one.ask);
+    r.packet.payload = data;
+    roce_answer_take(&two.answer, &r.packet);
+    struct roce_packet p = answer_of(&two.answer);
+    CHECK_EQ(p.syndrome & ROCE_AETH_KIND, ROCE_AETH_NAK);
+    roce_ask_take(&one.ask, &p, now);
+    CHECK_EQ(one.ask.status, status);
+    CHECK(two.answer.stopped);
+}
+
+static void bad_keys(void)
+{
+    refused(IBV_WR_RDMA_WRITE, RKEY + 1, IBV_WC_REM_ACCESS_ERR);
+    refused(IBV_WR_RDMA_READ, RKEY + 1, IBV_WC_REM_ACCESS_ERR);
+    refused(IBV_WR_ATOMIC_FETCH_AND_ADD, RKEY + 1, IBV_WC_REM_ACCESS_ERR);
+}
+
+/* One NAK for a gap, however many packets come behind it; going back in the middle of a message. */
+static void gap_in_the_middle(void)
+{
+    static uint8_t data[1024];
+    struct roce_request r;
+
+    quiet_pair(1024);
+    two.receives = 1;
+    post(IBV_WR_SEND, 5000, 0, 0);
+    for (int i = 0; i < 5; i++) {
+        r = request_of(&one.ask);
+        r.packet.payload = data;
+        if (i != 1)
+            roce_answer_take(&two.answer, &r.packet);
+    }
+    struct roce_packet p = answer_of(&two.answer);
+    CHECK_EQ(p.syndrome, ROCE_AETH_NAK | ROCE_NAK_SEQUENCE);
+    CHECK_EQ(p.psn, 101);
+    nothing_more();
+    roce_ask_take(&one.ask, &p, now);
+    for (int i = 1; i < 5; i++) {
+        r = request_of(&one.ask);
+        CHECK_EQ(r.packet.psn, 100 + i);
+        CHECK_EQ(r.packet.opcode, i < 4 ? ROCE_SEND_MIDDLE : ROCE_SEND_LAST);
+        CHECK_EQ(r.offset, i * 1024);
+    }
+    nothing_more();
+}
+
+/* A WRITE as WRITEs of a packet each; but one that takes a receive is one, as that tells how long it was. */
+static void writes_of_one_packet(void)
+{
+    static uint8_t whole[3000];
+    struct roce_request r;
+
+    quiet_pair(1024);
+    one.ask.singly = true;
+    post(IBV_WR_RDMA_WRITE, sizeof whole, 64, RKEY);
+    post(IBV_WR_RDMA_WRITE_WITH_IMM, sizeof whole, 64, RKEY);
+    fill(whole, sizeof whole, 5);
+    for (int i = 0; i < 3; i++) {
+        r = request_of(&one.ask);
+        CHECK_EQ(r.packet.opcode, ROCE_WRITE_ONLY);
+        CHECK_EQ(r.packet.addr, 64 + i * 1024);
+        CHECK_EQ(r.packet.length, i < 2 ? 1024 : 952);
+        CHECK_EQ(r.packet.length, r.packet.payload_length);
+        r.packet.payload = whole + r.offset;
+        roce_answer_take(&two.answer, &r.packet);
+    }
+    CHECK(holds(two.memory + 64, sizeof whole, 5));
+    r = request_of(&one.ask);
+    CHECK_EQ(r.packet.opcode, ROCE_WRITE_FIRST);
+    CHECK_EQ(r.packet.length, sizeof whole);
+    const struct roce_packet ack = {.opcode = ROCE_ACK, .psn = 102};
+    roce_ask_take(&one.ask, &ack, now);
+    CHECK_EQ(one.ask.head, 1);
+}
+
+/* A READ whose answer was lost in the middle is asked for from there, and only that. */
+static void rest_of_a_read(void)
+{
+    struct roce_packet p;
+
+    quiet_pair(256);
+    post(IBV_WR_RDMA_READ, 1000, READ_ONLY, RKEY);
+    post(IBV_WR_SEND, 0, 0, 0);
+    two.receives = 1;
+    struct roce_request r = request_of(&one.ask);
+    CHECK_EQ(r.packet.length, 1000);
+    roce_answer_take(&two.answer, &r.packet);
+    r = request_of(&one.ask);
+    CHECK_EQ(r.packet.psn, 104);
+    roce_answer_take(&two.answer, &r.packet);
+    for (int i = 0; i < 4; i++) {
+        p = answer_of(&two.answer);
+        CHECK_EQ(p.psn, 100 + i);
+        if (i != 1)
+            roce_ask_take(&one.ask, &p, now);
+    }
+    r = request_of(&one.ask);
+    CHECK_EQ(r.packet.opcode, ROCE_READ_REQUEST);
+    CHECK_EQ(r.packet.psn, 101);
+    CHECK_EQ(r.packet.addr, READ_ONLY + 256);
+    CHECK_EQ(r.packet.length, 744);
+    p = answer_of(&two.answer); /* of the SEND: beyond the READ, so it only says that the READ is missing */
+    CHECK_EQ(p.opcode, ROCE_ACK);
+    roce_ask_take(&one.ask, &p, now);
+    CHECK_EQ(one.ask.head, 0);
+    roce_answer_take(&two.answer, &r.packet);
+    for (int i = 1; i < 4; i++) {
+        p = answer_of(&two.answer);
+        CHECK_EQ(p.psn, 100 + i);
+        CHECK_EQ(p.opcode, i == 1 ? ROCE_READ_FIRST : i == 2 ? ROCE_READ_MIDDLE : ROCE_READ_LAST);
+        roce_ask_take(&one.ask, &p, now);
+    }
+    CHECK_EQ(one.ask.head, 1);
+    CHECK(holds(one.buffer[0], 1000, 9));
+}
+
+static void atomic_is_replayed(void)
+{
+    quiet_pair(1024);
+    post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, RKEY);
+    one.ring[0].compare_add = 5;
+    struct roce_request r = request_of(&one.ask);
+    for (int i = 0; i < 3; i++) {
+        roce_answer_take(&two.answer, &r.packet);
+        CHECK_EQ(answer_of(&two.answer).original, 0);
+    }
+    CHECK_EQ(two.memory[0], 5);
+    r.packet.compare = 1; /* the same number, another request: not ours */
+    r.packet.addr += 8;
+    roce_answer_take(&two.answer, &r.packet);
+    nothing_more();
+}
+
+/* A SEND comes again when an atomic behind it has been carried out, whose answer may be lost: only the SEND is told of. */
+static void atomics_are_not_acknowledged(void)
+{
+    static uint8_t data[8];
+
+    quiet_pair(1024);
+    two.receives = 1;
+    post(IBV_WR_SEND, 4, 0, 0);
+    post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, RKEY);
+    struct roce_request send = request_of(&one.ask), add = request_of(&one.ask);
+    fill(data, 4, 0);
+    send.packet.payload = data;
+    for (int i = 0; i < 2; i++) {
+        roce_answer_take(&two.answer, &send.packet);
+        if (!i)
+            roce_answer_take(&two.answer, &add.packet);
+        struct roce_packet p = answer_of(&two.answer);
+        if (!i) {
+            CHECK_EQ(p.opcode, ROCE_ATOMIC_ACKNOWLEDGE);
+            nothing_more(); /* it tells of the SEND, too */
+            continue;
+        }
+        CHECK_EQ(p.opcode, ROCE_ACK);
+        CHECK_EQ(p.psn, 100);
+        CHECK_EQ(p.msn, 1);
+        roce_ask_take(&one.ask, &p, now);
+    }
+    CHECK_EQ(one.ask.head, 1);
+}
+
+static void too_many_fetches(void)
+{
+    quiet_pair(1024);
+    one.ask.max_fetches = FETCHES + 1;
+    for (int i = 0; i <= FETCHES; i++)
+        post(IBV_WR_RDMA_READ, 8, READ_ONLY, RKEY);
+    for (int i = 0; i <= FETCHES; i++) {
+        struct roce_request r = request_of(&one.ask);
+        roce_answer_take(&two.answer, &r.packet);
+    }
+    CHECK(two.answer.stopped);
+}
+
+/* Whatever comes, from anybody who knows the numbers: no access beyond what was registered, no endless loop. */
+static void nonsense(void)
+{
+    static uint8_t bytes[ROCE_MAX_PACKET];
+    uint32_t state = 11;
+
+    for (int round = 0; round < 300; round++) {
+        quiet_pair(256);
+        for (int i = 0; i < 8; i++)
+            post(i % 2 ? IBV_WR_RDMA_READ : IBV_WR_SEND, 700, READ_ONLY, RKEY);
+        for (int i = 0; i < 300; i++) {
+            struct roce_packet p;
+            struct roce_request r;
+            const size_t size = 4 * (test_random(&state) % 80);
+
+            two.receives = 2;
+            for (size_t k = 0; k < size; k++)
+                bytes[k] = (uint8_t)test_random(&state);
+            bytes[0] &= 0x1f;
+            bytes[1] &= 0xf0;
+            bytes[2] = bytes[3] = 0xff;
+            bytes[8] = bytes[9] = bytes[10] = 0;
+            bytes[11] = (uint8_t)(100 + test_random(&state) % 24);
+            if (size > 28 && test_random(&state) % 2)
+                memcpy(bytes + 12, "\0\0\0\0\0\0\x40\0\0\0\0\x4d\0\0\0\x20", 16);
+            roce_ask_next(&one.ask, now, &r);
+            if (roce_parse(bytes, size, &p) != ROCE_OK)
+                continue;
+            if (roce_traits(p.opcode) & ROCE_IS_RESPONSE)
+                roce_ask_take(&one.ask, &p, now);
+            else if (!(roce_traits(p.opcode) & ROCE_IS_LAST) ||
+                     (roce_traits(p.opcode) & (ROCE_HAS_RETH | ROCE_HAS_ATOMIC)))
+                roce_answer_take(&two.answer, &p);
+            for (int k = 0; k < 50 && roce_answer_next(&two.answer, &p); k++)
+                CHECK(!p.payload_length || ((uint8_t *)p.payload >= two.memory &&
+                                            p.payload + p.payload_length <= two.memory + MEMORY));
+        }
+    }
+}
+
+TEST_MAIN(TEST(timeouts_end), TEST(standing_still_is_not_waiting), TEST(refusals_are_signs_of_life),
+          TEST(receiver_not_ready), TEST(bad_keys), TEST(gap_in_the_middle), TEST(writes_of_one_packet),
+          TEST(rest_of_a_read), TEST(atomic_is_replayed), TEST(atomics_are_not_acknowledged),
+          TEST(too_many_fetches), TEST(nonsense))

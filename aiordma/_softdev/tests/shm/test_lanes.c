@@ -1,0 +1,368 @@
+/* Lanes between processes: many of them, taken back, made anew; memory withdrawn while it is mapped; what comes too
+ * early, too late or not at all. */
+#include "tests/harness.h"
+
+#include "aiordma_soft.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void rendezvous(int fd)
+{
+    char byte = 'r';
+
+    give(fd, &byte, 1);
+    take(fd, &byte, 1);
+}
+
+static struct address meet(int fd, struct end *end)
+{
+    struct address peer = exchange(fd, end);
+
+    end_connect(end, &peer, NULL);
+    return peer;
+}
+
+static const struct end_options slab = {.size = 1 << 20, .slab = true, .inline_bytes = 4096};
+
+/* ---- withdrawn memory ---- */
+
+static void owner_withdraws(int fd, void *unused)
+{
+    struct end end;
+    struct ibv_mr *second;
+
+    (void)unused;
+    end_open(&end, &slab);
+    meet(fd, &end);
+    rendezvous(fd);
+    rendezvous(fd); /* the peer has written: the slab is mapped there */
+    CHECK(holds(end.buf, 4096, 3));
+    second = ibv_reg_mr(end.pd, end.buf, end.size, ACCESS_ALL);
+    CHECK(second);
+    OK(ibv_dereg_mr(end.mr));
+    end.mr = second;
+    memset(end.buf, 0, 4096);
+    rendezvous(fd);
+    rendezvous(fd); /* the peer was refused */
+    for (size_t i = 0; i < 4096; i++)
+        CHECK_EQ(end.buf[i], 0);
+    CHECK_EQ(end_state(&end), IBV_QPS_ERR);
+    end_close(&end);
+}
+
+/* After ibv_dereg_mr returns, a peer that has the memory mapped is refused as if it had not. */
+static void dereg_revokes_a_mapping(void)
+{
+    struct child child = child_start(owner_withdraws, NULL);
+    struct end end;
+
+    end_open(&end, &slab);
+    struct address peer = meet(child.fd, &end);
+    rendezvous(child.fd);
+    fill(end.buf, 4096, 3);
+    for (int i = 0; i < 2000; i++) /* the first go through the ring, then the mapping is there */
+        do_rdma(&end, IBV_WR_RDMA_WRITE, 0, 4096, &peer, 0);
+    rendezvous(child.fd);
+    rendezvous(child.fd);
+    post_rdma(&end, 7, IBV_WR_RDMA_WRITE, 0, 4096, &peer, 0, IBV_SEND_SIGNALED);
+    expect_wc(end.send_cq, 7, IBV_WC_REM_ACCESS_ERR);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* ---- slabs given back and made anew ---- */
+
+enum { ROUNDS = 50, SLAB = 65536 };
+
+static void slab_owner(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &slab);
+    meet(fd, &end);
+    rendezvous(fd);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        uint8_t *buf = aiordma_soft_alloc(end.pd, SLAB);
+        CHECK(buf);
+        struct ibv_mr *mr = ibv_reg_mr(end.pd, buf, SLAB, ACCESS_ALL);
+        CHECK(mr);
+        struct address where = {.addr = (uintptr_t)buf, .rkey = mr->rkey};
+        fill(buf + 4096, 4096, round);
+        give(fd, &where, sizeof(where));
+        rendezvous(fd);
+        CHECK(holds(buf, 4096, round + 1));
+        CHECK_EQ(aiordma_soft_free(end.pd, buf, SLAB), EBUSY);
+        OK(ibv_dereg_mr(mr));
+        OK(aiordma_soft_free(end.pd, buf, SLAB));
+    }
+    rendezvous(fd);
+    end_close(&end);
+}
+
+static void slabs_come_and_go(void)
+{
+    struct child child = child_start(slab_owner, NULL);
+    struct end end;
+
+    end_open(&end, &slab);
+    meet(child.fd, &end);
+    rendezvous(child.fd);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct address where;
+
+        take(child.fd, &where, sizeof(where));
+        fill(end.buf, 4096, round + 1);
+        do_rdma(&end, IBV_WR_RDMA_WRITE, 0, 4096, &where, 0);
+        for (int i = 0; i < 50; i++)
+            do_rdma(&end, IBV_WR_RDMA_READ, 8192, 4096, &where, 4096);
+        CHECK(holds(end.buf + 8192, 4096, round));
+        rendezvous(child.fd);
+    }
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* ---- order ---- */
+
+/* Writes to one place land in their order, whether a peer carries them out or we do. */
+static void writes_keep_their_order(void)
+{
+    struct child child = child_start(slab_owner, NULL);
+    struct end end;
+
+    end_open(&end, &slab);
+    meet(child.fd, &end);
+    rendezvous(child.fd);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct address where;
+
+        take(child.fd, &where, sizeof(where));
+        for (uint32_t i = 0; i < 8; i++) {
+            struct ibv_sge sge = end_sge(&end, i * 4096, 4096);
+            struct ibv_send_wr wr = {.wr_id = i,
+                                     .sg_list = &sge,
+                                     .num_sge = 1,
+                                     .opcode = IBV_WR_RDMA_WRITE,
+                                     .send_flags = IBV_SEND_INLINE | (i == 7 ? IBV_SEND_SIGNALED : 0),
+                                     .wr.rdma = {where.addr, where.rkey}},
+                               *bad;
+            fill(end.buf + i * 4096, 4096, i == 7 ? round + 1 : 1000 + i);
+            OK(ibv_post_send(end.qp, &wr, &bad));
+        }
+        expect_wc(end.send_cq, 7, IBV_WC_SUCCESS);
+        rendezvous(child.fd);
+    }
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* ---- QPs used again ---- */
+
+static void one_of_each(int fd, struct end *end, const struct address *peer, bool first)
+{
+    for (int i = 0; i < 2; i++) {
+        if ((i == 0) == first) {
+            do_send(end, 0, 100);
+            do_rdma(end, IBV_WR_RDMA_WRITE, 0, 4096, peer, 65536);
+        } else {
+            expect_wc(end->recv_cq, 9, IBV_WC_SUCCESS);
+        }
+    }
+    rendezvous(fd);
+}
+
+static void reuse(int fd, bool first)
+{
+    struct end end;
+
+    end_open(&end, &slab);
+    for (int round = 0; round < 30; round++) {
+        struct address peer = exchange(fd, &end);
+
+        end_to_init(&end, 0);
+        /* Not where we send from: TSan does not see the order that comes through the peer. */
+        post_recv(&end, 9, 32768, 4096);
+        end_to_rtr(&end, &peer, NULL);
+        end_to_rts(&end, &peer, NULL);
+        rendezvous(fd);
+        one_of_each(fd, &end, &peer, first);
+        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+        OK(ibv_modify_qp(end.qp, &attr, IBV_QP_STATE));
+        rendezvous(fd);
+    }
+    end_close(&end);
+}
+
+static void reuse_child(int fd, void *unused)
+{
+    (void)unused;
+    reuse(fd, false);
+}
+
+static void reset_and_connect_again(void)
+{
+    struct child child = child_start(reuse_child, NULL);
+
+    reuse(child.fd, true);
+    child_join(&child);
+}
+
+/* ---- many ---- */
+
+enum { MANY = 600 };
+
+struct crowd {
+    struct end end;
+    struct ibv_qp *qps[MANY];
+};
+
+static void crowd_open(struct crowd *crowd)
+{
+    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 64}};
+
+    end_open(&crowd->end,
+             &(struct end_options){.slab = true, .size = 1 << 20, .cqe = 4 * MANY, .one_cq = true});
+    attr.send_cq = attr.recv_cq = crowd->end.recv_cq;
+    for (int i = 0; i < MANY; i++) {
+        crowd->qps[i] = ibv_create_qp(crowd->end.pd, &attr);
+        CHECK(crowd->qps[i]);
+    }
+}
+
+static void crowd_connect(int fd, struct crowd *crowd, uint64_t *addr, uint32_t *rkey)
+{
+    struct ibv_qp *own = crowd->end.qp;
+    struct address peer;
+
+    for (int i = 0; i < MANY; i++) {
+        crowd->end.qp = crowd->qps[i];
+        peer = exchange(fd, &crowd->end);
+        end_to_init(&crowd->end, 0);
+        post_recv(&crowd->end, (uint64_t)i, 524288 + 64 * (size_t)i, 64);
+        end_to_rtr(&crowd->end, &peer, NULL);
+        end_to_rts(&crowd->end, &peer, NULL);
+    }
+    crowd->end.qp = own;
+    *addr = peer.addr;
+    *rkey = peer.rkey;
+}
+
+static void crowd_close(struct crowd *crowd)
+{
+    for (int i = 0; i < MANY; i++)
+        OK(ibv_destroy_qp(crowd->qps[i]));
+    end_close(&crowd->end);
+}
+
+/* Sends one on each QP and takes what came on each, in any order. */
+static void crowd_talk(struct crowd *crowd, uint64_t addr, uint32_t rkey)
+{
+    bool sent[MANY] = {false}, received[MANY] = {false};
+    struct ibv_wc wc;
+
+    for (int i = 0; i < MANY; i++) {
+        struct ibv_sge sge = end_sge(&crowd->end, 1000000, 16);
+        struct ibv_send_wr send = {.wr_id = (uint64_t)(MANY + i),
+                                   .sg_list = &sge,
+                                   .num_sge = 1,
+                                   .opcode = IBV_WR_SEND,
+                                   .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE},
+                           write = {.next = &send,
+                                    .sg_list = &sge,
+                                    .num_sge = 1,
+                                    .opcode = IBV_WR_RDMA_WRITE,
+                                    .wr.rdma = {addr + 64 * (uint64_t)i, rkey}},
+                           *bad;
+        OK(ibv_post_send(crowd->qps[i], &write, &bad));
+    }
+    for (int left = 2 * MANY; left; left--) {
+        wc = next_wc(crowd->end.recv_cq);
+        CHECK_STATUS(&wc, IBV_WC_SUCCESS);
+        bool *done = wc.wr_id < MANY ? &received[wc.wr_id] : &sent[wc.wr_id - MANY];
+        CHECK(!*done);
+        *done = true;
+    }
+}
+
+static void crowd_child(int fd, void *unused)
+{
+    static struct crowd crowd;
+    uint64_t addr;
+    uint32_t rkey;
+
+    (void)unused;
+    crowd_open(&crowd);
+    crowd_connect(fd, &crowd, &addr, &rkey);
+    rendezvous(fd);
+    crowd_talk(&crowd, addr, rkey);
+    rendezvous(fd);
+    crowd_close(&crowd);
+}
+
+static void many_lanes(void)
+{
+    static struct crowd crowd;
+    struct child child = child_start(crowd_child, NULL);
+    uint64_t addr;
+    uint32_t rkey;
+
+    crowd_open(&crowd);
+    crowd_connect(child.fd, &crowd, &addr, &rkey);
+    rendezvous(child.fd);
+    crowd_talk(&crowd, addr, rkey);
+    rendezvous(child.fd);
+    child_join(&child);
+    crowd_close(&crowd);
+}
+
+/* ---- nobody there ---- */
+
+static void leaves_a_number(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &slab);
+    exchange(fd, &end);
+    rendezvous(fd);
+    end_close(&end);
+}
+
+/* A number of a process that is gone, and of one that never was: the retry timeout, as on a network. */
+static void destination_that_is_not(void)
+{
+    static const struct connect_options options = {
+        .rnr_retry = 7, .retry_cnt = 1, .timeout = 12, .min_rnr_timer = 1, .max_rd_atomic = 1};
+
+    for (int never = 0; never < 2; never++) {
+        struct child child = child_start(leaves_a_number, NULL);
+        struct end end;
+
+        end_open(&end, &slab);
+        struct address peer = exchange(child.fd, &end);
+        if (never)
+            peer.qpn ^= 0x1000;
+        else
+            rendezvous(child.fd);
+        if (!never)
+            child_join(&child);
+        end_connect(&end, &peer, &options);
+        post_send(&end, 3, 0, 8, IBV_SEND_SIGNALED);
+        expect_wc(end.send_cq, 3, IBV_WC_RETRY_EXC_ERR);
+        if (never) {
+            rendezvous(child.fd);
+            child_join(&child);
+        }
+        end_close(&end);
+    }
+}
+
+TEST_MAIN(TEST(dereg_revokes_a_mapping), TEST(slabs_come_and_go), TEST(writes_keep_their_order),
+          TEST(reset_and_connect_again), TEST(many_lanes), TEST(destination_that_is_not))

@@ -1,0 +1,184 @@
+/* Memory regions: rights, addresses other than their own, re-registration, implicit things that must fail. */
+#include "tests/harness.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct end a, b;
+
+static void open_pair(void)
+{
+    pair_open(&a, &b, NULL);
+    pair_connect(&a, &b, NULL);
+}
+
+static void fields(void)
+{
+    struct ibv_mr *mr;
+
+    open_pair();
+    mr = ibv_reg_mr(a.pd, a.buf + 100, 1000, ACCESS_ALL);
+    CHECK(mr && mr->addr == a.buf + 100 && mr->length == 1000 && mr->pd == a.pd && mr->context == a.context);
+    CHECK(mr->lkey != a.mr->lkey && mr->rkey != a.mr->rkey);
+    CHECK_EQ(ibv_dealloc_pd(a.pd), EBUSY);
+    OK(ibv_dereg_mr(mr));
+    /* Remote write or atomic rights without the local one make no sense. */
+    CHECK(!ibv_reg_mr(a.pd, a.buf, 1000, IBV_ACCESS_REMOTE_WRITE));
+    CHECK_EQ(errno, EINVAL);
+    CHECK(!ibv_reg_mr(a.pd, a.buf, 1000, IBV_ACCESS_REMOTE_ATOMIC));
+    mr = ibv_reg_mr(a.pd, a.buf, 1000, IBV_ACCESS_REMOTE_READ);
+    CHECK(mr);
+    OK(ibv_dereg_mr(mr));
+    pair_close(&a, &b);
+}
+
+/* A key is not given out again at once: a peer that still has it must not reach the next region. */
+static void fresh_keys(void)
+{
+    uint32_t last = 0;
+
+    open_pair();
+    for (int i = 0; i < 50; i++) {
+        struct ibv_mr *mr = ibv_reg_mr(a.pd, a.buf, 4096, ACCESS_ALL);
+
+        CHECK(mr);
+        CHECK(mr->rkey != last);
+        last = mr->rkey;
+        OK(ibv_dereg_mr(mr));
+    }
+    pair_close(&a, &b);
+}
+
+/* ibv_reg_mr_iova: the region is named by other addresses, locally and remotely. */
+static void other_addresses(void)
+{
+    const uint64_t iova = 0x100000;
+    struct ibv_mr *mr;
+    struct address address;
+    struct ibv_sge sge;
+
+    open_pair();
+    mr = ibv_reg_mr_iova(b.pd, b.buf, 4096, iova, ACCESS_ALL);
+    CHECK(mr);
+    address = (struct address){.addr = iova, .rkey = mr->rkey};
+    fill(a.buf, 100, 1);
+    post_rdma(&a, 1, IBV_WR_RDMA_WRITE, 0, 100, &address, 50, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
+    CHECK(holds(b.buf + 50, 100, 1));
+    /* zero based, at the receiver */
+    struct ibv_mr *zero = ibv_reg_mr_iova(b.pd, b.buf + 8192, 4096, 0, ACCESS_ALL);
+    CHECK(zero);
+    sge = (struct ibv_sge){.addr = 96, .length = 100, .lkey = zero->lkey};
+    struct ibv_recv_wr recv = {.wr_id = 3, .sg_list = &sge, .num_sge = 1}, *bad;
+    OK(ibv_post_recv(b.qp, &recv, &bad));
+    post_send(&a, 2, 0, 100, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 2, IBV_WC_SUCCESS);
+    expect_wc(b.recv_cq, 3, IBV_WC_SUCCESS);
+    CHECK(holds(b.buf + 8192 + 96, 100, 1));
+    /* its real address is outside */
+    address.addr = (uintptr_t)b.buf;
+    post_rdma(&a, 4, IBV_WR_RDMA_WRITE, 0, 8, &address, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 4, IBV_WC_REM_ACCESS_ERR);
+    OK(ibv_dereg_mr(zero));
+    OK(ibv_dereg_mr(mr));
+    pair_close(&a, &b);
+}
+
+static void reregister(void)
+{
+    struct ibv_mr *mr;
+    struct address address;
+
+    open_pair();
+    mr = ibv_reg_mr(b.pd, b.buf, 4096, ACCESS_ALL);
+    CHECK(mr);
+    uint32_t rkey = mr->rkey;
+    OK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b.buf + 8192, 4096, 0));
+    CHECK_EQ(mr->rkey, rkey); /* peers that know it may go on */
+    CHECK(mr->addr == b.buf + 8192 && mr->length == 4096);
+    address = (struct address){.addr = (uintptr_t)b.buf + 8192, .rkey = mr->rkey};
+    fill(a.buf, 64, 2);
+    post_rdma(&a, 1, IBV_WR_RDMA_WRITE, 0, 64, &address, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
+    CHECK(holds(b.buf + 8192, 64, 2));
+
+    CHECK(ibv_rereg_mr(mr, 0x1000, NULL, NULL, 0, 0) != 0);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0) != 0);
+
+    struct ibv_pd *other = ibv_alloc_pd(b.context);
+    CHECK(other);
+    OK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0));
+    CHECK(mr->pd == other);
+    CHECK_EQ(ibv_dealloc_pd(other), EBUSY);
+    OK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, b.pd, NULL, 0, 0));
+    OK(ibv_dealloc_pd(other));
+
+    OK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0,
+                    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
+    address.rkey = mr->rkey;
+    post_rdma(&a, 2, IBV_WR_RDMA_READ, 0, 64, &address, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 2, IBV_WC_SUCCESS);
+    post_rdma(&a, 3, IBV_WR_RDMA_WRITE, 0, 64, &address, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 3, IBV_WC_REM_ACCESS_ERR);
+    OK(ibv_dereg_mr(mr));
+    pair_close(&a, &b);
+}
+
+/* Several regions over the same bytes, each with its own rights; the last byte is in, the next one is not. */
+static void overlapping(void)
+{
+    struct ibv_mr *outer, *inner;
+    struct address address;
+
+    open_pair();
+    outer = ibv_reg_mr(b.pd, b.buf, 8192, ACCESS_ALL);
+    inner = ibv_reg_mr(b.pd, b.buf + 1000, 100, ACCESS_ALL);
+    CHECK(outer && inner);
+    fill(a.buf, 200, 3);
+    address = (struct address){.addr = (uintptr_t)b.buf + 1000, .rkey = inner->rkey};
+    post_rdma(&a, 1, IBV_WR_RDMA_WRITE, 0, 100, &address, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 1, IBV_WC_SUCCESS);
+    CHECK(holds(b.buf + 1000, 100, 3));
+    OK(ibv_dereg_mr(inner));
+    address.rkey = outer->rkey;
+    post_rdma(&a, 2, IBV_WR_RDMA_WRITE, 0, 200, &address, 0, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 2, IBV_WC_SUCCESS);
+    CHECK(holds(b.buf + 1000, 200, 3));
+    OK(ibv_dereg_mr(outer));
+    pair_close(&a, &b);
+}
+
+/* A parent domain is its PD under another name: what is made in either works together. */
+static void parent_domains(void)
+{
+    struct ibv_td_init_attr td_attr = {0};
+    struct ibv_parent_domain_init_attr attr = {0};
+    struct ibv_td *td;
+    struct ibv_pd *parent;
+    struct ibv_mr *mr;
+    struct address address;
+
+    open_pair();
+    td = ibv_alloc_td(b.context, &td_attr);
+    CHECK(td);
+    CHECK(!ibv_alloc_parent_domain(b.context, &attr));
+    attr.pd = b.pd;
+    attr.td = td;
+    parent = ibv_alloc_parent_domain(b.context, &attr);
+    CHECK(parent && parent != b.pd);
+    CHECK_EQ(ibv_dealloc_pd(b.pd), EBUSY);
+    mr = ibv_reg_mr(parent, b.buf + 4096, 100, ACCESS_ALL);
+    CHECK(mr && mr->pd == parent);
+    address = (struct address){.addr = (uintptr_t)b.buf + 4096, .rkey = mr->rkey};
+    fill(a.buf, 100, 8);
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100, &address, 0);
+    CHECK(holds(b.buf + 4096, 100, 8));
+    OK(ibv_dereg_mr(mr));
+    OK(ibv_dealloc_pd(parent));
+    OK(ibv_dealloc_td(td));
+    pair_close(&a, &b);
+}
+
+TEST_MAIN(TEST(fields), TEST(fresh_keys), TEST(other_addresses), TEST(reregister), TEST(overlapping),
+          TEST(parent_domains))

@@ -1,0 +1,145 @@
+/*
+ * Completion queues: making, resizing and destroying them.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbs/internal.h"
+
+/* As NICs do, some more than was asked for: programs have come to count on it (perftest with a depth of 1). */
+static uint32_t entries_for(uint32_t cqe)
+{
+	const uint32_t least = 64;
+
+	return cqe <= least ? least : UINT32_C(1) << (32 - __builtin_clz(cqe - 1));
+}
+
+struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
+			       uint32_t comp_vector, uint64_t wc_flags, uint32_t flags)
+{
+	struct soft_cq *cq;
+
+	if (!cqe || cqe > SOFT_MAX_CQE || comp_vector >= (uint32_t)ctx->v.context.num_comp_vectors ||
+	    (channel && channel->context != &ctx->v.context)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	cq = aligned_alloc(SOFT_CACHE_LINE, sizeof(*cq));
+	if (!cq)
+		return NULL;
+	memset(cq, 0, sizeof(*cq));
+	uint32_t size = entries_for(cqe);
+	cq->mask = size - 1;
+	cq->ring = malloc(size * sizeof(*cq->ring));
+	cq->slots = calloc(SOFT_DOOR_BITS, sizeof(*cq->slots));
+	cq->cq.context = &ctx->v.context;
+	cq->cq.channel = channel;
+	cq->cq.cq_context = cq_context;
+	cq->cq.cqe = (int)size;
+	cq->wc_flags = wc_flags;
+	cq->timestamps =
+		wc_flags & (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
+	cq->ignore_overrun = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+	cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+	pthread_mutex_init(&cq->cq.mutex, NULL);
+	pthread_cond_init(&cq->cq.cond, NULL);
+
+	bool placed = false;
+	pthread_mutex_lock(&soft_proc.lock);
+	for (uint32_t n = 0; cq->ring && cq->slots && n < SOFT_MAX_CQ && !placed; n++) {
+		uint32_t i = soft_proc.cq_cursor = (soft_proc.cq_cursor + 1) % SOFT_MAX_CQ;
+		if (atomic_load(&soft_proc.cqs[i]))
+			continue;
+		cq->index = cq->cq.handle = i;
+		cq->door = &soft_proc.doors->cq[i];
+		atomic_store(&cq->door->armed, SOFT_ARM_NONE);
+		atomic_store(&soft_proc.cqs[i], cq);
+		placed = true;
+	}
+	pthread_mutex_unlock(&soft_proc.lock);
+	if (!placed) {
+		free(cq->ring);
+		free(cq->slots);
+		free(cq);
+		errno = ENOMEM;
+		return NULL;
+	}
+	if (channel)
+		soft_chan_join(cq);
+	atomic_fetch_add(&ctx->objects, 1);
+	return cq;
+}
+
+SOFT_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+					 struct ibv_comp_channel *channel, int comp_vector)
+{
+	if (!soft_is(context))
+		return REAL(ibv_create_cq, "IBVERBS_1.1")(context, cqe, cq_context, channel, comp_vector);
+	if (!soft_usable(to_ctx(context)))
+		return NULL;
+	if (cqe < 0) {
+		errno = EINVAL;
+		return NULL;
+	}
+	struct soft_cq *cq =
+		soft_cq_create(to_ctx(context), (uint32_t)cqe, cq_context, channel, (uint32_t)comp_vector, 0, 0);
+	return cq ? &cq->cq : NULL;
+}
+
+SOFT_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
+{
+	if (!soft_is(ibcq->context))
+		return REAL(ibv_resize_cq, "IBVERBS_1.1")(ibcq, cqe);
+	struct soft_cq *cq = to_cq(ibcq);
+
+	if (!soft_usable(to_ctx(ibcq->context)))
+		return EIO;
+	if (cqe <= 0 || cqe > SOFT_MAX_CQE)
+		return EINVAL;
+	uint32_t size = entries_for((uint32_t)cqe);
+	struct soft_cqe *ring = malloc(size * sizeof(*ring)), *old = ring;
+	int err = 0;
+
+	if (!ring)
+		return ENOMEM;
+	soft_lock(&cq->lock);
+	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	uint32_t n = atomic_load_explicit(&cq->tail, memory_order_relaxed) - head;
+	if (n > (uint32_t)cqe) { /* also where the ring would hold them */
+		err = EINVAL;
+	} else {
+		for (uint32_t i = 0; i < n; i++)
+			ring[(head + i) & (size - 1)] = cq->ring[(head + i) & cq->mask];
+		old = cq->ring;
+		cq->ring = ring;
+		cq->mask = size - 1;
+		ibcq->cqe = (int)size;
+	}
+	soft_unlock(&cq->lock);
+	free(old);
+	return err;
+}
+
+SOFT_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
+{
+	if (!soft_is(ibcq->context))
+		return REAL(ibv_destroy_cq, "IBVERBS_1.1")(ibcq);
+	struct soft_cq *cq = to_cq(ibcq);
+	struct soft_ctx *ctx = to_ctx(ibcq->context);
+
+	if (!soft_usable(ctx))
+		return EIO;
+	if (atomic_load(&cq->users))
+		return EBUSY;
+	if (ibcq->channel)
+		soft_chan_leave(cq);
+	soft_async_forget(ctx, ibcq);
+	soft_cq_unpublish(cq);
+	pthread_cond_destroy(&ibcq->cond);
+	pthread_mutex_destroy(&ibcq->mutex);
+	atomic_fetch_sub(&ctx->objects, 1);
+	free(cq->ring);
+	free(cq->slots);
+	free(cq);
+	return 0;
+}

@@ -1,0 +1,236 @@
+/*
+ * Protection domains, memory regions and the table of keys.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "verbs/internal.h"
+
+struct soft_pd *soft_pd_create(struct soft_ctx *ctx, struct soft_pd *parent)
+{
+	static atomic_uint handles;
+	struct soft_pd *pd = calloc(1, sizeof(*pd));
+
+	if (!pd)
+		return NULL;
+	pd->pd.context = &ctx->v.context;
+	pd->pd.handle = atomic_fetch_add(&handles, 1);
+	if (parent) {
+		pd->parent = soft_pd_root(parent);
+		atomic_fetch_add(&parent->refs, 1);
+	}
+	atomic_fetch_add(&ctx->objects, 1);
+	return pd;
+}
+
+SOFT_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	if (!soft_is(context))
+		return REAL(ibv_alloc_pd, "IBVERBS_1.1")(context);
+	if (!soft_usable(to_ctx(context)))
+		return NULL;
+	struct soft_pd *pd = soft_pd_create(to_ctx(context), NULL);
+	return pd ? &pd->pd : NULL;
+}
+
+SOFT_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+	if (!soft_is(pd->context))
+		return REAL(ibv_dealloc_pd, "IBVERBS_1.1")(pd);
+	struct soft_ctx *ctx = to_ctx(pd->context);
+	struct soft_pd *soft = to_pd(pd);
+
+	if (!soft_usable(ctx))
+		return EIO;
+	if (atomic_load(&soft->refs))
+		return EBUSY;
+	if (soft->parent)
+		atomic_fetch_sub(&soft->parent->refs, 1);
+	atomic_fetch_sub(&ctx->objects, 1);
+	free(soft);
+	return 0;
+}
+
+/* ---- memory regions ------------------------------------------------------------------------------- */
+
+/* The kernel pins pages when it registers them and refuses what is not mapped; at least look. */
+static bool is_mapped(const void *addr, size_t length)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t at = (uintptr_t)addr & ~(page - 1), end = (uintptr_t)addr + length;
+	unsigned char resident[1024];
+
+	while (at < end) {
+		size_t chunk = end - at < sizeof(resident) * page ? end - at : sizeof(resident) * page;
+		if (mincore((void *)at, chunk, resident) && errno == ENOMEM)
+			return false;
+		at += chunk;
+	}
+	return true;
+}
+
+enum {
+	MR_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB,
+};
+
+static int access_check(unsigned access)
+{
+	if (access & ~((unsigned)MR_ACCESS | IBV_ACCESS_OPTIONAL_RANGE))
+		return access & IBV_ACCESS_ON_DEMAND ? EOPNOTSUPP : EINVAL;
+	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))
+		return EINVAL;
+	return 0;
+}
+
+static int region_check(void *addr, size_t length, uint64_t iova)
+{
+	if (!length || (uintptr_t)addr + length < (uintptr_t)addr || iova + length < iova)
+		return EINVAL;
+	return is_mapped(addr, length) ? 0 : EFAULT;
+}
+
+static void region_fill(struct soft_region *r, struct soft_pd *pd, void *addr, size_t length, uint64_t iova,
+			unsigned access)
+{
+	r->access = access & (unsigned)MR_ACCESS;
+	r->base = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
+	r->length = length;
+	r->host = addr;
+	r->pd = pd;
+	r->slab = soft_slab_find(addr, length);
+	if (r->slab)
+		atomic_fetch_add(&r->slab->regions, 1);
+}
+
+struct ibv_mr *soft_mr_create(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access)
+{
+	struct soft_pd *root = soft_pd_root(to_pd(pd));
+	struct soft_mr *mr;
+	uint32_t index;
+	int err = access_check(access);
+
+	if (!err)
+		err = region_check(addr, length, iova);
+	mr = err ? NULL : calloc(1, sizeof(*mr));
+	if (!mr) {
+		errno = err ? err : ENOMEM;
+		return NULL;
+	}
+	err = soft_key_reserve(&index);
+	if (err) {
+		free(mr);
+		errno = err;
+		return NULL;
+	}
+	region_fill(&mr->region, root, addr, length, iova, access);
+	uint32_t key = index << 8 | ++soft_proc.key_tags[index];
+	mr->region.key = key;
+	mr->mr.context = pd->context;
+	mr->mr.pd = pd;
+	mr->mr.addr = addr;
+	mr->mr.length = length;
+	mr->mr.handle = index;
+	mr->mr.lkey = mr->mr.rkey = key;
+	atomic_fetch_add(&root->refs, 1);
+	soft_key_publish(index, &mr->region);
+	return &mr->mr;
+}
+
+SOFT_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+					    unsigned access)
+{
+	if (!soft_is(pd->context))
+		return REAL(ibv_reg_mr_iova2, "IBVERBS_1.8")(pd, addr, length, iova, access);
+	if (!soft_usable(to_ctx(pd->context)))
+		return NULL;
+	return soft_mr_create(pd, addr, length, iova, access);
+}
+
+SOFT_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	if (!soft_is(pd->context))
+		return REAL(ibv_reg_mr_iova, "IBVERBS_1.7")(pd, addr, length, iova, access);
+	if (!soft_usable(to_ctx(pd->context)))
+		return NULL;
+	return soft_mr_create(pd, addr, length, iova, (unsigned)access);
+}
+
+SOFT_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	if (!soft_is(pd->context))
+		return REAL(ibv_reg_mr, "IBVERBS_1.1")(pd, addr, length, access);
+	if (!soft_usable(to_ctx(pd->context)))
+		return NULL;
+	return soft_mr_create(pd, addr, length, (uintptr_t)addr, (unsigned)access);
+}
+
+static void region_release(struct soft_region *r)
+{
+	if (r->slab)
+		atomic_fetch_sub(&r->slab->regions, 1);
+	r->slab = NULL;
+}
+
+SOFT_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
+{
+	if (!soft_is(ibmr->context))
+		return REAL(ibv_dereg_mr, "IBVERBS_1.1")(ibmr);
+	struct soft_mr *mr = to_mr(ibmr);
+
+	if (!soft_usable(to_ctx(ibmr->context)))
+		return EIO;
+	if (atomic_load(&mr->windows))
+		return EBUSY;
+	soft_key_withdraw(ibmr->handle);
+	soft_quiesce();
+	region_release(&mr->region);
+	atomic_fetch_sub(&mr->region.pd->refs, 1);
+	soft_key_unreserve(ibmr->handle);
+	free(mr);
+	return 0;
+}
+
+/* The region is withdrawn, rewritten and published again. Its keys stay; peers see a new serial. */
+SOFT_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	if (!soft_is(ibmr->context))
+		return REAL(ibv_rereg_mr, "IBVERBS_1.1")(ibmr, flags, pd, addr, length, access);
+	struct soft_mr *mr = to_mr(ibmr);
+	struct soft_region *r = &mr->region;
+
+	if (!soft_usable(to_ctx(ibmr->context)) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || !flags ||
+	    ((flags & IBV_REREG_MR_CHANGE_PD) && (!pd || pd->context != ibmr->context))) {
+		errno = errno == EIO ? EIO : EINVAL;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	struct soft_pd *root = flags & IBV_REREG_MR_CHANGE_PD ? soft_pd_root(to_pd(pd)) : r->pd;
+	unsigned rights = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned)access : r->access;
+	bool moved = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
+	int err = access_check(rights);
+
+	if (!err && moved)
+		err = region_check(addr, length, (uintptr_t)addr);
+	if (!err && atomic_load(&mr->windows))
+		err = EBUSY;
+	if (err) {
+		errno = err;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	soft_key_withdraw(ibmr->handle);
+	soft_quiesce();
+	region_release(r);
+	atomic_fetch_sub(&r->pd->refs, 1);
+	atomic_fetch_add(&root->refs, 1);
+	if (moved) {
+		ibmr->addr = addr;
+		ibmr->length = length;
+	}
+	region_fill(r, root, ibmr->addr, ibmr->length, moved ? (uintptr_t)addr : r->base, rights);
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		ibmr->pd = pd;
+	soft_key_publish(ibmr->handle, r);
+	return 0;
+}

@@ -1,0 +1,139 @@
+"""The client's end of a negotiation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import Code, NegotiationError
+from ..proto.events import Accepted, Failed, PlainPeer, Send, UseRdma, UseTcp
+from ..proto.handshake import ClientHandshake, State
+from ..proto.proof import accept_proof
+from .dialogue import Dialogue
+from .engine import ClientContact
+from .head_start import receive_or_connect
+from .last_step import LastStep
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ..proto import clc
+    from .clc_io import Carrier
+    from .engine import Engine
+    from .options import PathOptions
+
+__all__ = ["ClientNegotiation", "PlainPeerFound"]
+
+
+class PlainPeerFound(Exception):
+    """The peer does not negotiate; ``carrier`` is a new connection to it, if there is one already."""
+
+    def __init__(self, text: str, carrier: Carrier | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.carrier = carrier
+
+
+class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
+    """Propose RDMA to the server on ``carrier``.
+
+    :param connect_again: the peer is unknown: after a head start, open a plain connection beside this one.
+    :raises PlainPeerFound: (from :meth:`run`) the peer does not negotiate; ``carrier`` is closed.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        options: PathOptions,
+        kind: int,
+        engine: Engine,
+        connect_again: Callable[[], Awaitable[Carrier]] | None = None,
+    ) -> None:
+        super().__init__(carrier, options, kind)
+        self._engine = engine
+        self._connect_again = connect_again
+        self._first_contact = True
+
+    async def begin(self) -> None:
+        contact = await self._propose()
+        self.handshake = ClientHandshake(contact.proposal, self.options.timeouts(), self.io.now())
+        self.queue(self.handshake.start())
+
+    async def _propose(self, unknown_qpn: int = 0) -> ClientContact:
+        self.contact = await self._engine.propose(
+            self.kind,
+            peer=self.io.peer,
+            unknown_qpn=unknown_qpn,
+            traffic_class=self.options.config.traffic_class,
+        )
+        return self.contact
+
+    async def wait(self) -> None:
+        if self.handshake.state is State.CONFIRMED:
+            await self._bring_up()
+        elif self._connect_again is not None:
+            connect, self._connect_again = self._connect_again, None
+            await self._wait_with_head_start(connect)
+        else:
+            await super().wait()
+
+    async def _bring_up(self) -> None:
+        assert self.contact is not None
+        step = LastStep(self.contact.established, self.handshake, self.io)
+        self.pipe, events = await step.run(watch=self._first_contact)
+        self.queue(events)
+
+    async def _wait_with_head_start(self, connect: Callable[[], Awaitable[Carrier]]) -> None:
+        milliseconds = self.options.config.head_start_ms
+        events, plain = await receive_or_connect(self.io, self.handshake, milliseconds / 1000, connect)
+        if plain is not None:
+            raise PlainPeerFound(f"it did not answer within {milliseconds} ms", plain)
+        self.queue(events)
+
+    def _plain_peer(self, text: str) -> Exception:
+        if self.options.mode == "rdma":
+            return NegotiationError(Code.PLAIN_TCP_PEER, text)
+        return PlainPeerFound(text)
+
+    # ---- events
+
+    async def on_accepted(self, event: Accepted) -> None:
+        accept, contact = event.accept, self.contact
+        assert contact is not None
+        if not _proves(accept, contact.proposal):
+            raise self._plain_peer("its Accept does not prove that it read the Proposal")
+        self._first_contact = accept.first_contact
+        contact.awaits_tcp = True
+        try:
+            confirm = await contact.accepted(accept, self.io.peer)
+        except NegotiationError as error:
+            if error.code == Code.LINK_NOT_FOUND and self.handshake.may_ask_again:
+                contact.abandon()
+                contact = await self._propose(unknown_qpn=accept.qpn)
+                self.queue(self.handshake.again(contact.proposal, self.io.now()))
+            else:
+                self.refuse(error)
+        else:
+            self.queue(self.handshake.ready(confirm, self.io.now()))
+
+    async def on_plain_peer(self, event: PlainPeer) -> None:
+        raise self._plain_peer(event.text)
+
+    handlers = {  # noqa: RUF012
+        Send: Dialogue.on_send,
+        Accepted: on_accepted,
+        PlainPeer: on_plain_peer,
+        UseTcp: Dialogue.on_use_tcp,
+        UseRdma: Dialogue.on_use_rdma,
+        Failed: Dialogue.on_failed,
+    }
+
+
+def _proves(accept: clc.Accept, proposal: clc.Proposal) -> bool:
+    """Whether the Accept answers this Proposal, as far as that shows without the engine.
+
+    Another implementation of SMC sends no proof; the engine then declines. The engine also checks the proof
+    of an Accept for a link that exists.
+    """
+    if not accept.is_aiordma or not accept.first_contact:
+        return True
+    return accept.proof == accept_proof(proposal.nonce, accept.engine_id)

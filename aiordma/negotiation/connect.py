@@ -1,0 +1,161 @@
+"""A connection to a server, whatever it speaks: negotiated where possible, plain TCP otherwise.
+
+Nothing is proposed to a peer that is known to be a plain one, and a peer that turns out to be one gets a new
+connection, which has carried nothing but the stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from .. import wake
+from ..addresses import plain_address, show
+from ..errors import Code, FallbackReason, NegotiationError
+from . import peer_cache
+from .clc_io import ClcIO
+from .client import ClientNegotiation, PlainPeerFound
+from .engine import find_engine
+from .result import NegotiationResult
+from .tcp_connect import connect_tcp, resolve
+
+if TYPE_CHECKING:
+    import socket
+
+    from .clc_io import Carrier
+    from .engine import Engine
+    from .options import ConnectOptions
+    from .tcp_connect import Candidate
+
+__all__ = ["connect_and_negotiate"]
+
+#: What opening a connection without a round trip takes of an asyncio task's share of operations that do not
+#: wait.
+_OPEN_SHARE = 16
+
+
+async def connect_and_negotiate(
+    host: str, port: int, options: ConnectOptions, kind: int = 0
+) -> NegotiationResult:
+    """Connect to ``host``:``port`` and agree on the path. With TLS, nothing is ever sent in clear.
+
+    :param kind: what the connection will carry (``clc.Proposal.kind``).
+    :raises OSError: no TCP connection could be made.
+    :raises NegotiationError: mode "rdma", and RDMA cannot be used; or, in any mode, the negotiation broke off
+        at a point where the two ends might disagree about its result; or the peer listens for another kind of
+        connection.
+    """
+    attempt = _Attempt(await resolve(host, port), options, kind)
+    try:
+        return await attempt.run((host, port, options.tls is not None))
+    finally:
+        attempt.close()
+
+
+class _Attempt:
+    """One call of :func:`connect_and_negotiate`."""
+
+    def __init__(self, candidates: list[Candidate], options: ConnectOptions, kind: int) -> None:
+        self._candidates, self._options, self._kind = candidates, options, kind
+        #: A TCP connection that is open and unused.
+        self._spare: socket.socket | None = None
+
+    def close(self) -> None:
+        """Close what was not used."""
+        if self._spare is not None:
+            self._spare.close()
+
+    async def run(self, peer: tuple[str, int, bool]) -> NegotiationResult:
+        """Choose the path.
+
+        :param peer: what the peer is remembered by.
+        """
+        mode = self._options.mode
+        if (code := self._options.rdma_ruled_out) is not None:
+            if mode == "rdma":
+                raise NegotiationError(code)
+            return _plain(await self._connect(), FallbackReason.of_local(code))
+        try:
+            engine = await find_engine(self._options.config)
+        except NegotiationError as error:
+            if mode == "rdma":
+                raise
+            return _plain(await self._connect(), FallbackReason.of_error(error))
+        opened = await self._open_early(engine)
+        if opened is not None:
+            return opened
+        if mode == "rdma":
+            return await self._negotiate(engine, find_out=False)
+        async with contextlib.nullcontext() if peer_cache.is_known(peer) else peer_cache.ask_alone(peer):
+            return await self._negotiate_or_fall_back(engine, peer)
+
+    async def _connect(self) -> Carrier:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            return spare
+        return await self._options.begin(await connect_tcp(self._candidates, self._options.local_host))
+
+    # ---- without a round trip
+
+    async def _open_early(self, engine: Engine) -> NegotiationResult | None:
+        """Begin with a ring that the server has pre-granted; None if there is none for it."""
+        wanted = self._options.config.traffic_class
+        if self._options.tls is not None or self._kind:
+            return None
+        if not any((show(sockaddr), wanted) in engine.early_servers for _, sockaddr in self._candidates):
+            return None
+        await _give_way()
+        sock = await connect_tcp(self._candidates, self._options.local_host)
+        try:
+            local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
+            pipe = engine.open_early(sock, show(remote), wanted)
+        except BaseException:
+            sock.close()
+            raise
+        if pipe is not None:
+            return NegotiationResult(pipe, sock, None, local, remote)
+        self._spare = sock  # as it was: the negotiation takes place on it
+        return None
+
+    # ---- with the peer's answer
+
+    async def _negotiate(self, engine: Engine, *, find_out: bool) -> NegotiationResult:
+        """:param find_out: the peer is unknown, so a plain connection may be made beside this one.
+        :raises PlainPeerFound: it does not negotiate.
+        """
+        again = self._connect if find_out else None
+        carrier = await self._connect()
+        return await ClientNegotiation(carrier, self._options, self._kind, engine, again).run()
+
+    async def _negotiate_or_fall_back(self, engine: Engine, peer: tuple[str, int, bool]) -> NegotiationResult:
+        reason = peer_cache.plain_reason(peer)
+        if reason is not None:
+            return _plain(await self._connect(), reason)
+        try:
+            result = await self._negotiate(engine, find_out=not peer_cache.is_known(peer))
+        except PlainPeerFound as found:
+            reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text)
+            peer_cache.remember_plain(peer, reason, self._options.config.plain_peer_memory_ms / 1000)
+            return _plain(found.carrier or await self._connect(), reason)
+        peer_cache.remember_clc(peer)
+        return result
+
+
+async def _give_way() -> None:
+    """The checkpoint of a connect that waits for no answer."""
+    waker = wake.current()
+    if waker.share > 0:
+        waker.share -= _OPEN_SHARE
+        await waker.cancel_check()
+    else:
+        await waker.checkpoint()
+
+
+def _plain(carrier: Carrier, reason: FallbackReason) -> NegotiationResult:
+    """A connection on which nothing was negotiated."""
+    try:
+        io = ClcIO(carrier)
+        return NegotiationResult(None, io.sock, reason, io.local, io.remote, io.tls)
+    except BaseException:
+        carrier.close()
+        raise

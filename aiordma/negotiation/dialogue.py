@@ -1,0 +1,139 @@
+"""What both ends of a negotiation have in common: the loop that handles the events of the handshake.
+
+The state machine itself is :mod:`aiordma.proto.handshake`. An end has one method for each event, found by the
+event's class; the method does what the event asks for and queues what the handshake answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from ..errors import Code, FallbackReason, NegotiationError
+from ..proto.events import Failed, Send, UseRdma, UseTcp
+from .clc_io import ClcIO
+from .engine import Contact
+from .result import NegotiationResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from ..proto.events import Event
+    from ..proto.handshake import ClientHandshake, ServerHandshake
+    from .clc_io import Carrier
+    from .options import PathOptions
+
+__all__ = ["Dialogue"]
+
+H = TypeVar("H", "ClientHandshake", "ServerHandshake")
+C = TypeVar("C", bound=Contact)
+
+
+class Dialogue(Generic[H, C]):
+    """One end's negotiation on one TCP connection, which it owns.
+
+    :param carrier: the TCP connection, or TLS on it.
+    :param kind: the kind of connection (``clc.Proposal.kind``).
+    """
+
+    handlers: ClassVar[Mapping[type[Any], Callable[[Any, Any], Awaitable[None]]]]
+    """The method for each class of event."""
+    handshake: H
+    io: ClcIO
+
+    def __init__(self, carrier: Carrier, options: PathOptions, kind: int) -> None:
+        self.carrier, self.options, self.kind = carrier, options, kind
+        self.contact: C | None = None
+        self.pipe: Any = None
+        #: Why this end declined.
+        self.refusal: NegotiationError | None = None
+        self.result: NegotiationResult | None = None
+        self._events: deque[Event] = deque()
+
+    async def run(self) -> NegotiationResult:
+        """Negotiate until the path is agreed on. On failure everything is released, and the TCP connection
+        closed.
+
+        :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA cannot be used.
+        :raises OSError: the connection broke.
+        """
+        try:
+            with ClcIO(self.carrier) as self.io:
+                try:
+                    return await self._converse()
+                except BaseException:
+                    await self.before_release()
+                    raise
+        except BaseException:
+            if self.contact is not None:
+                self.contact.abandon()
+            if self.pipe is not None:
+                self.pipe.abort()
+            self.carrier.close()
+            raise
+
+    async def _converse(self) -> NegotiationResult:
+        await self.begin()
+        while self.result is None:
+            if not self._events:
+                await self.wait()
+                continue
+            event = self._events.popleft()
+            await self.handlers[type(event)](self, event)
+        return self.result
+
+    # ---- what an end defines
+
+    async def begin(self) -> None:
+        """Make the handshake, and queue its first events; or set the result."""
+        raise NotImplementedError
+
+    async def wait(self) -> None:
+        """No event is left: wait for what comes next."""
+        self.queue(await self.io.receive(self.handshake))
+
+    async def before_release(self) -> None:
+        """The negotiation failed, and the connection is still open."""
+
+    # ---- tools and common events
+
+    def queue(self, events: list[Event]) -> None:
+        """Events to handle next."""
+        self._events.extend(events)
+
+    def refuse(self, error: NegotiationError) -> None:
+        """This end cannot use RDMA: decline, with the reason."""
+        self.refusal = error
+        self.queue(self.handshake.refuse(error.code, self.io.now()))
+
+    def use_tcp(self, reason: FallbackReason, *, silent: bool = False) -> None:
+        """The end: the stream goes over this TCP connection.
+
+        :raises NegotiationError: that is no way to go on here.
+        """
+        if self.options.mode == "rdma" or reason.code == Code.WRONG_KIND:
+            raise NegotiationError(reason.code, reason.text)
+        io = self.io
+        self.result = NegotiationResult(None, io.sock, reason, io.local, io.remote, io.tls, silent)
+
+    async def on_send(self, event: Send) -> None:
+        await self.io.send(event.data)
+
+    async def on_use_tcp(self, event: UseTcp) -> None:
+        if self.contact is not None:
+            self.contact.abandon()
+            if event.peer is not None:
+                self.contact = None  # the peer uses nothing of what it was offered
+        if event.peer is not None or self.refusal is None:
+            self.use_tcp(FallbackReason.of_peer(event.code))
+        else:
+            self.use_tcp(FallbackReason.of_error(self.refusal))
+
+    async def on_use_rdma(self, event: UseRdma) -> None:
+        io = self.io
+        io.release()
+        self.pipe.attach_tcp(io.tls or io.sock)
+        self.result = NegotiationResult(self.pipe, io.sock, None, io.local, io.remote, io.tls)
+
+    async def on_failed(self, event: Failed) -> None:
+        raise NegotiationError(event.code, event.text)

@@ -1,0 +1,94 @@
+"""The engine as a negotiation sees it: what it must provide, and how to get the event loop's own one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import Code, NegotiationError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Collection
+
+    from ..addresses import Address
+    from ..config import Config
+    from ..links.pregranted import GrantingListener
+    from ..proto import clc
+    from .options import PathOptions
+
+__all__ = ["ClientContact", "Contact", "Engine", "ServerContact", "find_engine", "warm_up"]
+
+
+class Contact(Protocol):
+    """One negotiation of the engine, at either end."""
+
+    first_contact: bool
+    awaits_tcp: bool
+
+    def abandon(self) -> None: ...
+
+
+class ClientContact(Contact, Protocol):
+    """One negotiation of the engine, client end."""
+
+    proposal: clc.Proposal
+
+    async def accepted(self, accept: clc.Accept, peer: str = "") -> clc.Confirm: ...
+    async def established(self) -> Any: ...
+
+
+class ServerContact(Contact, Protocol):
+    """One negotiation of the engine, server end."""
+
+    accept: clc.Accept
+
+    async def confirmed(self, confirm: clc.Confirm) -> Any: ...
+    def break_link(self, reason: str) -> None: ...
+
+
+class Engine(Protocol):
+    """What the negotiation needs of ``links.engine.Engine``."""
+
+    async def propose(
+        self, kind: int = 0, *, peer: str = "", unknown_qpn: int = 0, traffic_class: int | None = None
+    ) -> ClientContact: ...
+    async def answer(
+        self,
+        proposal: clc.Proposal,
+        peer: str = "",
+        service: GrantingListener | None = None,
+        local: Address | None = None,
+    ) -> ServerContact: ...
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> Any: ...
+    def grant_rings(self, has_room: Callable[[], bool]) -> GrantingListener | None: ...
+    def claim(self, claim: clc.Claim, service: GrantingListener | None) -> Any: ...
+    @property
+    def early_servers(self) -> Collection[tuple[str, int]]: ...
+
+
+async def find_engine(config: Config) -> Engine:
+    """The running loop's engine.
+
+    :raises NegotiationError: this process cannot use RDMA.
+    """
+    if config.device == "none":
+        raise NegotiationError(Code.DISABLED)
+    try:
+        from ..links import engine
+    except ImportError as exc:
+        pyverbs = (exc.name or "").partition(".")[0] == "pyverbs"
+        raise NegotiationError(Code.NO_PYVERBS if pyverbs else Code.OTHER_PYTHON, str(exc)) from exc
+    return await engine.current(config)
+
+
+async def warm_up(options: PathOptions) -> Engine | None:
+    """Make the engine before the first client connects.
+
+    On a busy machine, opening the device takes so long that a client that does not know this server would
+    take it for a plain one. Why RDMA cannot be used is reported to each client when it asks.
+    """
+    if options.mode != "tcp":
+        with contextlib.suppress(NegotiationError):
+            return await find_engine(options.config)
+    return None

@@ -1,0 +1,99 @@
+"""The last step of an end: its work on the link, while the TCP connection is watched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
+from ..proto.handshake import ServerHandshake, State
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ..proto.events import Event
+    from ..proto.handshake import ClientHandshake
+    from .clc_io import ClcIO
+
+__all__ = ["LastStep"]
+
+
+class LastStep:
+    """Bring up this end; meanwhile the peer may decline, or die.
+
+    The result of the work and the peer's message may arrive in the same turn of the event loop: what ends the
+    handshake first decides.
+
+    :param work: gives the pipe.
+    """
+
+    def __init__(
+        self, work: Callable[[], Awaitable[Any]], handshake: ClientHandshake | ServerHandshake, io: ClcIO
+    ) -> None:
+        self._work, self._handshake, self._io = work, handshake, io
+        self._pipe: Any = None
+        self._events: list[Event] = []
+        self._refused: NegotiationError | None = None
+
+    async def run(self, *, watch: bool) -> tuple[Any, list[Event]]:
+        """Return the pipe if the link is to be used, else None; and the events that end the negotiation.
+
+        :param watch: whether to read from the peer during the work. On a link that exists already there is
+            nothing to wait for, and so nothing to watch.
+        :raises NegotiationError: the peer's answer does not fit; it can still be declined.
+        """
+        try:
+            if watch:
+                await self._work_watched()
+            else:
+                await self._do_work()
+            if self._refused is not None and not self._events:
+                self._on_refused(self._refused)
+        except BaseException:
+            # Cancelled after the work was done: the contact does not own the pipe any more.
+            if self._pipe is not None:
+                self._pipe.abort()
+            raise
+        if self._pipe is not None and self._handshake.state is not State.RDMA:
+            self._pipe.abort()
+            self._pipe = None
+        return self._pipe, self._events
+
+    async def _work_watched(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch, tasks.cancel_scope)
+            await self._do_work()
+            tasks.cancel_scope.cancel()
+
+    async def _watch(self, scope: anyio.CancelScope) -> None:
+        events = await self._io.receive(self._handshake)
+        if events:
+            self._events.extend(events)
+            scope.cancel()
+
+    async def _do_work(self) -> None:
+        try:
+            self._pipe = await self._work()
+        except NegotiationError as error:
+            self._refused = error
+        except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
+            if not self._handshake.done:
+                events = self._handshake.broken(_code_of(error), str(error), self._io.now())
+                self._events.extend(events)
+        else:
+            # At once: what the peer sends from now on belongs to the stream.
+            if not self._handshake.done:
+                self._events.extend(self._handshake.established(self._io.now()))
+
+    def _on_refused(self, error: NegotiationError) -> None:
+        """A server can still decline; a client has sent its Confirm already."""
+        if isinstance(self._handshake, ServerHandshake):
+            raise error
+        self._events = self._handshake.broken(error.code, error.detail, self._io.now())
+
+
+def _code_of(error: Exception) -> Code:
+    if isinstance(error, RemoteProtocolError):
+        return Code.PROTOCOL_VIOLATION
+    return Code.TIMEOUT_CONFIRM_LINK if isinstance(error, LinkError) else Code.DEVICE_FAILURE

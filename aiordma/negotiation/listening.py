@@ -1,0 +1,72 @@
+"""Listening sockets: one for each address of a host, all on one port."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..addresses import show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["listening_sockets"]
+
+
+async def listening_sockets(
+    host: str | Sequence[str] | None,
+    port: int,
+    backlog: int = 1024,
+    reuse_address: bool = True,
+    reuse_port: bool = False,
+) -> list[socket.socket]:
+    """Non-blocking listening sockets, one for each address of ``host``, all on the same port.
+
+    :raises OSError: the address cannot be listened on, naming it.
+    """
+    hosts: Sequence[str | None] = [host or None] if host is None or isinstance(host, str) else host
+    candidates: dict[tuple[int, Any], None] = {}
+    for name in hosts:
+        for info in await anyio.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+            candidates[int(info[0]), info[4]] = None
+    with contextlib.ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        for family, sockaddr in candidates:
+            if sockets and not port:
+                sockaddr = (sockaddr[0], sockets[0].getsockname()[1], *sockaddr[2:])
+            try:
+                sock = _bound(family, sockaddr, reuse_address, reuse_port)
+            except OSError as exc:
+                if exc.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and len(candidates) > 1:
+                    continue  # a machine without IPv6, or a name with an address of another machine
+                raise OSError(
+                    exc.errno, f"cannot listen on {show(sockaddr)}: {os.strerror(exc.errno or 0)}"
+                ) from exc
+            sockets.append(stack.enter_context(sock))
+            sock.listen(backlog)
+        if not sockets:
+            raise OSError(
+                errno.EADDRNOTAVAIL, f"cannot listen on {host!r}: none of its addresses is this machine's"
+            )
+        stack.pop_all()
+    return sockets
+
+
+def _bound(family: int, sockaddr: Any, reuse_address: bool, reuse_port: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse_address)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(sockaddr)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

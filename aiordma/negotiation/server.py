@@ -1,0 +1,162 @@
+"""The server's end of a negotiation."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..errors import Code, FallbackReason, NegotiationError
+from ..proto.events import Claimed, Confirmed, Failed, Proposed, Send, UseRdma, UseTcp
+from ..proto.handshake import ServerHandshake, State
+from .dialogue import Dialogue
+from .engine import ServerContact, find_engine
+from .first_bytes import FirstBytes
+from .last_step import LastStep
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from ..links.pregranted import GrantingListener
+    from ..proto import clc
+    from .clc_io import Carrier
+    from .options import PathOptions
+    from .result import NegotiationResult
+
+__all__ = ["ServerNegotiation", "negotiate_accepted"]
+
+
+def _always() -> bool:
+    return True
+
+
+async def negotiate_accepted(
+    sock: socket.socket,
+    options: PathOptions,
+    *,
+    kind: int = 0,
+    service: GrantingListener | None = None,
+    may_use_rdma: Callable[[], bool] = _always,
+) -> NegotiationResult:
+    """Find out what the client of an accepted connection speaks, and agree on the path. Owns ``sock``.
+
+    With TLS everything goes through it; a client that does not begin with TLS is turned away.
+
+    :param kind: the kind of connection that this listener accepts; a Proposal of another kind is turned away.
+    :param service: the listener, if it pre-grants rings (``Engine.grant_rings``).
+    :param may_use_rdma: asked when a Proposal is there; False declines it: too many are under way.
+    :raises OSError: the connection broke.
+    :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA cannot be used. The connection
+        is closed.
+    """
+    carrier = await options.begin(sock)
+    return await ServerNegotiation(carrier, options, kind, service, may_use_rdma).run()
+
+
+class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
+    """Answer the client on ``carrier``. Parameters as of :func:`negotiate_accepted`."""
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        options: PathOptions,
+        kind: int,
+        service: GrantingListener | None,
+        may_use_rdma: Callable[[], bool],
+    ) -> None:
+        super().__init__(carrier, options, kind)
+        self._service = service
+        self._may_use_rdma = may_use_rdma
+
+    async def begin(self) -> None:
+        verdict = await FirstBytes(self.io, self.options).are_clc()
+        if verdict:
+            self.handshake = ServerHandshake(self.options.timeouts(), self.io.now())
+        else:
+            self.use_tcp(FallbackReason.of_local(Code.PEER_NO_SMC), silent=verdict is None)
+
+    async def before_release(self) -> None:
+        """Wait for the client's decision before the ring is released.
+
+        This end may have sent its Accept, on a link that others use as well: then the client may be writing
+        into the ring, or may do so soon.
+        """
+        contact = self.contact
+        if contact is None or self.pipe is not None or contact.first_contact:
+            return
+        with anyio.CancelScope(shield=True):
+            if self.handshake.state is State.ACCEPTED and await self._client_has_decided(contact):
+                return
+        if not self.io.at_end():
+            contact.break_link("the client of a new connection did not answer in time")
+
+    async def _client_has_decided(self, contact: ServerContact) -> bool:
+        for event in await self.io.receive(self.handshake):
+            if isinstance(event, Confirmed):
+                with contextlib.suppress(NegotiationError):
+                    # From here on each end can announce to the other that it writes no more.
+                    (await contact.confirmed(event.confirm)).abort()
+                    return True
+            elif isinstance(event, UseTcp):
+                return True
+        return False
+
+    # ---- events
+
+    async def on_proposed(self, event: Proposed) -> None:
+        if self.contact is not None:
+            # The client does not know the link that it was offered, and asks again.
+            self.contact.abandon()
+            self.contact = None
+        try:
+            self._check(event.proposal)
+            engine = await find_engine(self.options.config)
+            io = self.io
+            self.contact = contact = await engine.answer(event.proposal, io.peer, self._service, io.local)
+        except NegotiationError as error:
+            self.refuse(error)
+        else:
+            self.queue(self.handshake.ready(contact.accept, self.io.now()))
+
+    def _check(self, proposal: clc.Proposal) -> None:
+        """:raises NegotiationError: it is to be declined."""
+        if proposal.is_aiordma and proposal.kind != self.kind:
+            raise NegotiationError(Code.WRONG_KIND, f"kind {proposal.kind} there, {self.kind} here")
+        if (code := self.options.rdma_ruled_out) is not None:
+            raise NegotiationError(code)
+        if not self._may_use_rdma():
+            raise NegotiationError(Code.LIMIT_REACHED, "too many negotiations at the same time")
+
+    async def on_claimed(self, event: Claimed) -> None:
+        try:
+            engine = await find_engine(self.options.config)
+            self.pipe = engine.claim(event.claim, self._service)
+        except NegotiationError as error:
+            self.queue(self.handshake.refuse(error.code, self.io.now()))
+        else:
+            self.queue(self.handshake.established(self.io.now()))
+
+    async def on_confirmed(self, event: Confirmed) -> None:
+        assert self.contact is not None
+        self.contact.awaits_tcp = True
+        work = functools.partial(self.contact.confirmed, event.confirm)
+        step = LastStep(work, self.handshake, self.io)
+        try:
+            self.pipe, events = await step.run(watch=event.confirm.first_contact)
+        except NegotiationError as error:
+            self.refuse(error)
+        else:
+            self.queue(events)
+
+    handlers = {  # noqa: RUF012
+        Send: Dialogue.on_send,
+        Proposed: on_proposed,
+        Claimed: on_claimed,
+        Confirmed: on_confirmed,
+        UseTcp: Dialogue.on_use_tcp,
+        UseRdma: Dialogue.on_use_rdma,
+        Failed: Dialogue.on_failed,
+    }

@@ -1,0 +1,86 @@
+"""Checks of an engine after connections have ended: it works, and nothing of them is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from aiordma.links import engine as engines
+from tests.processes import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import aiordma
+
+#: Rounds of tests that harm at random moments; more finds more, and takes longer.
+ROUNDS = int(os.environ.get("AIORDMA_TEST_ROUNDS", "1"))
+
+
+async def until(holds: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
+    """Wait for what the engine or the kernel does by itself, and no event tells."""
+    try:
+        with anyio.fail_after(PATIENCE):
+            while not holds():  # noqa: ASYNC110
+                await anyio.sleep(0.001)
+    except TimeoutError:
+        raise AssertionError(f"it never came true: {describe()}") from None
+
+
+def descriptors() -> list[str]:
+    gc.collect()
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue  # the directory itself
+    return sorted(found)
+
+
+async def check_echo(stream: aiordma.RdmaStream, data: bytes = bytes(range(256)) * 1000) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.send, data)
+        got = b""
+        while len(got) < len(data):
+            got += await stream.receive()
+    assert got == data
+
+
+async def check_end(stream: aiordma.RdmaStream) -> None:
+    await stream.send_eof()
+    with pytest.raises(anyio.EndOfStream):
+        await stream.receive()
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[engines.Engine]:
+    """Around connections that all end inside: rings, links and tokens are given back."""
+    engine = await engines.current()
+    yield engine
+
+    def left() -> dict[str, Any]:
+        return {
+            "groups": [(g.key[1], g.peer, g.link.state, len(g.members)) for g in engine.all_groups],
+            "pipes": [
+                (m.pipe.is_closed, m.pipe.peer_gone, m.pipe.error, m.carrier, m.pipe.statistics())
+                for g in engine.all_groups
+                for m in g.members
+            ],
+            "statistics": engine.statistics(),
+        }
+
+    await until(lambda: not any(group.members for group in engine.all_groups), left)
+    for group in engine.all_groups:
+        assert group.active, left()
+        out = len(group.pregranted) if group.key[1] == "server" else 0
+        assert group.link.queue_pair.flow_count == out, left()
+        assert group.rings.used_bytes == group.pregranted.ring_bytes, left()
+    parts = [group.link.parts for group in engine.all_groups] + engine.cache.parked
+    used = engine.pool.statistics().used_bytes - sum(g.pregranted.ring_bytes for g in engine.all_groups)
+    assert used == sum(part.pool_bytes for part in parts), left()
