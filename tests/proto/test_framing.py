@@ -19,7 +19,8 @@ CUTS = st.lists(st.integers(1, 90), min_size=1, max_size=40)
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     """``data`` cut into pieces of these sizes, again and again."""
-    found, at = [], 0
+    found: list[bytes] = []
+    at = 0
     while at < len(data):
         size = cuts[len(found) % len(cuts)]
         found.append(data[at : at + size])
