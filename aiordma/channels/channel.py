@@ -79,7 +79,7 @@ class ConnectedChannel(anyio.abc.AsyncResource):
 async def channel_of(result: NegotiationResult, kind: int, config: Config) -> ConnectedChannel:
     """The channel of a connection whose path is agreed on. Owns the connection, also when this raises.
 
-    :raises NegotiationError: on TCP, the peer does not speak this kind of channel, or says nothing.
+    :raises NegotiationError: on TCP, the peer does not speak this kind of channel, or sends nothing.
     """
     channel: Channel = result.pipe
     if result.pipe is None:
@@ -94,7 +94,7 @@ async def channel_of(result: NegotiationResult, kind: int, config: Config) -> Co
 
 
 async def _greeted(pipe: TcpPipe, kind: int, config: Config) -> TcpChannel:
-    """Wait for the peer's greeting. (On RDMA the negotiation has said all that.)"""
+    """Wait for the peer's greeting. (On RDMA the negotiation has agreed on all that.)"""
     channel = TcpChannel(pipe, kind=kind, max_message_bytes=config.max_message_bytes)
     try:
         waker = wake.current()
