@@ -439,7 +439,9 @@ async def test_extra_info_and_repr() -> None:
     transport = connect_pipe(near, protocol, extra={"peername": ("192.0.2.1", 7)})
     assert transport.get_extra_info("aiordma.path") == "rdma"
     assert transport.get_extra_info("aiordma.fallback_reason", "unknown") is None
-    assert transport.get_extra_info("aiordma.stream") is near
+    info = transport.get_extra_info("aiordma.stream")
+    assert info.path == "memory"
+    assert info.statistics() == near.statistics()
     assert transport.get_extra_info("peername") == ("192.0.2.1", 7)
     assert transport.get_extra_info("nothing", 5) == 5
     assert "192.0.2.1" in repr(transport)
