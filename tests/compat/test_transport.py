@@ -442,6 +442,7 @@ async def test_extra_info_and_repr() -> None:
     assert transport.get_extra_info("aiordma.fallback_reason", "unknown") is None
     info = transport.get_extra_info("aiordma.stream")
     assert isinstance(info, StreamInfo)
+    assert info.path == "memory"
     assert info.statistics() == near.statistics()
     assert transport.get_extra_info("peername") == ("192.0.2.1", 7)
     assert transport.get_extra_info("nothing", 5) == 5
