@@ -1,9 +1,9 @@
 """Message channels: whole messages between two ends, in order, without waiting.
 
-What calls and other users of messages are built on. A channel never blocks: :meth:`Channel.try_send` takes
-a message whole or not at all, and everything that arrives comes by callback. Waiting is the business of the
-layer above. One contract, three carriers: a link (``_channel.pyx``), a TCP connection (``message_tcp.py``),
-and memory, for tests (``testing/channel.py``).
+Calls and other users of messages are built on them. A channel never blocks: :meth:`Channel.try_send` takes a
+message whole or not at all, and everything that arrives comes by callback. Waiting is the business of the
+packages above. One contract, three carriers: a link (``pipes/_link_channel.pyx``), a TCP connection
+(``pipes/tcp_channel.py``), and memory, for tests (``testing/channel.py``).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ConnectedChannel(anyio.abc.AsyncResource):
 async def channel_of(result: NegotiationResult, kind: int, config: Config) -> ConnectedChannel:
     """The channel of a connection whose path is agreed on. Owns the connection, also when this raises.
 
-    :raises NegotiationError: on TCP, the peer does not speak this kind of channel, or says nothing.
+    :raises NegotiationError: on TCP, the peer does not speak this kind of channel, or sends nothing.
     """
     channel: Channel = result.pipe
     if result.pipe is None:
@@ -94,7 +94,7 @@ async def channel_of(result: NegotiationResult, kind: int, config: Config) -> Co
 
 
 async def _greeted(pipe: TcpPipe, kind: int, config: Config) -> TcpChannel:
-    """Wait for the peer's greeting. (On RDMA the negotiation has said all that.)"""
+    """Wait for the peer's greeting. (On RDMA the negotiation has agreed on all that.)"""
     channel = TcpChannel(pipe, kind=kind, max_message_bytes=config.max_message_bytes)
     try:
         waker = wake.current()

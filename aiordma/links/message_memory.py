@@ -1,9 +1,9 @@
 """Registered memory for the large messages of one link group's channels.
 
-*Sources* hold what this end announced: the peer may READ them, and nobody may write. *Sinks* are what
-announced messages are pulled into: no peer has any right to them, so they can be lent to users for as long
-as they like, beyond the life of the link; their memory is not the device's, and goes when the last of them
-is given back.
+*Sources* hold what this end announced: the peer may READ them, and no peer may write. *Sinks* are what
+announced messages are pulled into: no peer has any right to them, so users may keep them for as long
+as they like, beyond the life of the link. Their memory is not the device's, and goes when the last of them
+is released.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class MessageMemory:
     def take_source(self, length: int) -> Block | None:
         """A block for a message to be announced; None: no memory now.
 
-        A part of the pool is kept back for pulls: two ends that had put all their memory into messages for
-        each other would wait for ever.
+        A part of the pool is reserved for pulls: two ends that had put all their memory into messages for
+        each other would wait endlessly.
         """
         pool = self._engine.pool
         if pool.used_bytes + length > pool.limit_bytes // 4 * 3:
@@ -70,9 +70,7 @@ class MessageMemory:
             return None
 
     def release_source(self, block: Block) -> None:
-        """The peer reads it no more. (What is left in it was meant for this peer, and nobody else can
-        read.)
-        """
+        """The peer READs it no more. (What is left in it was meant for this peer.)"""
         block.free(0)
 
     def take_sink(self, length: int) -> Block | None:
@@ -92,7 +90,7 @@ class MessageMemory:
         return pool.used_bytes <= pool.limit_bytes // 2
 
     def release_sink(self, block: Block) -> None:
-        """Give back a block, also one that a user had. In any thread, and from inside the garbage
+        """Release a block, also one that a user had. In any thread, and from inside the garbage
         collector.
         """
         self._released.append(block)
@@ -106,15 +104,15 @@ class MessageMemory:
         self._busy = was_busy
 
     def wait(self, channel: Waiting) -> None:
-        """Have its ``on_memory()`` called when some memory of the engine has come back."""
+        """Have its ``on_memory()`` called when some memory of the engine was released."""
         self._engine.pool.wait(channel)
 
     def look(self) -> None:
-        """Take back what was given in other threads."""
+        """Reclaim what other threads have released."""
         self._reclaim()
 
     def close(self) -> None:
-        """The link is gone, and its QP silent. What users still have stays theirs."""
+        """The link is gone, and its QP posts nothing more. What users still have stays theirs."""
         self._reclaim()
         self._sources.close()
         self._sinks.withdraw()

@@ -256,26 +256,26 @@ cdef class MessageChannel(Flow):
             if get32(message + 8) != 0:
                 return self.violation("credit for messages that were never sent")
         else:
-            reported = sent.told
-            if not sent.hear(get32(message + 8)):
+            reported = sent.reported
+            if not sent.receive_report(get32(message + 8)):
                 return self.violation("credit for messages that were never sent")
-            if sent.told != reported:
+            if sent.reported != reported:
                 self.asked = False
                 if self.sources.announced:
-                    self.sources.release(sent.told)
+                    self.sources.release(sent.reported)
         if message[0] == MESSAGE or message[0] == ANNOUNCE:
             self.receive(message, length)
         elif message[0] == CREDIT:
             if message[1] & FLAG_WAITING:
                 self.inbox.peer_waits = True
-                if self.inbox.budget.taken != self.inbox.budget.told:
+                if self.inbox.budget.taken != self.inbox.budget.reported:
                     self.inbox.credit_due = True
                     self.qp.enqueue(self)
         elif message[0] == CLOSE:
             self.receive_close(message[1] & FLAG_ABORT)
         else:
             self.violation(f"a message of unknown type 0x{message[0]:02x}")
-        if self.want == WANT_CREDIT and sent.told != reported:
+        if self.want == WANT_CREDIT and sent.reported != reported:
             self.writable()
         return 0
 

@@ -1,4 +1,4 @@
-# The messages of a channel (_channel.pyx), after the 4 bytes that all messages of a link begin with.
+# The messages of a channel (_link_channel.pyx), after the 4 bytes that all messages of a link begin with.
 #
 # Header of all (12 bytes, big-endian): type, flags, 2 bytes of zero, token of the receiver, running total of the
 # sender's messages handed over. ANNOUNCE: address (8), rkey (4), length (4), then the head.

@@ -97,7 +97,7 @@ cdef class Outbox:
     cdef void write_header(self, unsigned char *room, unsigned char kind, unsigned char flags) noexcept:
         room[0], room[1], room[2], room[3] = kind, flags, 0, 0
         put32(room + 4, self.peer_token)
-        put32(room + 8, self.inbox.budget.tell())
+        put32(room + 8, self.inbox.budget.report())
         self.inbox.credit_due = self.inbox.peer_waits = False
 
     cdef int post_control(self, unsigned char kind, unsigned char flags, bint signal) except -1:

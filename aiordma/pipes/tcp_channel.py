@@ -1,21 +1,17 @@
-"""Messages of a channel on a TCP connection, or TLS on one: the contract of ``channel.Channel`` without
-RDMA.
+"""Messages of a channel on a TCP connection, or TLS on one: ``contracts.Channel`` without RDMA.
 
-Frames: type (1), 3 bytes of zero, length (4, big-endian), payload. Each end begins with a greeting of 16
-bytes: magic (8), kind (1), 3 bytes of zero, longest message it takes (4). A CLOSE frame ends a connection
-in order: its end without one is an error, since a process that dies ends its connections, too.
+``proto/channel_frames.py`` has the frames, and when the connection ends in order.
 
 Writing. The first message of a turn of the loop goes to the kernel at once, those that follow it in the
 same turn go together at its end: a lone message is not delayed, and a burst costs one system call. What the
-kernel does not take waits here, up to a limit. Reading is up to the kernel's window while nobody takes
-messages.
+kernel does not take waits here, up to a limit. Reading stops, and leaves the rest to the kernel's window,
+while no messages are taken.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import struct
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,6 +19,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from .. import wake
 from ..errors import LinkError, RemoteProtocolError
+from ..proto.channel_frames import CLOSE_FRAME, SHORT_BYTES, ChannelAssembler, greeting, message_header
 from ..proto.message import ChannelStatistics, check_size
 from .draining import Draining
 
@@ -39,19 +36,12 @@ __all__ = ["TcpChannel"]
 
 _log = logging.getLogger("aiordma.channel")
 
-_GREETING = struct.Struct(">8sBxxxI")
-_MAGIC = b"aiordma\x02"
-_FRAME = struct.Struct(">BxxxI")
-_MESSAGE, _CLOSE = 0xC1, 0xC4
-
 _READ_BYTES = 256 * 1024
 #: Handled in one turn of the loop before others have theirs.
 _TURN_BYTES = 256 * 1024
-#: Messages up to this size are put together; longer ones go from and into memory of their own.
-_SHORT_BYTES = 16 * 1024
 #: What waits for the kernel at most, but for one message that is longer.
 _QUEUE_BYTES = 256 * 1024
-#: How long a closed channel may take to deliver what is left, and to hear the peer's end.
+#: How long a closed channel may take to deliver what is left, and to receive the peer's end.
 _DRAIN_S = 30.0
 
 
@@ -69,13 +59,11 @@ class TcpChannel:
         self.on_writable: Callable[[], None] | None = None
         self.on_closed: Callable[[BaseException | None], None] | None = None
         self.on_greeted: Callable[[], None] | None = None
-        self.greeted = False
         self.error: BaseException | None = None
         self._on_message: Callable[[Message], None] | None = None
         self._pipe = pipe
-        self._kind = kind
         self._waker = wake.current()
-        self._most_received = max_message_bytes
+        self._incoming = ChannelAssembler(kind, max_message_bytes)
         # sending
         self._queue: deque[bytearray | memoryview] = deque()
         self._queued_bytes = 0
@@ -83,10 +71,6 @@ class TcpChannel:
         self._turn_begun = False
         self._blocked = False
         # receiving
-        self._rest = b""  # read, and from _at on not yet understood
-        self._at = 0
-        self._large: memoryview | None = None  # a long message of which _filled bytes have come
-        self._filled = 0
         self._reading = self._read_again = False
         # the end
         self._closed = False  # by this end's user
@@ -98,10 +82,15 @@ class TcpChannel:
         self._sent = self._received = self._bytes_sent = self._bytes_received = 0
         self._large_sent = self._large_received = self._times_blocked = 0
         pipe.on_writable = self._flush
-        self._put(_GREETING.pack(_MAGIC, kind, max_message_bytes))
+        self._put(greeting(kind, max_message_bytes))
         self._push()
         pipe.on_readable = self._readable
         self._read_soon()
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer's greeting is here."""
+        return self._incoming.greeted
 
     @property
     def on_message(self) -> Callable[[Message], None] | None:
@@ -141,8 +130,8 @@ class TcpChannel:
             self._times_blocked += 1
             self._blocked = True
             return False
-        self._put(_FRAME.pack(_MESSAGE, size) + head)
-        if size <= _SHORT_BYTES:
+        self._put(message_header(size) + head)
+        if size <= SHORT_BYTES:
             self._put(view)
         else:
             self._large_sent += 1
@@ -223,7 +212,7 @@ class TcpChannel:
     # -- receiving
 
     def spin(self) -> bool:
-        """Send what was put off. Nothing is gained by polling TCP."""
+        """Send what was put off. TCP gains nothing from polling."""
         if self._queue:
             self._flush()
         return self._over or self._closed
@@ -238,13 +227,13 @@ class TcpChannel:
         self._readable()
 
     def _readable(self) -> None:
-        """Take what has come; when it is much, others have their turn before the rest."""
+        """Take what has come; if it is much, others have their turn before the rest."""
         if self._reading or self._released:
             return
         self._reading = True
         taken = 0
         try:
-            while self._take_frames() and not self._released:
+            while self._take_messages() and not self._released:
                 if taken >= _TURN_BYTES:
                     self._read_soon()
                     return
@@ -263,75 +252,41 @@ class TcpChannel:
 
     def _receive(self) -> int:
         """Read once: the number of bytes, 0 at the end, -1 when there is nothing now."""
-        if self._large is None:
-            data = self._pipe.try_receive(_READ_BYTES)
-            if data is None:
-                return -1
-            self._rest = self._rest[self._at :] + data
-            self._at = 0
-            return len(data)
-        count = self._pipe.try_receive_into(self._large[self._filled :])
-        self._filled += max(count, 0)
-        return count
+        incoming = self._incoming
+        room = incoming.room
+        if room is not None:
+            count = self._pipe.try_receive_into(room)
+            incoming.filled(max(count, 0))
+            return count
+        data = self._pipe.try_receive(_READ_BYTES)
+        if data is None:
+            return -1
+        greeted = incoming.greeted
+        incoming.feed(data)
+        if incoming.greeted and not greeted:
+            self._on_greeting()
+        return len(data)
 
-    def _take_frames(self) -> bool:
-        """Hand over the messages that are whole. False: nobody takes any now, or none will come."""
-        if not self.greeted and not self._take_greeting():
-            return True
-        while not self._released and (self._on_message is not None or self._closed):
-            if self._large is not None:
-                if self._filled < len(self._large):
-                    return True
-                message, self._large = self._large, None
-                self._hand_over(message.toreadonly())
-                continue
-            rest, at = self._rest, self._at
-            if len(rest) - at < _FRAME.size:
-                return True
-            kind, size = _FRAME.unpack_from(rest, at)
-            at += _FRAME.size
-            if kind == _CLOSE and size == 0:
-                self._at_close()
-                return False
-            if kind != _MESSAGE:
-                raise RemoteProtocolError(
-                    f"a frame of unknown type 0x{kind:02x} on the TCP connection of a channel"
-                )
-            if size > self._most_received:
-                raise RemoteProtocolError(
-                    f"a message of {size} bytes announced, {self._most_received} at most are taken"
-                )
-            if size > _SHORT_BYTES:
-                self._large = memoryview(bytearray(size))
-                part = rest[at : at + size]
-                self._filled = len(part)
-                self._large[: self._filled] = part
-                self._at = at + self._filled
-            elif len(rest) - at < size:
-                return True
-            else:
-                self._at = at + size
-                self._hand_over(rest[at : at + size])
-        return False
-
-    def _take_greeting(self) -> bool:
-        """Whether the peer's greeting is there. :raises RemoteProtocolError: something else is."""
-        data = self._rest
-        if not _MAGIC.startswith(data[: len(_MAGIC)]):
-            raise RemoteProtocolError(
-                f"the peer does not speak message channels: its first bytes are {data[:8].hex(' ')}"
-            )
-        if len(data) < _GREETING.size:
-            return False
-        _, kind, most = _GREETING.unpack_from(data)
-        if kind != self._kind:
-            raise RemoteProtocolError(f"the peer means another kind of channel: {kind}, not {self._kind}")
-        self._at = _GREETING.size
-        self.max_message_bytes = min(self.max_message_bytes, most)
-        self.greeted = True
+    def _on_greeting(self) -> None:
+        self.max_message_bytes = min(self.max_message_bytes, self._incoming.peer_limit)
         if self.on_greeted is not None:
             self.on_greeted()
-        return True
+
+    def _take_messages(self) -> bool:
+        """Hand over the messages that are whole. False: none is taken now, or none will come."""
+        incoming = self._incoming
+        if not incoming.greeted:
+            return True
+        while not self._released and (self._on_message is not None or self._closed):
+            message = incoming.take()
+            if message is not None:
+                self._hand_over(message)
+            elif incoming.closed:
+                self._at_close()
+                return False
+            else:
+                return True
+        return False
 
     def _hand_over(self, message: Message) -> None:
         callback = self._on_message
@@ -373,7 +328,7 @@ class TcpChannel:
         self._fail(LinkError(f"the TCP connection is lost: {error.__cause__ or error}"))
 
     def _fail(self, error: BaseException) -> None:
-        """It broke. The user is told in a moment: this may be in the middle of its try_send()."""
+        """It broke. on_closed is called soon, not now: this may be in the middle of its user's try_send()."""
         if self.error is None and not self._released:
             self.error = error
             self._release(abort=True)
@@ -396,7 +351,7 @@ class TcpChannel:
     def _send_close(self) -> None:
         if not self._close_sent:
             self._close_sent = True
-            self._put(_FRAME.pack(_CLOSE, 0))
+            self._put(CLOSE_FRAME)
             self._flush()
 
     def _release(self, *, abort: bool = False) -> None:
@@ -409,8 +364,7 @@ class TcpChannel:
             self._timer = None
         self._queue.clear()
         self._queued_bytes = 0
-        self._large = None
-        self._rest = b""
+        self._incoming.drop()
         _draining.discard(self._waker, self)
         if abort:
             self._pipe.abort()
@@ -429,8 +383,7 @@ class TcpChannel:
             self._release()
             return
         # A socket that is closed with something unread in it sends a reset, which can destroy what the peer
-        # has
-        # not read yet. So the peer's end is waited for, but not for ever.
+        # has not read yet. So the peer's end is waited for, for a limited time.
         _draining.add(self._waker, self)
         self._timer = self._waker.call_at(self._waker.now() + _DRAIN_S, self.abort)
         self._send_close()

@@ -1,7 +1,7 @@
-"""Messages on a connection that is a byte stream: the contract of ``_datagram.RingDatagrams`` over any pipe.
+"""Messages on a connection that is a byte stream: the contract of the ring's datagrams over TCP or TLS.
 
-Used over TCP and TLS where RDMA is not to be had. A message that the connection took only in part is kept,
-and its rest goes before anything else: so a message is sent whole or not at all, as on a ring.
+Used where RDMA is not available. A message that the connection took only in part is kept, and its rest goes
+before anything else: so a message is sent whole or not at all, as on a ring.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _READ_BYTES = 256 * 1024
 class TcpDatagrams:
     """Both directions of a connection that keeps message boundaries, over a pipe. Owns the pipe.
 
-    Sends its greeting at once; :meth:`greeted` tells when the peer's has come, and only then may messages be
-    sent.
+    Sends its greeting at once. Messages may be sent once the peer's has come (:meth:`greeted`).
 
     :param limit: largest message this end takes, bytes.
     """
@@ -52,9 +51,9 @@ class TcpDatagrams:
         self._push(memoryview(greeting(limit)))
 
     def greeted(self) -> bool:
-        """Whether the peer has said who it is. To be asked again after ``on_readable``.
+        """Whether the peer has greeted. Call it again after ``on_readable``.
 
-        :raises RemoteProtocolError: it is no datagram peer.
+        :raises RemoteProtocolError: it is not a datagram peer.
         :raises anyio.BrokenResourceError: the connection is lost.
         """
         while not self._greeted:
@@ -62,11 +61,14 @@ class TcpDatagrams:
             if data is None:
                 return False
             self._hello += data
-            if not data or len(self._hello) == GREETING_BYTES:
-                self.max_message_bytes = read_greeting(self._hello)
+            limit = read_greeting(self._hello)
+            if limit is not None:
+                self.max_message_bytes = limit
                 self._greeted = True
-            elif len(self._hello) >= 8:
-                read_greeting(self._hello[:8] + greeting(1024)[8:])  # the magic number alone
+            elif not data:
+                raise RemoteProtocolError(
+                    f"the peer ended inside its greeting, after {len(self._hello)} bytes"
+                )
         return True
 
     # -- sending

@@ -85,7 +85,7 @@ class TlsLayer:
                     wanting = True
                 except ssl.SSLError:
                     with contextlib.suppress(OSError):
-                        self.flush()  # the alert that tells the peer why
+                        self.flush()  # the alert that gives the peer the reason
                     raise
                 while not self.flush():
                     await waker.wait_writable(fd)

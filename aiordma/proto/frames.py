@@ -1,10 +1,10 @@
-"""The bytes of a stream on TCP after it has left RDMA: frames, so that its end is said and not guessed.
+"""The bytes of a stream on TCP after it has left RDMA: frames, so that its end is sent and not guessed.
 
 A frame is four bytes, big-endian (kind in the upper 8 bits, length of the body in the lower 24), and the
 body. An end of TCP without an ``END`` frame is a peer that died, and no end of the stream.
 
-The stream may come back to RDMA: both ends negotiate in frames between those of the data, and each says where
-its last byte on TCP was. What follows on TCP is no frame any more, but belongs to the ring's next life.
+The stream may rejoin RDMA: both ends negotiate in frames between those of the data, and each marks its last
+byte on TCP. What follows on TCP is not a frame any more, but belongs to the next ring.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .cdc import StateFlag
 from .clcframe import MAX_MESSAGE_BYTES
 from .errors import RemoteProtocolError
 from .failover import MESSAGE_BYTES
+from .framing import FrameAssembler
 
 __all__ = [
     "HEADER_BYTES",
@@ -41,7 +42,7 @@ class Kind(enum.IntEnum):
     END = 2
     """Nothing follows. One byte: ``SENDING_DONE``, with ``CLOSED`` when the sender takes nothing either."""
     NEGOTIATION = 3
-    """A CLC message: the stream may come back to RDMA."""
+    """A CLC message: the stream may rejoin RDMA."""
     ON_RING = 4
     """What the sender sends from here on comes by the ring. One byte, 0."""
 
@@ -63,32 +64,30 @@ def negotiation_frame(message: bytes) -> bytes:
 
 
 def on_ring_frame() -> bytes:
-    """The last frame of an end that comes back to RDMA."""
+    """The last frame of an end that rejoins RDMA."""
     return _HEADER.pack(Kind.ON_RING << 24 | 1) + b"\0"
 
 
 class Assembler:
     """Takes frames apart, wherever the pieces are cut.
 
-    :attr:`flags` is what the peer's ``END`` frames have said, :attr:`messages` what it negotiates; with
-    :attr:`on_ring`, its last byte on TCP has come, and :attr:`rest` is what it says of the ring's next end.
+    :attr:`flags` are those of the peer's ``END`` frames, :attr:`messages` what it negotiates. With
+    :attr:`on_ring`, its last byte on TCP has come, and :attr:`rest` is what follows for the next ring.
     """
 
-    __slots__ = ("_body", "_head", "_kind", "_missing", "flags", "messages", "on_ring", "rest")
+    __slots__ = ("_frames", "_missing", "flags", "messages", "on_ring", "rest")
 
     def __init__(self) -> None:
         self.flags = 0
         self.messages: list[bytes] = []
         self.on_ring = False
         self.rest = b""
-        self._body = b""
-        self._head = b""
-        self._kind = 0
-        self._missing = 0
+        self._frames = FrameAssembler(_HEADER)
+        self._missing = 0  # of a DATA frame that has begun
 
     @property
     def done(self) -> bool:
-        """The peer has said that nothing follows."""
+        """Nothing follows from the peer."""
         return bool(self.flags & StateFlag.SENDING_DONE)
 
     def feed(self, data: bytes) -> list[memoryview]:
@@ -98,51 +97,59 @@ class Assembler:
             is broken.
         """
         found: list[memoryview] = []
-        view = memoryview(data)
-        while len(view):
-            if self.on_ring:
-                self.rest += bytes(view)
-                if len(self.rest) > MESSAGE_BYTES:
-                    raise RemoteProtocolError(f"frames: {len(self.rest)} bytes behind the last frame")
-                break
-            if not self._missing:
-                take = HEADER_BYTES - len(self._head)
-                self._head += bytes(view[:take])
-                view = view[take:]
-                if len(self._head) == HEADER_BYTES:
-                    self._begin(_HEADER.unpack(self._head)[0])
-                    self._head = b""
-                continue
-            part = view[: self._missing]
-            view = view[len(part) :]
-            self._missing -= len(part)
-            if self._kind == Kind.DATA:
+        frames = self._frames
+        frames.feed(data)
+        while frames.pending and not self.on_ring:
+            if self._missing:
+                part = frames.take_part(self._missing)
+                self._missing -= len(part)
                 found.append(part)
-            elif self._kind == Kind.END:
-                self._end(part[0])
-            elif self._kind == Kind.ON_RING:
-                if part[0]:
-                    raise RemoteProtocolError("frames: the way to the ring has a value that is not known")
-                self.on_ring = True
-            else:
-                self._body += bytes(part)
-                if not self._missing:
-                    self.messages.append(self._body)
-                    self._body = b""
+                continue
+            header = frames.header()
+            if header is None:
+                break
+            kind, length = header[0] >> 24, header[0] & 0xFFFFFF
+            self._check(kind, length)
+            if kind == Kind.DATA:
+                frames.take_header()
+                self._missing = length
+                continue
+            body = frames.take(length)
+            if body is None:
+                break
+            self._control(kind, body)
+        if self.on_ring:
+            self._behind_the_last_frame()
         return found
 
-    def _begin(self, header: int) -> None:
-        self._kind, self._missing = header >> 24, header & 0xFFFFFF
-        if self.done and self._kind not in (Kind.END, Kind.NEGOTIATION):  # an answer may cross the end
+    def _check(self, kind: int, length: int) -> None:
+        if self.done and kind not in (Kind.END, Kind.NEGOTIATION):  # an answer may cross the end
             raise RemoteProtocolError("frames: more behind the end of the stream")
-        if self._kind == Kind.DATA:
-            if not 1 <= self._missing <= MAX_BODY_BYTES:
-                raise RemoteProtocolError(f"frames: {self._missing} bytes in one frame")
-        elif self._kind == Kind.NEGOTIATION:
-            if not 1 <= self._missing <= MAX_MESSAGE_BYTES:
-                raise RemoteProtocolError(f"frames: a message of {self._missing} bytes")
-        elif self._kind not in (Kind.END, Kind.ON_RING) or self._missing != 1:
-            raise RemoteProtocolError(f"frames: kind {self._kind} with {self._missing} bytes is not known")
+        if kind == Kind.DATA:
+            if not 1 <= length <= MAX_BODY_BYTES:
+                raise RemoteProtocolError(f"frames: {length} bytes in one frame")
+        elif kind == Kind.NEGOTIATION:
+            if not 1 <= length <= MAX_MESSAGE_BYTES:
+                raise RemoteProtocolError(f"frames: a message of {length} bytes")
+        elif kind not in (Kind.END, Kind.ON_RING) or length != 1:
+            raise RemoteProtocolError(f"frames: kind {kind} with {length} bytes is not known")
+
+    def _control(self, kind: int, body: bytes) -> None:
+        """A whole frame that is not data has come."""
+        if kind == Kind.END:
+            self._end(body[0])
+        elif kind == Kind.NEGOTIATION:
+            self.messages.append(body)
+        elif body[0]:
+            raise RemoteProtocolError("frames: ON_RING has a value that is not known")
+        else:
+            self.on_ring = True
+
+    def _behind_the_last_frame(self) -> None:
+        while part := self._frames.take_part(self._frames.pending):
+            self.rest += part
+        if len(self.rest) > MESSAGE_BYTES:
+            raise RemoteProtocolError(f"frames: {len(self.rest)} bytes behind the last frame")
 
     def _end(self, flags: int) -> None:
         known = StateFlag.SENDING_DONE | StateFlag.CLOSED

@@ -3,7 +3,7 @@
 
 A channel carries whole messages, in order. Each of them *costs* its bytes and a constant for what a message
 takes besides; the receiver's budget limits the cost of what is sent and not yet handed to its user. What
-was handed over is told as a running total, so that a late or lost word about it is made up for by the next.
+was handed over is reported as a running total, so the next report makes up for one that is late or lost.
 
 Compiled as well (``message.pxd``), on the rules of ``cursor.py``.
 """
@@ -74,16 +74,16 @@ class SendBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.sent = 0
-        self.told = 0
+        self.reported = 0
 
     @property
     def outstanding(self) -> int:
-        """Cost of what the peer has not said to have handed over."""
-        return (self.sent - self.told) & _MASK
+        """Cost of what the peer has not reported as handed over."""
+        return (self.sent - self.reported) & _MASK
 
     def allows(self, size: int) -> bool:
         """Whether a message of ``size`` bytes may be sent now."""
-        outstanding = (self.sent - self.told) & _MASK
+        outstanding = (self.sent - self.reported) & _MASK
         return outstanding == 0 or outstanding + size + _OVERHEAD <= self.limit
 
     def send(self, size: int) -> int:
@@ -91,13 +91,13 @@ class SendBudget:
         self.sent = (self.sent + size + _OVERHEAD) & _MASK
         return self.sent
 
-    def hear(self, total: int) -> bool:
-        """The peer says how much it has handed over in all. False: more than there was, or less than
+    def receive_report(self, total: int) -> bool:
+        """The peer reports how much it has handed over in all. False: more than was sent, or less than
         before.
         """
-        if ((total - self.told) & _MASK) > ((self.sent - self.told) & _MASK):
+        if ((total - self.reported) & _MASK) > ((self.sent - self.reported) & _MASK):
             return False
-        self.told = total
+        self.reported = total
         return True
 
 
@@ -111,7 +111,7 @@ class ReceiveBudget:
         self.limit = limit
         self.received = 0
         self.taken = 0
-        self.told = 0
+        self.reported = 0
         self.high_water = 0
 
     @property
@@ -121,7 +121,7 @@ class ReceiveBudget:
 
     def receive(self, size: int) -> bool:
         """A message of ``size`` bytes has come. False: the peer sends more than it may."""
-        open_ = (self.received - self.told) & _MASK
+        open_ = (self.received - self.reported) & _MASK
         if open_ and open_ + size + _OVERHEAD > self.limit:
             return False
         self.received = (self.received + size + _OVERHEAD) & _MASK
@@ -131,13 +131,11 @@ class ReceiveBudget:
         return True
 
     def take(self, size: int) -> bool:
-        """It was handed over. Whether so much is untold that the peer should hear of it without being
-        asked.
-        """
+        """A message was handed over. Whether so much is unreported that a report is due."""
         self.taken = (self.taken + size + _OVERHEAD) & _MASK
-        return ((self.taken - self.told) & _MASK) >= self.limit >> 2
+        return ((self.taken - self.reported) & _MASK) >= self.limit >> 2
 
-    def tell(self) -> int:
-        """The running total to be told now."""
-        self.told = self.taken
+    def report(self) -> int:
+        """The running total, which goes to the peer now."""
+        self.reported = self.taken
         return self.taken

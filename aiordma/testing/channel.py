@@ -50,7 +50,7 @@ class MemoryChannel:
         self._queue: deque[Message] = deque()  # sent by the peer, not yet handed over
         self._scheduled = False
         self._delivering = False
-        self._blocked_at: int | None = None  # what the peer had told when try_send() last found no credit
+        self._blocked_at: int | None = None  # what the peer had reported when try_send() last found no credit
         self._closed = False
         self._ended = False  # on_closed is due no more
         self._peer_closed = False
@@ -86,7 +86,7 @@ class MemoryChannel:
         if self._peer_closed:
             raise BrokenResourceError from LinkError("the peer has closed the connection")
         if not self._out.allows(len(message)):
-            self._blocked_at = self._out.told
+            self._blocked_at = self._out.reported
             self._times_blocked += 1
             return False
         self._out.send(len(message))
@@ -182,10 +182,10 @@ class MemoryChannel:
             self._large_received += isinstance(message, memoryview)
             self._in.take(len(message))
             self._on_message(message)
-        if not self._peer._closed and self._in.told != self._in.taken:
-            self._peer._out.hear(self._in.tell())
+        if not self._peer._closed and self._in.reported != self._in.taken:
+            self._peer._out.receive_report(self._in.report())
             self._peer._notify()
-        if self._blocked_at not in (None, self._out.told) and self.on_writable is not None:
+        if self._blocked_at not in (None, self._out.reported) and self.on_writable is not None:
             self._blocked_at = None
             self.on_writable()
         if self._peer_closed and not self._queue and not self._ended:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from aiordma.proto.message import MAX_HEAD_BYTES, MESSAGE_OVERHEAD, ReceiveBudget, SendBudget, check_size
 
-EVENTS = st.lists(st.one_of(st.integers(0, 3000), st.sampled_from(["take", "tell", "hear"])), max_size=200)
+EVENTS = st.lists(
+    st.one_of(st.integers(0, 3000), st.sampled_from(["take", "report", "arrive"])), max_size=200
+)
 
 
 @given(limit=st.integers(1, 5000), rounds=st.integers(0, 4), events=EVENTS)
@@ -18,10 +20,10 @@ def test_sender_and_receiver_agree(limit: int, rounds: int, events: list[int | s
         assert out.send((1 << 30) - MESSAGE_OVERHEAD + 100) == inc.received + (1 << 30) + 100 & 0xFFFFFFFF
         assert inc.receive((1 << 30) - MESSAGE_OVERHEAD + 100)
         assert inc.take((1 << 30) - MESSAGE_OVERHEAD + 100)
-        assert out.hear(inc.tell())
+        assert out.receive_report(inc.report())
     waiting: list[int] = []
-    untold = unheard = in_flight = 0
-    told: list[int] = []
+    unreported = on_the_way = in_flight = 0
+    reports: list[int] = []
     for event in events:
         if isinstance(event, int):
             cost = event + MESSAGE_OVERHEAD
@@ -34,17 +36,17 @@ def test_sender_and_receiver_agree(limit: int, rounds: int, events: list[int | s
                 in_flight += cost
         elif event == "take" and waiting:
             size = waiting.pop(0)
-            untold += size + MESSAGE_OVERHEAD
-            assert inc.take(size) == (untold >= limit >> 2)
-        elif event == "tell":
-            told.append(inc.tell())
-            unheard += untold
-            untold = 0
-        elif event == "hear" and told:
-            assert out.hear(told[-1])
-            told.clear()
-            in_flight -= unheard
-            unheard = 0
+            unreported += size + MESSAGE_OVERHEAD
+            assert inc.take(size) == (unreported >= limit >> 2)
+        elif event == "report":
+            reports.append(inc.report())
+            on_the_way += unreported
+            unreported = 0
+        elif event == "arrive" and reports:
+            assert out.receive_report(reports[-1])
+            reports.clear()
+            in_flight -= on_the_way
+            on_the_way = 0
         assert out.outstanding == in_flight
         assert inc.waiting == sum(size + MESSAGE_OVERHEAD for size in waiting)
 
@@ -55,8 +57,8 @@ def test_a_total_that_cannot_be_is_refused(total: int) -> None:
     out.send(100)
     out.send(200)
     first, both = 100 + MESSAGE_OVERHEAD, 300 + 2 * MESSAGE_OVERHEAD
-    assert out.hear(first)
-    assert out.hear(total) == (first <= total <= both)
+    assert out.receive_report(first)
+    assert out.receive_report(total) == (first <= total <= both)
 
 
 def test_more_than_the_budget_is_refused() -> None:
@@ -65,7 +67,7 @@ def test_more_than_the_budget_is_refused() -> None:
     assert not inc.receive(0)
     inc.take(5000)
     assert not inc.receive(0)  # the sender does not know yet
-    inc.tell()
+    inc.report()
     assert inc.receive(1000 - MESSAGE_OVERHEAD)
     assert not inc.receive(0)
     assert inc.high_water == 5000 + MESSAGE_OVERHEAD

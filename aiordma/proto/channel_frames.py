@@ -1,0 +1,137 @@
+"""Messages of a channel on TCP: frames, so that its end is sent and not guessed.
+
+A frame is its type (1 byte), 3 bytes of zero, the length of the body (4, big-endian), and the body. Each end
+begins with a greeting of 16 bytes: magic (8), kind of the channel (1), 3 bytes of zero, the longest message
+that it takes (4). A ``CLOSE`` frame ends a connection in order. Its end without one is an error, since a
+process that dies ends its connections, too.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from .errors import RemoteProtocolError
+from .framing import FrameAssembler, Greeting
+
+__all__ = ["CLOSE_FRAME", "SHORT_BYTES", "ChannelAssembler", "greeting", "message_header"]
+
+_GREETING = Greeting(b"aiordma\x02", "BxxxI", "message channels")
+_HEADER = struct.Struct(">BxxxI")
+_MESSAGE, _CLOSE = 0xC1, 0xC4
+
+CLOSE_FRAME = _HEADER.pack(_CLOSE, 0)
+"""Nothing follows."""
+SHORT_BYTES = 16 * 1024
+"""Messages up to this size are cut out of what was read. Longer ones are read into memory of their own."""
+
+
+def greeting(kind: int, max_message_bytes: int) -> bytes:
+    """The first bytes of either end.
+
+    :param kind: what the messages mean (``clc.Kind``).
+    """
+    return _GREETING.pack(kind, max_message_bytes)
+
+
+def message_header(size: int) -> bytes:
+    """What precedes a message of ``size`` bytes."""
+    return _HEADER.pack(_MESSAGE, size)
+
+
+class ChannelAssembler:
+    """Takes apart what the peer sends: its greeting, then its messages, then its end.
+
+    :param kind: kind of the channel; the peer must mean the same.
+    :param limit: longest message that this end takes.
+    """
+
+    __slots__ = (
+        "_filled",
+        "_frames",
+        "_hello",
+        "_kind",
+        "_limit",
+        "_long",
+        "closed",
+        "greeted",
+        "peer_limit",
+    )
+
+    def __init__(self, kind: int, limit: int) -> None:
+        self.greeted = False
+        self.closed = False
+        """The peer has closed in order."""
+        self.peer_limit = 0
+        """Longest message that the peer takes, once it has greeted."""
+        self._kind = kind
+        self._limit = limit
+        self._hello = b""
+        self._frames = FrameAssembler(_HEADER)
+        self._long: memoryview | None = None  # a long message of which _filled bytes have come
+        self._filled = 0
+
+    def feed(self, data: bytes) -> None:
+        """Bytes have arrived, which do not belong into :attr:`room`.
+
+        :raises RemoteProtocolError: the peer is not an end of such a channel.
+        """
+        if self.greeted:
+            self._frames.feed(data)
+            return
+        self._hello += data
+        fields = _GREETING.read(self._hello)
+        if fields is None:
+            return
+        kind, self.peer_limit = fields
+        if kind != self._kind:
+            raise RemoteProtocolError(f"the peer means another kind of channel: {kind}, not {self._kind}")
+        self.greeted = True
+        self._frames.feed(self._hello[_GREETING.size :])
+        self._hello = b""
+
+    def drop(self) -> None:
+        """Forget what has come and was not taken."""
+        self._frames = FrameAssembler(_HEADER)
+        self._long = None
+
+    @property
+    def room(self) -> memoryview | None:
+        """Where the rest of a long message is to be received into; None: feed what comes."""
+        return None if self._long is None else self._long[self._filled :]
+
+    def filled(self, count: int) -> None:
+        """So many bytes were received into :attr:`room`."""
+        self._filled += count
+
+    def take(self) -> bytes | memoryview | None:
+        """The next message; None while it is not whole, and when there is none because the peer has closed.
+
+        :raises RemoteProtocolError: the peer sends what it may not send.
+        """
+        if self._long is not None:
+            if self._filled < len(self._long):
+                return None
+            message, self._long = self._long, None
+            return message.toreadonly()
+        header = self._frames.header()
+        if header is None:
+            return None
+        kind, size = header
+        if kind != _MESSAGE:
+            if kind != _CLOSE or size:
+                raise RemoteProtocolError(
+                    f"a frame of unknown type 0x{kind:02x} on the TCP connection of a channel"
+                )
+            self.closed = True
+            return None
+        if size > self._limit:
+            raise RemoteProtocolError(f"a message of {size} bytes announced, {self._limit} at most are taken")
+        if size <= SHORT_BYTES:
+            return self._frames.take(size)
+        self._frames.take_header()
+        self._long = memoryview(bytearray(size))
+        self._filled = 0
+        while part := self._frames.take_part(size - self._filled):
+            self._long[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+        return self.take()
