@@ -73,7 +73,7 @@ async def switch_path(target: Switchable | None, path: Path, *, reason: str = ""
 
 
 def _pipe_of(target: Any) -> Any:
-    """What changes its path beneath ``target``; None: it began on TCP, where nothing can change."""
+    """The switchable pipe beneath ``target``; None: it began on TCP, where nothing can change."""
     found = target
     if hasattr(found, "get_extra_info"):
         found = found.get_extra_info("aiordma.stream")
@@ -84,5 +84,5 @@ def _pipe_of(target: Any) -> Any:
     pipe = getattr(found, "_pipe", None)
     if pipe is None:
         raise TypeError(f"{target!r} is not a connection of aiordma")
-    pipe = getattr(pipe, "ring", pipe)  # messages on a ring
-    return pipe if hasattr(pipe, "leave") else None
+    # Datagrams on a ring are a layer over a pipe that can leave.
+    return pipe if hasattr(pipe, "leave") else getattr(pipe, "ring", None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,26 +32,95 @@ PATIENCE = float(os.environ.get("AIORDMA_TEST_PATIENCE", "30"))
 FULL_PATIENCE = PATIENCE * SLOWER
 
 
+class Forked:
+    """A process that :class:`Forker` has started."""
+
+    def __init__(self, forker: Forker, pid: int) -> None:
+        self._forker = forker
+        self.pid = pid
+
+    def wait(self, timeout: float = FULL_PATIENCE) -> int:
+        return self._forker.status(self.pid, timeout)
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._forker.status(self.pid, 0)
+        return None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Forker:
+    """A process that has imported everything, and forks those of the tests (``program.forked``)."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "tests.program", "--fork", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                cwd=_ROOT,
+                pass_fds=[theirs.fileno()],
+            )
+        self._ended: dict[int, int] = {}
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._orders.close()
+        self._popen.wait()
+
+    def _report(self) -> dict[str, int]:
+        data = self._orders.recv(1 << 16)
+        assert data, "the process that forks others has ended"
+        report: dict[str, int] = json.loads(data)
+        if "status" in report:
+            self._ended[report["pid"]] = report["status"]
+        return report
+
+    def start(self, arguments: list[str], environment: dict[str, str], descriptors: list[int]) -> Forked:
+        order = {"arguments": arguments, "environment": environment}
+        socket.send_fds(self._orders, [json.dumps(order).encode()], descriptors)
+        while "status" in (report := self._report()):
+            pass
+        return Forked(self, report["pid"])
+
+    def status(self, pid: int, timeout: float) -> int:
+        """The exit status of a process. :raises subprocess.TimeoutExpired: it is still running."""
+        until = time.monotonic() + timeout
+        while pid not in self._ended:
+            if not select.select([self._orders], [], [], max(0, until - time.monotonic()))[0]:
+                raise subprocess.TimeoutExpired(str(pid), timeout)
+            self._report()
+        return self._ended[pid]
+
+
+@functools.cache
+def _forker() -> Forker:
+    return Forker()
+
+
 class Process:
     """A running role. Use :func:`process`."""
 
     def __init__(self, target: str, loop: str, env: dict[str, str], arguments: dict[str, Any]) -> None:
         self.target = target
         self._stderr = tempfile.TemporaryFile()
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.program", target, loop, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            cwd=_ROOT,
-            env={**os.environ, **env},
-            bufsize=0,
-        )
-        assert self._popen.stdout is not None
-        assert self._popen.stdin is not None
-        self._reads, self._writes = self._popen.stdout, self._popen.stdin
+        its_input, writes = os.pipe()
+        reads, its_output = os.pipe()
+        self._reads, self._writes = open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)
+        try:
+            self._process = _forker().start(
+                [target, loop, json.dumps(arguments)],
+                {**os.environ, **env},
+                [its_input, its_output, self._stderr.fileno()],
+            )
+        finally:
+            os.close(its_input)
+            os.close(its_output)
         self._buffer = b""
-        self.pid = self._popen.pid
+        self.pid = self._process.pid
         self._expected = {0}
 
     # ---- conversation
@@ -94,7 +166,7 @@ class Process:
         """What it says that it is doing, which takes it a moment."""
         os.kill(self.pid, signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(1)
+            self._process.wait(1)
         return f"its stderr:\n{self.stderr()}"
 
     def stderr(self) -> str:
@@ -111,9 +183,9 @@ class Process:
         self._expected.add(1)
 
     def wait(self) -> int:
-        """The exit status, as of :class:`subprocess.Popen`."""
+        """The exit status; minus the signal's number where one ended the process."""
         try:
-            return self._popen.wait(FULL_PATIENCE)
+            return self._process.wait(FULL_PATIENCE)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.target} does not end; {self._state()}") from None
 
@@ -125,9 +197,9 @@ class Process:
                 status = self.wait()
                 assert status in self._expected, f"{self.target}: status {status}\n{self.stderr()}"
         finally:
-            if self._popen.poll() is None:
-                self._popen.kill()
-                self._popen.wait()
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
             self._reads.close()
             self._stderr.close()
 

@@ -2,6 +2,10 @@
 
 Its standard input and output carry one JSON value a line between the test and the role; a role ends when it
 returns, and should when :meth:`Control.hear` raises EOFError: the test is over.
+
+``python -m tests.program TARGET LOOP ARGUMENTS`` is such a process. ``python -m tests.program --fork FD``
+forks them, as ordered over a Unix socket: to import aiordma and three event loops takes longer than most
+roles do.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ import faulthandler
 import importlib
 import json
 import os
+import random
+import selectors
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -73,9 +80,68 @@ def dump(*_: object) -> None:
     sys.stderr.flush()
 
 
-def main(target: str, loop: str, arguments: str) -> None:
-    # Whatever becomes of the test, this process does not outlive it.
+def die_with_parent() -> None:
+    """Whatever becomes of the test, this process does not outlive it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def forked(orders: socket.socket) -> list[str]:
+    """Fork a process for each order, and report how each ended.
+
+    Returns in the forked processes only, with what they shall run, so that they end as any program does.
+    """
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in (
+        "aiordma.links.engine",
+        "trio",
+        "uvloop",
+        "anyio._backends._asyncio",
+        "anyio._backends._trio",
+    ):
+        importlib.import_module(module)
+    running: dict[int, int] = {}  # pidfd: pid
+    with selectors.PollSelector() as selector:
+        selector.register(orders, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not orders:
+                    pidfd = key.fd
+                    selector.unregister(pidfd)
+                    os.close(pidfd)
+                    pid, status = os.waitpid(running.pop(pidfd), 0)
+                    orders.send(
+                        json.dumps({"pid": pid, "status": os.waitstatus_to_exitcode(status)}).encode()
+                    )
+                    continue
+                order, descriptors, _, _ = socket.recv_fds(orders, 1 << 16, 3)
+                if not order:
+                    sys.exit()
+                pid = os.fork()
+                if not pid:
+                    orders.close()
+                    for pidfd in running:
+                        os.close(pidfd)
+                    for target, descriptor in enumerate(descriptors):
+                        os.dup2(descriptor, target)
+                        os.close(descriptor)
+                    signal.signal(signal.SIGINT, signal.default_int_handler)
+                    random.seed()
+                    ordered = json.loads(order)
+                    os.environ.clear()
+                    os.environ.update(ordered["environment"])
+                    arguments: list[str] = ordered["arguments"]
+                    return arguments
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                pidfd = os.pidfd_open(pid)
+                running[pidfd] = pid
+                selector.register(pidfd, selectors.EVENT_READ)
+                orders.send(json.dumps({"pid": pid}).encode())
+
+
+def main(target: str, loop: str, arguments: str) -> None:
+    die_with_parent()
     signal.signal(signal.SIGUSR1, dump)
     control = Control(os.dup(0), os.dup(1))
     os.dup2(2, 1)
@@ -90,4 +156,7 @@ def main(target: str, loop: str, arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "--fork":
+        main(*forked(socket.socket(fileno=int(sys.argv[2]))))
+    else:
+        main(*sys.argv[1:])

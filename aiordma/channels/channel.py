@@ -1,9 +1,9 @@
 """Message channels: whole messages between two ends, in order, without waiting.
 
-What calls and other users of messages are built on. A channel never blocks: :meth:`Channel.try_send` takes
-a message whole or not at all, and everything that arrives comes by callback. Waiting is the business of the
-layer above. One contract, three implementations: on a link (``pipes/_link_channel.pyx``), on a TCP
-connection (``pipes/tcp_channel.py``), and in memory, for tests (``testing/channel.py``).
+Calls and other users of messages are built on them. A channel never blocks: :meth:`Channel.try_send` takes a
+message whole or not at all, and everything that arrives comes by callback. Waiting is the business of the
+packages above. One contract, three carriers: a link (``pipes/_link_channel.pyx``), a TCP connection
+(``pipes/tcp_channel.py``), and memory, for tests (``testing/channel.py``).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Introduction(asyncio.Protocol):
         made: Callable[[asyncio.Transport], None] | None = None,
         late_proposal: int | None = None,
     ) -> None:
-        """`made` is told the loop's own transport. `late_proposal`: what a Proposal is declined with."""
+        """`made` receives the loop's own transport. `late_proposal`: what a Proposal is declined with."""
         self.protocol: Any = protocol
         self.transport: asyncio.Transport | None = None
         self._own: Any = None

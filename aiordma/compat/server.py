@@ -170,7 +170,7 @@ class RdmaServer(asyncio.AbstractServer):
     def adopt(self, transport: asyncio.Transport) -> None:
         """A connection on one of the loop's own transports has begun.
 
-        asyncio's transports tell their server when they end; uvloop's tell nobody, and are not waited for.
+        asyncio's transports notify their server when they end; uvloop's do not, and are not waited for.
         """
         if getattr(transport, "_server", self) is None:
             transport._server = _AsyncioServer(self, transport)  # type: ignore[attr-defined]

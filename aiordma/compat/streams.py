@@ -1,6 +1,6 @@
 """asyncio's StreamReader and StreamWriter on a ring pipe.
 
-They are asyncio's own classes to everybody who looks; only the way of the bytes is shorter. On a socket
+They are asyncio's own classes for every caller; only the path of the bytes is shorter. On a socket
 transport each chunk is pushed through data_received() into the reader's buffer in one iteration of the
 event loop, and the waiting task goes on in the next. Here the reader pulls: a read looks into the ring,
 polls as long as the engine's policy allows, and only then parks. What it finds goes from the ring into the
@@ -41,7 +41,7 @@ _READ_AHEAD_BYTES = 4 * 1024 * 1024
 class RingStreamReader(asyncio.StreamReader):
     """`asyncio.StreamReader` that takes its data from the ring when it is asked for it."""
 
-    _limit: int  # asyncio's own fields, which typeshed does not tell
+    _limit: int  # asyncio's own fields, which typeshed does not have
     _eof: bool
     _waiter: asyncio.Future[None] | None
     _exception: BaseException | None
@@ -76,7 +76,7 @@ class RingStreamReader(asyncio.StreamReader):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             self._failed(exc)
 
-    # ---- what the transport says -------------------------------------------------------------------------
+    # ---- what the transport calls ------------------------------------------------------------------------
 
     def ring_attached(self, transport: PulledTransport, pipe: Pipe | None) -> None:
         """See `aiordma.compat.contracts.PullReader`. What arrived before a pause stays readable."""
@@ -171,7 +171,7 @@ class RingStreamReader(asyncio.StreamReader):
             if self._poll(pipe):
                 return True
             ring.park_reading()
-            # What came in by this was announced to nobody, so look again.
+            # What came in by this was not announced, so look again.
             if pipe.readable or pipe.at_eof:
                 return True
         await super()._wait_for_data(func_name)  # type: ignore[misc]
@@ -241,7 +241,7 @@ class RingStreamReader(asyncio.StreamReader):
         at = 0
         try:
             while True:
-                if self._data:  # from before, or somebody looked into the buffer, which pulls
+                if self._data:  # from before, or other code looked into the buffer, which pulls
                     count = min(len(self._data), len(view) - at)
                     view[at : at + count] = self._data[:count]
                     del self._data[:count]
@@ -356,7 +356,7 @@ class RingStreamReaderProtocol(PullProtocol, asyncio.StreamReaderProtocol):
 
 
 class TcpStreamReaderProtocol(asyncio.StreamReaderProtocol):
-    """`asyncio.StreamReaderProtocol` of a server's connection on TCP: its writer tells the path."""
+    """`asyncio.StreamReaderProtocol` of a server's connection on TCP: its writer reports the path."""
 
     def __init__(
         self,
@@ -430,7 +430,7 @@ def connection_made(
 
 
 class AioRdmaStreamWriter(asyncio.StreamWriter):
-    """`asyncio.StreamWriter` that tells the connection's path on every event loop."""
+    """`asyncio.StreamWriter` that reports the connection's path on every event loop."""
 
     def __init__(
         self,
@@ -447,7 +447,7 @@ class AioRdmaStreamWriter(asyncio.StreamWriter):
         self._bind()
 
     def _bind(self) -> None:
-        # One call less on the way of every message.
+        # One call less on the path of every message.
         self._view = None
         self.write = self._transport.write  # type: ignore[attr-defined, method-assign]
 

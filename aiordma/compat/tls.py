@@ -73,7 +73,7 @@ class TlsTransport(RingTransport):
         raise NotImplementedError
 
     def _receive_into_protocol(self) -> bool:
-        # A ring says what is in it; a socket must be asked, and only then tells when there is more.
+        # A ring shows what is in it; a socket must be read first, and only then signals when there is more.
         try:
             self._pipe.view()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:

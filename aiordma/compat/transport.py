@@ -4,7 +4,7 @@ It keeps the contract of asyncio's own socket transport: write() never blocks (w
 room for waits in a queue), pause_writing() and resume_writing() alternate, and connection_made(), data,
 eof_received() and connection_lost() come in this order, the last exactly once and always from the loop.
 
-Data reaches the protocol in one of three ways:
+Data reaches the protocol on one of three paths:
 
 * `asyncio.Protocol`: data_received() with bytes taken from the ring,
 * `asyncio.BufferedProtocol`: the ring is copied straight into the protocol's buffer,
@@ -432,7 +432,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._flush()
 
     def _flush(self) -> None:
-        """Move queued bytes into the ring until it is full, then tell whoever waits for that."""
+        """Move queued bytes into the ring until it is full, then resume the protocol."""
         if self._conn_lost:
             return
         queue = self._queue
@@ -498,7 +498,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._lose(None)
 
     def abort(self) -> None:
-        """Close at once. Data still queued is lost, and the peer is told so by a reset."""
+        """Close at once. Data still queued is lost, and the peer gets a reset."""
         self._force_close(None)
 
     def ring_failed(self, exc: BaseException) -> None:

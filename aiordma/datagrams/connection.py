@@ -2,7 +2,7 @@
 
 ``await connect_datagram(host, port)`` and ``await listen_datagram(host, port)`` give both ends a
 :class:`DatagramConnection`. One message sent is one message received, however the bytes travelled: on a ring
-(``_datagram.pyx``) or on a connection of the kernel (``records.py``).
+(``pipes/_ring_records.pyx``) or on a connection of the kernel (``pipes/tcp_records.py``).
 
 Operations that can complete at once do so here; the others wait in :mod:`aiordma.wake.duplex`.
 """
@@ -62,7 +62,7 @@ _BATCH_SHARE = 16
 
 
 class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
-    """Messages to and from one peer: boundaries kept, none lost, in order (:attr:`path` tells how they go).
+    """Messages to and from one peer: boundaries kept, none lost, in order (see :attr:`path`).
 
     Made by :func:`connect_datagram` and :class:`DatagramListener`. Belongs to the event loop it was made in.
     One task may send while another receives; a second one in the same direction gets

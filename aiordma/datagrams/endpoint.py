@@ -1,9 +1,9 @@
-"""Datagrams to and from many peers, without connections: UD queue pairs, and UDP where RDMA is not to be had.
+"""Datagrams to and from many peers, without connections: UD queue pairs, and UDP where RDMA is not available.
 
 ``await open_datagram_endpoint(("127.0.0.1", 7000))`` gives a :class:`DatagramEndpoint`. It owns a UDP port
-and, with RDMA, a UD queue pair. Who is sent to is asked for his queue pair in the background
-(``resolver.py``); until he has answered, and if he has none, datagrams go by UDP. Both ways are unreliable
-and keep no order.
+and, with RDMA, a UD queue pair. It queries a peer that it sends to for its queue pair in the background
+(``resolver.py``); until the peer has answered, and if it has none, datagrams go by UDP. Both paths are
+unreliable and keep no order.
 
 What is received waits in one bounded queue. When it is full, what comes is dropped and counted: no peer can
 take memory, and none can stop the others.
@@ -63,13 +63,13 @@ class EndpointStatistics(NamedTuple):
     sent_udp: int
     received_rdma: int
     received_udp: int
-    #: nobody took what had come, so that the queue was full
+    #: the queue was full, since the application did not take what had come
     dropped_full: int
-    #: came from a queue pair that has not proved who it is, or from others than ``remote``
+    #: came from a queue pair that has not proved its identity, or from others than ``remote``
     dropped_unknown: int
     #: were no datagrams of ours at all
     dropped_malformed: int
-    #: the kernel had no room for them on the UDP port (as far as it has told)
+    #: the kernel had no room for them on the UDP port (as far as it has reported)
     dropped_by_kernel: int
     #: numbers that were missing between datagrams of peers on RDMA
     lost: int
@@ -139,7 +139,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
 
         Returns when the device or the kernel has it. A host's name is looked up, and remembered.
 
-        :raises OSError: (``errno.EMSGSIZE``) larger than the way to this peer takes; or the kernel's answer
+        :raises OSError: (``errno.EMSGSIZE``) larger than the path to this peer takes; or the kernel's answer
         :raises aiordma.NegotiationError: mode "rdma", and this peer is not reached by RDMA
         :raises anyio.ClosedResourceError: after :meth:`aclose`
         """
@@ -156,7 +156,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         if self._send_guard is not None:
             raise self._refusal(self._send_guard, "sending to")
         target = await self._table.numeric(address)
-        # There is nothing to poll for: neither the device nor the kernel says when it will have room.
+        # There is nothing to poll for: neither the device nor the kernel reports when it will have room.
         item = OutgoingMessage(lambda: self._place(self._table.peer(target), data), lambda: False)
         await self._send_when_room(item, False)
 
@@ -218,7 +218,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
     # -- receiving
 
     async def receive(self) -> Datagram:
-        """The next datagram and who sent it: ``(data, (host, port))``.
+        """The next datagram and its sender: ``(data, (host, port))``.
 
         Cancelled: nothing was taken.
 
@@ -293,7 +293,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         if came and self._on_readable is not None:
             self._on_readable()
 
-    # -- who is reached how
+    # -- how peers are reached
 
     async def resolve(self, address: Address | None = None) -> str:
         """Find out how a peer is reached: ``"rdma"`` or ``"udp"``. (Sending does not wait for that.)
@@ -324,12 +324,12 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         return "rdma" if peer.route is not None else "udp"
 
     def reason_for(self, address: Address | None = None) -> FallbackReason | None:
-        """Why a peer is reached by UDP; None when it is not, or nobody knows yet."""
+        """Why a peer is reached by UDP; None when it is not, or that is not known yet."""
         peer = self._peers.get(self._table.known(address))
         return None if peer is None or peer.route is not None else peer.reason
 
     def _on_device_failed(self, reason: BaseException) -> None:
-        """The queue pair is broken: everybody is reached by UDP from now on."""
+        """The queue pair is broken: all peers are reached by UDP from now on."""
         _log.warning("%r: the queue pair failed, going on by UDP: %s", self, reason)
         self._fallback_reason = FallbackReason.of_local(Code.DEVICE_FAILURE, str(reason))
         self._table.reason = self._fallback_reason
@@ -388,7 +388,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
 
     @property
     def fallback_reason(self) -> FallbackReason | None:
-        """Why this endpoint has no queue pair and reaches everybody by UDP; None when it has one."""
+        """Why this endpoint has no queue pair and reaches all peers by UDP; None when it has one."""
         return self._fallback_reason
 
     @property
@@ -473,7 +473,7 @@ async def open_datagram_endpoint(
     max_peers: int = 1024,
     receive_queue: int = 1024,
 ) -> DatagramEndpoint:
-    """Open an endpoint for datagrams to and from anybody.
+    """Open an endpoint for datagrams to and from any peer.
 
     :param local: host and port (UDP, and TCP for the resolver); default: any interface and a free port.
     :param remote: the only peer: items may leave out its address, and what others send is dropped.

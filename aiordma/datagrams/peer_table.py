@@ -1,4 +1,4 @@
-"""The peers of a datagram endpoint: who is reached how, since when, and for how long that is believed."""
+"""The peers of a datagram endpoint: how each is reached, and until when that is assumed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PeerTable:
 
     :param sock: the endpoint's UDP port.
     :param reason: why there is no RDMA at all.
-    :param changed: called when somebody can be sent to who could not, or not like this.
+    :param changed: called when the path to a peer has changed.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PeerTable:
         """An address with a number for a host."""
         if address is None:
             if self.remote is None:
-                raise ValueError("this endpoint has no remote address: say whom to send to")
+                raise ValueError("this endpoint has no remote address: pass the address to send to")
             return self.remote
         if address in self.peers:
             return address
@@ -169,7 +169,7 @@ class PeerTable:
                     break
 
     async def _find(self, peer: Peer) -> None:
-        """Ask a peer for its queue pair."""
+        """Query a peer for its queue pair."""
         parts = self.parts
         assert parts is not None
         host = self._local_host
@@ -218,7 +218,7 @@ class PeerTable:
                 # Another process has the address now: connections of the old one end by themselves.
                 self._drop_route(peer)
             else:
-                # Both asked each other at the same time. Numbers of datagrams go on.
+                # Both queried each other at the same time. Numbers of datagrams go on.
                 parts.port.bury(route)
                 route = old
         key = sender_key(route.gid, route.qpn)
@@ -231,7 +231,7 @@ class PeerTable:
         peer.route, peer.reason = route, None
         parts.port.senders[key] = route
         peer.links[sock] = nonce
-        # A host that vanishes says nothing.
+        # A host that vanishes closes nothing.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
@@ -242,7 +242,7 @@ class PeerTable:
         return route
 
     def _on_link(self, peer: Peer, sock: socket.socket) -> None:
-        """A TCP connection that stands for a route has ended, or says what it never should."""
+        """A TCP connection that stands for a route has ended, or received bytes that it never should."""
         try:
             if sock.recv(1, socket.MSG_PEEK):
                 _log.warning("unexpected bytes on the resolver's connection with %s", show(peer.address))
@@ -297,12 +297,12 @@ class PeerTable:
     # -- the end
 
     def forget_all(self) -> None:
-        """Begin anew with everybody."""
+        """Begin anew with all peers."""
         for peer in list(self.peers.values()):
             self._forget(peer)
 
     def close(self) -> None:
-        """Stop asking and answering, and let go of everybody."""
+        """Stop querying and answering, and forget all peers."""
         self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()

@@ -1,7 +1,7 @@
 """The resolver of datagram endpoints: the I/O around ``proto/resolve.py``, for both ends.
 
-Who asks is answered by a task of its own with a time limit; whoever sends garbage, or nothing, harms nobody.
-What has been proved is handed to the endpoint as a route and the TCP connection whose end ends it.
+Each query is answered by a task of its own with a time limit; one that sends garbage, or nothing, harms no
+other. What has been proved is handed to the endpoint as a route and the TCP connection whose end ends it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ __all__ = ["Resolver"]
 
 _log = logging.getLogger("aiordma.datagram")
 
-#: Questions that are answered at the same time; more are turned away.
-_MOST_QUESTIONS = 256
+#: Queries that are answered at the same time; more are refused.
+_MOST_QUERIES = 256
 _ACCEPTS_PER_TURN = 16
 #: A proof is repeated after this time, then after longer ones: datagrams get lost.
 _REPEAT_S = 0.05
@@ -63,15 +63,15 @@ class Home(Protocol):
         """Send from the UDP port, if the kernel takes it now."""
 
     def adopt(self, address: Address, route: Route, nonce: bytes, sock: socket.socket) -> Route | None:
-        """A peer has proved who it is: the route is good until ``sock`` ends. Then :meth:`Resolver.forget` is
-        to be called with the nonce.
+        """A peer has proved its identity: the route is good until ``sock`` ends. Then call
+        :meth:`Resolver.forget` with the nonce.
 
         The route that is used now, since a peer has one only; None: the peer is not wanted."""
 
 
 @dataclass(slots=True)
-class _Question:
-    """Somebody has said Hello and must prove it."""
+class _Query:
+    """A peer has sent Hello and must prove that it is reachable there."""
 
     where: QueuePairAddress
     nonce: bytes
@@ -84,7 +84,7 @@ class _Question:
 
 
 class Resolver:
-    """Answers on listening TCP sockets, and asks. Belongs to one endpoint.
+    """Answers queries on listening TCP sockets, and makes them. Belongs to one endpoint.
 
     :param why_not: the code of the refusals of an endpoint without RDMA.
     """
@@ -97,7 +97,7 @@ class Resolver:
         self._why_not = why_not
         self._waker = wake.current()
         self._listening = list(listening)
-        self._questions: dict[bytes, _Question] = {}
+        self._queries: dict[bytes, _Query] = {}
         self._asked: dict[bytes, tuple[bytes, Waiter]] = {}
         self._jobs: dict[socket.socket, Job] = {}
         #: answers given, and proofs that were wrong
@@ -117,28 +117,28 @@ class Resolver:
                 _log.warning("the resolver cannot accept connections: %s", exc)
                 return
             sock.setblocking(False)
-            if len(self._jobs) >= _MOST_QUESTIONS:
+            if len(self._jobs) >= _MOST_QUERIES:
                 sock.close()
                 continue
             self._jobs[sock] = self._waker.spawn(functools.partial(self._serve, sock))
 
     async def _serve(self, sock: socket.socket) -> None:
-        question: _Question | None = None
+        query: _Query | None = None
         try:
             with anyio.fail_after(self._config.negotiate_timeout_ms / 1000):
-                question = await self._answer(sock)
-                while question is not None and question.route is None:
-                    await question.waiter.wait()
+                query = await self._answer(sock)
+                while query is not None and query.route is None:
+                    await query.waiter.wait()
         except (OSError, RemoteProtocolError) as exc:  # TimeoutError is an OSError
-            _log.debug("a question to the resolver came to nothing: %s", str(exc) or "no proof in time")
+            _log.debug("a query to the resolver came to nothing: %s", str(exc) or "no proof in time")
         finally:
             del self._jobs[sock]
-            if question is None or question.route is None:
-                if question is not None:
-                    self._questions.pop(question.nonce, None)
+            if query is None or query.route is None:
+                if query is not None:
+                    self._queries.pop(query.nonce, None)
                 sock.close()
 
-    async def _answer(self, sock: socket.socket) -> _Question | None:
+    async def _answer(self, sock: socket.socket) -> _Query | None:
         hello = Hello.decode(await self._read(sock, Hello.SIZE))
         parts = self._home.parts
         try:
@@ -149,10 +149,10 @@ class Resolver:
             sock.send(refusal(hello.nonce, error.code).encode())
             return None
         nonce = secrets.token_bytes(NONCE_BYTES)
-        question = _Question(hello.where, nonce, hello.nonce, sock, self._waker.new_waiter())
-        self._questions[nonce] = question
+        query = _Query(hello.where, nonce, hello.nonce, sock, self._waker.new_waiter())
+        self._queries[nonce] = query
         sock.send(Welcome(hello.nonce, nonce, parts.where).encode())
-        return question
+        return query
 
     async def _read(self, sock: socket.socket, size: int) -> bytes:
         splitter = Splitter(size)
@@ -170,20 +170,20 @@ class Resolver:
     def on_udp(self, data: bytes, address: Address) -> bool:
         """Whether this datagram, which came to the UDP port, was a proof and no data."""
         nonce = is_proof(data)
-        question = None if nonce is None else self._questions.get(nonce)
-        if question is None:
+        query = None if nonce is None else self._queries.get(nonce)
+        if query is None:
             return False
-        if question.from_port is None:
-            question.from_port = address
-            self._conclude(question)
+        if query.from_port is None:
+            query.from_port = address
+            self._conclude(query)
         return True
 
     def on_datagram(self, what: int, gid: bytes, qpn: int, payload: bytes) -> None:
-        """A datagram of the resolver came to the queue pair; the device says where from."""
-        if what == PROVE and (question := self._questions.get(payload)) is not None:
-            if (gid, qpn) == (question.where.gid, question.where.qpn):
-                question.from_queue_pair = True
-                self._conclude(question)
+        """A datagram of the resolver came to the queue pair; the device reports where from."""
+        if what == PROVE and (query := self._queries.get(payload)) is not None:
+            if (gid, qpn) == (query.where.gid, query.where.qpn):
+                query.from_queue_pair = True
+                self._conclude(query)
                 return
         elif what == PROVED and (asked := self._asked.get(payload)) is not None:
             key, waiter = asked
@@ -192,34 +192,34 @@ class Resolver:
                 return
         self.rejected += 1
 
-    def _conclude(self, question: _Question) -> None:
+    def _conclude(self, query: _Query) -> None:
         parts = self._home.parts
-        if not question.from_queue_pair or question.from_port is None or parts is None:
+        if not query.from_queue_pair or query.from_port is None or parts is None:
             return
-        if question.route is None:
+        if query.route is None:
             try:
-                route = parts.route(question.where, question.from_port)
+                route = parts.route(query.where, query.from_port)
             except NegotiationError as error:
-                _log.warning("no way to %s: %s", show(question.from_port), error)
+                _log.warning("no path to %s: %s", show(query.from_port), error)
                 return
             self.answered += 1
-            question.route = self._home.adopt(question.from_port, route, question.nonce, question.sock)
-            question.waiter.set()
+            query.route = self._home.adopt(query.from_port, route, query.nonce, query.sock)
+            query.waiter.set()
         # Also for a proof that was repeated: the answer to the first one may be lost.
-        if question.route is not None:
-            parts.port.send_control(question.route, PROVED, question.their_nonce)
+        if query.route is not None:
+            parts.port.send_control(query.route, PROVED, query.their_nonce)
 
     def forget(self, nonce: bytes) -> None:
         """The route that was proved with it has ended."""
-        self._questions.pop(nonce, None)
+        self._queries.pop(nonce, None)
 
-    # -- asking
+    # -- querying
 
     async def ask(
         self, parts: UdParts, family: int, sockaddr: Any, address: Address, local_host: str | None
     ) -> tuple[Route, bytes, socket.socket]:
-        """The way to the queue pair of the endpoint at ``address``, proved; the nonce and the connection for
-        ``adopt()``.
+        """The route to the queue pair of the endpoint at ``address``, proved; the nonce and the connection
+        for ``adopt()``.
 
         :raises NegotiationError: there is none, or it does not work; ``code`` and ``text`` say why.
         """

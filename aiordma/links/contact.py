@@ -246,7 +246,7 @@ class ClientContact(_Contact):
         if self.first_contact:
             await self._confirm_link(ask=self.engine.backend.by_cm)
         self._done = True
-        return self.member.pipe
+        return self.member.connection
 
 
 class ServerContact(_Contact):
@@ -329,7 +329,7 @@ class ServerContact(_Contact):
             self.group.granter.limit = self._proposal.tickets
             self.group.granter.on_negotiated(self._listener, first=self.first_contact)
         self._done = True
-        return self.member.pipe
+        return self.member.connection
 
     async def _bring_up(self, confirm: Confirm) -> None:
         """:raises VerbsError:"""

@@ -2,8 +2,9 @@
 
 With one device there is one engine, and this module is bypassed. With several, a peer gets its second link
 over another device when the first has failed: streams leave the failed link as always
-(:mod:`.failover.leave`), and the client of the link brings them back at once (:mod:`.failover.rejoin`), which
-negotiates the new link like any first contact. If that fails, they stay on TCP and try again after a while.
+(:mod:`.failover.leave`), and the client of the link returns them to RDMA at once (:mod:`.failover.rejoin`),
+which negotiates the new link like any first contact. If that fails, they stay on TCP and try again after a
+while.
 """
 
 from __future__ import annotations
@@ -233,9 +234,9 @@ class Devices(Generic[E]):
         self.waker.call_soon(lambda: self._ask(framed, 0))
 
     def _ask(self, framed: SwitchedStream, attempt: int) -> None:
-        if not framed.may_come_back:
+        if not framed.may_rejoin:
             return
-        rejoin = framed.come_back()
+        rejoin = framed.rejoin()
         rejoin.on_over = lambda: self._over(framed, attempt, rejoin)
 
     def _over(self, framed: SwitchedStream, attempt: int, rejoin: RejoinView) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ..addresses import Address
-    from ..pipes._ring import RingPipe
+    from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
     from ..wake.base import Handle, Waker
     from .group import LinkGroup
@@ -227,7 +227,7 @@ class Engine:
         """Address and traffic class of the servers that have granted this loop rings."""
         return self.grants.servers
 
-    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> RingPipe | None:
+    def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> SwitchablePipe | None:
         """Client: begin a connection on a pre-granted ring, on a new TCP connection to ``peer``.
 
         None: it must be negotiated in full, on this TCP connection.
@@ -246,7 +246,7 @@ class Engine:
             return None
         return self.grants.new_listener(has_room)
 
-    def claim(self, claim: Claim, listener: GrantingListener | None) -> RingPipe:
+    def claim(self, claim: Claim, listener: GrantingListener | None) -> SwitchablePipe:
         """Server: the connection of a Claim that came on a TCP connection of ``listener``.
 
         :raises NegotiationError: decline with its ``code``.

@@ -15,7 +15,7 @@ from ..proto.clc import Kind
 from ..verbs.lifetime import release_all
 from ..verbs.registrar import DeviceRegistrar
 from .contracts import EngineView, LinkKey, LinkState
-from .failover.leave import may_carry
+from .failover.leave import may_fail_over
 from .link import Link
 from .member import ChannelMember, Member
 from .message_memory import MessageMemory
@@ -160,8 +160,7 @@ class LinkGroup:
         # Before the TCP connection is attached the user does not have the connection; a failure is reported
         # by its negotiation.
         return any(
-            (member.carrier is not None or member.carry is not None)
-            and not (member.pipe.is_closed or member.pipe.peer_gone)
+            (member.carrier is not None or member.failover is not None) and member.needs_link
             for member in self.members
         )
 
@@ -207,7 +206,7 @@ class LinkGroup:
         return self.key.side == "client" and (self.engine.several_devices or self.peer_links > 1)
 
     def _on_link_failed(self, reason: BaseException) -> None:
-        if may_carry(reason) and not self._closed and not self.link.orderly:
+        if may_fail_over(reason) and not self._closed and not self.link.orderly:
             self.engine.path_failed(self.peer, str(reason))
         self.engine.unlist_group(self)
         self.pregranted.drop()
@@ -267,7 +266,7 @@ class LinkGroup:
             f"link to {self.peer}",
             self.link.announce_end,
             lambda: self.link.queue_pair.break_link(LinkError("closed by this side")),
-            *(member.pipe.abort for member in self.members),
+            *(member.abort for member in self.members),
             self.link.close,
             self.set_up_ended,
             silence,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import Code, LinkError, NegotiationError
 from ..pipes._link_channel import MessageChannel
 from ..pipes._ring import RingPipe
+from ..pipes._switchable import SwitchablePipe
 from ..pipes.tls import TlsLayer
 from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
 from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
-from .failover.framed_pipe import PEER_DIED
-from .failover.leave import Carry, may_carry
-from .failover.tcp_carrier import lost_because
+from .failover.leave import Failover, may_fail_over
+from .failover.tcp_carrier import PEER_DIED, lost_because
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -59,17 +59,20 @@ class MemberOwner(GroupView, Protocol):
 class Member:
     """What one connection holds: ring, mirror, pipe, and the TCP connection it began on."""
 
-    pipe: Any  # a RingPipe or a MessageChannel: they live and end in the same way
+    #: A RingPipe or a MessageChannel: they live and end in the same way.
+    pipe: Any
+    #: What the user holds, from connect() on: a SwitchablePipe over the rings, or the MessageChannel itself.
+    connection: Any = None
 
     def __init__(self, group: MemberOwner) -> None:
         self.group = group
         self._engine, self._link = group.engine, group.link
-        #: The TCP connection while it is silent, then what takes the stream there.
+        #: The TCP connection while it is silent, then what moves the stream there.
         self.carrier: Carrier | None = None
-        self.carry: Carry | None = None
+        self.failover: Failover | None = None
         #: The caller will attach the TCP connection; why the link has failed meanwhile.
         self.awaits_tcp = False
-        self._left_because: BaseException | None = None
+        self._failed_because: BaseException | None = None
         #: Set for a connection that began on a pre-granted ring.
         self.early_open: EarlyOpenView | None = None
         self._open()
@@ -85,7 +88,7 @@ class Member:
                 rx_addr=self.ring.address,
                 rx_size=self.ring.length,
                 fragment=config.fragment_bytes,
-                own=self,
+                owner=self,
             )
         except BaseException:
             self.ring.free(0)
@@ -109,15 +112,16 @@ class Member:
             self.pipe.use_mirror(self.mirror.address, self.mirror.lkey)
         self._link.probe_target = (ring_addr, rkey)
         self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
-        return self.pipe
+        self.connection = SwitchablePipe(self.pipe)
+        return self.connection
 
     def look(self, now: float) -> None:
         """Called by the engine's timer."""
 
     # ---- the TCP connection stays open: for liveness, the order of the end, and failover
 
-    def attach_tcp(self, carrier: Carrier, heard: bytes = b"") -> None:
-        """:param heard: bytes received on it since the negotiation."""
+    def attach_tcp(self, carrier: Carrier, received: bytes = b"") -> None:
+        """:param received: bytes that came on it since the negotiation."""
         if self.pipe.is_finished:
             carrier.close()
             return
@@ -127,11 +131,12 @@ class Member:
         if isinstance(carrier, TlsLayer):
             # TLS may have decrypted the next bytes together with those before.
             self._engine.waker.call_soon(self._on_tcp)
-        if self._left_because is not None and self.carry_on(self._left_because) and self.carry is not None:
-            if heard:
-                self.carry.heard(heard)
-        elif heard:
-            self._heard(carrier, heard)
+        reason = self._failed_because
+        if reason is not None and self.fail_over(reason) and self.failover is not None:
+            if received:
+                self.failover.receive(received)
+        elif received:
+            self._received(carrier, received)
 
     def _on_tcp(self) -> None:
         carrier = self.carrier
@@ -148,17 +153,17 @@ class Member:
         if not data:
             self.lose_tcp(PEER_DIED)
             return
-        self._heard(carrier, data)
+        self._received(carrier, data)
 
-    def _heard(self, carrier: Carrier, data: bytes) -> None:
+    def _received(self, carrier: Carrier, data: bytes) -> None:
         if self.early_open is not None and not self.early_open.bound and data[:1] != MAGIC[:1]:
             self.lose_tcp(self.early_open.explain(data))
             return
         # The peer leaves RDMA, or the bytes are not the peer's. Its last messages on the link were delivered
         # before it sent this, but may not have been polled yet.
         self._engine.poller.drain()
-        if self.carry is not None:
-            self.carry.heard(data)  # the link has failed at this end, too
+        if self.failover is not None:
+            self.failover.receive(data)  # the link has failed at this end, too
             return
         if self.carrier is None:
             return  # a message of the link ended the connection
@@ -166,7 +171,7 @@ class Member:
         if not self.whole:
             self._refuse(carrier, data)
             return
-        self._begin_carry().heard(data)
+        self._begin_failover().receive(data)
 
     def _refuse(self, carrier: Carrier, data: bytes) -> None:
         with contextlib.suppress(OSError):
@@ -182,12 +187,13 @@ class Member:
     def _peer_takes_part(self) -> bool:
         return self.early_open is None or self.early_open.bound
 
-    def _begin_carry(self) -> Carry:
+    def _begin_failover(self) -> Failover:
         carrier, self.carrier = self.carrier, None
         assert carrier is not None
         self._engine.waker.unwatch_fd(carrier.fileno())
         group = self.group
-        self.carry = Carry(
+        self.failover = Failover(
+            self.connection,
             self.pipe,
             carrier,
             self._engine,
@@ -196,7 +202,7 @@ class Member:
             self._link.lost_by_peer,
             has_another=group.has_another,
         )
-        return self.carry
+        return self.failover
 
     def leave(self, code: Code, text: str) -> bool:
         """Begin to take the stream from RDMA to its TCP connection; whether that has begun."""
@@ -204,31 +210,31 @@ class Member:
             return False
         if not self.group.streams_go_on:
             return False
-        self._begin_carry().leave(code, text)
+        self._begin_failover().leave(code, text)
         return True
 
-    def carry_on(self, reason: BaseException) -> bool:
+    def fail_over(self, reason: BaseException) -> bool:
         """The link has failed; whether the stream may outlive it."""
         if (self.carrier is None and not self.awaits_tcp) or not self._peer_takes_part:
             return False
-        if not self.group.streams_go_on or not may_carry(reason):
+        if not self.group.streams_go_on or not may_fail_over(reason):
             return False
         if self.carrier is None:
-            self._left_because = reason
+            self._failed_because = reason
             self.pipe.stop_sending()
             return True
-        self._begin_carry().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
+        self._begin_failover().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
         return True
 
-    def settled(self) -> None:
-        """The pipe has stopped sending and will not send again."""
-        if self.carry is not None:  # otherwise attach_tcp() asks again
-            self.carry.settled()
+    def quiesced(self) -> None:
+        """The pipe has stopped sending, and nothing of it is under way."""
+        if self.failover is not None:  # otherwise attach_tcp() asks again
+            self.failover.quiesced()
 
-    def stop_carrying(self) -> None:
+    def cancel_failover(self) -> None:
         """The stream is aborted during the failover."""
-        if self.carry is not None:
-            self.carry.stop()
+        if self.failover is not None:
+            self.failover.cancel()
 
     def lose_tcp(self, reason: str) -> None:
         """The TCP connection ends, and the stream with it unless the peer has finished."""
@@ -248,7 +254,17 @@ class Member:
             self._engine.waker.unwatch_fd(carrier.fileno())
             carrier.close()
 
+    @property
+    def needs_link(self) -> bool:
+        """The user's connection is on the link, and not at its end."""
+        pipe = self.pipe
+        return not (pipe.is_closed or pipe.peer_gone or pipe.has_left)
+
     # ---- end
+
+    def abort(self) -> None:
+        """Abort the user's connection, wherever it is."""
+        (self.pipe if self.connection is None else self.connection).abort()
 
     def _on_finished(self, pipe: RingPipe | MessageChannel) -> None:
         self._drop_tcp()
@@ -260,7 +276,7 @@ class Member:
     def _free(self) -> None:
         if not self.ring.freed:
             used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
-            self.ring.free(used if self.carry is None else None)
+            self.ring.free(used if self.failover is None else None)
             if self.mirror is not None:
                 self.mirror.free()
 
@@ -318,7 +334,12 @@ class ChannelMember(Member):
             budget=ring_bytes,
             message_bytes=min(link.parts.recv_bytes, recv_bytes + SLOT_EXTRA_BYTES) - lead,
         )
+        self.connection = self.pipe
         return self.pipe
+
+    @property
+    def needs_link(self) -> bool:
+        return not (self.pipe.is_closed or self.pipe.peer_gone)
 
     whole = False  # a channel breaks with its link: its users know which calls were answered
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..addresses import Address
-    from ..pipes._ring import RingPipe
+    from ..pipes._switchable import SwitchablePipe
     from .contracts import GroupView, MemberView
 
 __all__ = ["EarlyOpen", "GrantingListener", "Grants", "RingGranter", "RingHolder"]
@@ -170,7 +170,7 @@ class RingGranter:
         """Whether the claim is of a ring that is out, and comes from the client of this link."""
         return claim.ticket in self._out and self._proves(claim)
 
-    def claim(self, claim: clc.Claim, listener: GrantingListener | None) -> RingPipe:
+    def claim(self, claim: clc.Claim, listener: GrantingListener | None) -> SwitchablePipe:
         """The connection of a Claim.
 
         :param listener: the one that accepted its TCP connection.
@@ -184,7 +184,7 @@ class RingGranter:
                 Code.PROTOCOL_VIOLATION, "the claim does not come from the ticket's holder"
             )
         try:
-            pipe: RingPipe = member.connect(
+            pipe: SwitchablePipe = member.connect(
                 peer_token=claim.token,
                 ring_addr=claim.ring_addr,
                 rkey=claim.rkey,
@@ -195,7 +195,7 @@ class RingGranter:
             raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         del self._out[claim.ticket]
         self._group.enter(member)
-        pipe.greet()
+        member.pipe.greet()
         self._grant(listener)
         return pipe
 
@@ -244,7 +244,7 @@ class EarlyOpen:
     @property
     def bound(self) -> bool:
         """Whether the server has taken the connection."""
-        received: int = self._member.pipe.cdcs_received
+        received: int = self._member.pipe.statistics().cdcs_received
         return received > 0
 
     def explain(self, data: bytes) -> str:
@@ -324,7 +324,7 @@ class RingHolder:
         for grant in self._unused.pop(service, ()):
             self.return_grant(grant, used=False)
 
-    def open(self, service: int, sock: socket.socket) -> RingPipe | None:
+    def open(self, service: int, sock: socket.socket) -> SwitchablePipe | None:
         """Begin a connection on a new TCP connection; None when it must be negotiated in full. Takes the
         socket over only with success."""
         unused = self._unused.get(service)
@@ -369,7 +369,7 @@ class RingHolder:
         early_open = EarlyOpen(self, member, grant, engine.config.negotiate_timeout_ms)
         self.early_opens[grant.number] = member.early_open = early_open
         member.attach_tcp(sock)
-        pipe: RingPipe = member.pipe
+        pipe: SwitchablePipe = member.connection
         return pipe
 
     def return_grant(self, grant: llc.Ticket, *, used: bool) -> None:

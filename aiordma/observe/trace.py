@@ -86,7 +86,7 @@ class Record(NamedTuple):
     total: int
     """Client: from the call to its result. Server: from the arrival to the reply."""
     stages: Stages | None
-    """Client, if the server told its times."""
+    """Client, if the server sent its times."""
     waited: int | None
     """Server: from the arrival to the handler's first step."""
     handler: int | None
@@ -165,7 +165,7 @@ class Recorder(Tracer):
         if stages is not None:
             text = ", ".join(f"{name} {_ms(value)}" for name, value in zip(STAGES, stages, strict=True))
         elif trace.sent:
-            text = "no reply told its stages"
+            text = "no reply carried its stages"
         method, peer, more = trace.method, trace.peer, self._more("request")
         logger.warning("slow request: %s to %s took %s (%s)%s", method, peer, _ms(took), text, more)
 

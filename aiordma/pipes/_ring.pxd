@@ -1,13 +1,66 @@
-# Table of contents of _ring.pyx (station 2 of the path of a byte, and its end).
-from libc.stdint cimport uint32_t
+# Declarations of _ring.pyx (station 2 of the path of a byte, and its end).
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
 
-from ._ring_failover cimport RingLeave
+from ..datapath._qp cimport Flow
+from ..proto.cursor cimport RxWindow, TxWindow
+from ._ring_cursors cimport RingCursors
+from ._ring_failover cimport RingFailover
 
-cdef class RingPipe(RingLeave):
-    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+@cython.final
+cdef class RingPipe(Flow):
+    cdef RingCursors cursors
+    cdef TxWindow tx                        # those of the cursors; None until connect()
+    cdef RxWindow rx
+    cdef RingFailover failover
+    # the rings
+    cdef unsigned char *rx_memory
+    cdef uint32_t rx_size, tx_size
+    cdef uint64_t tx_addr
+    cdef uint32_t tx_rkey
+    cdef unsigned char *mirror              # local copy of what is under way; NULL where everything goes inline
+    cdef uint32_t mirror_lkey
+    cdef uint64_t mirror_free_to            # bytes whose WRITEs have completed: the rest of the mirror is the device's
+    cdef uint32_t mirror_busy               # WRITEs from the mirror that have not completed
+    cdef uint32_t step                      # most bytes that one WRITE places
+    cdef uint32_t fragment
+    cdef uint32_t read_step                 # most bytes that are read before their room is announced
+    # the end
+    cdef bint eof_sent, shut, closed, finished
+    cdef bint alone                         # the peer never took part: it is not waited for at the end
+    cdef bint last_posted                   # the last CDC before the end, or before leaving RDMA, has been posted ...
+    cdef uint32_t last_position             # ... at this position of the send queue
+    cdef bint posting                       # a failure of the link is noted in late_reason
+    cdef object failure, late_reason
+    cdef object early                       # a CDC that cannot be applied yet
+    cdef readonly object owner
+    cdef public object on_finished
+    cdef object _on_readable, _on_writable
+    cdef uint64_t sends, receives, times_blocked
+    cdef readonly uint64_t bytes_sent, bytes_received
+
+    cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=*) except -1
+    cpdef object try_receive(self, Py_ssize_t max_bytes)
+    cpdef Py_ssize_t try_receive_into(self, buffer) except -2
+    cpdef object view(self)
+    cpdef object consume(self, Py_ssize_t n)
+
     cdef int check_sendable(self) except -1
-    cdef bytes gather(self, uint32_t n, uint32_t most)
+    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef uint32_t room(self) noexcept
     cdef int copy_out(self, unsigned char *to, uint32_t n) except -1
     cdef int consumed(self, uint32_t n) except -1
-    cdef bint _spin(self, bint reading, uint32_t least=*) except -1
-    cdef bint _holds(self, bint reading, uint32_t least)
+    cdef object nothing(self, Py_ssize_t max_bytes)
+    cdef int announce(self, bint now) except -1
+    cdef int post_cdc(self) except -1
+    cdef int take_early(self) except -1
+    cdef void wake_readers(self)
+    cdef void wake_writers(self)
+    cdef int shut_down(self, unsigned int flags) except -1
+    cdef int abort_after_fault(self) except -1
+    cdef bint last_delivered(self) noexcept
+    cdef int close_with(self, bint abnormal) except -1
+    cdef int finish_if_done(self) except -1
+    cdef int finish(self) except -1
+    cdef bint may_leave(self) noexcept
+    cdef int quiesce(self) except -1

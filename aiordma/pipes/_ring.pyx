@@ -1,35 +1,53 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A byte stream over two SMC-style rings: station 2 of the path of a byte, and its end.
+"""A byte pipe over two SMC-style rings: station 2 of the path of a byte, and its end.
 
-Each side owns a receive ring (RMB element) that the peer fills by RDMA WRITE. After writing, the sender tells its
+Each side owns a receive ring (RMB element) that the peer fills by RDMA WRITE. After writing, the sender announces its
 producer cursor, and its consumer cursor for the other direction, in a 44-byte CDC message on the same QP, so
 that the data is in place before the cursor is seen (RFC 7609 section 4; net/smc/smc_tx.c, smc_cdc.c).
 
-Here are the two copies, into the peer's ring and out of ours, and the polling of those who wait for either. The cursors,
-their messages and the end are in _ringbase.pyx, the way from RDMA to TCP in _ringleave.pyx.
-"""
-from typing import NamedTuple
+When a CDC is sent: at once when nothing of ours is under way on the link (a lone message pays no delay) or a
+step is full; otherwise at the end of the loop's tick, or before this side polls or parks, whichever is
+first. So a burst of small sends costs one message, and nothing is held back for longer than a tick.
 
+When the ring may be freed: after the peer has announced that it writes no more (sending done, closed or aborted; RC
+keeps that behind its last WRITE), or when the QP is gone. Freed earlier, the peer would write into memory of another
+connection.
+
+A ring pipe is made of parts: the cursors (_ring_cursors.pyx) and what it needs to leave RDMA (_ring_failover.pyx).
+Users hold it inside a SwitchablePipe (_switchable.pyx); polling is in _ring_polling.pyx.
+"""
+cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
+
+from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, NEEDS_RESERVATION
+from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
+from ..datapath._verbs cimport aio_chain
+from ..proto.cdc cimport (
+    CHANGE_CREDIT,
+    CHANGE_DATA,
+    CHANGE_INVALID,
+    CHANGE_PEER_ABORTED,
+    CHANGE_PEER_CLOSED,
+    CHANGE_PEER_DONE,
+    CHANGE_UPDATE_DUE,
+    is_damaged,
+)
+from ._ring_cursors cimport ABNORMAL_CLOSE, CDC_BYTES, CLOSED, SENDING_DONE, RingCursors
+from ._ring_failover cimport LEFT, ON_RDMA, QUIESCED, STOPPING, RingFailover
+
+from typing import NamedTuple
 
 from anyio import BrokenResourceError, ClosedResourceError
 
-from .._cq cimport CompletionPoller, clock_ns
-from ..datapath._qp cimport QueuePair
-from ._ring_cursors cimport ABNORMAL_CLOSE, CLOSED, SENDING_DONE
-from ._ring_failover cimport RingLeave
-from ..datapath._verbs cimport aio_chain
-
-from ..errors import LinkError
+from ..errors import LinkError, RemoteProtocolError
 
 cdef enum:
-    CDC_BYTES = 44
-    BIG_RECEIVE = 32768     # from here on results come from the engine's spares
-    SEND_STEP = 262144      # most bytes of one poll_send(): then others of the loop may want their turn
+    CHAIN = 3               # most WRs that one step of a send posts
+    BIG_RECEIVE = 32768     # from here on results come from the engine's pool
 
 
 class PipeStatistics(NamedTuple):
@@ -50,20 +68,151 @@ class PipeStatistics(NamedTuple):
     peer_ring_bytes: int
 
 
-cdef class RingPipe(RingLeave):
-    """One connection on a link. Non-blocking; single-threaded, in the thread of the engine's loop.
+@cython.final
+cdef class RingPipe(Flow):
+    """The rings of one stream on a link. Non-blocking; single-threaded, in the thread of the engine's loop.
 
     :param qp: the link it runs on.
     :param rx_addr, rx_size: our ring (registered with remote write), a power of two of bytes.
-    :param fragment: most bytes of one WRITE that the device carries out by itself, and least of a cursor step. Where the device
-        copies while a WRITE is posted, steps are a quarter of the ring: enough for both ends to work at the same time.
-    :param own: what is given back by ``on_finished(pipe)``; kept here so that it lives as long as the rings are in use.
-    """
+    :param fragment: most bytes of one WRITE that the device carries out by itself, and least of a cursor step. Where
+        the device copies while a WRITE is posted, steps are a quarter of the ring: enough for both ends to work at
+        the same time.
+    :param owner: holds the memory and the TCP connection (``contracts.RingOwner``); kept here so that it lives as
+        long as the rings are in use, and released by ``on_finished(pipe)``.
+        """
+
+    def __init__(self, QueuePair qp, *, uint64_t rx_addr, uint32_t rx_size, uint32_t fragment=65536, object owner=None):
+        self.rx_memory = <unsigned char *><uintptr_t>rx_addr
+        self.rx_size = rx_size
+        self.cursors = RingCursors(rx_size)
+        self.rx = self.cursors.rx
+        self.failover = RingFailover()
+        self.step = self.fragment = fragment
+        self.read_step = max(fragment, rx_size >> 2)
+        self.owner = owner
+        qp.register(self)
+
+    def connect(self, *, uint32_t peer_token, uint64_t tx_addr, uint32_t tx_rkey, uint32_t tx_size) -> None:
+        """Take the peer's half, from its Accept or Confirm."""
+        self.tx_addr, self.tx_rkey, self.tx_size = tx_addr, tx_rkey, tx_size
+        self.cursors.connect(peer_token, tx_size)
+        self.tx = self.cursors.tx
+        self.failover.mirror_size = tx_size
+        if self.mirror == NULL:
+            self.step = max(self.fragment, min(tx_size >> 2, self.qp.max_inline))
+        self.take_early()
+        if self.failure is not None and self.qp.failed and not self.closed:
+            # The link failed before there was anything to save; now the stream may fail over.
+            reason, self.failure = self.failure, None
+            self.on_broken(reason)
+
+    def use_mirror(self, uint64_t addr, uint32_t lkey) -> None:
+        """Registered memory as large as the peer's ring: the device does not take whole fragments inline."""
+        self.mirror = self.failover.mirror = <unsigned char *><uintptr_t>addr
+        self.mirror_lkey = lkey
+
+    def forget(self) -> None:
+        """The negotiation failed before the peer could use this pipe: unregister without a message."""
+        self.shut = self.closed = self.finished = True
+        self.qp.unregister(self)
+
+    # ---- state
+
+    @property
+    def is_closed(self) -> bool:
+        """This side has closed it."""
+        return self.closed
+
+    @property
+    def is_finished(self) -> bool:
+        """It is over, and nothing of it is in use any more."""
+        return self.finished
+
+    @property
+    def token(self) -> int:
+        """Our alert token."""
+        return self.token
+
+    @property
+    def peer_token(self) -> int:
+        """The peer's alert token."""
+        return self.cursors.cdc.peer_token if self.cursors.cdc is not None else 0
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the rings cannot be used any more, None while they can."""
+        return self.failure
+
+    @property
+    def readable(self) -> int:
+        """Bytes that can be received now."""
+        return self.rx.available()
+
+    @property
+    def writable(self) -> int:
+        """Bytes that can be sent now: the peer's ring has room, and the device for work requests."""
+        return 0 if self.failure is not None or self.shut or self.tx is None else self.room()
+
+    @property
+    def at_eof(self) -> bool:
+        """The peer has finished sending, and everything was received."""
+        if self.rx.available() or self.cursors.peer_has(ABNORMAL_CLOSE):
+            return False
+        return self.cursors.peer_has(SENDING_DONE)
+
+    @property
+    def peer_gone(self) -> bool:
+        """The peer has announced that it writes no more."""
+        return self.cursors.peer_has(SENDING_DONE | ABNORMAL_CLOSE)
+
+    @property
+    def drained(self) -> bool:
+        """The stream has left these rings, and all that was received by them has been read."""
+        return self.failover.stage == LEFT and self.rx.available() == 0 and not self.cursors.peer_has(SENDING_DONE)
+
+    @property
+    def counters(self) -> tuple[int, int]:
+        """Bytes sent and received."""
+        return self.bytes_sent, self.bytes_received
 
     def statistics(self) -> PipeStatistics:
-        sent, received = self.counters
-        return PipeStatistics(self.sends, self.receives, sent, received, self.cdcs_sent, self.cdcs_received, self.times_blocked, self.rx_high_water, self.rx_size,
-                              self.tx_size if self.onward is None else 0)
+        """What happened so far."""
+        cursors = self.cursors
+        return PipeStatistics(
+            self.sends, self.receives, self.bytes_sent, self.bytes_received, cursors.sent, cursors.received,
+            self.times_blocked, cursors.high_water, self.rx_size, self.tx_size if self.failover.stage != LEFT else 0)
+
+    @property
+    def on_readable(self):
+        """Called when data, the end or an error has come."""
+        return self._on_readable
+
+    @on_readable.setter
+    def on_readable(self, callback) -> None:
+        self._on_readable = callback
+        if callback is not None and self.failure is None and self.failover.stage != LEFT:
+            self.qp.cq.park()
+
+    @property
+    def on_writable(self):
+        """Called when there is room again, or on an error."""
+        return self._on_writable
+
+    @on_writable.setter
+    def on_writable(self, callback) -> None:
+        self._on_writable = callback
+        if callback is not None and self.failure is None and self.failover.stage != LEFT:
+            self.qp.cq.park()
+
+    cdef void wake_readers(self):
+        if self._on_readable is not None:
+            self.qp.cq.wakes += 1
+            self._on_readable()
+
+    cdef void wake_writers(self):
+        if self._on_writable is not None:
+            self.qp.cq.wakes += 1
+            self._on_writable()
 
     # ---- sending
 
@@ -72,14 +221,14 @@ cdef class RingPipe(RingLeave):
             raise ClosedResourceError
         if self.failure is not None:
             raise BrokenResourceError from self.failure
-        if self.cdc is None:
+        if self.tx is None:
             raise RuntimeError("not connected yet")
         if self.shut:
             raise BrokenResourceError from LinkError("the peer has closed the stream")
         return 0
 
-    def try_send(self, data, Py_ssize_t start=0) -> int:
-        """Place as much of ``data[start:]`` as the peer's ring has room for; the number of bytes, 0 when there is no room.
+    cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=0) except -1:
+        """Place as much of ``data[start:]`` as the peer's ring has room for; the number of bytes.
 
         :raises ClosedResourceError: this side has closed the stream or finished sending.
         :raises BrokenResourceError: the link broke or the peer has closed; the cause is chained.
@@ -87,8 +236,8 @@ cdef class RingPipe(RingLeave):
         cdef Py_buffer view
         cdef Py_ssize_t n
         self.check_sendable()
-        if self.leaving:
-            return 0 if self.onward is None else self.onward.try_send(data, start)
+        if self.failover.stage != ON_RDMA:
+            return 0
         if PyBytes_CheckExact(data):
             n = PyBytes_GET_SIZE(data) - start
             return self.place(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
@@ -99,31 +248,10 @@ cdef class RingPipe(RingLeave):
         finally:
             PyBuffer_Release(&view)
 
-    def poll_send(self, data, Py_ssize_t start=0) -> int:
-        """try_send(), and again whenever polling, as far as the policy allows it, has found room; the number of bytes. Less than
-        SEND_STEP and than what there was: polling is over, park. One call for many fragments: to come back for each of
-        them costs a bulk sender more than to post it."""
-        cdef Py_buffer view
-        cdef Py_ssize_t placed = 0, n
-        self.check_sendable()
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            n = view.len - start
-            while start >= 0 and placed < n and placed < SEND_STEP:
-                if self.leaving:
-                    if self.onward is not None:
-                        placed += self.onward.try_send(data, start + placed)
-                else:
-                    placed += self.place(<const unsigned char *>view.buf + start + placed, n - placed)
-                # What ends the stream is the next call's to tell.
-                if placed == n or not self._spin(False) or self.shut or self.failure is not None:
-                    break
-        finally:
-            PyBuffer_Release(&view)
-        return placed
-
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
         cdef QueuePair qp = self.qp
+        cdef RingCursors cursors = self.cursors
+        cdef TxWindow tx = self.tx
         cdef aio_chain chain
         cdef Py_ssize_t placed = 0
         cdef uint32_t want, first, room, offset
@@ -132,7 +260,7 @@ cdef class RingPipe(RingLeave):
         while placed < n:
             room = self.room()
             if room == 0:
-                if self.tx.free() > 0:
+                if tx.free() > 0:
                     qp.wait_for_room(self)      # it is the device that has none
                 elif self.reserved:
                     qp.cq.fair_queue.end_reservation(self)
@@ -140,7 +268,7 @@ cdef class RingPipe(RingLeave):
             want = self.step if n - placed > self.step else <uint32_t>(n - placed)
             if want > room:
                 want = room
-            offset = self.tx.offset()
+            offset = tx.offset()
             first = self.tx_size - offset
             if first > want:
                 first = want
@@ -151,25 +279,27 @@ cdef class RingPipe(RingLeave):
                 source = <uint64_t><uintptr_t>(data + placed)
                 second = source + first
             else:
-                source, second, lkey = <uint64_t><uintptr_t>(self.mirror + offset), <uint64_t><uintptr_t>self.mirror, self.mirror_lkey
+                source, second = <uint64_t><uintptr_t>(self.mirror + offset), <uint64_t><uintptr_t>self.mirror
+                lkey = self.mirror_lkey
             chain.length = 0
             qp.add_write(&chain, source, first, lkey, self.tx_addr + offset, self.tx_rkey)
             if want > first:
                 qp.add_write(&chain, second, want - first, lkey, self.tx_addr, self.tx_rkey)
-            self.tx.produce(want)
+            tx.produce(want)
             placed += want
-            self.untold += want
+            cursors.unannounced += want
             if qp.can_message() and not self.queued and (
-                    self.untold >= self.step or qp.window.seq == qp.window.acked or (placed < n and self.tx.free() == 0)):
-                self.tx.blocked = placed < n and self.tx.free() == 0
-                self.build_cdc()
+                    cursors.unannounced >= self.step or qp.window.seq == qp.window.acked
+                    or (placed < n and tx.free() == 0)):
+                tx.blocked = placed < n and tx.free() == 0
+                cursors.write(qp.message_room())
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
             self.posting = True
             if lkey != 0:
                 if not self.mirror_busy:
-                    self.mirror_free_to = self.tx.prod - want
+                    self.mirror_free_to = tx.prod - want
                 self.mirror_busy += 1
-                qp.post_fragment(self, &chain, self.tx.prod)
+                qp.post_fragment(self, &chain, tx.prod)
                 lkey = 0
             else:
                 qp.post(&chain)
@@ -179,9 +309,11 @@ cdef class RingPipe(RingLeave):
             if self.mirror == NULL:
                 if qp.astray[0] != qp.astray_seen or qp.failed or qp.hook is not None:
                     qp.astray_seen = qp.astray[0]
-                    self.keep(data + placed - want, want)
-                elif self.kept is not None:
-                    self.kept = None    # this WRITE is done, and so are those before it
+                    # The device has not carried these bytes out while they were posted.
+                    self.failover.release(qp.sq_retired)
+                    self.failover.keep(qp.sq_posted, tx.prod - want, data + placed - want, want)
+                elif self.failover.kept is not None:
+                    self.failover.kept = None   # this WRITE is done, and so are those before it
             if qp.failed:
                 self.bytes_sent += placed
                 reason, self.late_reason = self.late_reason, None
@@ -193,12 +325,27 @@ cdef class RingPipe(RingLeave):
             self.sends += 1
         if placed < n:
             self.times_blocked += 1
-            if self.tx.mark_blocked():
+            if tx.mark_blocked():
                 # The peer must know that we wait, or it might sit on its consumer cursor.
-                self.tell = True
-        if self.tell or self.untold:
+                cursors.update_wanted = True
+        if cursors.update_wanted or cursors.unannounced:
             qp.enqueue(self)
         return placed
+
+    cdef uint32_t room(self) noexcept:
+        """Bytes the next step of a send may place. What is under way in the mirror is the device's."""
+        cdef uint32_t free = self.tx.free(), own
+        cdef QueuePair qp = self.qp
+        if qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + qp.reservations - self.reserved) or self.failover.stage != ON_RDMA:
+            return 0
+        if self.mirror != NULL:
+            if self.mirror_busy:
+                own = self.tx_size - <uint32_t>(self.tx.prod - self.mirror_free_to)
+                if own < free:
+                    free = own
+            if not qp.cq.may_post_fragment(self.reserved):
+                return 0
+        return free
 
     cdef void on_fragment_done(self, uint64_t until) noexcept:
         self.mirror_free_to = until
@@ -206,7 +353,7 @@ cdef class RingPipe(RingLeave):
 
     # ---- receiving
 
-    def try_receive(self, Py_ssize_t max_bytes):
+    cpdef object try_receive(self, Py_ssize_t max_bytes):
         """Up to max_bytes as bytes; None when there is nothing now, b"" when the peer has finished sending.
 
         :raises ClosedResourceError: this side has closed the stream.
@@ -215,10 +362,7 @@ cdef class RingPipe(RingLeave):
         cdef uint32_t n = self.rx.available(), offset
         cdef bytes out
         if n == 0 or self.closed or max_bytes < 1:
-            if not self.closed and max_bytes > 0 and self.onward is None and self.failure is None and not self.peer_has(
-                    SENDING_DONE | ABNORMAL_CLOSE):
-                return None
-            return self._nothing(max_bytes)
+            return self.nothing(max_bytes)
         if n > max_bytes:
             n = <uint32_t>max_bytes
         offset = self.rx.offset()
@@ -232,14 +376,14 @@ cdef class RingPipe(RingLeave):
         return out
 
     cdef int copy_out(self, unsigned char *to, uint32_t n) except -1:
-        """Read n bytes. The room goes back to the peer piece by piece: a sender that waits for it fills the ring again
+        """Read n bytes. The room is announced piece by piece: a sender that waits for it fills the ring again
         while the rest is still being copied."""
         cdef uint32_t offset, piece
         while n > 0:
             offset = self.rx.offset()
             piece = self.rx_size - offset
-            if piece > self.give_back:
-                piece = self.give_back
+            if piece > self.read_step:
+                piece = self.read_step
             if piece > n:
                 piece = n
             memcpy(to, self.rx_memory + offset, piece)
@@ -248,47 +392,14 @@ cdef class RingPipe(RingLeave):
             n -= piece
         return 0
 
-    def poll_receive(self, Py_ssize_t max_bytes):
-        """try_receive(), after polling for as long as the policy allows when there is nothing yet: one call for the
-        way of a round trip, on which every hundred nanoseconds count. What arrives while a large result is being copied goes
-        into it as well."""
-        cdef uint32_t n = self.rx.available(), most
-        if n == 0:
-            if not self._spin(True):
-                return None if max_bytes > 0 else self._nothing(max_bytes)
-            n = self.rx.available()
-        if n < BIG_RECEIVE or n >= max_bytes or self.closed or self.onward is not None:
-            return self.try_receive(max_bytes)
-        # Not more than twice of what is certain: who keeps the result would keep memory that he does not see.
-        most = 2 * n if max_bytes > 2 * <Py_ssize_t>n else <uint32_t>max_bytes
-        return self.gather(n, most)
-
-    cdef bytes gather(self, uint32_t n, uint32_t most):
-        cdef CompletionPoller cq = self.qp.cq
-        cdef uint64_t woken = cq.wakes
-        cdef uint32_t got = 0
-        cdef bytes out = cq.spare.take(most)
-        while n > 0:
-            self.copy_out(<unsigned char *>PyBytes_AS_STRING(out) + got, n)
-            got += n
-            if got == most or self.rx.available() == 0 and not (cq.look() and cq.wakes == woken):
-                break
-            if self.closed or self.onward is not None:
-                break
-            n = min(self.rx.available(), most - got)
-        self.receives += 1
-        return cq.spare.cut(out, got)
-
-    def try_receive_into(self, buffer) -> int:
-        """Fill a writable buffer; the number of bytes, -1 when there is nothing now, 0 when the peer has finished sending."""
+    cpdef Py_ssize_t try_receive_into(self, buffer) except -2:
+        """Fill a writable buffer; the number of bytes, -1: there is nothing now, 0: the peer has finished sending."""
         cdef Py_buffer view
         cdef uint32_t n = self.rx.available()
-        if n == 0 and self.onward is not None and not self.closed:
-            return self.onward.try_receive_into(buffer)
         PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         try:
             if n == 0 or self.closed or view.len < 1:
-                return 0 if self._nothing(view.len) is not None else -1
+                return 0 if self.nothing(view.len) is not None else -1
             if n > view.len:
                 n = <uint32_t>view.len
             self.copy_out(<unsigned char *>view.buf, n)
@@ -297,32 +408,30 @@ cdef class RingPipe(RingLeave):
         self.receives += 1
         return n
 
-    def _nothing(self, Py_ssize_t max_bytes):
+    cdef object nothing(self, Py_ssize_t max_bytes):
+        """What an operation results in that can take no data: None or b"", or it raises."""
         if self.closed:
             raise ClosedResourceError
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
-        if self.onward is not None and not self.peer_has(SENDING_DONE):
-            return self.onward.try_receive(max_bytes)
-        if self.peer_has(ABNORMAL_CLOSE) or (self.failure is not None and not self.peer_gone):
+        if not self.cursors.peer_has(SENDING_DONE | ABNORMAL_CLOSE):
+            if self.failure is None:
+                return None
             raise BrokenResourceError from self.failure
-        return b"" if self.at_eof else None
+        if self.cursors.peer_has(ABNORMAL_CLOSE):
+            raise BrokenResourceError from self.failure
+        return b"" if self.rx.available() == 0 else None
 
-    def view(self) -> memoryview:
+    cpdef object view(self):
         """The readable bytes up to the ring's end, without a copy; may be empty. Valid until consume()."""
         cdef uint32_t n = self.rx.available(), first = self.rx_size - self.rx.offset()
-        if n == 0 and self.onward is not None and not self.closed:
-            return self.onward.view()
         if n == 0 or self.closed:
-            self._nothing(1)
+            self.nothing(1)
             return memoryview(b"")
         return PyMemoryView_FromMemory(<char *>self.rx_memory + self.rx.offset(), first if first < n else n, PyBUF_READ)
 
-    def consume(self, Py_ssize_t n) -> None:
-        """Give the first n bytes of view() back to the peer as credit."""
-        if self.onward is not None and self.rx.available() == 0:
-            self.onward.consume(n)
-            return
+    cpdef object consume(self, Py_ssize_t n):
+        """Release the first n bytes of view() to the peer as credit."""
         if n < 0 or n > self.rx.available():
             raise ValueError(f"consume({n}): {self.rx.available()} bytes are readable")
         if n and not self.closed:
@@ -333,61 +442,284 @@ cdef class RingPipe(RingLeave):
         self.rx.consume(n)
         self.bytes_received += n
         if self.rx.update_due():
-            self.tell_peer(self.rx.peer_blocked)
-        if self.onward is not None and self.rx.available() == 0:
-            self.end_on_link()
+            self.announce(self.rx.peer_blocked)
+        if self.failover.stage == LEFT and self.rx.available() == 0:
+            self.finish()
         return 0
 
-    # ---- hybrid polling
+    # ---- cursor messages
 
-    def spin_readable(self) -> bool:
-        """Post what was put off; then, where the policy allows it now, poll for a while instead of parking.
-        True when there is something to read, EOF or an error."""
-        return self._spin(True)
+    cdef int announce(self, bint now) except -1:
+        """Send a CDC, now if the link has credit and no other flow waits, else in turn."""
+        self.cursors.update_wanted = True
+        if self.failover.stage != ON_RDMA and (self.last_posted or self.failover.stage >= QUIESCED):
+            return 0
+        if now and not self.queued and not self.qp.failed and self.qp.can_message():
+            return self.flush()
+        self.qp.enqueue(self)
+        return 0
 
-    def spin_writable(self) -> bool:
-        return self._spin(False)
+    cdef int flush(self) except -1:
+        cdef QueuePair qp = self.qp
+        if not self.cursors.has_update():
+            return 1
+        if qp.failed:
+            return 1
+        if not qp.can_message():
+            return 0
+        self.post_cdc()
+        return 1
 
-    cdef bint _holds(self, bint reading, uint32_t least):
-        if self.failure is not None or self.closed:
-            return True
-        if reading:
-            return self.rx.available() >= least or self.peer_has(SENDING_DONE)
-        return self.peer_has(CLOSED) or self.room() >= least
+    cdef int post_cdc(self) except -1:
+        cdef QueuePair qp = self.qp
+        cdef aio_chain chain
+        cdef bint stopping = self.failover.stage != ON_RDMA
+        self.cursors.write(qp.message_room())
+        chain.length = 0
+        # The last message is signalled: only when the peer's device has it may the TCP connection go (see link group).
+        qp.add_message(&chain, CDC_BYTES, self.closed or stopping)
+        self.last_posted = self.closed or stopping
+        self.last_position = qp.sq_posted + chain.length
+        qp.post(&chain)
+        if stopping:
+            self.quiesce()
+        return 0
 
-    cdef bint _spin(self, bint reading, uint32_t least=1) except -1:
-        """Poll until ``least`` bytes can be read (or sent), as long as the policy allows."""
-        cdef CompletionPoller cq = self.qp.cq
-        cdef int64_t started
-        cdef uint64_t woken = cq.wakes
-        cq.flush()
-        if self.onward is not None and not (reading and self.rx.available()):
-            return self.onward.spin_readable() if reading else self.onward.spin_writable()
-        if self._holds(reading, least):
-            return True
-        if not cq.may_spin():
-            cq.will_park()
+    cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
+        cdef int changes
+        cdef RingCursors cursors = self.cursors
+        if self.tx is None or self.failover.stage >= QUIESCED:
+            # It overtook the Confirm that travels on TCP; cursors are absolute, so the latest message is enough. Or the
+            # stream is leaving RDMA, and TCP carries what it announces, unless the peer had come to its end on RDMA.
+            self.early = message[:CDC_BYTES]
+            return 0
+        if not cursors.parse(message, length):
+            if is_damaged(message):
+                # The peer would wait for an answer to what it sent, and this end for what was lost.
+                return self.qp.fail(RemoteProtocolError("a cursor message arrived damaged"))
+            self.on_broken(RemoteProtocolError("the peer sent a malformed CDC message"))
+            return 0
+        changes = cursors.apply()
+        if changes & CHANGE_INVALID:
+            self.on_broken(RemoteProtocolError(f"the peer broke the protocol: {cursors.cdc.fault_text()}"))
+            self.abort_after_fault()
+            return 0
+        if changes & CHANGE_PEER_ABORTED and self.failure is None:
+            self.failure = LinkError("the peer aborted the stream")
+        if changes & (CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED) and not self.shut:
+            # Nothing more can be sent: announce it, the peer waits for that to free its ring.
+            self.shut_down(SENDING_DONE)
+        elif changes & CHANGE_UPDATE_DUE:
+            self.announce(self.rx.peer_blocked)
+        if changes & (CHANGE_DATA | CHANGE_PEER_DONE | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
+            self.wake_readers()
+        if changes & (CHANGE_CREDIT | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
+            self.wake_writers()
+        if self.closed:
+            self.finish_if_done()
+        return 0
+
+    cdef int take_early(self) except -1:
+        if self.early is not None:
+            early, self.early = self.early, None
+            self.on_cdc(<const unsigned char *>PyBytes_AS_STRING(early), CDC_BYTES)
+        return 0
+
+    cdef int need(self) except -1:
+        if self.closed or self.failover.stage != ON_RDMA:
+            return NEEDS_CALL
+        # All that its task will look at: called without room it would come back in each turn of the loop.
+        return NEEDS_RESERVATION if self.room() > 0 else NEEDS_MORE_ROOM
+
+    cdef void count_reservation(self, int change) noexcept:
+        self.qp.reservations += change
+        if self.mirror != NULL:
+            self.qp.cq.reserved_fragments += change
+
+    cdef int on_room(self) except -1:
+        self.wake_writers()
+        if self.failover.stage != ON_RDMA:
+            self.quiesce()
+        if self.closed:
+            self.finish_if_done()
+        return 0
+
+    cdef bint speaks_to(self, uint32_t token, uint64_t remote_addr) noexcept:
+        if self.tx is None:
             return False
-        cq.spins += 1
-        # One look first that needs neither the clock nor to give up the GIL: a busy peer has often answered already.
-        if cq.poll():
-            cq.schedule()
-            if self._holds(reading, least):
-                cq.spin_hits += 1
-                return True
-            if cq.wakes != woken:
-                return False
-            cq.flush()
-        started = clock_ns()
-        while cq.spin_once(started + cq.spin_ns):
-            if self._holds(reading, least):
-                cq.spin_paid(started)
-                return True
-            if cq.wakes != woken:
-                return False        # it was for somebody else of this loop: let them run
-            cq.flush()
-        if not self._holds(reading, least):
-            cq.spin_wasted()
-            cq.will_park()
-            return False
-        return True
+        if remote_addr:
+            return self.tx_addr <= remote_addr < self.tx_addr + self.tx_size
+        return self.cursors.cdc.peer_token == token
+
+    # ---- opened with a pre-granted ring
+
+    def greet(self) -> None:
+        """Announce at once that this end takes part."""
+        self.announce(True)
+
+    def stand_alone(self) -> None:
+        """The peer has never taken part, and never will: nothing is waited for at the end."""
+        self.alone = True
+        self.finish_if_done()
+
+    # ---- end
+
+    def send_eof(self) -> None:
+        """Half-close: everything placed so far is followed by EOF at the peer."""
+        if self.shut or self.failure is not None or self.tx is None:
+            return
+        self.eof_sent = True
+        self.shut_down(SENDING_DONE)
+
+    def close(self) -> None:
+        """Close both directions. What was placed still arrives; what the peer sends from now on is dropped.
+        The rings are released (``on_finished``) when the peer has announced that it writes no more."""
+        self.close_with(False)
+
+    def abort(self) -> None:
+        """Close at once; the peer gets an error instead of EOF."""
+        self.close_with(True)
+
+    cdef int close_with(self, bint abnormal) except -1:
+        if self.closed:
+            return 0
+        self.closed = True
+        self._on_readable = self._on_writable = None
+        if self.tx is None and self.failure is None:
+            self.failure = LinkError("closed before the connection was confirmed")
+        if self.failover.stage == LEFT:
+            self.shut = True
+            return self.finish()
+        if abnormal and self.failover.stage != ON_RDMA:
+            self.failover.stage = ON_RDMA
+            self.owner.cancel_failover()
+        if self.tx is not None:
+            self.shut_down(SENDING_DONE | CLOSED | (ABNORMAL_CLOSE if abnormal or self.failure is not None else 0))
+        self.shut = True
+        return self.finish_if_done()
+
+    cdef int shut_down(self, unsigned int flags) except -1:
+        """Announce the flags to the peer; no data follows."""
+        self.shut = True
+        if self.cursors.set_local(flags):
+            self.announce(True)
+        return 0
+
+    cdef int abort_after_fault(self) except -1:
+        """The peer broke the protocol: it is not believed any more, but it must be told that the stream is over."""
+        return self.shut_down(SENDING_DONE | ABNORMAL_CLOSE)
+
+    cdef int on_broken(self, object reason) except -1:
+        if self.posting:
+            self.late_reason = reason       # after place() has noted what it was posting
+            return 0
+        if self.finished or self.failover.stage == LEFT:
+            return 0
+        if self.failover.stage != ON_RDMA:
+            return self.quiesce()
+        if self.may_leave() and not self.cursors.peer_has(CLOSED) and self.owner is not None:
+            if self.owner.fail_over(reason):
+                return 0
+        if self.failure is None:
+            self.failure = reason
+        self.wake_readers()
+        self.wake_writers()
+        return self.finish_if_done()
+
+    def break_with(self, reason: BaseException) -> None:
+        """Fail this stream alone (its TCP connection was lost, or the ends could not agree to fail over to it)."""
+        if self.finished or self.failover.stage == LEFT:
+            return
+        if self.failover.stage != ON_RDMA:
+            self.failover.stage = ON_RDMA
+            self.take_early()
+            if self.closed and not self.qp.failed:
+                self.shut_down(SENDING_DONE | CLOSED | ABNORMAL_CLOSE)
+        if self.failure is None and (self.qp.failed or not self.peer_gone):
+            self.failure = reason
+        self.wake_readers()
+        self.wake_writers()
+        self.finish_if_done()
+
+    cdef bint last_delivered(self) noexcept:
+        """The peer's device has acknowledged our last message."""
+        return self.last_posted and <int>(self.qp.sq_retired - self.last_position) >= 0
+
+    cdef int finish_if_done(self) except -1:
+        if self.finished or not self.closed or self.failover.stage != ON_RDMA:
+            return 0
+        if not self.qp.failed and self.tx is not None:
+            if not self.peer_gone and not self.alone:
+                return 0
+            if not self.last_delivered():
+                self.qp.wait_for_room(self)     # its completion calls on_room()
+                return 0
+        self.qp.unregister(self)
+        return self.finish()
+
+    cdef int finish(self) except -1:
+        """The rings are not used any more."""
+        if not self.finished:
+            self.finished = True
+            if self.on_finished is not None:
+                self.on_finished(self)
+        return 0
+
+    # ---- leaving RDMA (links/failover directs it)
+
+    cdef bint may_leave(self) noexcept:
+        return (self.failure is None and self.tx is not None and not self.finished and self.failover.stage != LEFT
+                and not self.cursors.peer_has(ABNORMAL_CLOSE) and not self.cursors.local_has(ABNORMAL_CLOSE))
+
+    @property
+    def can_leave(self) -> bool:
+        """The stream is whole, so that another transport can carry it on."""
+        return self.may_leave()
+
+    @property
+    def has_left(self) -> bool:
+        """Another transport carries the stream on."""
+        return self.failover.stage == LEFT
+
+    def stop_sending(self) -> None:
+        """Send no more by RDMA. When all that was posted has completed, or the link has failed, ``owner.quiesced()`` is
+        called, perhaps at once."""
+        if self.failover.stage >= QUIESCED:
+            self.owner.quiesced()
+            return
+        self.failover.stage = STOPPING
+        self.last_posted = False
+        if not self.qp.failed:
+            self.announce(True)
+        else:
+            self.quiesce()
+
+    cdef int quiesce(self) except -1:
+        if self.failover.stage >= QUIESCED:
+            return 0
+        if not self.qp.failed:
+            if not self.last_posted:
+                return 0                        # it waits for credit
+            if not self.last_delivered():
+                self.qp.wait_for_room(self)     # its completion calls on_room()
+                return 0
+        self.failover.stage = QUIESCED
+        self.owner.quiesced()
+        return 0
+
+    def ledger(self) -> tuple[int, int, int, int, int, int, int, int]:
+        """Where the rings stand, in the order of ``proto.failover.Ledger``."""
+        return self.failover.ledger(self.cursors, self.qp.sq_retired, self.qp.failed)
+
+    def unplaced(self, uint64_t start) -> bytes:
+        """The sent bytes from ``start`` on, which is not before what the ledger calls placed."""
+        return self.failover.unplaced(self.cursors, start)
+
+    def leave(self, uint64_t read_until) -> None:
+        """The stream leaves these rings: what is there up to byte ``read_until`` is still read, and nothing is sent."""
+        self.rx.prod = read_until
+        self.failover.stage = LEFT
+        self.failover.kept = self.early = None
+        self.qp.unregister(self)
+        if self.closed or self.rx.available() == 0:
+            self.finish()

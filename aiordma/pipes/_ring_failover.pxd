@@ -1,9 +1,23 @@
-# Table of contents of _ringleave.pyx (how a stream goes on without RDMA).
-from libc.stdint cimport uint32_t
+# Declarations of _ring_failover.pyx (what a ring pipe needs to leave RDMA).
+from libc.stdint cimport uint32_t, uint64_t
 
-from ._ring_cursors cimport RingBase
+from ._ring_cursors cimport RingCursors
 
-cdef class RingLeave(RingBase):
-    cdef int keep(self, const unsigned char *data, uint32_t n) except -1
-    cdef int forget_kept(self) except -1
-    cdef int shorten(self) except -1
+cdef enum:
+    # How far a ring pipe has left RDMA.
+    ON_RDMA = 0
+    STOPPING = 1    # it sends nothing more; what was posted is under way
+    QUIESCED = 2    # nothing is under way; cursor messages that still arrive are not applied
+    LEFT = 3        # another transport carries on; the rest of the ring is still read
+
+cdef class RingFailover:
+    """How far a stream has left RDMA, and the sent bytes that are kept for that."""
+    cdef int stage
+    cdef object kept                        # deque of (send queue position, first byte, bytes), or None
+    cdef unsigned char *mirror              # copy of all that the peer has not read; NULL: none is needed
+    cdef uint32_t mirror_size
+
+    cdef int keep(self, uint32_t position, uint64_t first, const unsigned char *data, uint32_t n) except -1
+    cdef int release(self, uint32_t retired) except -1
+    cdef tuple ledger(self, RingCursors cursors, uint32_t retired, bint link_failed)
+    cdef bytes unplaced(self, RingCursors cursors, uint64_t start)

@@ -1,16 +1,20 @@
-# Table of contents of _datagram.pyx (message boundaries on a ring).
+# Declarations of _ring_records.pyx (message boundaries on a ring).
 from libc.stdint cimport uint32_t, uint64_t
 
 from .._cq cimport CompletionOwner
 from ._ring cimport RingPipe
+from ._switchable cimport SwitchablePipe
 
 cdef class RingDatagrams(CompletionOwner):
-    cdef RingPipe pipe
+    cdef SwitchablePipe pipe
+    cdef RingPipe rings                     # where the pipe begins: records go straight into them, until it leaves RDMA
     cdef unsigned char *stage               # records that go out in one WRITE
     cdef uint32_t staged
     cdef object rest                        # the part of a large message that the device had no room for yet
     cdef Py_ssize_t rest_at
     cdef bint dirty, posting, blocked, watching, faulty
+    cdef bint lost                          # off RDMA: what was accepted cannot be sent any more
+    cdef object failure                     # off RDMA: how the peer broke the protocol of datagrams
     cdef object reader                      # RecordReader, once the connection has left RDMA
     cdef bint reader_done                   # the peer has finished, over TCP
     cdef int ending                         # EOF or CLOSE, put off until everything accepted is placed
@@ -23,11 +27,12 @@ cdef class RingDatagrams(CompletionOwner):
     cdef bint put(self, const unsigned char *data, Py_ssize_t n, object owner) except -1
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef int push(self) except -1
+    cdef bint is_lost(self) noexcept
     cdef bint refuse(self) except -1
     cdef int watch(self) except -1
     cdef int end(self) except -1
     cdef Py_ssize_t arrived(self) except -2
-    cdef Py_ssize_t carried(self) except -2
+    cdef Py_ssize_t arrived_elsewhere(self) except -2
     cdef object take(self, Py_ssize_t n)
     cdef object nothing(self)
     cdef int fault(self, object reason) except -1

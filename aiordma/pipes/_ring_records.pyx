@@ -2,15 +2,15 @@
 """Messages on a ring: records (``proto/record.py``) that are placed whole or not at all.
 
 Small messages are gathered: a message finds the link idle and is posted at once, those that come while it is under
-way go out together in one WRITE, at the end of the loop's tick, before this side spins or parks, or when the
+way go out together in one WRITE, at the end of the loop's tick, before this side polls or parks, or when the
 stage is full, whichever is first. So a burst costs a copy per message, and a lone one no delay.
 
 Credit is the peer's ring: a message is accepted when the ring has room for all of it. On devices that take no
-large payload inline an accepted message may have to wait for a work request or for room in the mirror; the rest of it is
-kept here and goes before anything else. Closing waits for it.
+large payload inline an accepted message may have to wait for a work request or for room in the mirror; the rest of it
+is kept here and goes before anything else. Closing waits for it.
 
-When the pipe leaves RDMA and goes on over TCP (``carry.py``), so do the records: what was accepted is sent there, and
-what comes is read through a :class:`~aiordma.proto.record.RecordReader`, beginning with the rest of the ring.
+When the pipe fails over to TCP (``links/failover``), so do the records: what was accepted is sent there, and what
+arrives is read through a :class:`~aiordma.proto.record.RecordReader`, beginning with the rest of the ring.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -23,6 +23,10 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from .._cq cimport CompletionOwner
 from ._ring cimport RingPipe
+from ._ring_cursors cimport SENDING_DONE
+from ._ring_failover cimport LEFT, ON_RDMA
+from ._ring_polling cimport busy_poll
+from ._switchable cimport SwitchablePipe
 
 from ..errors import RemoteProtocolError
 from ..proto.record import RecordReader, too_large
@@ -32,7 +36,6 @@ cdef enum:
     STAGE_BYTES = 8192
     GATHERED = 2048         # messages up to this size go through the stage
     READ_BYTES = 65536
-    SENDING_DONE = 0x80     # proto/cdc.py, StateFlag
     EOF = 1
     CLOSE = 2
 
@@ -40,7 +43,7 @@ cdef enum:
 cdef class RingDatagrams(CompletionOwner):
     """Both directions of a connection that keeps message boundaries. Nothing here waits. Owns the pipe.
 
-    :param pipe: connected.
+    :param pipe: connected, on rings.
     """
 
     def __cinit__(self, *args):
@@ -48,11 +51,12 @@ cdef class RingDatagrams(CompletionOwner):
         if self.stage == NULL:
             raise MemoryError
 
-    def __init__(self, RingPipe pipe not None):
+    def __init__(self, SwitchablePipe pipe not None):
         self.pipe = pipe
-        self.cq = pipe.qp.cq
-        self.max_message_bytes = pipe.tx.size - HEADER
-        self.max_receive = pipe.rx.size - HEADER
+        self.rings = pipe.ring
+        self.cq = self.rings.qp.cq
+        self.max_message_bytes = self.rings.tx.size - HEADER
+        self.max_receive = self.rings.rx.size - HEADER
 
     def __dealloc__(self):
         free(self.stage)
@@ -93,10 +97,15 @@ cdef class RingDatagrams(CompletionOwner):
     cdef int check(self) except -1:
         if self.ending:
             raise ClosedResourceError
-        return self.pipe.check_sendable()
+        if self.failure is not None:
+            raise BrokenResourceError from self.failure
+        if self.rings.failover.stage == LEFT:
+            self.pipe.try_send(b"")
+            return 0
+        return self.rings.check_sendable()
 
     cdef bint put(self, const unsigned char *data, Py_ssize_t n, object owner) except -1:
-        cdef RingPipe pipe = self.pipe
+        cdef RingPipe rings = self.rings
         cdef Py_ssize_t placed
         cdef unsigned char *at
         if n > self.max_message_bytes:
@@ -105,10 +114,10 @@ cdef class RingDatagrams(CompletionOwner):
             self.push()
             if self.rest is not None:
                 return self.refuse()
-        if pipe.leaving:
-            if pipe.onward is None or self.staged:
+        if rings.failover.stage != ON_RDMA:
+            if rings.failover.stage != LEFT or self.staged:
                 return self.refuse()
-        elif n + HEADER > <Py_ssize_t>pipe.tx.free() - self.staged:
+        elif n + HEADER > <Py_ssize_t>rings.tx.free() - self.staged:
             return self.refuse()
         if self.staged + HEADER + (n if n <= GATHERED else 0) > STAGE_BYTES:
             self.push()
@@ -121,7 +130,7 @@ cdef class RingDatagrams(CompletionOwner):
         if n <= GATHERED:
             memcpy(at + HEADER, data, n)
             self.staged += <uint32_t>n
-            if (pipe.qp.window.seq == pipe.qp.window.acked and not pipe.queued) or pipe.leaving:
+            if (rings.qp.window.seq == rings.qp.window.acked and not rings.queued) or rings.failover.stage != ON_RDMA:
                 self.push()
             elif not self.dirty:
                 self.dirty = True
@@ -138,17 +147,25 @@ cdef class RingDatagrams(CompletionOwner):
         return True
 
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
-        """On the ring, or on the path that has taken over."""
-        cdef RingPipe pipe = self.pipe
-        if not pipe.leaving:
-            return pipe.place(data, n)
-        return 0 if pipe.onward is None else pipe.onward.try_send(PyBytes_FromStringAndSize(<const char *>data, n))
+        """On the ring, or on the transport that carries the stream on."""
+        cdef RingPipe rings = self.rings
+        if rings.failover.stage == ON_RDMA:
+            return rings.place(data, n)
+        if rings.failover.stage != LEFT:
+            return 0
+        return self.pipe.try_send(PyBytes_FromStringAndSize(<const char *>data, n))
+
+    cdef bint is_lost(self) noexcept:
+        """What was accepted and is not placed yet never will be."""
+        cdef RingPipe rings = self.rings
+        if rings.failover.stage == LEFT:
+            return self.lost
+        return rings.failure is not None or rings.shut or rings.closed
 
     cdef int push(self) except -1:
         """Place what was accepted, as much of it as is taken now."""
-        cdef RingPipe pipe = self.pipe
         cdef Py_ssize_t placed, n
-        if self.posting or pipe.failure is not None or pipe.shut or pipe.closed:
+        if self.posting or self.is_lost():
             return 0
         self.posting = True
         try:
@@ -167,19 +184,20 @@ cdef class RingDatagrams(CompletionOwner):
             if self.staged or self.rest is not None:
                 self.watch()
         except (BrokenResourceError, ClosedResourceError):
-            pass            # whoever sends or receives next is told
+            self.lost = True    # the next operation reports it
         finally:
             self.posting = False
         return 0
 
     cdef bint refuse(self) except -1:
-        """No room: post what waits, so that the peer can make some, and see to it that it tells us."""
+        """No room: post what waits, so that the peer can make some, and have the peer announce that."""
+        cdef RingPipe rings = self.rings
         self.push()
         self.blocked = True
         self.times_blocked += 1
         self.watch()
-        if self.pipe.failure is None and not self.pipe.shut and not self.pipe.leaving and self.pipe.tx.mark_blocked():
-            self.pipe.tell_peer(True)
+        if rings.failover.stage == ON_RDMA and not self.is_lost() and rings.tx.mark_blocked():
+            rings.announce(True)
         return False
 
     cdef int watch(self) except -1:
@@ -199,33 +217,32 @@ cdef class RingDatagrams(CompletionOwner):
 
     cdef int flush(self) except -1:
         """The end of the tick."""
-        cdef RingPipe pipe = self.pipe
         self.dirty = False
         self.push()
-        if pipe.untold and pipe.failure is None and not pipe.shut:
-            pipe.tell_peer(True)
+        if self.rings.cursors.unannounced and not self.is_lost():
+            self.rings.announce(True)
         return 0
 
     # ---- receiving
 
     cdef Py_ssize_t arrived(self) except -2:
         """Size of the next message when all of it is here, else -1."""
-        cdef RingPipe pipe = self.pipe
-        cdef uint32_t available = pipe.rx.available(), offset, mask = pipe.rx.mask, n
-        cdef const unsigned char *ring = pipe.rx_memory
-        if pipe.onward is not None:
-            return self.carried()
-        if available < HEADER or pipe.closed or self.faulty:
+        cdef RingPipe rings = self.rings
+        cdef uint32_t available = rings.rx.available(), offset, mask = rings.rx.mask, n
+        cdef const unsigned char *ring = rings.rx_memory
+        if rings.failover.stage == LEFT:
+            return self.arrived_elsewhere()
+        if available < HEADER or rings.closed or self.faulty:
             return -1
-        offset = pipe.rx.offset()
+        offset = rings.rx.offset()
         n = (<uint32_t>ring[offset] << 24 | <uint32_t>ring[(offset + 1) & mask] << 16
              | <uint32_t>ring[(offset + 2) & mask] << 8 | ring[(offset + 3) & mask])
         if n > self.max_receive:
-            self.fault(f"it announces a message of {n} bytes in a ring of {pipe.rx.size}")
+            self.fault(f"it announces a message of {n} bytes in a ring of {rings.rx.size}")
             return -1
         return n if available - HEADER >= n else -1
 
-    cdef Py_ssize_t carried(self) except -2:
+    cdef Py_ssize_t arrived_elsewhere(self) except -2:
         """The same once the pipe has left RDMA; what is left in the ring comes through it as well."""
         if self.faulty:
             return -1
@@ -248,21 +265,21 @@ cdef class RingDatagrams(CompletionOwner):
         return -1
 
     cdef object take(self, Py_ssize_t n):
-        cdef RingPipe pipe = self.pipe
+        cdef RingPipe rings = self.rings
         if self.reader is not None:
             self.messages_received += 1
             return self.reader.take()
-        cdef uint32_t offset = (pipe.rx.offset() + HEADER) & pipe.rx.mask, first = pipe.rx_size - offset
+        cdef uint32_t offset = (rings.rx.offset() + HEADER) & rings.rx.mask, first = rings.rx_size - offset
         cdef bytes out
         cdef char *to
         if first >= n:
-            out = PyBytes_FromStringAndSize(<const char *>pipe.rx_memory + offset, n)
+            out = PyBytes_FromStringAndSize(<const char *>rings.rx_memory + offset, n)
         else:
             out = PyBytes_FromStringAndSize(NULL, n)
             to = PyBytes_AS_STRING(out)
-            memcpy(to, pipe.rx_memory + offset, first)
-            memcpy(to + first, pipe.rx_memory, n - first)
-        pipe.consumed(<uint32_t>n + HEADER)
+            memcpy(to, rings.rx_memory + offset, first)
+            memcpy(to + first, rings.rx_memory, n - first)
+        rings.consumed(<uint32_t>n + HEADER)
         self.messages_received += 1
         return out
 
@@ -279,7 +296,7 @@ cdef class RingDatagrams(CompletionOwner):
     def poll_receive(self) -> bytes | None:
         """try_receive(), after polling for as long as the policy allows when there is nothing yet."""
         cdef Py_ssize_t n = self.arrived()
-        if n < 0 and not self.faulty and self.pipe._spin(True, self.pipe.rx.available() + 1):
+        if n < 0 and not self.faulty and self.spin_readable():
             n = self.arrived()
         return self.take(n) if n >= 0 else self.nothing()
 
@@ -303,19 +320,19 @@ cdef class RingDatagrams(CompletionOwner):
     def peek(self) -> memoryview | None:
         """The next message without taking it; without a copy unless it runs over the end of the ring. Valid until
         discard(). None and errors as in try_receive()."""
-        cdef RingPipe pipe = self.pipe
+        cdef RingPipe rings = self.rings
         cdef Py_ssize_t n = self.arrived()
         cdef uint32_t offset, first
         if n < 0:
             return self.nothing()
         if self.reader is not None:
             return self.reader.peek()
-        offset = (pipe.rx.offset() + HEADER) & pipe.rx.mask
-        first = pipe.rx_size - offset
+        offset = (rings.rx.offset() + HEADER) & rings.rx.mask
+        first = rings.rx_size - offset
         if first >= n:
-            return PyMemoryView_FromMemory(<char *>pipe.rx_memory + offset, n, PyBUF_READ)
-        return memoryview(PyBytes_FromStringAndSize(<const char *>pipe.rx_memory + offset, first)
-                          + PyBytes_FromStringAndSize(<const char *>pipe.rx_memory, n - first))
+            return PyMemoryView_FromMemory(<char *>rings.rx_memory + offset, n, PyBUF_READ)
+        return memoryview(PyBytes_FromStringAndSize(<const char *>rings.rx_memory + offset, first)
+                          + PyBytes_FromStringAndSize(<const char *>rings.rx_memory, n - first))
 
     def discard(self) -> None:
         """Take the message that peek() showed."""
@@ -326,50 +343,56 @@ cdef class RingDatagrams(CompletionOwner):
         if self.reader is not None:
             self.reader.take()
         else:
-            self.pipe.consumed(<uint32_t>n + HEADER)
+            self.rings.consumed(<uint32_t>n + HEADER)
 
     cdef object nothing(self):
-        """What there is to say when no whole message is here: None, or raise."""
-        cdef RingPipe pipe = self.pipe
+        """What an operation results in when no whole message is here: None, or it raises."""
         if self.faulty:
-            raise BrokenResourceError from pipe.error
+            raise BrokenResourceError from self.error
         if self.reader is not None:
             if not self.reader_done:
                 return None
             if not self.reader.pending:
                 raise EndOfStream
             self.fault("it finished in the middle of a message")
-            raise BrokenResourceError from pipe.error
-        if pipe._nothing(1) is not None:
+            raise BrokenResourceError from self.error
+        if self.rings.nothing(1) is not None:
             raise EndOfStream
-        if pipe.rx.available() and pipe.peer_has(SENDING_DONE):
+        if self.rings.rx.available() and self.rings.cursors.peer_has(SENDING_DONE):
             self.fault("it finished in the middle of a message")
-            raise BrokenResourceError from pipe.error
+            raise BrokenResourceError from self.error
         return None
 
     cdef int fault(self, object reason) except -1:
         """The peer's bytes are not records: nothing after this can be told apart."""
         error = RemoteProtocolError(f"the peer broke the protocol of datagrams: {reason}")
         self.faulty = True
-        if self.pipe.onward is not None:
-            self.pipe.failure = error
-            self.pipe.onward.abort()
+        if self.rings.failover.stage == LEFT:
+            callbacks = self.pipe.on_readable, self._on_writable
+            self.failure = error
+            self.pipe.abort()
+            for callback in callbacks:
+                if callback is not None:
+                    callback()
         else:
-            self.pipe.on_broken(error)
-            self.pipe.abort_after_fault()
+            self.rings.on_broken(error)
+            self.rings.abort_after_fault()
         return 0
 
     # ---- polling
 
     def spin_readable(self) -> bool:
         """Where the policy allows it, poll for a message instead of parking; True when it is worth to look."""
-        cdef RingPipe pipe = self.pipe
+        if self.rings.failover.stage == LEFT:
+            return self.pipe.spin_readable()
         # More than what is here: part of a message is no reason to stop.
-        return pipe._spin(True, pipe.rx.available() + 1)
+        return busy_poll(self.rings, True, self.rings.rx.available() + 1)
 
     def spin_writable(self, uint32_t message_bytes) -> bool:
         """The same for room for a message of that size."""
-        return self.pipe._spin(False, message_bytes + HEADER + self.staged)
+        if self.rings.failover.stage == LEFT:
+            return self.pipe.spin_writable()
+        return busy_poll(self.rings, False, message_bytes + HEADER + self.staged)
 
     # ---- the end
 
@@ -388,14 +411,13 @@ cdef class RingDatagrams(CompletionOwner):
 
     cdef int end(self) except -1:
         """Carry out send_eof() or close(), if nothing waits any more."""
-        cdef RingPipe pipe = self.pipe
         self.push()
-        if (self.staged or self.rest is not None) and pipe.error is None and not pipe.shut and not pipe.closed:
-            return 0            # _on_room() comes back here
+        if (self.staged or self.rest is not None) and self.error is None and not self.is_lost():
+            return 0            # _on_room() calls this again
         if self.ending == CLOSE:
-            pipe.close()
+            self.pipe.close()
         else:
-            pipe.send_eof()
+            self.pipe.send_eof()
         return 0
 
     def abort(self) -> None:
@@ -431,7 +453,8 @@ cdef class RingDatagrams(CompletionOwner):
 
     @property
     def error(self):
-        return self.pipe.error
+        """Why the connection is broken, None while it is not."""
+        return self.pipe.error if self.failure is None else self.failure
 
     @property
     def path(self) -> str:
@@ -447,14 +470,14 @@ cdef class RingDatagrams(CompletionOwner):
     def writable(self) -> int:
         """Largest message, in bytes, that would be accepted now; -1: none."""
         cdef Py_ssize_t room
-        if self.ending or self.rest is not None or self.pipe.error is not None or self.pipe.shut:
+        if self.ending or self.rest is not None or self.error is not None or self.is_lost():
             return -1
-        if self.pipe.leaving:
-            return -1 if self.pipe.onward is None or self.staged else self.max_message_bytes
-        room = <Py_ssize_t>self.pipe.tx.free() - self.staged - HEADER
+        if self.rings.failover.stage != ON_RDMA:
+            return -1 if self.rings.failover.stage != LEFT or self.staged else self.max_message_bytes
+        room = <Py_ssize_t>self.rings.tx.free() - self.staged - HEADER
         return room if room >= 0 else -1
 
     @property
-    def ring(self) -> RingPipe:
+    def ring(self) -> SwitchablePipe:
         """The pipe underneath, for its statistics."""
         return self.pipe

@@ -13,10 +13,23 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer as AnyBuffer
 
+    from ..errors import Code, FallbackReason
     from ..proto.message import ChannelStatistics
     from ..verbs.memory import Block, Waiting
 
-__all__ = ["Buffer", "Channel", "Message", "MessagePipe", "Pipe", "RendezvousMemory", "TcpSocket"]
+__all__ = [
+    "Buffer",
+    "Channel",
+    "Fallback",
+    "Message",
+    "MessagePipe",
+    "Pipe",
+    "RejoinAttempt",
+    "RendezvousMemory",
+    "RingOwner",
+    "TcpSocket",
+    "Transport",
+]
 
 Buffer = bytes | bytearray | memoryview
 """What the byte pipes and message pipes take."""
@@ -115,6 +128,79 @@ class Pipe(Protocol):
     def close(self) -> None: ...
     def abort(self) -> None: ...
     def statistics(self) -> Any: ...
+
+
+class Transport(Protocol):
+    """What a switchable pipe (:mod:`aiordma.pipes._switchable`) sends by or receives from: rings, or frames
+    on TCP. The contract of a pipe without polling, and without what the switchable pipe knows by itself."""
+
+    on_readable: Callable[[], None] | None
+    on_writable: Callable[[], None] | None
+
+    @property
+    def readable(self) -> int: ...
+    @property
+    def writable(self) -> int: ...
+    @property
+    def at_eof(self) -> bool: ...
+    @property
+    def error(self) -> BaseException | None: ...
+    @property
+    def drained(self) -> bool:
+        """The peer sends by another transport, and all that came by this one was read."""
+
+    @property
+    def counters(self) -> tuple[int, int]:
+        """Bytes of the stream that were sent and received here."""
+
+    def try_send(self, data: Buffer, start: int = 0, /) -> int: ...
+    def try_receive(self, max_bytes: int, /) -> bytes | None: ...
+    def try_receive_into(self, buffer: bytearray | memoryview, /) -> int: ...
+    def view(self) -> memoryview: ...
+    def consume(self, n: int, /) -> None: ...
+    def send_eof(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class RejoinAttempt(Protocol):
+    """One attempt of a stream to return to RDMA."""
+
+    @property
+    def over(self) -> bool: ...
+    async def wait(self) -> None:
+        """Until both ends are on RDMA. :raises NegotiationError: not this time."""
+
+
+class Fallback(Transport, Protocol):
+    """The transport that carries a stream while it is off RDMA."""
+
+    reason: FallbackReason
+
+    def rejoin(self) -> RejoinAttempt:
+        """Try to return to RDMA. :raises NegotiationError: not in this state."""
+
+
+class RingOwner(Protocol):
+    """What holds the memory and the TCP connection of a ring pipe."""
+
+    #: What the user holds: the SwitchablePipe over the rings.
+    connection: Any
+
+    def fail_over(self, reason: BaseException) -> bool:
+        """The link has failed; whether the stream may outlive it (``quiesced()`` follows)."""
+
+    def quiesced(self) -> None:
+        """The ring pipe has stopped sending, and nothing of it is under way."""
+
+    def cancel_failover(self) -> None:
+        """The stream is aborted while it leaves RDMA."""
+
+    def leave(self, code: Code, text: str) -> bool:
+        """Take the stream from RDMA to its TCP connection; whether that has begun."""
+
+    def attach_tcp(self, carrier: Any, received: bytes = b"") -> None:
+        """Take the TCP connection over; ``received``: what the peer has sent on it since it became silent."""
 
 
 class MessagePipe(Protocol):

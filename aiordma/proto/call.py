@@ -23,13 +23,13 @@ class Call:
         self.closed = False
         #: the client has cancelled: on its side everything but the REPLY is dropped
         self.cancelled = False
-        #: the client has said that it sends no more items
+        #: the client has announced that it sends no more items
         self.ended = False
         #: HEADERS were sent or received, or cannot come any more
         self.headers = False
         #: bytes of items that may be sent; below zero after a large one
         self.send_window = 0
-        #: bytes of items that may arrive; of how many this end lets the peer have; taken and not told yet
+        #: bytes of items that may arrive; that this end granted; that were taken and not granted anew yet
         self.receive_window = 0
         self.receive_limit = 0
         self.owed = 0
@@ -37,7 +37,7 @@ class Call:
         self.deadline = float("inf")
         #: for the owner: the code with which this end stops it, 0: it does not
         self.stop = 0
-        #: for the owner: the record of its times, None: nobody wants to know
+        #: for the owner: the record of its times; None: not traced
         self.trace: Any = None
 
 

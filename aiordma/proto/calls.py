@@ -11,7 +11,7 @@ follows; the owner hands them to the channel in that order. The rules:
   late reply cannot be taken for that of another one. A client that cancels keeps the call as *draining*
   until the REPLY comes: everything for it is dropped.
 * **Ids count up** modulo 2^32; those still in use are passed over. Both ends extend them to 64-bit *serials*,
-  by which a GOAWAY says exactly which calls were accepted: all the others were never looked at.
+  by which a GOAWAY states exactly which calls were accepted: all the others were never looked at.
 * **Items cost credit by their bytes** (and ``ITEM_COST`` each). One item may be sent whenever the window is
   above zero, whatever its size; it may then go below zero. The receiver gives credit back when its
   application takes an item, half a window at a time. What an application does not take is bounded by a
@@ -258,7 +258,7 @@ class ClientCalls(Calls):
         return self._may_send(call)
 
     def item(self, call: Call, encoding: int, size: int, last: bool = False) -> bytes:
-        """The head of an item of ``size`` bytes; ``may_send()`` has said yes."""
+        """The head of an item of ``size`` bytes; ``may_send()`` has returned True."""
         head = self._item(call, encoding, size, last)
         call.ended = last
         return head
@@ -271,7 +271,7 @@ class ClientCalls(Calls):
         return end_message(call.id)
 
     def cancel(self, call: Call, code: int) -> bytes | None:
-        """Give the call up. None when there is nothing to tell."""
+        """Give the call up. None when there is nothing to send."""
         if call.cancelled or call.closed:
             return None
         call.cancelled = True
@@ -471,7 +471,7 @@ class ServerCalls(Calls):
         else:
             if number > self.own.methods:
                 raise RemoteProtocolError(f"CALL: more than {self.own.methods} method numbers")
-            # A call that was to tell a name may have been withdrawn before it left: numbers may be left out.
+            # A call that was to introduce a name may have been withdrawn before it left: there may be gaps.
             while number >= len(self._targets):
                 self._targets.append(None)
                 self._names.append("")
@@ -545,7 +545,7 @@ class ServerCalls(Calls):
         return self._may_send(call)
 
     def item(self, call: Call, encoding: int, size: int) -> bytes:
-        """The head of an item of ``size`` bytes; ``may_send()`` has said yes."""
+        """The head of an item of ``size`` bytes; ``may_send()`` has returned True."""
         call.headers = True
         return self._item(call, encoding, size, False)
 

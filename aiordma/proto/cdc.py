@@ -1,14 +1,14 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""CDC: the 44-byte message by which the two ends of a connection tell each other their cursors (RFC 7609,
+"""CDC: the 44-byte message by which the two ends of a connection exchange their cursors (RFC 7609,
 appendix A; Linux ``net/smc/smc_cdc.h``).
 
-A CDC message says everything anew (absolute cursors, all flags), so one that waits may be replaced by the
+A CDC message states everything anew (absolute cursors, all flags), so one that waits may be replaced by the
 newest.
 :class:`CdcMessage` is the format, :class:`CdcConnection` the state of one connection: it takes a message and
-    answers with a mask of what changed, and writes the message that tells our own state.
+    answers with a mask of what changed, and writes the message with our own state.
 
 The last four of the format's reserved bytes carry a check word over all fields: a cursor with a wrong bit may
-look like a right one, and would hand bytes to the reader that nobody sent. The wire has its own checksum
+look like a right one, and would hand bytes to the reader that were never sent. The wire has its own checksum
 (ICRC); this one covers what comes before and after it. A message without it (zero, as Linux sends) is taken
 as it is.
 
@@ -83,7 +83,7 @@ class Change(enum.IntFlag):
     STALE = 0x40
     """Not newer than what is known: dropped."""
     INVALID = 0x80
-    """The peer broke the protocol; ``CdcConnection.fault`` says how. The connection must be aborted."""
+    """The peer broke the protocol; ``CdcConnection.fault`` is how. The connection must be aborted."""
     FAILOVER = 0x100
     """A failover validation."""
 
@@ -206,8 +206,8 @@ def _put_u32(out: bytearray, at: int, value: int) -> None:
 
 
 def is_damaged(data: bytes) -> int:
-    """1 when 44 bytes at ``data`` carry a check word that does not fit. Of such a message nothing is to be
-    believed, not even for whom it is."""
+    """1 when 44 bytes at ``data`` carry a check word that does not fit. Nothing in such a message can be
+    trusted, not even its receiver's token."""
     check = _u32(data, 40)
     return 1 if check != 0 and check != _check_word(data) else 0
 
@@ -297,10 +297,10 @@ class CdcConnection:
         return changed
 
     def write(self, out: bytearray) -> None:
-        """Write the message that tells our state now, with the next sequence number, as 44 bytes to ``out``.
+        """Write the message with our state of now, with the next sequence number, as 44 bytes to ``out``.
 
-        To be called when the message is posted, not when the need for it arises: it counts as told from here
-        on.
+        Call it when the message is posted, not when the need for it arises: from here on the state counts as
+        sent.
         """
         self.tx_seq = (self.tx_seq + 1) & 0xFFFF
         out[0] = 0xFE
@@ -325,7 +325,7 @@ class CdcConnection:
         self.rx.mark_told()
 
     def set_local_state(self, flags: int) -> int:
-        """Add ``StateFlag`` bits to what we tell. Returns 1 when that is news, which a message must carry."""
+        """Add ``StateFlag`` bits to what we send. Returns 1 when they are new: a message must carry them."""
         fresh = flags & ~self.local_state & 0xE0
         self.local_state |= fresh
         return 1 if fresh else 0

@@ -9,7 +9,7 @@ beyond SMC travels in a block of its own before the trailer, where SMC's readers
 the block comes from another SMC implementation; ``is_aiordma`` is then false.
 
 A fifth message is aiordma's own: a client that holds a ticket (``llc.Ticket``) begins with a :class:`Claim`,
-and no answer is awaited; a :class:`Decline` says that the claim is refused.
+and no answer is awaited; a :class:`Decline` refuses the claim.
 
 No I/O here. :func:`decode` takes one whole message; ``clcstream.Splitter`` cuts them out of a byte stream.
 """
@@ -78,7 +78,7 @@ _PROPOSAL_BLOCK = struct.Struct(
 # engine_id host_id proof lid window rd_atomic dest_rd_atomic log2(recv_bytes),
 # service, its address and port
 _ANSWER_BLOCK = struct.Struct(">16s16s16sHHBBBxH16sH")
-# Appended when they say something: the device is connected by rdma_cm; where (port, address) and with which
+# Appended when they apply: the device is connected by rdma_cm; where (port, address) and with which
 # token.
 _PROPOSAL_CM = struct.Struct(">B")
 _ANSWER_CM = struct.Struct(">H16s16s")
@@ -127,7 +127,7 @@ def _ranged(value: int, low: int, high: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Client to server: RDMA is possible here, and this is who asks."""
+    """Client to server: RDMA is possible here, and this is the client."""
 
     kind_code: ClassVar[int] = 1
 
@@ -472,7 +472,7 @@ def _parse_first_contact(data: bytes, at: int) -> tuple[str, int, tuple[bytes, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decline:
-    """Either way: no RDMA for this connection. The bytes behind it are the application's, on TCP."""
+    """From either end: no RDMA for this connection. The bytes behind it are the application's, on TCP."""
 
     kind_code: ClassVar[int] = 4
 

@@ -1,4 +1,4 @@
-"""The header and trailer of every CLC message, and the block that says what SMC does not know (``clc``)."""
+"""The header and trailer of every CLC message, and the block for what SMC does not have (``clc``)."""
 
 from __future__ import annotations
 

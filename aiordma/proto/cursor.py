@@ -56,7 +56,7 @@ def _check_size(size: int) -> int:
 
 
 class TxWindow:
-    """The writing end: our producer cursor and what the peer said it has consumed.
+    """The writing end: our producer cursor and what the peer reported as consumed.
 
     :param size: size of the *peer's* ring in bytes, a power of two.
     :raises ValueError: another size.
@@ -115,7 +115,7 @@ class TxWindow:
         return freed
 
     def mark_blocked(self) -> int:
-        """A writer waits for room. Returns 1 when a CDC message must tell the peer: there is some room,
+        """A writer waits for room. Returns 1 when a CDC message must inform the peer: there is some room,
         though less than the writer wants, so that the peer cannot see the need for an update by itself."""
         self.blocked = 1
         return 1 if self.blocked_told == 0 and self.prod - self.cons < self.size else 0
@@ -133,7 +133,7 @@ class RxWindow:
     """The reading end: the peer's producer cursor and what we have consumed.
 
     :param size: size of *our* ring in bytes, a power of two.
-    :param update_limit: consumed bytes beyond which the peer is told (0: a tenth of the ring, as RFC 7609
+    :param update_limit: consumed bytes beyond which the peer is informed (0: a tenth of the ring, as RFC 7609
         asks, but not less than 2304 bytes or a quarter of a small ring).
     :raises ValueError: another size, or a limit as large as the ring.
     """
@@ -176,7 +176,7 @@ class RxWindow:
         """The peer's producer cursor. Returns the bytes that arrived, or -1 when the cursor cannot be:
         outside the ring, behind the last one, or so far ahead that unread bytes would be overwritten.
 
-        The room that counts is what the peer was told, not what was consumed since.
+        The room that counts is what the peer was sent, not what was consumed since.
         """
         if count >= self.size:
             return -1

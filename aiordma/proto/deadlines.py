@@ -16,8 +16,8 @@ __all__ = ["Deadlines"]
 
 
 class Deadlines:
-    """The deadlines of calls, earliest first. Calls that are over stay until they are in the way, but never
-    more of them than calls that are not."""
+    """The deadlines of calls, earliest first. Calls that are over stay until they take too much room:
+    there are never more of them than of the others."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Call]] = []

@@ -1,5 +1,4 @@
-"""What the negotiation's state machines (``handshake.py``) tell their owner to do. He does it in the given
-order."""
+"""What the negotiation's state machines (``handshake.py``) ask their owner to do, in the given order."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Leaving RDMA in the middle of a stream: what the two ends tell each other on its TCP connection, and what
-follows from it (X-RDMA calls the TCP path *Mock*).
+"""TCP failover in the middle of a stream: what the two ends exchange on its TCP connection, and what follows
+from it (X-RDMA calls the TCP path *Mock*).
 
 Each end stops its own ring first, then sends one :class:`Leave`: how much it has sent, how much of that is
 certain to lie in the peer's ring, and how much it knows to have arrived in its own. When both messages are
 there, both ends compute the same byte for each direction, from which the stream goes on in frames
 (``frames.py``). Everything before it is read from the ring, everything from there on from TCP.
 
-:class:`Crossing` is one end of this. It does no I/O, and its owner reads never more of the TCP connection
-than :attr:`Crossing.missing`, so that not a byte of the stream is taken for a message.
+:class:`CursorExchange` is one end of this. It does no I/O, and its owner never reads more of the TCP
+connection than :attr:`CursorExchange.missing`, so that not a byte of the stream is taken for a message.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "MESSAGE_BYTES",
     "Agreed",
     "Broken",
-    "Crossing",
+    "CursorExchange",
     "Event",
     "Leave",
     "Ledger",
+    "Quiesce",
     "Refuse",
-    "Say",
+    "Send",
     "State",
-    "Stop",
     "decode",
 ]
 
@@ -47,10 +47,10 @@ _KNOWN_FLAGS = int(StateFlag.SENDING_DONE | StateFlag.CLOSED)
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """ "I have left RDMA, or never will again": sent once by each end, after its last WRITE."""
+    """This end has left RDMA. Sent once by each end, after its last WRITE."""
 
     token: int
-    """Alert token of the end that reads this (32 bits): it is this connection that is meant."""
+    """Alert token of the end that reads this (32 bits): it names the connection."""
     sent: int
     """Bytes of the stream that the sender of this message has sent in all."""
     placed: int
@@ -72,7 +72,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """ "I do not carry on": the stream is over. The TCP connection is reset behind it."""
+    """This end does not fail over: the stream is over. The TCP connection is reset behind it."""
 
     token: int
     code: int
@@ -111,33 +111,33 @@ def decode(data: bytes) -> Leave | Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Where the rings of one end stand when its sending has stopped for good."""
+    """Where the rings of one end stand once it has stopped sending."""
 
     sent: int
     """Bytes sent in all; from ``placed`` on they are kept."""
     placed: int
     """Of them, those certain to lie in the peer's ring."""
     freed: int
-    """Of them, those that the peer has said to have read."""
+    """Of them, those that the peer has announced as read."""
     arrived: int
     """Bytes known to lie in our ring, or read from it."""
-    told: int
-    """Of them, those that the peer knows to have been read: it could not send more than a ring beyond."""
+    announced: int
+    """Of them, those announced to the peer as read: it could not send more than a ring beyond."""
     ring: int
     """Size of our ring."""
     flags: int
-    """What we have said, or wanted to say, about our end (``StateFlag``)."""
+    """What we have announced, or wanted to, about our end (``StateFlag``)."""
     peer_flags: int
-    """What the peer has said."""
+    """What the peer has announced."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """Send no more, let what is under way settle, then call :meth:`Crossing.stopped`."""
+class Quiesce:
+    """Send no more by RDMA; when nothing is under way any more, call :meth:`CursorExchange.quiesced`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Send:
     """Write these bytes to the TCP connection."""
 
     data: bytes
@@ -152,7 +152,7 @@ class Agreed:
     read_until: int
     """The peer's first byte that comes over TCP; those before it lie in our ring."""
     peer_flags: int
-    """What the peer has said about its end."""
+    """What the peer has announced about its end."""
     code: int
     """Why the stream left RDMA (``Code``)."""
     by_peer: bool
@@ -168,25 +168,25 @@ class Broken:
     """The peer broke the protocol."""
 
 
-Event: TypeAlias = Stop | Say | Agreed | Broken
+Event: TypeAlias = Quiesce | Send | Agreed | Broken
 
 
 class State(enum.Enum):
     """How far it is."""
 
     ON_RDMA = "on RDMA"
-    STOPPING = "sending has to settle"
+    QUIESCING = "quiescing"
     WAITING = "waiting for the peer"
     AGREED = "on TCP"
     BROKEN = "over"
 
 
-class Crossing:
+class CursorExchange:
     """One end. Times are seconds of any clock.
 
     :param token: our alert token, which the peer must name.
     :param peer_token: the peer's, which we name.
-    :param timeout: time in which all must be done; not more than 0: nothing is ever carried on.
+    :param timeout: time in which all must be done; not more than 0: failover is off.
     """
 
     def __init__(self, token: int, peer_token: int, timeout: float) -> None:
@@ -208,7 +208,7 @@ class Crossing:
 
     @property
     def peer_code(self) -> int:
-        """Why the peer leaves (``Code``); 0 while it has not said."""
+        """Why the peer leaves (``Code``); 0 while that is not known."""
         return self._leave.code if self._leave is not None else 0
 
     def leave(self, code: int, now: float) -> list[Event]:
@@ -216,25 +216,25 @@ class Crossing:
         if self.state is not State.ON_RDMA:
             return []
         if self._timeout <= 0:
-            return self._break("carrying on over TCP is switched off")
+            return self._break("TCP failover is switched off")
         self._code = code
         self.deadline = now + self._timeout
-        self.state = State.STOPPING
-        return [Stop()]
+        self.state = State.QUIESCING
+        return [Quiesce()]
 
-    def stopped(self, ledger: Ledger) -> list[Event]:
-        """Our last WRITE has settled, in one way or the other.
+    def quiesced(self, ledger: Ledger) -> list[Event]:
+        """Nothing of ours is under way any more.
 
         :raises LocalProtocolError: nobody asked for it.
         """
-        if self.state is not State.STOPPING:
-            raise LocalProtocolError(f"stopped() while {self.state.value}")
+        if self.state is not State.QUIESCING:
+            raise LocalProtocolError(f"quiesced() while {self.state.value}")
         self._ledger = ledger
         self.state = State.WAITING
         message = Leave(
             self._peer_token, ledger.sent, ledger.placed, ledger.arrived, ledger.flags, self._code
         )
-        return [Say(message.encode()), *self._compare()]
+        return [Send(message.encode()), *self._compare()]
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Bytes of the TCP connection, at most :attr:`missing` of them.
@@ -260,14 +260,14 @@ class Crossing:
         if message.token != self._token:
             return self._break("the peer leaves RDMA on another connection than this", fault=True)
         if isinstance(message, Refuse):
-            return self._break(f"the peer does not carry on over TCP ({describe(message.code)})")
+            return self._break(f"the peer does not fail over to TCP ({describe(message.code)})")
         self._leave = message
         if self.state is State.ON_RDMA:
             self._by_peer = True
             self.deadline = None
             events = self.leave(message.code, now)
             if self._timeout <= 0:
-                return [Say(Refuse(self._peer_token, Code.CARRY_OFF).encode()), *events]
+                return [Send(Refuse(self._peer_token, Code.CARRY_OFF).encode()), *events]
             return events
         return self._compare()
 
@@ -279,11 +279,11 @@ class Crossing:
         """The clock: nothing before :attr:`deadline`."""
         if self.deadline is None or now < self.deadline or self.state in (State.AGREED, State.BROKEN):
             return []
-        step = "this end's work requests did not settle" if self.state is State.STOPPING else "no answer"
-        return self._break(f"{step} within {self._timeout:g} s when the stream was to go on over TCP")
+        step = "this end's work requests did not complete" if self.state is State.QUIESCING else "no answer"
+        return self._break(f"{step} within {self._timeout:g} s when the stream was to fail over to TCP")
 
     def _compare(self) -> list[Event]:
-        """Both messages there: check the peer's against our books."""
+        """Once both messages are there: check the peer's against our ledger."""
         own, peer = self._ledger, self._leave
         if own is None or peer is None:
             return []
@@ -293,9 +293,9 @@ class Crossing:
                 f"{peer.arrived} cannot have arrived",
                 fault=True,
             )
-        if not own.arrived <= peer.sent <= own.told + own.ring:
+        if not own.arrived <= peer.sent <= own.announced + own.ring:
             return self._break(
-                f"with {own.arrived} bytes arrived and room up to {own.told + own.ring}, "
+                f"with {own.arrived} bytes arrived and room up to {own.announced + own.ring}, "
                 f"the peer cannot have sent {peer.sent}",
                 fault=True,
             )

@@ -1,9 +1,9 @@
-"""What an end knows of its devices: which may be used for whom, and since when not. No I/O.
+"""What an end knows of its devices: which may be used for which host, and since when not. No I/O.
 
-Two things can be wrong. A *device* is down: it said so, or could not be opened; then it is for nobody. Or the
-*way* over a device to one host is: a link failed there, and nobody can tell whose end it was, or what is in
-between. That device is the last choice for that host and as good as before for all others. Both are tried
-again after a while, and after twice as long each time that they fail again.
+Two things can be wrong. A *device* is down: it reported that, or could not be opened; then it is used for no
+host. Or the *path* over a device to one host is: a link failed there, and it is unknown at which end, or what
+is in between. That device is the last choice for that host and as good as before for all others. Both are
+tried again after a while, and after twice as long each time that they fail again.
 
 Times are seconds of any clock.
 """
@@ -16,8 +16,8 @@ from typing import NamedTuple
 __all__ = ["EAGER", "Health", "wait_before"]
 
 #: Ways remembered at most; the one that failed first is forgotten first.
-_WAYS = 4096
-#: A device or way that has failed so often is not tried less often any more.
+_MOST_PATHS = 4096
+#: A device or path that has failed so often is not tried less often any more.
 _DOUBLINGS = 5
 #: Attempts of a stream to find another link that follow one another at once.
 EAGER = 3
@@ -40,7 +40,7 @@ class Health:
 
     def __init__(self, count: int) -> None:
         self._down: list[_Trouble] = [_NONE] * count
-        self._ways: OrderedDict[tuple[int, str], _Trouble] = OrderedDict()
+        self._paths: OrderedDict[tuple[int, str], _Trouble] = OrderedDict()
 
     # ---- what happens
 
@@ -49,27 +49,27 @@ class Health:
         self._down[device] = self._down[device].again(why, now, retry)
 
     def recovered(self, device: int) -> None:
-        """The device works: by its own word. What was wrong on ways over it may have been that."""
+        """The device works: by its own word. What was wrong on paths over it may have been that."""
         self._down[device] = _NONE
-        for way in [way for way in self._ways if way[0] == device]:
-            del self._ways[way]
+        for path in [path for path in self._paths if path[0] == device]:
+            del self._paths[path]
 
     def way_failed(self, device: int, host: str, why: str, now: float, retry: float) -> None:
         """A link over this device to this host has failed.
 
-        Links that fail together, as many may lie on one way, count once.
+        Links that fail together, as many may lie on one path, count once.
         """
-        known = self._ways.get((device, host), _NONE)
+        known = self._paths.get((device, host), _NONE)
         if now < known.until:
             return
-        self._ways[device, host] = known.again(why, now, retry)
-        self._ways.move_to_end((device, host))
-        if len(self._ways) > _WAYS:
-            self._ways.popitem(last=False)
+        self._paths[device, host] = known.again(why, now, retry)
+        self._paths.move_to_end((device, host))
+        if len(self._paths) > _MOST_PATHS:
+            self._paths.popitem(last=False)
 
     def works(self, device: int, host: str) -> None:
         """A link to this host has come up."""
-        self._ways.pop((device, host), None)
+        self._paths.pop((device, host), None)
         self._down[device] = _NONE
 
     # ---- what follows
@@ -91,11 +91,11 @@ class Health:
         bad: list[tuple[float, int]] = []
         down: list[tuple[float, int]] = []
         for device, trouble in enumerate(self._down):
-            way = self._ways.get((device, host), _NONE)
+            path = self._paths.get((device, host), _NONE)
             if now < trouble.until:
                 down.append((trouble.until, device))
-            elif now < way.until:
-                bad.append((way.until, device))
+            elif now < path.until:
+                bad.append((path.until, device))
             else:
                 good.append(device)
         # Where nothing is good, what has been wrong for longest.

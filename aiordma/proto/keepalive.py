@@ -77,7 +77,7 @@ class Keepalive:
         self._suspect = True
 
     def next_deadline(self) -> float | None:
-        """When :meth:`look` can next have something to say, None when never."""
+        """When :meth:`look` can next have something to do, None when never."""
         if self._probed_at is not None:
             return self._probed_at + self._timeout
         if self._suspect:

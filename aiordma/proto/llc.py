@@ -70,7 +70,7 @@ def _ranged(value: int, high: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmLink:
-    """Proves that a new link carries data, each way once (request from the server, response from the
+    """Proves that a new link carries data, once in each direction (request from the server, response from the
     client)."""
 
     kind_code: ClassVar[int] = 0x01
@@ -305,7 +305,7 @@ class TestLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRKey:
-    """Says that memory regions are gone: the peer must not use these keys any more."""
+    """Announces that memory regions are gone: the peer must not use these keys any more."""
 
     kind_code: ClassVar[int] = 0x09
 
@@ -420,7 +420,7 @@ class TicketBack:
     response: bool = False
     """This is the answer."""
     bound: bool = False
-    """In an answer: the ticket was claimed, and the connection goes its own way."""
+    """In an answer: the ticket was claimed, and the connection exists."""
     used: bool = False
     """From the client: something may have been written to the ring."""
 

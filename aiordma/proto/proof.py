@@ -13,7 +13,7 @@ __all__ = ["accept_proof", "claim_proof", "confirm_proof", "link_secret"]
 
 
 def accept_proof(nonce: bytes, server_engine_id: bytes, secret: bytes = b"") -> bytes:
-    """What an Accept must carry: only one who read the Proposal can compute it, and no echo contains it.
+    """What an Accept must carry: only a reader of the Proposal can compute it, and no echo contains it.
 
     :param secret: of the link that the connection joins (:func:`link_secret`), none on first contact. Engine
         ids are no secret: without it, a third process could put connections on the link of two others.

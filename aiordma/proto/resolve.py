@@ -1,16 +1,17 @@
 """From host and port to GID, QP number and queue key: the messages of the datagram resolver.
 
-A datagram endpoint has a UDP port, and listens on the TCP port of the same number for those who want to reach
-its queue pair instead. One resolution, asked by A of B:
+A datagram endpoint has a UDP port, and listens on the TCP port of the same number for peers that want to
+reach its queue pair instead. One resolution, asked by A of B:
 
 1. A to B, TCP: ``Hello`` with A's queue pair and a nonce.
 2. B to A, TCP: ``Welcome`` with B's queue pair, A's nonce and one of B's own; or a refusal with a code.
 3. A to B, from A's queue pair: B's nonce. A to B, from A's UDP port: B's nonce again.
 4. B to A, from B's queue pair: A's nonce. A repeats step 3 until it comes or the time is up.
 
-So B knows that whoever made the TCP connection also sends from that queue pair and that UDP port (the nonce
-went over TCP only, and the devices tell where datagrams come from), and A knows that datagrams arrive both
-ways and that B's queue pair belongs to whoever answered at B's address. No claim of a payload is believed.
+So B knows that the maker of the TCP connection also sends from that queue pair and that UDP port (the nonce
+went over TCP only, and the devices report where datagrams come from), and A knows that datagrams arrive in
+both directions and that B's queue pair belongs to the program that answered at B's address. Nothing that a
+payload claims is trusted.
 The TCP connection stays open: when it ends, the other end has gone and its queue pair is forgotten.
 """
 
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 NONCE_BYTES = 16
-#: What a datagram of the resolver says (high bits of its immediate data): steps 3 and 4.
+#: What a datagram of the resolver means (high bits of its immediate data): steps 3 and 4.
 PROVE, PROVED = 2, 3
 
 _MAGIC = b"aioudp\x00\x01"
@@ -104,7 +105,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Step 2. Without ``where`` it is a refusal, and ``code`` says why."""
+    """Step 2. Without ``where`` it is a refusal, and ``code`` is why."""
 
     SIZE: ClassVar[int] = _WELCOME.size + _WHERE.size
 
@@ -139,7 +140,7 @@ def _check(data: bytes, size: int, kind: int) -> None:
 
 
 def sender_key(gid: bytes, qpn: int) -> bytes:
-    """Under which a sender is found: what the device says of every datagram."""
+    """Under which a sender is found: what the device reports of every datagram."""
     return gid + qpn.to_bytes(3)
 
 

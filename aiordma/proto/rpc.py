@@ -24,7 +24,7 @@ PONG     both       0       that u64, then u64: the answerer's clock in nanoseco
 ======== ========== ======= ============================================================================
 
 Metadata entries: ``kind u8 (0 text, 1 bytes), key length u8, value length u16, key, value``. Flags, kinds and
-reserved fields without a meaning are refused: a newer peer has to be told our version, not guessed at.
+reserved fields without a meaning are refused: a newer peer must learn our version, not guess it.
 
 The trace block (id, and four clock values in nanoseconds whose meaning the tracing decides) is carried and
 not read here.

@@ -8,13 +8,14 @@ receive has been posted again, so at most ``window`` messages beyond the last ac
 the receive queue empty.
 
 * A **NOP** (zero-length SEND) carries only an acknowledgement; its upper 16 bits are no sequence. It is sent
-when half a window is finished and untold (:meth:`SeqAckWindow.nop_due`), and takes no place in the window:
-two windows that are both full would otherwise wait for each other. At most two NOPs can be unread at the
-peer, because what they tell adds up to no more than one window; they use the reserve of receives. * What is
-finished without reaching half a window is told by the ack timer (:meth:`SeqAckWindow.ack_owed`), and that by
-a message *in* the window (``llc.AnnounceAck``), finished by :meth:`SeqAckWindow.complete_quiet`: slow traffic
-in one direction cannot then send more NOPs than there are receives, and two idle ends do not acknowledge each
-other's acknowledgements for ever.
+  when half a window is finished and not acknowledged (:meth:`SeqAckWindow.nop_due`), and takes no place in
+  the window: two windows that are both full would otherwise wait for each other. At most two NOPs can be
+  unread at the peer, because what they acknowledge adds up to no more than one window; they use the reserve
+  of receives.
+* What is finished without reaching half a window is acknowledged by the ack timer
+  (:meth:`SeqAckWindow.ack_owed`), and that by a message *in* the window (``llc.AnnounceAck``), finished by
+  :meth:`SeqAckWindow.complete_quiet`: slow traffic in one direction cannot then send more NOPs than there are
+  receives, and two idle ends do not acknowledge each other's acknowledgements for ever.
 
 Compiled as well (``seqack.pxd``), on the rules of ``cursor.py``.
 """
@@ -87,7 +88,7 @@ class SeqAckWindow:
         return 1 if ((self.rta - self.sent_ack) & 0xFFFF) >= self.half else 0
 
     def nop(self) -> int:
-        """The immediate data of a NOP; the acknowledgement counts as told."""
+        """The immediate data of a NOP; the acknowledgement counts as sent."""
         self.sent_ack = self.rta
         self.owed = 0
         return self.rta

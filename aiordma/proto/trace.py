@@ -68,7 +68,7 @@ class Stages(NamedTuple):
 def _time(block: bytes, at: int) -> int:
     """One time of a block; -1 when it is none."""
     time = _u64(block, at)
-    # Differences of what passes fit into 64 bits, whatever a peer says; it is 146 years.
+    # Differences of what passes fit into 64 bits, whatever a peer sends; it is 146 years.
     return -1 if time >> 62 else time
 
 
@@ -82,7 +82,7 @@ def _u64(data: bytes, at: int) -> int:
 class ClientTrace:
     """One call, at the client.
 
-    :param number: tells the call in both ends' records.
+    :param number: identifies the call in both ends' records.
     :param created: now.
     """
 

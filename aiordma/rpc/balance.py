@@ -1,6 +1,6 @@
 """Which of several servers gets the next call: states, health, ejection. No I/O: time is passed in.
 
-A server is connected or not, says itself whether it is serving, and has a record of how its calls end. One
+A server is connected or not, reports whether it is serving, and has a record of how its calls end. One
 whose calls fail again and again is *ejected* for a while although its connection is fine (it hangs, its disk
 is full), but never more than a share of all servers: when everything fails, the servers are not the problem.
 ``pool.py`` makes the connections and the calls.
@@ -71,7 +71,7 @@ class TargetStatistics(NamedTuple):
 
     address: str
     state: State
-    #: Whether it says that it takes calls.
+    #: Whether it reports that it takes calls.
     serving: bool
     #: Whether it gets none for a while because its calls failed.
     ejected: bool
@@ -108,7 +108,7 @@ class Target(Generic[Client]):
         self.state = State.IDLE
         #: What calls are made with while ``state`` is READY.
         self.client: Client | None = None
-        #: What its health service says; True when it has none.
+        #: What its health service reports; True when it has none.
         self.serving = True
         self.in_flight = 0
         #: Why it could not be reached or was lost, the last time.
@@ -223,7 +223,7 @@ class Targets(Generic[Client]):
     def lost(self, target: Target[Client], error: BaseException | None, now: float) -> None:
         """It could not be made (CONNECTING), or was lost or closed by the server (READY).
 
-        What was fine until now is tried again at once, with everybody's jitter but without the pause of a
+        What was fine until now is tried again at once, with jitter for each client but without the pause of a
         server that is down.
         """
         if target.state is not State.READY:

@@ -68,13 +68,13 @@ class Client:
         :param method: ``"service.method"``.
         :param args: its arguments. One bytes-like argument alone is sent as it is; everything else as
             MessagePack.
-        :param timeout: seconds until the call fails with ``DEADLINE_EXCEEDED``; the handler is told.
+        :param timeout: seconds until the call fails with ``DEADLINE_EXCEEDED``; the handler is cancelled.
         :param metadata: for the handler; keys are printable ASCII in lower case, values ``str`` or ``bytes``.
         :param returns: type of the result, checked. None: whatever comes; ``memoryview``: a large bytes-like
             result is not copied.
         :param idempotent: whether the call may be repeated (see :class:`~aiordma.rpc.Retry`).
         :param kwargs: arguments by keyword.
-        :raises RpcError: the call failed; its ``code`` tells how. ``RpcTimeout`` is a ``TimeoutError``, too.
+        :raises RpcError: the call failed; its ``code`` says why. ``RpcTimeout`` is a ``TimeoutError``, too.
         :raises TypeError: an argument cannot travel.
         """
         if self._unary is not None:
@@ -225,10 +225,10 @@ async def connect(  # noqa: PLR0913  # keywords of the user
     :param interceptors: around every call, the first one outermost.
     :param window: bytes of items that the server may send on a stream before any of them are taken.
     :param config: settings; None: from the environment.
-    :param mode: ``"auto"``: RDMA, or TCP where that is not to be had; ``"rdma"``: fail instead; ``"tcp"``.
+    :param mode: ``"auto"``: RDMA, or TCP where RDMA is not available; ``"rdma"``: fail instead; ``"tcp"``.
     :param ssl, server_hostname, rdma_outside_tls: TLS as in :func:`aiordma.connect`.
     :raises OSError: the server cannot be reached, or is not one for calls.
-    :raises RpcError: ``UNAVAILABLE``: it did not say hello.
+    :raises RpcError: ``UNAVAILABLE``: no HELLO came.
     """
     config = config if config is not None else Config.from_env()
     connected = await channels.connect(

@@ -298,7 +298,7 @@ def explain(exc: Exception, path: Callable[[str], str]) -> RpcError:
         if match := _PATH.search(text):
             below, text = match[1], text[: match.start()]
         return RpcError(Code.INVALID_ARGUMENT, f"{path(below)}: {text[:1].lower()}{text[1:]}")
-    # The type's own code (a __post_init__) failed in a way that is no verdict on the value.
+    # The type's own code (a __post_init__) failed for a reason that is no verdict on the value.
     _log.error("decoding %s failed", path(""), exc_info=exc)
     return RpcError(Code.INTERNAL, f"{path('')}: {type(exc).__name__} while it was decoded")
 
@@ -318,7 +318,7 @@ def shape_of(hint: Any) -> Shape:
     """
     try:
         hash(hint)
-    except TypeError:  # constraints that hold a list, say
+    except TypeError:  # for example constraints that hold a list
         return Shape(hint)
     return _cached_shape(hint)
 

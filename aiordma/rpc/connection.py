@@ -1,7 +1,7 @@
 """The client's end of a connection: calls go out, replies and items come in.
 
-The fast way of a unary call: take a credit, build the head, hand it to the channel, look for the reply for as
-long as the channel's polling policy allows. Only when that brings nothing does the calling task wait.
+The fast path of a unary call: take a credit, build the head, hand it to the channel, look for the reply for
+as long as the channel's polling policy allows. Only when that brings nothing does the calling task wait.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Connection(Multiplexer):
         self._ping_number = 0
         self._drained: Waiter | None = None
         self._goaway_text = ""
-        #: how far the server's clock is ahead, as far as traced calls have told
+        #: how far the server's clock is ahead, as far as traced calls have shown
         self.clock = ClockOffset()
 
     @classmethod
@@ -176,7 +176,7 @@ class Connection(Multiplexer):
         timeout: float = 6.0,  # noqa: ASYNC109
         **options: Any,
     ) -> Connection:
-        """Say hello, and wait for the server's answer.
+        """Send HELLO, and wait for the server's answer.
 
         :param timeout: seconds.
         :raises RpcError: ``UNAVAILABLE``: it did not come, or was not one.
@@ -249,7 +249,7 @@ class Connection(Multiplexer):
         # -- it is in flight
         spun = False
         # The polling engine's own next look may be all that is ready, so that does not speak against polling;
-        # but with others in flight the calls that are about to be made shall go out together.
+        # but with others in flight the calls that are about to be made should go out together.
         if not reply.done and (len(self.machine.calls) == 1 or not waker.ready):
             spin = self._spin
             while spin() and not reply.done:
@@ -400,7 +400,7 @@ class Connection(Multiplexer):
 
     def _broken(self, exc: Exception) -> RpcError:
         if self.ended is None:
-            # The channel knows already, and is about to tell.
+            # The channel knows already, and is about to report it.
             self._end(exc.__cause__ or exc)
             self.channel.close()
         return self.failure(not_started=True)

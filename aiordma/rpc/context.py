@@ -1,4 +1,4 @@
-"""What a handler may know and say about the call it handles."""
+"""What a handler can read and set of the call it handles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CallConnection(Protocol):
 class Context:
     """The call that a handler handles; a handler gets it by a parameter annotated ``rpc.Context``."""
 
-    #: How the registration of handlers knows the parameter.
+    #: How the registration of handlers recognises the parameter.
     __rpc_context__ = True
 
     __slots__ = ("_call", "_connection", "_headers", "_raw", "_trailing", "method")
@@ -86,7 +86,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: the client has given up, the deadline has passed, or
+        """Whether the result is not needed any more: the client has cancelled, the deadline has passed, or
         the connection is lost."""
         return self._call.cancelled or self._call.closed or self._call.stop != 0
 

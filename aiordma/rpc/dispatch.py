@@ -184,7 +184,7 @@ class ServerConnection(Multiplexer):
 
     def _stay(self) -> None:
         """A client that calls once often calls again at once: look for that before the event loop sleeps, as
-        long as the channel's polling policy finds that it pays and nobody else has work in this loop."""
+        long as the channel's polling policy finds that it pays and no other task of this loop has work."""
         waker = self.waker
         if self.ended is None:
             until = waker.now() + SHARE_SECONDS

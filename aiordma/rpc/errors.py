@@ -1,7 +1,7 @@
 """How a call fails: one code of a small fixed set, a sentence for people, and details for programs.
 
 The codes are gRPC's, with gRPC's numbers and meanings (https://grpc.io/docs/guides/status-codes/), because
-everybody who has written a service knows them and every gateway and dashboard maps them already.
+authors of services know them, and every gateway and dashboard maps them already.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Code(enum.IntEnum):
     #: A conflict with another caller; repeating the whole transaction may help.
     ABORTED = 10
     OUT_OF_RANGE = 11
-    #: The method does not exist, or not in this way of calling.
+    #: The method does not exist, or not for this kind of call.
     UNIMPLEMENTED = 12
     #: Something that must hold does not; a bug.
     INTERNAL = 13

@@ -8,7 +8,7 @@ A server offers it like any other service::
         health.set("kv", rpc.Status.NOT_SERVING)    # clients that balance over several servers go elsewhere
 
 A watch sends the status at once and then every change. It always sends the newest: a watcher that reads
-slowly misses what has been overtaken meanwhile, and holds up nobody.
+slowly misses what has been overtaken meanwhile, and does not delay others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Status(enum.StrEnum):
 
     SERVING = "SERVING"
     NOT_SERVING = "NOT_SERVING"
-    #: Nothing was said of a service of this name. Only a watch says so (it may come); a check fails.
+    #: No status was set for a service of this name. Only a watch reports it (one may come); a check fails.
     SERVICE_UNKNOWN = "SERVICE_UNKNOWN"
 
 
@@ -65,9 +65,9 @@ class Health:
         return iter(self._status)
 
     def set(self, service: str, status: Status) -> None:
-        """State how ``service`` is, and tell who watches it. Without effect after :meth:`drain`.
+        """Set the status of ``service``, and send it to its watchers. Without effect after :meth:`drain`.
 
-        :raises ValueError: the status says that nothing is known.
+        :raises ValueError: the status is ``SERVICE_UNKNOWN``.
         """
         if status is Status.SERVICE_UNKNOWN:
             raise ValueError("a status is SERVING or NOT_SERVING; remove() forgets a service")
@@ -111,12 +111,12 @@ class Health:
             raise RpcError(Code.RESOURCE_EXHAUSTED, f"{MAX_WATCHERS} watches are running already")
         waiter = current().new_waiter()
         self._watchers[waiter] = service
-        told: Status | None = None
+        sent: Status | None = None
         try:
             while True:
                 status = self[service]
-                if status is not told:
-                    told = status
+                if status is not sent:
+                    sent = status
                     yield status
                 else:
                     await waiter.wait()

@@ -57,7 +57,7 @@ class ClientCall:
     metadata: dict[str, str | bytes] = field(default_factory=dict)
     #: Type of the result or of each item; None: whatever comes.
     returns: Any = None
-    #: Whether it may be repeated; None: the caller did not say.
+    #: Whether it may be repeated; None: the caller did not specify it.
     idempotent: bool | None = None
 
 

@@ -96,7 +96,7 @@ class Inbox:
 
 
 class Sending:
-    """The way of this end's items to the other one."""
+    """Sends this end's items to the other one."""
 
     __slots__ = ("_busy", "_call", "_connection", "_machine", "_waiter")
 

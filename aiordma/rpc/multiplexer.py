@@ -1,8 +1,8 @@
 """What both ends of a connection of calls have in common: a channel, a machine, and a queue between them.
 
-The machine (``proto/calls.py``) decides, the channel (``aiordma.channel``) carries, the event loop is asked
-for through ``aiordma.wake``. Nothing here waits but :meth:`Multiplexer.sent`: what arrives is handled in the
-channel's callback.
+The machine (``proto/calls.py``) decides, the channel (``pipes/contracts.py``) transfers, and access to the
+event loop goes through ``aiordma.wake``. Nothing here waits but :meth:`Multiplexer.sent`: what arrives is
+handled in the channel's callback.
 
 The queue is for messages that the channel has no room for now. It is bounded without a limit of its own:
 calls and items wait in it together with the task that sends them, and of everything else (replies, credit,
@@ -51,7 +51,7 @@ class Parcel:
         self.body = body
         #: set when it has left, or never will
         self.waiter = waiter
-        #: later messages with this key are told by this one, too
+        #: later messages with this key are merged into this one
         self.key = key
         self.sent = False
 
@@ -59,7 +59,7 @@ class Parcel:
 class Multiplexer:
     """One end.
 
-    :param channel: not used by anybody else from now on.
+    :param channel: belongs to this object from now on.
     :param machine: its HELLO has not been sent yet.
     :param peer: the other end, as shown to people.
     """
@@ -83,7 +83,7 @@ class Multiplexer:
         self._timer_at = math.inf
 
     def begin(self) -> None:
-        """Say hello, and hand over what has arrived."""
+        """Send HELLO, and take what has arrived."""
         channel = self.channel
         channel.on_writable = self._flush
         channel.on_closed = self._on_closed
@@ -92,7 +92,7 @@ class Multiplexer:
             if not self.try_send(hello):
                 self._enqueue(hello, b"", None, None)
         except (ClosedResourceError, BrokenResourceError) as exc:
-            # It ended before anybody listened, and will not tell again.
+            # It ended before the callbacks were set, and will not report that again.
             self.abort(exc.__cause__ or exc)
         else:
             channel.on_message = self._on_message
@@ -118,10 +118,10 @@ class Multiplexer:
         """
         try:
             if not self.try_send(head, body):
-                # A mutable body is the sender's again when this returns.
+                # The caller may modify body after return, so copy it.
                 self._enqueue(head, body if type(body) is bytes else bytes(body), None, None)
         except (ClosedResourceError, BrokenResourceError):
-            # Whoever waits for this connection learns of its end by on_closed.
+            # What waits for this connection learns of its end by on_closed.
             _log.debug("%s: a message was dropped: the connection has ended", self.peer)
 
     def send_short(self, head: bytes, body: Buffer = b"") -> None:
@@ -172,7 +172,7 @@ class Multiplexer:
         return parcel
 
     async def sent(self, parcel: Parcel) -> None:
-        """Wait until ``parcel`` has left. When this raises, ``parcel.sent`` tells whether it has; if not, it
+        """Wait until ``parcel`` has left. When this raises, ``parcel.sent`` is whether it has; if not, it
         never will.
 
         :raises RpcError: ``UNAVAILABLE``, the connection has ended.

@@ -287,7 +287,7 @@ class Pool:
     # ---- connections ---------------------------------------------------------------------------------------
 
     def _wake_all(self) -> None:
-        """Something has changed: those who wait for a server look again, and so does the manager."""
+        """Something has changed: tasks that wait for a server look again, and so does the manager."""
         self._changed.set()
         for waiter in self._waiting:
             waiter.set()
@@ -342,7 +342,7 @@ class Pool:
             self._targets.connected(target, client)
             self._wake_all()
             return await client.wait_closed()
-        # The first status belongs to connecting: no call goes to a server that has not said that it serves.
+        # The first status belongs to connecting: no call goes to a server before it reports that it serves.
         async with anyio.create_task_group() as tasks:
             told = anyio.Event()
             tasks.start_soon(self._watch, target, client, told)
@@ -367,7 +367,7 @@ class Pool:
         except RpcError as exc:
             if exc.code is not Code.UNIMPLEMENTED:
                 _log.warning("rpc server %s: its health cannot be watched: %s", _shown(target.address), exc)
-        # It says no more: its calls will tell.
+        # It reports no more: its calls will show.
         target.serving = True
         told.set()
         self._wake_all()

@@ -1,4 +1,4 @@
-"""Reflection: a server says what it serves, with signatures, types and the first sentence of documentation.
+"""Reflection: a server describes what it serves: signatures, types and the first sentence of documentation.
 
 A server offers it like any other service (it describes itself, too)::
 
@@ -70,7 +70,7 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(method: Method) -> MethodInfo:
-    """What is to be said of ``method``."""
+    """The description of ``method``."""
     signature = method.signature
     kind: KindName = signature.kind.name  # type: ignore[assignment]
     return MethodInfo(

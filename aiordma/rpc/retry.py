@@ -21,10 +21,10 @@ from .interceptor import ClientCall, ClientInterceptor, UnaryProceed
 
 __all__ = ["RETRY_AFTER", "Attempts", "Backoff", "Retry", "RetryBudget", "RetryPolicy", "RetryStatistics"]
 
-#: Key of trailing metadata by which a server says when to try again: milliseconds, or a negative number for
-#: "not at all".
+#: Key of trailing metadata with which a server sets the time of the next attempt: milliseconds, or a negative
+#: number for "not at all".
 RETRY_AFTER: Final = "retry-after-ms"
-#: Longest pause, in seconds, that a server can ask for; after a longer one nobody is waiting any more.
+#: Longest pause, in seconds, that a server can ask for; after a longer one no caller is waiting any more.
 MAX_TOLD_S: Final = 300.0
 
 
@@ -108,7 +108,7 @@ class RetryBudget:
             self._tokens = min(self._most, self._tokens + self._per_success)
 
     def failed(self) -> bool:
-        """A call failed in a way that a retry may heal; whether there is a retry in the budget."""
+        """A call failed for a reason that a retry may cure; whether there is a retry in the budget."""
         self._tokens = max(0.0, self._tokens - 1.0)
         return self._tokens > self._most / 2
 
@@ -156,7 +156,7 @@ class Attempts:
 
 
 def _told(error: RpcError) -> float | None:
-    """What the server said about the next attempt, in seconds; nonsense counts as nothing."""
+    """What the server requested for the next attempt, in seconds; nonsense counts as nothing."""
     try:
         return int(error.metadata[RETRY_AFTER]) / 1000
     except (KeyError, ValueError, OverflowError):

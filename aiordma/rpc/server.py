@@ -123,7 +123,7 @@ class Server:
         )
 
     def drain(self) -> None:
-        """Take no more calls: clients are told, and go elsewhere. Those in flight go on. Idempotent."""
+        """Take no more calls: clients are informed, and go elsewhere. Those in flight go on. Idempotent."""
         self._leaving = True
         for connection in list(self._connections):
             connection.drain()
@@ -199,7 +199,7 @@ async def serve(  # noqa: PLR0913  # keywords of the user
     Parameters as of :class:`Server`, and:
 
     :param host: address, or addresses, to listen on; None: all.
-    :param port: 0: any; ``server.port`` tells which.
+    :param port: 0: any; ``server.port`` is the one.
     :param config: settings; None: from the environment.
     :param mode: ``"auto"``: RDMA for clients that can, TCP for the others; ``"rdma"``; ``"tcp"``.
     :param ssl, reuse_port, rdma_outside_tls: as in :func:`aiordma.listen`.

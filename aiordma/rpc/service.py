@@ -1,8 +1,8 @@
 """Services: named sets of methods, made from ordinary functions or from an object's methods.
 
 Everything about a method that does not depend on a call is worked out when it is registered: its kind, the
-decoders of its arguments, what reflection says of it. A handler that cannot be served is an error there, not
-at the first call.
+decoders of its arguments, what reflection reports of it. A handler that cannot be served is an error there,
+not at the first call.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Service:
         :raises TypeError: it cannot be served.
         :raises ValueError: the name is no name, or taken.
         """
-        # What is defined beside the handler, inside a function say, may be named in its annotations.
+        # What is defined beside the handler, for example inside a function, may be named in its annotations.
         localns = sys._getframe(1).f_locals
 
         def register(function: Handler) -> Handler:

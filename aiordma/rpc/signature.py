@@ -1,4 +1,4 @@
-"""What a handler's signature says: parameters, their types, and which of the four kinds of call it is."""
+"""What a handler's signature means: parameters, their types, and which of the four kinds of call it is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind(enum.IntEnum):
     SERVER_STREAM = 1
     #: Arguments and any number of items, one result.
     CLIENT_STREAM = 2
-    #: Items both ways, independently.
+    #: Items in both directions, independently.
     BIDI = 3
 
     @property

@@ -119,7 +119,7 @@ class ClientStream:
         await self._connection.waker.checkpoint()
 
     def __del__(self) -> None:
-        # A loop was left without closing the stream: the handler must not run for nobody. (A garbage
+        # A loop was left without closing the stream: the handler must not go on without a client. (A garbage
         # collection in another thread must not touch the connection; there the deadline has to do it.)
         call = getattr(self, "_call", None)
         if call is not None and not call.closed and threading.get_ident() == self._thread:
@@ -197,7 +197,7 @@ class ClientStream:
             raise ClosedResourceError(f"{self._method}: {text}") from None
 
     async def end(self) -> None:
-        """Say that no more items will be sent; receiving goes on. Idempotent."""
+        """Announce that no more items will be sent; receiving continues. Idempotent."""
         await self.start()
         assert self._call is not None
         message = self._connection.machine.end(self._call)

@@ -59,7 +59,7 @@ class _Direction:
         self.buffer = memoryview(bytearray(size))
         self.produced = self.arrived = self.consumed = self.credited = 0
         self.fin = self.fin_arrived = False
-        self.closed = False  # the reader has gone: what is written now reaches nobody
+        self.closed = False  # the reader has gone: what is written now is lost
 
     def put(self, data: memoryview) -> int:
         n = min(len(data), self.size - (self.produced - self.credited))
@@ -159,7 +159,7 @@ class MemoryPipe:
         return self._out.size - (self._out.produced - self._out.credited)
 
     def send_eof(self) -> None:
-        """Tell the peer that nothing more will be sent. Idempotent."""
+        """Announce to the peer that nothing more will be sent. Idempotent."""
         if not self._closed and self._error is None and not self._out.fin:
             self._out.fin = True
             self._notify_peer()
@@ -229,7 +229,7 @@ class MemoryPipe:
         return self._in.contiguous().toreadonly()
 
     def consume(self, n: int) -> None:
-        """Give back `n` bytes that were read through view()."""
+        """Release `n` bytes that were read through view()."""
         if not 0 <= n <= self.readable:
             raise ValueError(f"cannot consume {n} bytes of {self.readable} readable ones")
         if n:

@@ -5,7 +5,7 @@ which pyverbs does not give away (and two of its properties that seem to crash t
 declares where they are.
 
 Importing this module imports pyverbs. Only aiordma.verbs.backend may do so, after it has decided about the
-software device: a pyverbs that is imported earlier is bound to the real libibverbs for good.
+software device: a pyverbs that is imported earlier stays bound to the real libibverbs.
 """
 from posix.unistd cimport close, pipe, read, write
 

@@ -135,7 +135,7 @@ class Backend:
             ) from error
 
     def check_port(self) -> None:
-        """:raises NegotiationError: the port is not active. :raises VerbsError: the device does not say."""
+        """:raises NegotiationError: the port is not active. :raises VerbsError: the query failed."""
         with translated(self.pyverbs, "ibv_query_port", f"{self.name} port {self.port}"):
             state = self.context.query_port(self.port).state
         if state not in _ACTIVE:
@@ -188,7 +188,7 @@ def inspect(
         slots = attr.gid_tbl_len * device.phys_port_cnt
         gid = best_gid(_gids(context, pyverbs, port, slots, ethernet))
         if gid is None and is_iwarp:
-            gid = Gid(0, bytes(16), GidType.IB)  # an Ethernet address or nothing, and nobody is found by it
+            gid = Gid(0, bytes(16), GidType.IB)  # an Ethernet address or nothing; no peer is found by it
         if gid is None:
             seen.append(f"port {port} has no GID (has its interface an IP address?)")
             continue

@@ -1,10 +1,10 @@
-"""Registered memory: slabs, blocks, and who may reach them.
+"""Registered memory: slabs, blocks, and which peers may access them.
 
 Registering memory is slow, so it is done in *slabs* (4 MiB, smaller for small peers) that are cut into
 power-of-two *blocks* by a buddy allocator, as X-RDMA's per-thread cache does. One :class:`MemoryPool` belongs
 to one event loop's engine and counts all of its memory; an :class:`Arena` is the part of it that has one
 protection domain, one set of access rights and one owner. A slab with remote rights belongs to the arena of
-one link group and to nobody else, ever: the rkey in that peer's hands opens nothing but its own memory, and
+one link group and to no other, ever: that peer's rkey gives access to nothing but its own memory, and
 when the arena closes its slabs are deregistered, not recycled.
 
 Nothing here knows about the device: a :class:`Registrar` makes and destroys registered regions.
@@ -57,7 +57,7 @@ class Registrar(Protocol):
 
 
 class Waiting(Protocol):
-    """Somebody who found no memory."""
+    """A flow or channel that found no memory."""
 
     def on_memory(self) -> None:
         """Some has come back."""
@@ -129,7 +129,7 @@ class _Slab:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A piece of registered memory with an owner. Give it back with :meth:`free`, exactly once.
+    """A piece of registered memory with an owner. Release it with :meth:`free`, exactly once.
 
     Freeing it while the device, or a peer that holds the rkey, may still write to it is the caller's mistake
     and corrupts the next owner: wait for the completions, or bring the QP to the error state and see it
@@ -323,7 +323,7 @@ class MemoryPool:
 
     :param slab_bytes: largest ordinary slab (power of two); a larger block gets a slab of its own.
     :param limit_bytes: hard limit of registered memory.
-    :param call_soon: the event loop's, for those who wait for memory (:meth:`wait`).
+    :param call_soon: the event loop's, for callbacks to what waits for memory (:meth:`wait`).
     """
 
     def __init__(
@@ -361,20 +361,20 @@ class MemoryPool:
         self._arenas.add(arena)
         return arena
 
-    def wait(self, who: Waiting) -> None:
+    def wait(self, waiting: Waiting) -> None:
         """Have its ``on_memory()`` called, once, when a block has been given back."""
-        if who not in self._waiting:
-            self._waiting.append(who)
+        if waiting not in self._waiting:
+            self._waiting.append(waiting)
 
     def _freed(self) -> None:
         if self._waiting and self._call_soon is not None:
             self._call_soon(self.retry)
 
     def retry(self) -> None:
-        """Call those who wait."""
+        """Call everything that waits."""
         waiting, self._waiting = self._waiting, []
-        for who in waiting:
-            who.on_memory()
+        for one in waiting:
+            one.on_memory()
 
     @property
     def used_bytes(self) -> int:

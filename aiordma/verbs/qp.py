@@ -1,4 +1,4 @@
-"""RC queue pairs: creation, the way up (RESET, INIT, RTR, RTS), the way down (ERR, RESET), and back."""
+"""RC queue pairs: creation, the states up to RTS (RESET, INIT, RTR), and back through ERR to RESET."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .lifetime import protect
 if TYPE_CHECKING:
     from .cq import CompletionQueue
 
-# Inline sizes worth asking for, largest first. A device has no field that tells its limit: it refuses.
+# Inline sizes worth asking for, largest first. A device has no field for its limit: it refuses.
 _INLINE_SOFT = (1 << 20, 1 << 16, 4096)
 _INLINE_DEVICE = (1024, 912, 512, 400, 256, 220, 188, 128, 64, 32)
 _PSN_MASK = 0xFFFFFF
@@ -73,7 +73,7 @@ class QpPath:
 
 
 class Qp:
-    """What RC and UD queue pairs have in common: creation, and the way down."""
+    """What RC and UD queue pairs have in common: creation and destruction."""
 
     _TYPE: ClassVar[int]
     _NAME: ClassVar[str]
@@ -120,7 +120,7 @@ class Qp:
                 with translated(api, "ibv_create_qp", f"{detail} on {self._backend.name}"):
                     self.qp = protect(self._new_qp(pd, init))
             except VerbsError as error:
-                # These say "too much"; others (no permission, device gone) will not get better by asking for
+                # These mean "too much"; others (no permission, device gone) will not get better by asking for
                 # less.
                 if inline == steps[-1] or error.errno not in (errno.EINVAL, errno.ENOMEM, errno.E2BIG, 0):
                     raise

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 LIBRARY = "libaiordma_soft.so"
-#: What is counted of packets to and from other hosts (aiordma_soft.h tells what each is).
+#: What is counted of packets to and from other hosts (aiordma_soft.h explains each).
 WIRE_COUNTERS = (
     "sent",
     "runs",
@@ -106,7 +106,7 @@ class SoftLibrary:
             raise OSError(error, f"there is no software device {device}")
 
     def kill(self, device: str) -> None:
-        """Let a device fail for good; one that is opened anew works. For tests. Raises OSError."""
+        """Let a device fail permanently; one that is opened anew works. For tests. Raises OSError."""
         error = self._kill(device.encode())
         if error:
             raise OSError(error, f"there is no software device {device}")

@@ -1,4 +1,4 @@
-"""UD queue pairs and address handles: datagrams to anybody, without connections."""
+"""UD queue pairs and address handles: datagrams to any peer, without connections."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class UdQp(Qp):
 
 
 class AddressHandle:
-    """The way to a port, for sends of UD QPs in the same protection domain. Raises VerbsError.
+    """The path to a port, for sends of UD QPs in the same protection domain. Raises VerbsError.
 
     :param gid, lid: the port's.
     """

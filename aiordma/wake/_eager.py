@@ -3,10 +3,10 @@
 A new task costs an event loop its creation, a place in the queue, and a turn.
 ``asyncio.Task(eager_start=True)`` saves the last two, from Python 3.12 on. Here the first step needs none of
 them: it runs at once *as* a task that was made before and is parked (``asyncio._enter_task``, documented for
-those who extend asyncio). So ``current_task()``, timeouts, task groups and cancel scopes work from the first
+extensions of asyncio). So ``current_task()``, timeouts, task groups and cancel scopes work from the first
 line of the coroutine. If that step ends it, the parked task stays parked. If it waits, the parked task wakes
-up, waits for the very same future in its stead, and drives the coroutine to its end: from then on it is the
-coroutine's own task, never anybody else's again.
+up, waits for the very same future instead, and drives the coroutine to its end: from then on it is the
+coroutine's own task, and never serves another one.
 
 The coroutine runs in a context of its own (``contextvars``) in both cases.
 """
@@ -156,7 +156,7 @@ class EagerHosts:
             awaited = context.run(coro.send, None)
         except StopIteration:
             if task.cancelling():
-                # Somebody wants to cancel what is over: nobody else shall get that.
+                # A cancellation of a coroutine that has ended: it must not reach the next one.
                 task.cancel()
                 self._park()
             else:

@@ -88,7 +88,7 @@ class TrioJob:
 
 
 class TrioStarter:
-    """Every coroutine gets a task: trio has no way to run a step of one in anybody else's."""
+    """Every coroutine gets a task: trio cannot run a step of one in another task."""
 
     def start(self, coro: Coroutine[Any, Any, None], context: Context) -> TrioJob:
         job = TrioJob()
@@ -114,7 +114,7 @@ class _Watch:
     async def run(self) -> None:
         try:
             with self._scope:
-                # An ended watch must not touch its fd again: the number may be somebody else's by now.
+                # An ended watch must not touch its fd again: the number may belong to another file by now.
                 while not self.ended:
                     await self._wait(self._fd)
                     if not self.ended:
@@ -197,7 +197,7 @@ class TrioWaker:
         return TrioWaiter()
 
     def call_soon(self, callback: Callback) -> None:
-        # trio's own way is built for other threads and costs a system call; a parked task costs none.
+        # trio's own call_soon is built for other threads and costs a system call; a parked task costs none.
         self._soon.append(callback)
         if self._soon_waiter is None:
             self._soon_waiter = TrioWaiter()

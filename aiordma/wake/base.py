@@ -34,7 +34,7 @@ _log = logging.getLogger("aiordma.wake")
 
 
 def run_guarded(callback: Callback) -> None:
-    """Run a callback of ours where an exception would end somebody else's loop: log it and go on."""
+    """Run a callback of ours where an exception would end the program's loop: log it and go on."""
     try:
         callback()
     except Exception:
@@ -58,7 +58,7 @@ class Waiter(Protocol):
         """Let the waiting task, or else the next ``wait()``, go on. Repeated calls count once."""
 
     def clear(self) -> None:
-        """Forget a ``set()`` that nobody took."""
+        """Forget a ``set()`` that no ``wait()`` has taken."""
 
     async def wait(self) -> None:
         """Return at once (not yielding) when set, else wait. Cancelled: a ``set()`` that came in stays."""
@@ -82,7 +82,7 @@ class Job(Protocol):
 
     @property
     def done(self) -> bool:
-        """True when it has ended, in whatever way."""
+        """True when it has ended, for any reason."""
 
     def cancel(self) -> None:
         """Ask it to stop; idempotent."""
@@ -97,7 +97,7 @@ class Starter(Protocol):
         """
 
     def close(self) -> None:
-        """Give back what was made in advance. What runs goes on."""
+        """Release what was made in advance. What runs goes on."""
 
 
 class Waker(Protocol):
@@ -129,7 +129,7 @@ class Waker(Protocol):
         """Stop watching for "writable". Idempotent."""
 
     async def wait_readable(self, fd: int) -> None:
-        """Wait once until ``fd``, which nobody else watches, is readable or has failed."""
+        """Wait once until ``fd``, which has no watch, is readable or has failed."""
 
     async def wait_writable(self, fd: int) -> None:
         """Wait once until ``fd`` is writable or has failed."""
@@ -146,12 +146,12 @@ class Waker(Protocol):
         """The loop's clock, in seconds."""
 
     def busy(self) -> bool | None:
-        """True when others are ready to run in this loop now; None when this loop does not tell."""
+        """True when others are ready to run in this loop now; None when this loop does not show it."""
 
     def at_loop_end(self, callback: EndCallback) -> None:
         """Call it once when the loop shuts down; the last one registered is called first.
 
-        What it returns is awaited. On trio nothing is watched any more then: whoever waits must look.
+        What it returns is awaited. On trio nothing is watched any more then: tasks that wait must look.
         """
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> Job:

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from aiordma.streams.info import StreamInfo
 from aiordma.testing.memory import memory_pipe_pair
 
 from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport, settle
@@ -439,7 +440,9 @@ async def test_extra_info_and_repr() -> None:
     transport = connect_pipe(near, protocol, extra={"peername": ("192.0.2.1", 7)})
     assert transport.get_extra_info("aiordma.path") == "rdma"
     assert transport.get_extra_info("aiordma.fallback_reason", "unknown") is None
-    assert transport.get_extra_info("aiordma.stream") is near
+    info = transport.get_extra_info("aiordma.stream")
+    assert isinstance(info, StreamInfo)
+    assert info.statistics() == near.statistics()
     assert transport.get_extra_info("peername") == ("192.0.2.1", 7)
     assert transport.get_extra_info("nothing", 5) == 5
     assert "192.0.2.1" in repr(transport)

@@ -155,7 +155,7 @@ async def test_a_corrupted_write_changes_one_bit_and_nobody_notices() -> None:
 async def test_rules_hold_for_one_connection_of_a_link() -> None:
     async with nothing_left():
         pairs = [await pair() for _ in range(2)]
-        victim = pairs[0][0]._pipe.token  # type: ignore[attr-defined]
+        victim = pairs[0][0]._pipe.ring.token  # type: ignore[attr-defined]
         with faults.injected(f"delay op=write,cdc connection={victim} ms=0") as injected:
             for one, other in pairs[1:]:
                 await one.send(b"not meant")

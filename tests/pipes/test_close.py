@@ -75,7 +75,7 @@ async def test_a_part_that_cannot_be_closed(
         engine.close()
         assert closed[0] == "failed"
         assert closed[-1] == "backend"
-        assert "was not given back whole" in caplog.text
+        assert "was not released completely" in caplog.text
         assert f"close of {part}" in caplog.text
         assert engine.waker not in engines._engines
         assert not engine.all_groups

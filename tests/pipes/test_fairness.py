@@ -14,14 +14,14 @@ from tests.streams.pairs import ONE, OTHER
 from .link_pairs import connect
 
 if TYPE_CHECKING:
-    from aiordma.pipes._ring import RingPipe
+    from aiordma.pipes._switchable import SwitchablePipe
 
     from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
 
-def over(pipe: RingPipe) -> RdmaStream:
+def over(pipe: SwitchablePipe) -> RdmaStream:
     return RdmaStream(pipe, local_address=ONE, remote_address=OTHER)
 
 

@@ -145,7 +145,7 @@ async def test_a_channel_message_to_a_stream_breaks_the_stream_only(open_engine:
         _, peer = await connect_channels(engine, kind=0)
         a, b = await connect_channels(engine)
         end = End(b)
-        assert sender(engine).send_llc(header(MESSAGE, peer) + b"x")
+        assert sender(engine).send_llc(header(MESSAGE, peer.ring) + b"x")
         await settled(lambda: peer.error is not None)
         assert isinstance(peer.error, RemoteProtocolError)
         a.try_send(b"fine")

@@ -1,4 +1,4 @@
-"""RingPipe over the software device: bytes, credit, half-close, close, abort, failure."""
+"""Ring pipes over the software device: bytes, credit, half-close, close, abort, failure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiordma.pipes._ring import RingPipe
+    from aiordma.pipes._switchable import SwitchablePipe
 
     from .link_pairs import Open
 
 pytestmark = pytest.mark.anyio
 
 
-async def readable(pipe: RingPipe) -> None:
+async def readable(pipe: SwitchablePipe) -> None:
     event = anyio.Event()
     pipe.on_readable = event.set
     if not (pipe.readable or pipe.at_eof or pipe.error):
@@ -30,7 +31,7 @@ async def readable(pipe: RingPipe) -> None:
     pipe.on_readable = None
 
 
-async def writable(pipe: RingPipe) -> None:
+async def writable(pipe: SwitchablePipe) -> None:
     event = anyio.Event()
     pipe.on_writable = event.set
     if not (pipe.writable or pipe.error):
@@ -38,7 +39,7 @@ async def writable(pipe: RingPipe) -> None:
     pipe.on_writable = None
 
 
-async def receive(pipe: RingPipe, n: int) -> bytes:
+async def receive(pipe: SwitchablePipe, n: int) -> bytes:
     out = b""
     while len(out) < n:
         piece = pipe.try_receive(n - len(out))
@@ -51,7 +52,7 @@ async def receive(pipe: RingPipe, n: int) -> bytes:
     return out
 
 
-async def send(pipe: RingPipe, data: bytes) -> None:
+async def send(pipe: SwitchablePipe, data: bytes) -> None:
     at = 0
     while at < len(data):
         at += pipe.try_send(data, at)
@@ -112,7 +113,7 @@ async def test_half_close_and_close(open_engine: Open) -> None:
         b.try_send(b"answer")
         assert await receive(a, 6) == b"answer"
         finished: list[RingPipe] = []
-        for pipe in (a, b):
+        for pipe in (a.ring, b.ring):
             own = pipe.on_finished
             assert own is not None
 
@@ -185,7 +186,7 @@ async def test_a_link_fails_with_its_qp(open_engine: Open) -> None:
         a, b = await connect(engine)
         client = next(group for group in engine.groups.values() if group.key[1] == "client")
         assert client.link.queue_pair.probe(0, 0)  # zero bytes need no key
-        a.connect(peer_token=1, tx_addr=0x1000, tx_rkey=0xBAD00, tx_size=16384)
+        a.ring.connect(peer_token=1, tx_addr=0x1000, tx_rkey=0xBAD00, tx_size=16384)
         a.try_send(b"into somebody else's memory")
         for pipe in (a, b):
             with anyio.fail_after(5):

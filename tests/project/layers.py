@@ -43,13 +43,7 @@ BELONGS_TO = {"aiordma._cq": "datapath"}
 FACADE = "aiordma"
 
 #: Imports that the order forbids and that stay, with the reason.
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("aiordma.pipes._ring_failover", "aiordma.links.failover.framed_pipe"): "a type",
-    ("aiordma.pipes._ring_failover", "aiordma.links.failover.rejoin"): "a type",
-}
-
-#: Cycles inside a package that stay.
-KNOWN_CYCLES = 2
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 RANK = {package: rank for rank, row in enumerate(ORDER) for package in row}
 

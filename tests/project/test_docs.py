@@ -176,3 +176,23 @@ def test_the_readmes_program_runs(mode: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"b'hello' by {mode}\n"
+
+
+# Sources of others that the texts cite.
+_FOREIGN = re.compile(r"^(net/smc/|af_smc\.c$|infiniband/)")
+
+
+def test_only_source_files_that_exist_are_named() -> None:
+    """In the documentation, and in docstrings and comments: by a path, or the end of one."""
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    ends = {"/".join(path.split("/")[at:]) for path in tracked for at in range(path.count("/") + 1)}
+    wrong = {}
+    for path in tracked:
+        if not path.endswith((".md", ".py", ".pyx", ".pxd")) or path.startswith("tests/project/"):
+            continue
+        named = re.findall(r"`([\w./]+\.(?:py|pyx|pxd|c|h))`", (ROOT / path).read_text(encoding="utf-8"))
+        if missing := {name for name in named if name not in ends and not _FOREIGN.match(name)}:
+            wrong[path] = missing
+    assert wrong == {}

@@ -102,8 +102,10 @@ def test_garbage_gives_messages_or_a_protocol_error(data: bytes, step: int) -> N
 def test_drop_forgets_what_was_not_taken() -> None:
     assembler = ChannelAssembler(KIND, LIMIT)
     assert receive(assembler, greeting(KIND, 5) + message_header(50_000) + b"begun", 1000) == []
-    assert assembler.room is not None
+    room = assembler.room
     assembler.drop()
+    assert room is not None
+    assert assembler.room is None
     assert assembler.greeted
     assembler.feed(message_header(3) + b"new")
     assert assembler.take() == b"new"

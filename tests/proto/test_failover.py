@@ -17,26 +17,26 @@ from aiordma.proto.failover import (
     MESSAGE_BYTES,
     Agreed,
     Broken,
-    Crossing,
+    CursorExchange,
     Event,
     Leave,
     Ledger,
+    Quiesce,
     Refuse,
-    Say,
+    Send,
     State,
-    Stop,
     decode,
 )
 
-LEDGER = Ledger(sent=100, placed=60, freed=40, arrived=30, told=20, ring=64, flags=0, peer_flags=0)
+LEDGER = Ledger(sent=100, placed=60, freed=40, arrived=30, announced=20, ring=64, flags=0, peer_flags=0)
 LEAVE = Leave(token=7, sent=50, placed=40, arrived=80)
 
 
-def waiting(ledger: Ledger = LEDGER) -> Crossing:
-    crossing = Crossing(7, 9, 10.0)
-    assert crossing.leave(Code.LINK_LOST, 0.0) == [Stop()]
-    (said,) = crossing.stopped(ledger)
-    assert isinstance(said, Say)
+def waiting(ledger: Ledger = LEDGER) -> CursorExchange:
+    crossing = CursorExchange(7, 9, 10.0)
+    assert crossing.leave(Code.LINK_LOST, 0.0) == [Quiesce()]
+    (said,) = crossing.quiesced(ledger)
+    assert isinstance(said, Send)
     leave = decode(said.data)
     assert isinstance(leave, Leave)
     assert (leave.token, leave.sent, leave.placed, leave.arrived) == (
@@ -65,14 +65,14 @@ def test_the_first_byte_on_tcp() -> None:
 
 
 def test_the_peer_leaves_first() -> None:
-    crossing = Crossing(7, 9, 10.0)
+    crossing = CursorExchange(7, 9, 10.0)
     message = dataclasses.replace(LEAVE, code=Code.SWITCHED).encode()
     for at in range(MESSAGE_BYTES - 1):
         assert crossing.receive(message[at : at + 1], 0.0) == []
-    assert crossing.receive(message[-1:], 0.0) == [Stop()]
+    assert crossing.receive(message[-1:], 0.0) == [Quiesce()]
     assert crossing.missing == 0
-    said, agreed = crossing.stopped(LEDGER)
-    assert isinstance(said, Say)
+    said, agreed = crossing.quiesced(LEDGER)
+    assert isinstance(said, Send)
     assert isinstance(agreed, Agreed)
     assert agreed.by_peer
     assert agreed.code == Code.SWITCHED
@@ -136,7 +136,7 @@ def test_what_is_no_message(data: bytes) -> None:
 
 @given(st.binary(max_size=MESSAGE_BYTES))
 def test_garbage(data: bytes) -> None:
-    crossing = Crossing(7, 9, 10.0)
+    crossing = CursorExchange(7, 9, 10.0)
     events = crossing.receive(data, 0.0)
     assert all(isinstance(event, Broken) and event.fault for event in events)
 
@@ -167,11 +167,11 @@ def test_refusal_silence_and_the_end() -> None:
 
 
 def test_switched_off() -> None:
-    crossing = Crossing(7, 9, 0.0)
+    crossing = CursorExchange(7, 9, 0.0)
     (broken,) = crossing.leave(Code.LINK_LOST, 0.0)
     assert isinstance(broken, Broken)
-    said, broken = Crossing(7, 9, 0.0).receive(LEAVE.encode(), 0.0)
-    assert isinstance(said, Say)
+    said, broken = CursorExchange(7, 9, 0.0).receive(LEAVE.encode(), 0.0)
+    assert isinstance(said, Send)
     assert decode(said.data) == Refuse(9, Code.CARRY_OFF)
     assert isinstance(broken, Broken)
 
@@ -180,7 +180,7 @@ class End:
     """One end of a stream in the model: its rings and its crossing. Byte number n of a direction is n."""
 
     def __init__(self, token: int, peer_token: int, ring: int, *, inline: bool) -> None:
-        self.crossing = Crossing(token, peer_token, 10.0)
+        self.crossing = CursorExchange(token, peer_token, 10.0)
         self.ring = ring
         self.inline = inline  # WRITEs are placed while they are posted; else nobody knows until they are told
         self.sent = self.freed = 0  # what we know
@@ -211,9 +211,9 @@ class Streams(RuleBasedStateMachine):
     def run_events(self, who: int, events: list[Event]) -> None:
         end = self.ends[who]
         for event in events:
-            if isinstance(event, Stop):
+            if isinstance(event, Quiesce):
                 end.stopped = True
-            elif isinstance(event, Say):
+            elif isinstance(event, Send):
                 if not self.tcp_broken:
                     self.tcp[1 - who] += event.data
             elif isinstance(event, Agreed):
@@ -273,11 +273,11 @@ class Streams(RuleBasedStateMachine):
     def asked_to_leave(self, who: int) -> None:
         self.run_events(who, self.ends[who].crossing.leave(Code.SWITCHED, self.now))
 
-    @precondition(lambda self: any(e.crossing.state is State.STOPPING for e in self.ends))
+    @precondition(lambda self: any(e.crossing.state is State.QUIESCING for e in self.ends))
     @rule(who=st.integers(0, 1))
     def settles(self, who: int) -> None:
         end, peer = self.ends[who], self.peer(who)
-        if end.crossing.state is not State.STOPPING:
+        if end.crossing.state is not State.QUIESCING:
             return
         if not end.broken_link and peer.memory != end.sent:
             return  # what was posted has not completed; the link will break for this
@@ -285,7 +285,7 @@ class Streams(RuleBasedStateMachine):
         end.ledger = Ledger(
             end.sent, placed, end.freed, end.arrived, end.told, end.ring, end.flags, end.peer_flags
         )
-        self.run_events(who, end.crossing.stopped(end.ledger))
+        self.run_events(who, end.crossing.quiesced(end.ledger))
 
     @rule(who=st.integers(0, 1), n=st.integers(1, MESSAGE_BYTES))
     def tcp_delivers(self, who: int, n: int) -> None:

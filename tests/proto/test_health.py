@@ -102,4 +102,4 @@ def test_what_always_holds(steps: list[tuple[str, int, str]]) -> None:
             assert set(flat[len(flat) - len(bad) :]) == bad
         for device in range(3):
             assert bool(health.why_down(device)) == (device in down)
-        assert all(not health._ways or until <= now + 32 * RETRY for _, until, _ in health._ways.values())
+        assert all(not health._paths or until <= now + 32 * RETRY for _, until, _ in health._paths.values())

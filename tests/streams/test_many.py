@@ -70,7 +70,7 @@ async def test_a_message_for_a_stream_that_is_gone_meets_nobody() -> None:
                     async with await connect(
                         "127.0.0.1", listener.port, config=config, mode="rdma"
                     ) as stream:
-                        token = stream._pipe.token  # type: ignore[attr-defined]
+                        token = stream._pipe.ring.token  # type: ignore[attr-defined]
                         tokens.append(token)
                         places.add(token & 0xFFFF)
             tasks.cancel_scope.cancel()

@@ -1,17 +1,16 @@
-"""The pipe of a stream that has left RDMA: the contract of the ring pipe on its TCP connection, in frames
-(``proto/frames.py``).
+"""The transport of a stream that has failed over to TCP: its bytes in frames (``proto/frames.py``).
 
 What was sent by RDMA and did not arrive goes first. What the kernel does not take at once is kept and counts
 as sent, one frame at most beyond that; so a frame is always whole, whatever becomes of the sending task.
 
-If both ends find the way back (``comeback.py``), each direction ends here with a frame that says so and goes
-on in a ring pipe, which in the end gets the TCP connection back, silent as it was.
+If the stream returns to RDMA (``rejoin.py``), each direction ends here with a frame that announces it, and
+the TCP connection is released, silent as it was before the failover.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from anyio import BrokenResourceError, ClosedResourceError
 
@@ -27,236 +26,254 @@ from ...proto.frames import (
     negotiation_frame,
     on_ring_frame,
 )
-from .rejoin import Comeback
+from .tcp_carrier import PEER_DIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...errors import FallbackReason
-    from ...pipes._ring import RingPipe
-    from ...wake.base import Handle
-    from ..contracts import EngineView
-    from .tcp_carrier import Road
+    from ...pipes.contracts import Buffer
+    from ...pipes.tls import Carrier
+    from ...wake.base import Handle, Waker
+    from ..contracts import GroupView
+    from .tcp_carrier import TcpCarrier
 
 __all__ = ["FramedPipe"]
 
 #: Bytes read ahead of the user, about, and at a time.
 _AHEAD_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
-#: How long a closed pipe waits for the peer's last word: closing with something unread would reset the
-#: connection, and with it what the peer has not read yet.
+#: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
+#: connection, and discard what the peer has not read yet.
 _LINGER_S = 5.0
 
-PEER_DIED = "the peer's process has ended or closed the TCP connection"
+
+class Attempt(Protocol):
+    """An attempt to return to RDMA (:class:`~.rejoin.Rejoin`), as the transport sees it that it begins on."""
+
+    #: Called when it is over.
+    on_over: Callable[[], None] | None
+
+    @property
+    def over(self) -> bool: ...
+    @property
+    def error(self) -> Exception | None: ...
+    @property
+    def group(self) -> GroupView | None: ...
+    def ask(self) -> None: ...
+    def answer(self, proposal: bytes, /) -> None: ...
+    def receive(self, message: bytes, /) -> None: ...
+    def cancel(self) -> None: ...
+    def peer_moved(self) -> None: ...
+    def try_hand_over(self) -> None: ...
+    async def wait(self) -> None: ...
 
 
 class FramedPipe:
-    """Takes the road over. Non-blocking, in the thread of its loop.
+    """Owns the carrier. Non-blocking, in the thread of its loop.
 
     :param peer: the other end, for people.
-    :param traffic_class: of the link, should it find one again.
     :param unplaced: bytes to be sent first.
     :param reason: why the stream is here.
+    :param peer_closed: the peer has closed already: it takes nothing.
     """
 
     __slots__ = (
         "_ahead",
         "_assembler",
         "_blocked",
+        "_carrier",
         "_chunks",
         "_closed",
-        "_comeback",
-        "_engine",
+        "_end_sent",
         "_eof_sent",
         "_failure",
         "_limit",
-        "_next",
-        "_on_readable",
-        "_on_writable",
-        "_out_on_ring",
-        "_reason",
+        "_moved",
+        "_peer_closed_before",
         "_received",
-        "_road",
+        "_rejoin",
         "_sent",
         "_waker",
-        "first",
+        "new_rejoin",
+        "on_readable",
+        "on_writable",
         "peer",
-        "traffic_class",
+        "reason",
     )
 
     def __init__(
         self,
-        road: Road,
-        engine: EngineView,
+        carrier: TcpCarrier,
+        waker: Waker,
         peer: str,
-        traffic_class: int,
         unplaced: bytes,
         reason: FallbackReason,
+        *,
+        peer_closed: bool = False,
     ) -> None:
-        waker = engine.waker
-        self._road, self._waker, self._engine, self.peer = road, waker, engine, peer
-        self.traffic_class = traffic_class
-        self._reason = reason
-        self._comeback: Comeback | None = None
-        self._next: RingPipe | None = None  # the ring pipe that takes over
-        self._out_on_ring = False  # what we send goes there
-        #: Of two ends that come back, the one that says so first.
-        self.first = False
+        self._carrier, self._waker, self.peer, self.reason = carrier, waker, peer, reason
+        #: Begins an attempt to return to RDMA.
+        self.new_rejoin: Callable[[], Attempt]
+        self._rejoin: Attempt | None = None
         self._assembler = Assembler()
         self._chunks: deque[memoryview] = deque()
         self._ahead = 0  # bytes in them
         self._blocked = False  # a sender came short and is to be called
-        self._closed = self._eof_sent = False
+        self._moved = False  # what this end sends goes to a ring
+        self._closed = self._eof_sent = self._end_sent = False
+        self._peer_closed_before = peer_closed
         self._failure: BaseException | None = None
         self._limit: Handle | None = None
-        self._on_readable: Callable[[], None] | None = None
-        self._on_writable: Callable[[], None] | None = None
+        #: Called when data, the end or an error has come.
+        self.on_readable: Callable[[], None] | None = None
+        #: Called when there is room again after try_send() came short, or on an error.
+        self.on_writable: Callable[[], None] | None = None
         self._sent = self._received = 0
-        road.on_input, road.on_flushed, road.on_failed = self._input, self._flushed, self._pull_and_wake
+        carrier.on_input, carrier.on_flushed, carrier.on_failed = (
+            self._on_input,
+            self._on_flushed,
+            self._pull_and_wake,
+        )
         rest = memoryview(unplaced)
         for at in range(0, len(rest), MAX_BODY_BYTES):
             part = rest[at : at + MAX_BODY_BYTES]
-            road.put(data_header(len(part)), part)
+            carrier.put(data_header(len(part)), part)
         # With TLS, what follows the last message may have been decrypted with it: no readiness tells.
         waker.call_soon(self._begin)
 
     def _begin(self) -> None:
-        if not self._road.closed:
-            self._road.watch(True)
-            self._input()
+        if not self._carrier.closed:
+            self._carrier.watch(True)
+            self._on_input()
 
     # -- sending
 
-    def try_send(self, data: bytes | bytearray | memoryview, start: int = 0) -> int:
+    def try_send(self, data: Buffer, start: int = 0) -> int:
         """Take as many bytes of ``data[start:]`` as may go now; their number."""
-        if self._out_on_ring and self._next is not None and not self._closed:
-            return self._next.try_send(data, start)
         if self._closed or self._eof_sent:
             raise ClosedResourceError
         if self._peer_closed:
             raise BrokenResourceError from LinkError("the peer has closed the stream")
-        road = self._road
-        self._check_road()
+        carrier = self._carrier
+        self._check_carrier()
         with memoryview(data) as given, given.cast("B") as whole, whole[start:] as view:
             at = 0
-            while at < len(view) and not road.pending:
+            while at < len(view) and not carrier.pending:
                 with view[at : at + MAX_BODY_BYTES] as part:
-                    road.put(data_header(len(part)), part)
+                    carrier.put(data_header(len(part)), part)
                     at += len(part)
             total = len(view)
-        self._check_road()
+        self._check_carrier()
         self._sent += at
         self._blocked = at < total
         return at
 
-    def _check_road(self) -> None:
-        reason = self._failure or self._road.failure
+    def _check_carrier(self) -> None:
+        reason = self._failure or self._carrier.failure
         if reason is not None:
             raise BrokenResourceError from reason
 
-    def _flushed(self) -> None:
-        if self._next is not None and self._assembler.on_ring:
-            self._hand_over()
+    def _on_flushed(self) -> None:
+        if self._rejoin is not None and self._assembler.on_ring:
+            self._rejoin.try_hand_over()
         elif self._closed:
             self._end_if_done()
-        elif self._blocked and self._on_writable is not None:
+        elif self._blocked and self.on_writable is not None:
             self._blocked = False
-            self._on_writable()
+            self.on_writable()
 
     def send_eof(self) -> None:
         """The peer reads the end behind what was sent. Idempotent."""
-        if self._eof_sent or self._closed:
-            return
-        self._eof_sent = True
-        if self._out_on_ring and self._next is not None:
-            self._next.send_eof()
-        elif not self._coming_back:
-            self._road.put(end_frame(closed=False))
+        if not self._closed:
+            self._eof_sent = True
+            self._put_end()
+
+    def _put_end(self) -> None:
+        """Send the end of this direction, unless it may still end on a ring."""
+        if not (self._end_sent or self._moved or self._is_rejoining):
+            self._end_sent = True
+            self._carrier.put(end_frame(closed=False))
 
     # -- receiving
 
-    def _input(self) -> None:
+    def _on_input(self) -> None:
         if self._ahead >= _AHEAD_BYTES:
-            self._road.watch(False)  # nobody takes what is here: the kernel slows the peer down
+            self._carrier.watch(False)  # the user does not read: the kernel slows the peer down
         else:
             self._pull_and_wake()
 
     def _pull_and_wake(self) -> None:
         self._pull()
-        if self._closed and not self._coming_back:
+        if self._closed and not self._is_rejoining:
             self._end_if_done()
             return
-        if self._on_readable is not None and (self._ahead or self._ended):
-            self._on_readable()
-        if self._on_writable is not None and (self._failure or self._road.failure or self._peer_closed):
-            self._on_writable()
+        if self.on_readable is not None and (self._ahead or self._ended):
+            self.on_readable()
+        if self.on_writable is not None and (self._failure or self._carrier.failure or self._peer_closed):
+            self.on_writable()
 
     def _pull(self) -> None:
         """Read until nothing is there or enough is."""
-        road = self._road
+        carrier = self._carrier
         assembler = self._assembler
-        while self._failure is None and self._ahead < _AHEAD_BYTES and self._is_read_here:
+        while self._failure is None and self._ahead < _AHEAD_BYTES:
+            if carrier.closed or assembler.on_ring:
+                return
             try:
-                data = road.read(_READ_BYTES)
+                data = carrier.read(_READ_BYTES)
                 if data is None:
-                    road.watch(True)
+                    carrier.watch(True)
                     return
                 if not data:
-                    if not self._assembler.done:
+                    if not assembler.done:
                         self._fail(LinkError(PEER_DIED))
-                    road.watch(False)
+                    carrier.watch(False)
                     return
-                before = self._peer_closed
-                for part in self._assembler.feed(data):
-                    self._received += len(part)
-                    if not self._closed:
-                        self._chunks.append(part)
-                        self._ahead += len(part)
-                if self._peer_closed and not before and not self._eof_sent:
-                    # It takes nothing any more. Say that we know: it waits for that before it leaves.
-                    road.put(end_frame(closed=False))
-                if assembler.done and self._comeback is not None:
-                    self._comeback.cancel()
-                while assembler.messages:
-                    self._negotiate(clc.decode(assembler.messages.pop(0)))
-                if assembler.on_ring:
-                    road.watch(False)
-                    self._peer_is_on_ring()
+                self._take(data)
             except (LinkError, RemoteProtocolError) as error:
                 self._fail(error)
 
-    @property
-    def _is_read_here(self) -> bool:
-        return not (self._road.closed or self._assembler.on_ring)
+    def _take(self, data: bytes) -> None:
+        assembler = self._assembler
+        before = self._peer_closed
+        for part in assembler.feed(data):
+            self._received += len(part)
+            if not self._closed:
+                self._chunks.append(part)
+                self._ahead += len(part)
+        if assembler.done and self._is_rejoining and self._rejoin is not None:
+            self._rejoin.cancel()
+        if self._peer_closed and not before:
+            # It takes nothing any more. Acknowledge it: the peer waits for that before it closes TCP.
+            self._put_end()
+        while assembler.messages:
+            self._negotiate(assembler.messages.pop(0))
+        if assembler.on_ring:
+            self._carrier.watch(False)
+            if self._rejoin is None or self._rejoin.over:
+                raise RemoteProtocolError("frames: the peer goes to a ring that it does not have")
+            self._rejoin.peer_moved()
 
     def _fail(self, reason: BaseException) -> None:
         self._failure = reason
         if isinstance(reason, RemoteProtocolError):
-            self._road.reset()
+            self._carrier.reset()
         else:
-            self._road.watch(False)
-        if self._comeback is not None:
-            self._comeback.cancel()
+            self._carrier.watch(False)
+        if self._rejoin is not None:
+            self._rejoin.cancel()
 
     def try_receive(self, max_bytes: int) -> bytes | None:
         """What is there, at most ``max_bytes``; None when nothing is; ``b""`` at the end."""
-        if not self._ahead:
-            self._pull()
-            if not self._ahead:
-                return self._nothing() if self._beyond is None else self._beyond.try_receive(max_bytes)
-        first = self._chunks[0]
-        if len(first) > max_bytes:
-            self._chunks[0] = first[max_bytes:]
-            first = first[:max_bytes]
-        else:
-            self._chunks.popleft()
-        self._ahead -= len(first)
+        if not self.readable:
+            return self._nothing()
+        first = self._chunks[0][:max_bytes]
+        self.consume(len(first))
         return bytes(first)
 
     def try_receive_into(self, buffer: bytearray | memoryview) -> int:
         """Fill ``buffer`` with what is there; -1 when nothing is, 0 at the end."""
-        if self._beyond is not None:
-            return self._beyond.try_receive_into(buffer)
         with memoryview(buffer) as given, given.cast("B") as view:
             data = self.try_receive(len(view))
             if data is None:
@@ -266,20 +283,13 @@ class FramedPipe:
 
     def view(self) -> memoryview:
         """The received bytes that can be lent without a copy; may be empty."""
-        if not self._ahead:
-            self._pull()
-            if not self._ahead:
-                if self._beyond is not None:
-                    return self._beyond.view()
-                self._nothing()
-                return memoryview(b"")
+        if not self.readable:
+            self._nothing()
+            return memoryview(b"")
         return self._chunks[0][:]
 
     def consume(self, n: int) -> None:
         """The first ``n`` bytes of :meth:`view` are taken."""
-        if self._beyond is not None:
-            self._beyond.consume(n)
-            return
         if not 0 <= n <= (len(self._chunks[0]) if self._chunks else 0):
             raise ValueError(f"consume({n}): fewer bytes are readable")
         if n:
@@ -290,143 +300,19 @@ class FramedPipe:
                 self._chunks[0] = self._chunks[0][n:]
 
     def _nothing(self) -> bytes | None:
+        if self._closed:
+            raise ClosedResourceError
         if self._assembler.done:
             return b""
         if self._failure is not None:
             raise BrokenResourceError from self._failure
         return None
 
-    # -- the way back to RDMA
-
-    def come_back(self) -> Comeback:
-        """Try to find a ring again. :raises NegotiationError: not in this state."""
-        if self._next is not None and self._handed_over:
-            return self._next.come_back()
-        if self._coming_back and self._comeback is not None:
-            return self._comeback
-        if not self.may_come_back:
-            raise NegotiationError(Code.OUT_OF_SYNC, "the stream is closed, half-closed or on RDMA")
-        self._comeback = Comeback(self, self._engine, self.peer)
-        self._comeback.ask()
-        return self._comeback
-
-    @property
-    def may_come_back(self) -> bool:
-        """Whether the stream is on TCP and whole."""
-        shut = self._closed or self._eof_sent or self._ended
-        return not (shut or self._next is not None or self._road.failure)
-
-    @property
-    def _coming_back(self) -> bool:
-        return self._comeback is not None and not self._comeback.over
-
-    def say(self, frame: bytes) -> None:
-        """A frame of the negotiation."""
-        if not self._out_on_ring:
-            self._road.put(frame)
-
-    def _negotiate(self, message: clc.Message) -> None:
-        if self._coming_back and self._comeback is not None:
-            self._comeback.heard(message)
-        elif isinstance(message, clc.Decline):
-            pass  # of an attempt that has ended here already
-        elif isinstance(message, clc.Proposal) and not (self._closed or self._eof_sent or self._next):
-            self._comeback = Comeback(self, self._engine, self.peer)
-            self._comeback.answer(message)
-        else:
-            self.say(negotiation_frame(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode()))
-
-    def ready(self, pipe: RingPipe) -> None:
-        """The ring is there."""
-        self._next = pipe
-        pipe.on_readable, pipe.on_writable = self._on_readable, self._on_writable
-        if self.first:
-            self._go_on_ring()
-        if self._assembler.on_ring:
-            self._peer_is_on_ring()
-
-    def stay(self) -> None:
-        """The attempt has failed."""
-        pipe, self._next = self._next, None
-        if pipe is not None:
-            pipe.abort()
-        if self._out_on_ring:
-            lost = LinkError("the stream was lost on its way back to RDMA", self.peer)
-            self._failure = self._failure or lost
-            self._road.reset()
-        elif self._closed:
-            self._road.put(end_frame(closed=True))
-            self._end_if_done()
-        elif self._eof_sent:
-            self._road.put(end_frame(closed=False))
-        if self._out_on_ring and not self._closed:
-            for callback in (self._on_readable, self._on_writable):
-                if callback is not None:
-                    callback()
-
-    def _go_on_ring(self) -> None:
-        pipe = self._next
-        assert pipe is not None
-        self._road.put(on_ring_frame())
-        self._out_on_ring = True
-        if self._closed:
-            pipe.close()
-        elif self._eof_sent:
-            pipe.send_eof()
-        elif self._blocked and self._on_writable is not None:
-            self._blocked = False
-            self._on_writable()
-
-    def _peer_is_on_ring(self) -> None:
-        if self._next is None:
-            if not self._coming_back:
-                self._fail(RemoteProtocolError("frames: the peer goes to a ring that it does not have"))
-            return
-        if not self._out_on_ring:
-            self._go_on_ring()
-        self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Nothing more of the stream is on TCP: the connection is the ring's again."""
-        if self._road.pending or self._road.closed or self._next is None or self._comeback is None:
-            return
-        if self._limit is not None:
-            self._limit.cancel()
-        _lingering.discard(self._waker, self)
-        self._comeback.succeed()
-        self._next.attach_tcp(self._road.release(), self._assembler.rest)
-        if self._on_readable is not None:
-            self._on_readable()
-
-    @property
-    def _beyond(self) -> RingPipe | None:
-        """What is read after the last byte on TCP."""
-        return self._next if self._assembler.on_ring and not self._ahead else None
-
-    @property
-    def path(self) -> str:
-        """ "tcp", or "rdma" when both directions are there again."""
-        return self._next.path if self._next is not None and self._handed_over else "tcp"
-
-    @property
-    def fallback_reason(self) -> FallbackReason | None:
-        """Why the stream is not on RDMA."""
-        handed_over = self._next is not None and self._handed_over
-        return self._next.fallback_reason if handed_over and self._next is not None else self._reason
-
-    @property
-    def _handed_over(self) -> bool:
-        return self._road.closed and self._assembler.on_ring
-
-    def leave(self, code: Code, text: str) -> bool:
-        """Leave RDMA again; whether that has begun."""
-        return self._next is not None and self._next.leave(code, text)
-
     # -- state
 
     @property
     def _peer_closed(self) -> bool:
-        return bool(self._assembler.flags & StateFlag.CLOSED)
+        return self._peer_closed_before or bool(self._assembler.flags & StateFlag.CLOSED)
 
     @property
     def _ended(self) -> bool:
@@ -437,82 +323,109 @@ class FramedPipe:
         """Bytes that are there."""
         if not self._ahead:
             self._pull()
-        return self._ahead if self._beyond is None else self._beyond.readable
+        return self._ahead
 
     @property
     def writable(self) -> int:
         """1 when some can be sent now, else 0: the kernel does not tell how much."""
-        if self._out_on_ring and self._next is not None and not self._closed:
-            return self._next.writable
         shut = self._closed or self._eof_sent or self._peer_closed or self.error is not None
-        return 0 if shut or self._road.pending else 1
+        return 0 if shut or self._carrier.pending else 1
 
     @property
     def at_eof(self) -> bool:
         """The peer has finished, and everything was taken."""
-        if self._beyond is not None:
-            return self._beyond.at_eof
         return self._assembler.done and not self._ahead
 
     @property
-    def peer_done(self) -> bool:
-        """The peer has said that it sends no more."""
-        return self._assembler.done or (self._next is not None and self._next.peer_gone)
+    def drained(self) -> bool:
+        """The peer sends by a ring, and all that came by TCP was taken."""
+        return self._assembler.on_ring and not self._ahead
 
     @property
     def error(self) -> BaseException | None:
         """Why the connection is lost, None while it is not (or when everything came before that)."""
-        if self._next is not None and self._failure is None:
-            return self._next.error
         return None if self._assembler.done else self._failure
-
-    @property
-    def on_readable(self) -> Callable[[], None] | None:
-        """Called when data, the end or an error has come."""
-        return self._on_readable
-
-    @on_readable.setter
-    def on_readable(self, callback: Callable[[], None] | None) -> None:
-        self._on_readable = callback
-        if self._next is not None:
-            self._next.on_readable = callback
-
-    @property
-    def on_writable(self) -> Callable[[], None] | None:
-        """Called when there is room again after try_send() came short, or on an error."""
-        return self._on_writable
-
-    @on_writable.setter
-    def on_writable(self, callback: Callable[[], None] | None) -> None:
-        self._on_writable = callback
-        if self._next is not None:
-            self._next.on_writable = callback
-
-    def spin_readable(self) -> bool:
-        """One look into the kernel; on the ring, as the engine's policy allows."""
-        if self._beyond is not None:
-            return self._beyond.spin_readable()
-        return self.readable > 0 or self._ended
-
-    def spin_writable(self) -> bool:
-        """TCP gains nothing from polling."""
-        return self._out_on_ring and self._next is not None and self._next.spin_writable()
 
     @property
     def counters(self) -> tuple[int, int]:
         """Bytes of the stream that were sent and received here."""
-        beyond = (0, 0) if self._next is None else self._next.counters
-        return self._sent + beyond[0], self._received + beyond[1]
-
-    @property
-    def own_counters(self) -> tuple[int, int]:
-        """The same without those of the ring that has taken over."""
         return self._sent, self._received
 
+    # -- returning to RDMA: rejoin() begins it, and the attempt directs the rest
+
     @property
-    def target(self) -> RingPipe | None:
-        """The ring pipe, when all is there; else None."""
-        return self._next if self._handed_over and not self._ahead else None
+    def _is_rejoining(self) -> bool:
+        return self._rejoin is not None and not self._rejoin.over
+
+    @property
+    def may_rejoin(self) -> bool:
+        """Whether the stream is on TCP and whole."""
+        shut = self._closed or self._eof_sent or self._ended
+        return not (shut or self._moved or self._carrier.closed or self._carrier.failure)
+
+    def rejoin(self) -> Attempt:
+        """Try to return to RDMA, or join the attempt under way.
+
+        :raises NegotiationError: not in this state.
+        """
+        if self._rejoin is None or self._rejoin.over:
+            if not self.may_rejoin:
+                raise NegotiationError(Code.OUT_OF_SYNC, "the stream is closed, half-closed or on RDMA")
+            self._rejoin = self.new_rejoin()
+            self._rejoin.ask()
+        return self._rejoin
+
+    def _negotiate(self, data: bytes) -> None:
+        if self._rejoin is not None and not self._rejoin.over:
+            self._rejoin.receive(data)
+            return
+        message = clc.decode(data)
+        if isinstance(message, clc.Decline):
+            return  # of an attempt that has ended here already
+        if isinstance(message, clc.Proposal) and not (self._closed or self._eof_sent or self._moved):
+            self._rejoin = self.new_rejoin()
+            self._rejoin.answer(data)
+        else:
+            self.put_message(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode())
+
+    def put_message(self, message: bytes) -> None:
+        """Send a message of the negotiation."""
+        if not self._moved:
+            self._carrier.put(negotiation_frame(message))
+
+    def end_sending(self) -> None:
+        """This end's last frame: what follows goes by a ring."""
+        self._carrier.put(on_ring_frame())
+        self._moved = True
+
+    @property
+    def peer_has_moved(self) -> bool:
+        """The peer's last frame has arrived."""
+        return self._assembler.on_ring
+
+    def release(self) -> tuple[Carrier, bytes] | None:
+        """Release the TCP connection, with what the peer has sent behind its last frame; None: not yet."""
+        if self._carrier.pending or self._carrier.closed or not self._assembler.on_ring:
+            return None
+        if self._limit is not None:
+            self._limit.cancel()
+        _lingering.discard(self._waker, self)
+        return self._carrier.release(), self._assembler.rest
+
+    def stay(self) -> bool:
+        """The attempt has failed. False: the stream is lost, as part of it has gone to the ring already."""
+        if self._moved:
+            self._failure = self._failure or LinkError(
+                "the stream was lost on its way back to RDMA", self.peer
+            )
+            self._carrier.reset()
+            return False
+        if self._closed:
+            self._carrier.put(end_frame(closed=True))
+            self._end_if_done()
+        elif self._eof_sent:
+            self._put_end()
+        return True
 
     # -- the end
 
@@ -520,48 +433,44 @@ class FramedPipe:
         """Close both directions; what was sent still arrives. Idempotent."""
         if self._closed:
             return
-        self._closed = True
-        self._on_readable = self._on_writable = None
-        self._chunks.clear()
-        self._ahead = 0
-        if self._out_on_ring and self._next is not None:
-            self._next.close()
-        if self._road.closed:
+        self._forget_user()
+        if self._carrier.closed:
             return
         _lingering.add(self._waker, self)
-        if self._coming_back:
+        if self._is_rejoining:
             self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
         else:
-            self._road.put(end_frame(closed=True))
+            self._carrier.put(end_frame(closed=True))
         self._pull()
-        if not self._coming_back:
+        if not self._is_rejoining:
             self._end_if_done()
 
+    def _forget_user(self) -> None:
+        self._closed = True
+        self.on_readable = self.on_writable = None
+        self._chunks.clear()
+        self._ahead = 0
+
     def _end_if_done(self) -> None:
-        road = self._road
-        if road.closed or road.failure is not None or self._ended:
-            if not road.pending or road.failure is not None or self._failure is not None:
+        carrier = self._carrier
+        if carrier.closed or carrier.failure is not None or self._ended:
+            if not carrier.pending or carrier.failure is not None or self._failure is not None:
                 self._end()
-        elif not road.pending and self._limit is None:
+        elif not carrier.pending and self._limit is None:
             self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
 
     def _end(self) -> None:
         if self._limit is not None:
             self._limit.cancel()
-        self._road.close()
-        if self._comeback is not None:
-            self._comeback.cancel()
+        self._carrier.close()
+        if self._rejoin is not None:
+            self._rejoin.cancel()
         _lingering.discard(self._waker, self)
 
     def abort(self) -> None:
         """Reset the connection: the peer gets an error. Idempotent."""
-        self._closed = True
-        self._on_readable = self._on_writable = None
-        self._chunks.clear()
-        self._ahead = 0
-        if self._next is not None:
-            self._next.abort()
-        self._road.reset()
+        self._forget_user()
+        self._carrier.reset()
         self._end()
 
 

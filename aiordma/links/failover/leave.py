@@ -1,11 +1,12 @@
-"""Leaving RDMA: the I/O around ``proto/carry.py`` for one stream, from its last WRITE to its first frame.
+"""Leaving RDMA: the I/O around ``proto/failover.py`` for one stream, from its last WRITE to its first frame.
 
-It begins in one of three ways: the link fails, somebody asks for it, or the peer says that it leaves. In each
-the stream's own TCP connection, which was silent since the negotiation, becomes the stream.
+It begins in one of three ways: the link fails, it is requested, or the peer announces that it leaves. In each
+the stream's own TCP connection, which was silent since the negotiation, carries the stream on.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -19,26 +20,28 @@ from ...errors import (
     describe,
 )
 from ...proto.cdc import StateFlag
-from ...proto.failover import Agreed, Broken, Crossing, Ledger, Say, State, Stop
-from .framed_pipe import PEER_DIED, FramedPipe
-from .tcp_carrier import Road
+from ...proto.failover import Agreed, Broken, CursorExchange, Ledger, Quiesce, Send, State
+from .framed_pipe import FramedPipe
+from .rejoin import Rejoin
+from .tcp_carrier import PEER_DIED, TcpCarrier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...pipes._ring import RingPipe
+    from ...pipes._switchable import SwitchablePipe
     from ...pipes.tls import Carrier
     from ...proto.failover import Event
     from ...wake.base import Handle
     from ..contracts import EngineView, GroupView
 
-__all__ = ["Carry", "may_carry", "switch_engine", "switch_group", "switch_pipe"]
+__all__ = ["Failover", "may_fail_over", "switch_engine", "switch_group", "switch_pipe"]
 
 logger = logging.getLogger("aiordma.link")
 
-#: Completion errors that say that the way to the peer, its device or ours is gone. The others say that one
+#: Completion errors for which the path to the peer, its device or ours is to blame. The others mean that one
 #: end broke the rules of RDMA: with such a peer nothing goes on.
-_OF_THE_WAY = {
+_PATH_ERRORS = {
     "WR_FLUSH_ERR",
     "RETRY_EXC_ERR",
     "RNR_RETRY_EXC_ERR",
@@ -48,24 +51,27 @@ _OF_THE_WAY = {
 }
 
 
-def may_carry(reason: BaseException) -> bool:
+def may_fail_over(reason: BaseException) -> bool:
     """Whether streams outlive a link that failed for this reason."""
     if isinstance(reason, CompletionError):
-        return reason.status_name in _OF_THE_WAY
+        return reason.status_name in _PATH_ERRORS
     return isinstance(reason, (LinkError, VerbsError))
 
 
-class Carry:
-    """One stream on its way. Takes the TCP connection over.
+class Failover:
+    """One stream that leaves its rings. Takes the TCP connection over.
 
+    :param switch: what the user holds.
+    :param pipe: the rings it leaves.
     :param peer: the other end, for people.
     :param traffic_class: of the link that it leaves, and of the next one.
-    :param peer_lost_link: called when the peer says that it leaves because its end of the link has failed.
+    :param peer_lost_link: called when the peer announces that its end of the link has failed.
     :param has_another: should the link have failed, this end looks for another one.
     """
 
     def __init__(
         self,
+        switch: SwitchablePipe,
         pipe: RingPipe,
         carrier: Carrier,
         engine: EngineView,
@@ -75,104 +81,109 @@ class Carry:
         *,
         has_another: bool = False,
     ) -> None:
-        self._pipe, self._engine, self._peer = pipe, engine, peer
+        self._switch, self._pipe, self._engine, self._peer = switch, pipe, engine, peer
         self._traffic_class = traffic_class
         self._peer_lost_link, self._has_another = peer_lost_link, has_another
         self._waker = engine.waker
-        self._crossing = Crossing(pipe.token, pipe.peer_token, engine.config.carry_timeout_ms / 1000)
+        timeout = engine.config.carry_timeout_ms / 1000
+        self._exchange = CursorExchange(pipe.token, pipe.peer_token, timeout)
         self._reason = ""
         self._timer: Handle | None = None
-        self._road = Road(carrier, engine.waker)
-        self._road.on_input = self._road.on_failed = self._input
-        self._road.watch(True)
+        self._carrier = TcpCarrier(carrier, engine.waker)
+        self._carrier.on_input = self._carrier.on_failed = self._input
+        self._carrier.watch(True)
 
     def leave(self, code: Code, reason: str) -> None:
-        """This end leaves RDMA. :param reason: why, in the words of whoever found out."""
+        """This end leaves RDMA. :param reason: why, as found at this end."""
         self._reason = self._reason or reason
-        self._run(self._crossing.leave(code, self._waker.now()))
+        self._run(self._exchange.leave(code, self._waker.now()))
 
-    def settled(self) -> None:
-        """The pipe sends no more, and nothing of it is under way."""
-        self._run(self._crossing.stopped(Ledger(*self._pipe.ledger())))
+    def quiesced(self) -> None:
+        """The rings send no more, and nothing of them is under way."""
+        self._run(self._exchange.quiesced(Ledger(*self._pipe.ledger())))
 
-    def heard(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """What came on the TCP connection before this took it over."""
-        self._run(self._crossing.receive(data, self._waker.now()))
-        if self._crossing.peer_code == Code.LINK_LOST:
+        self._run(self._exchange.receive(data, self._waker.now()))
+        if self._exchange.peer_code == Code.LINK_LOST:
             self._peer_lost_link()
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """The stream is aborted: so is the TCP connection."""
         self._end()
-        self._road.reset()
+        self._carrier.reset()
 
     def _input(self) -> None:
-        while not self._road.closed:
-            missing = self._crossing.missing
+        while not self._carrier.closed:
+            missing = self._exchange.missing
             if not missing:
-                self._road.watch(False)  # what comes now is the stream's
+                self._carrier.watch(False)  # what comes now is the stream's
                 return
             try:
-                data = self._road.read(missing)
+                data = self._carrier.read(missing)
             except LinkError as error:
-                self._run(self._crossing.eof(error.reason))
+                self._run(self._exchange.eof(error.reason))
                 return
             if data is None:
                 return
             if not data:
-                # Perhaps it had come to its end on RDMA, and its last word has not been polled yet.
+                # Perhaps it had come to its end on RDMA, and its last message has not been polled yet.
                 self._engine.poller.drain()
-                self._run(self._crossing.eof(PEER_DIED))
+                self._run(self._exchange.eof(PEER_DIED))
                 return
-            self.heard(data)
+            self.receive(data)
 
     def _run(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Stop):
-                self._pipe.stop_sending()  # which may come back here at once, through settled()
-            elif isinstance(event, Say):
-                self._road.put(event.data)
+            if isinstance(event, Quiesce):
+                self._pipe.stop_sending()  # which may come back here at once, through quiesced()
+            elif isinstance(event, Send):
+                self._carrier.put(event.data)
             elif isinstance(event, Agreed):
-                self._go_on(event)
+                self._fail_over(event)
             else:
                 self._give_up(event)
-        deadline = self._crossing.deadline
-        under_way = self._crossing.state not in (State.AGREED, State.BROKEN)
+        deadline = self._exchange.deadline
+        under_way = self._exchange.state not in (State.AGREED, State.BROKEN)
         if self._timer is None and deadline is not None and under_way:
             self._timer = self._waker.call_at(deadline, self._time_is_up)
 
     def _time_is_up(self) -> None:
         self._timer = None
-        self._run(self._crossing.on_timer(self._waker.now()))
+        self._run(self._exchange.on_timer(self._waker.now()))
 
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._road.on_input = self._road.on_failed = None
+        self._carrier.on_input = self._carrier.on_failed = None
 
-    def _go_on(self, event: Agreed) -> None:
+    def _fail_over(self, event: Agreed) -> None:
         self._end()
-        pipe = self._pipe
+        pipe, engine = self._pipe, self._engine
         why = describe(event.code)
         why += " (the peer left first)" if event.by_peer else f": {self._reason}" if self._reason else ""
         peer_code = event.code if event.by_peer else None
         reason = FallbackReason(event.code, why, event.code, peer_code)
-        logger.debug("a stream with %s goes on over TCP: %s", self._peer, why)
+        logger.debug("a stream with %s fails over to TCP: %s", self._peer, why)
         closed = bool(event.peer_flags & StateFlag.CLOSED)
         rest = b"" if closed else pipe.unplaced(event.send_from)
-        framed = FramedPipe(self._road, self._engine, self._peer, self._traffic_class, rest, reason)
-        pipe.go_on(framed, event.read_until, closed)
+        framed = FramedPipe(self._carrier, engine.waker, self._peer, rest, reason, peer_closed=closed)
+        framed.new_rejoin = functools.partial(
+            Rejoin, framed, self._switch, engine, self._peer, self._traffic_class
+        )
+        pipe.leave(event.read_until)
+        self._switch.left_rdma(framed)
         if self._has_another and event.code == Code.LINK_LOST:
-            self._engine.devices.find_another(framed, why)
+            engine.devices.find_another(framed, why)
 
     def _give_up(self, event: Broken) -> None:
         self._end()
-        self._road.reset()
+        self._carrier.reset()
         if event.fault:
             error: Exception = RemoteProtocolError(f"the peer broke the protocol: {event.reason}")
         elif self._reason:
-            text = f"{self._reason}; the stream could not go on over TCP: {event.reason}"
+            text = f"{self._reason}; the stream could not fail over to TCP: {event.reason}"
             error = LinkError(text, self._peer)
         else:
             error = LinkError(event.reason, self._peer)
@@ -182,7 +193,7 @@ class Carry:
 # ---- by request
 
 
-def switch_pipe(pipe: RingPipe, text: str = "") -> bool:
+def switch_pipe(pipe: SwitchablePipe, text: str = "") -> bool:
     """Have one stream leave RDMA; it goes on over its TCP connection as soon as both ends are ready.
 
     :return: whether it has begun; False: it is not on RDMA, is over, or has no TCP connection.
@@ -190,14 +201,14 @@ def switch_pipe(pipe: RingPipe, text: str = "") -> bool:
     return pipe.leave(Code.SWITCHED, text)
 
 
-async def switch_back(pipe: RingPipe) -> None:
-    """Bring a stream that has gone on over TCP back to RDMA; returns when this end is there, and the other on
+async def switch_back(pipe: SwitchablePipe) -> None:
+    """Return a stream that has failed over to TCP to RDMA; returns when this end is there, and the other on
     its last step. Sending and receiving go on meanwhile.
 
     :raises NegotiationError: not now, with the reason; the stream stays on TCP.
     """
     if pipe.path == "tcp":
-        await pipe.come_back().wait()
+        await pipe.rejoin().wait()
 
 
 def switch_group(group: GroupView, text: str = "") -> int:

@@ -1,46 +1,58 @@
-"""The way back: a stream that went on over TCP (``framed.py``) negotiates itself a ring again, in between its
-own data on that connection. Both ends drive the engine's offers here, as ``negotiate.py`` does at first.
+"""Rejoin: a stream on TCP renegotiates RDMA over that connection, in frames between its own data.
+
+The dialogue is that of ``proto/rejoin.py``; this does its I/O and brings up the engine's rings. Then each
+direction moves: an end sends its last frame and goes on by the ring, and the reader takes what is on TCP
+first. When both have read the other's last frame, the TCP connection is released to the rings.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ...errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
-from ...proto import clc
-from ...proto.frames import negotiation_frame
+from ...proto.events import Accepted, Confirmed, Failed, Proposed, Send, UseTcp
+from ...proto.handshake import Timeouts
+from ...proto.rejoin import RejoinHandshake, Yielded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from ...wake.base import Job
+    from ...pipes._ring import RingPipe
+    from ...pipes._switchable import SwitchablePipe
+    from ...proto.clc import Accept, Confirm, Proposal
+    from ...proto.rejoin import Event
+    from ...wake.base import Handle, Job
     from ..contracts import EngineView, GroupView
     from .framed_pipe import FramedPipe
 
-__all__ = ["Comeback"]
-
-M = TypeVar("M", clc.Accept, clc.Confirm)
+__all__ = ["Rejoin"]
 
 
-class Comeback:
+class Rejoin:
     """One attempt of one end.
 
+    :param framed: carries the stream now.
+    :param switch: what the user holds.
     :param peer: the other end, for people.
+    :param traffic_class: of the link that it looks for.
     """
 
-    def __init__(self, framed: FramedPipe, engine: EngineView, peer: str) -> None:
-        self._framed, self._engine, self._peer = framed, engine, peer
-        self._inbox: deque[clc.Message] = deque()
-        self._news = engine.waker.new_waiter()
-        self._ended = engine.waker.new_waiter()
-        self._offer: Any = None
+    def __init__(
+        self, framed: FramedPipe, switch: SwitchablePipe, engine: EngineView, peer: str, traffic_class: int
+    ) -> None:
+        self._framed, self._switch, self._engine, self._peer = framed, switch, engine, peer
+        self._traffic_class = traffic_class
+        self._waker = engine.waker
+        self._ended = self._waker.new_waiter()
+        self._contact: Any = None
+        self._handshake: RejoinHandshake | None = None
+        self._early: list[bytes] = []  # messages that came before our own Proposal was ready
+        self._refusal: NegotiationError | None = None
         self._job: Job | None = None
-        #: Of our own Proposal, while we wait for its answer.
-        self._asking: clc.Proposal | None = None
-        #: The new pipe is ready here.
-        self.ready = False
+        self._timer: Handle | None = None
+        self._ring: RingPipe | None = None
+        self._moved = False  # what this end sends goes to the ring
         self.over = False
         self.error: Exception | None = None
         #: Called when it is over.
@@ -50,23 +62,19 @@ class Comeback:
 
     def ask(self) -> None:
         """Begin."""
-        self._job = self._engine.waker.spawn(self._ask)
+        self._start(self._propose)
 
-    def answer(self, proposal: clc.Proposal) -> None:
+    def answer(self, proposal: bytes) -> None:
         """The peer has begun."""
+        self._handshake = RejoinHandshake(self._timeouts, self._waker.now())
+        self.receive(proposal)
 
-        async def answer() -> None:
-            await self._guarded(proposal)
-
-        self._job = self._engine.waker.spawn(answer)
-
-    def heard(self, message: clc.Message) -> None:
-        """The peer's next message."""
-        if self.ready and isinstance(message, clc.Decline):
-            self.fail(NegotiationError(message.diagnosis))
+    def receive(self, message: bytes) -> None:
+        """The peer's next message. :raises RemoteProtocolError: it is none."""
+        if self._handshake is None:
+            self._early.append(message)
         else:
-            self._inbox.append(message)
-            self._news.set()
+            self._run(self._handshake.receive(message, self._waker.now()))
 
     async def wait(self) -> None:
         """Until both ends are on their rings. :raises NegotiationError: or another error: not this time."""
@@ -76,124 +84,196 @@ class Comeback:
         if self.error is not None:
             raise self.error
 
-    def succeed(self) -> None:
-        """Both ends are on their rings."""
-        self._end()
-
     @property
     def group(self) -> GroupView | None:
         """Where it leads, or led."""
-        return None if self._offer is None else self._offer.group
-
-    def _end(self) -> None:
-        self.over = True
-        self._ended.set()
-        if self.on_over is not None:
-            self.on_over()
-
-    def fail(self, error: Exception) -> None:
-        """It stays on TCP."""
-        if not self.over:
-            self.over = True
-            self.error = error
-            if self._offer is not None:
-                self._offer.abandon()
-            self._framed.stay()
-            self._end()
+        group: GroupView | None = None if self._contact is None else self._contact.group
+        return group
 
     def cancel(self) -> None:
         """The stream has ended meanwhile."""
         if not self.over:
-            self.fail(NegotiationError(Code.SHUTTING_DOWN, "the stream was closed"))
-            if self._job is not None:
-                self._job.cancel()
+            self._fail(NegotiationError(Code.SHUTTING_DOWN, "the stream was closed"))
 
-    # ---- inside
+    # ---- the negotiation
 
-    def _say(self, message: clc.Message) -> None:
-        self._framed.say(negotiation_frame(message.encode()))
+    @property
+    def _timeouts(self) -> Timeouts:
+        config = self._engine.config
+        return Timeouts(negotiate=config.negotiate_timeout_ms / 1000, link=config.link_timeout_ms / 1000)
 
-    async def _hear(self) -> clc.Message:
-        waker = self._engine.waker
-        deadline = waker.now() + self._engine.config.negotiate_timeout_ms / 1000
-        while not self._inbox:
-            if not await self._news.wait_until(deadline):
-                raise NegotiationError(Code.OUT_OF_SYNC, "the peer did not answer in time")
-        return self._inbox.popleft()
+    def _start(self, step: Callable[[], Awaitable[list[Event]]]) -> None:
+        """Run one step of this end's work in the background."""
 
-    def _expect(self, message: clc.Message, kind: type[M]) -> M:
-        if isinstance(message, clc.Decline):
-            raise NegotiationError(message.diagnosis)
-        if not isinstance(message, kind):
-            raise NegotiationError(Code.OUT_OF_SYNC, f"{type(message).__name__} out of turn")
-        return message
+        async def work() -> None:
+            try:
+                events = await step()
+            except NegotiationError as error:
+                events = self._refuse(error)
+            except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
+                events = self._refuse(NegotiationError(Code.DEVICE_FAILURE, str(error)))
+            if self.over:
+                self._drop_ring()  # cancelled in the moment in which it was ready
+                return
+            self._job = None
+            self._run(events)
+            while self._early and not self.over:
+                self.receive(self._early.pop(0))
 
-    async def _ask(self) -> None:
-        await self._guarded(None)
+        self._job = self._waker.spawn(work)
 
-    async def _guarded(self, proposal: clc.Proposal | None) -> None:
-        declined = False
-        try:
-            pipe = await (self._as_client() if proposal is None else self._as_server(proposal))
-            if pipe.error is not None:
-                pipe.abort()
-                raise LinkError(str(pipe.error), self._peer)
-        except NegotiationError as error:
-            declined, reason = True, error
-        except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
-            declined, reason = True, NegotiationError(Code.DEVICE_FAILURE, str(error))
-        if declined:
-            if not self.over:
-                self._say(clc.Decline(diagnosis=reason.code))
-            self.fail(reason)
-        elif self.over:
-            pipe.abort()
-        else:
-            self.ready = True
-            self._framed.ready(pipe)
+    def _refuse(self, error: NegotiationError) -> list[Event]:
+        self._refusal = error
+        if self._handshake is not None:
+            return self._handshake.refuse(error.code, self._waker.now())
+        return [UseTcp(error.code, None, b"")]  # it did not even ask
 
-    async def _as_client(self) -> Any:
-        propose = functools.partial(
-            self._engine.propose, peer=self._peer, traffic_class=self._framed.traffic_class
+    def _run(self, events: list[Event]) -> None:
+        for event in events:
+            if self.over:
+                return
+            if isinstance(event, Send):
+                self._framed.put_message(event.data)
+            elif isinstance(event, Yielded):
+                self._abandon_contact()
+            elif isinstance(event, Proposed):
+                self._start(functools.partial(self._prepare_accept, event.proposal))
+            elif isinstance(event, Accepted):
+                self._start(functools.partial(self._prepare_confirm, event.accept))
+            elif isinstance(event, Confirmed):
+                self._start(functools.partial(self._bring_up_server, event.confirm))
+            elif isinstance(event, UseTcp):
+                self._fail(self._refusal or NegotiationError(event.code))
+            elif isinstance(event, Failed):
+                self._fail(NegotiationError(event.code, event.text))
+            else:
+                self._begin_moving()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = None if self.over or self._handshake is None else self._handshake.next_deadline()
+        if deadline is not None:
+            self._timer = self._waker.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._handshake is not None:
+            self._run(self._handshake.on_timer(self._waker.now()))
+
+    async def _new_contact(self, unknown_qpn: int = 0) -> Any:
+        self._contact = contact = await self._engine.propose(
+            unknown_qpn=unknown_qpn, peer=self._peer, traffic_class=self._traffic_class
         )
-        self._offer = offer = await propose()
-        offer.awaits_tcp = True
-        self._asking = offer.proposal
-        self._say(offer.proposal)
-        message = await self._hear()
-        self._asking = None
-        if isinstance(message, clc.Proposal):
-            # Both have asked at the same time. One of them answers, and both know which.
-            if message.nonce > offer.proposal.nonce:
-                offer.abandon()
-                return await self._as_server(message)
-            message = await self._hear()
-        accept = self._expect(message, clc.Accept)
+        contact.awaits_tcp = True
+        return contact
+
+    async def _propose(self) -> list[Event]:
+        contact = await self._new_contact()
+        self._handshake = RejoinHandshake(self._timeouts, self._waker.now(), contact.proposal)
+        return self._handshake.start()
+
+    async def _prepare_confirm(self, accept: Accept) -> list[Event]:
+        handshake, contact = self._handshake, self._contact
+        assert handshake is not None
         try:
-            confirm = await offer.accepted(accept, self._peer)
+            confirm = await contact.accepted(accept, self._peer)
         except NegotiationError as error:
-            if error.code != Code.LINK_NOT_FOUND:
+            if error.code != Code.LINK_NOT_FOUND or not handshake.may_ask_again:
                 raise
             # It has failed at this end only: once more, with a new one.
-            offer.abandon()
-            self._offer = offer = await propose(unknown_qpn=accept.qpn)
-            offer.awaits_tcp = True
-            self._say(offer.proposal)
-            confirm = await offer.accepted(self._expect(await self._hear(), clc.Accept), self._peer)
-        self._say(confirm)
-        return await offer.established()
+            contact.abandon()
+            contact = await self._new_contact(unknown_qpn=accept.qpn)
+            return handshake.again(contact.proposal, self._waker.now())
+        self._run(handshake.ready(confirm, self._waker.now()))
+        return self._established(await contact.established())
 
-    async def _as_server(self, proposal: clc.Proposal) -> Any:
-        self._offer = offer = await self._engine.answer(proposal, self._peer)
-        self._say(offer.accept)
-        message = await self._hear()
-        if isinstance(message, clc.Proposal) and message.unknown_qpn == offer.accept.qpn != 0:
-            offer.abandon()
-            self._offer = offer = await self._engine.answer(message, self._peer)
-            self._say(offer.accept)
-            message = await self._hear()
-        confirm = self._expect(message, clc.Confirm)
-        offer.awaits_tcp = True
-        pipe = await offer.confirmed(confirm)
-        self._framed.first = True
-        return pipe
+    async def _prepare_accept(self, proposal: Proposal) -> list[Event]:
+        self._abandon_contact()
+        self._contact = contact = await self._engine.answer(proposal, self._peer)
+        assert self._handshake is not None
+        return self._handshake.ready(contact.accept, self._waker.now())
+
+    async def _bring_up_server(self, confirm: Confirm) -> list[Event]:
+        self._contact.awaits_tcp = True
+        return self._established(await self._contact.confirmed(confirm))
+
+    def _established(self, pipe: SwitchablePipe) -> list[Event]:
+        self._ring = pipe.ring
+        if pipe.error is not None:
+            self._drop_ring()
+            raise LinkError(str(pipe.error), self._peer)
+        assert self._handshake is not None
+        return [] if self.over else self._handshake.established(self._waker.now())
+
+    def _abandon_contact(self) -> None:
+        contact, self._contact = self._contact, None
+        if contact is not None:
+            contact.abandon()
+
+    def _drop_ring(self) -> None:
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.abort()
+
+    # ---- moving
+
+    def _begin_moving(self) -> None:
+        """The rings are there. Of the two ends, the server of the negotiation moves first."""
+        assert self._handshake is not None
+        assert self._ring is not None
+        self._switch.adopt(self._ring)
+        if not self._handshake.is_client:
+            self._move()
+        if self._framed.peer_has_moved:
+            self.peer_moved()
+
+    def _move(self) -> None:
+        assert self._ring is not None
+        self._framed.end_sending()
+        self._moved = True
+        self._switch.send_by(self._ring)
+
+    def peer_moved(self) -> None:
+        """The peer's last frame has arrived."""
+        if self._ring is None or self._ring is not self._switch.ring:
+            return  # _begin_moving() looks again
+        if not self._moved:
+            self._move()
+        self._switch.receive_by(self._ring)
+        self.try_hand_over()
+
+    def try_hand_over(self) -> None:
+        """Once nothing more of the stream is on TCP, the connection is the rings' again."""
+        if self.over or not self._moved:
+            return
+        released = self._framed.release()
+        if released is not None:
+            self._finish(None)
+            self._switch.rejoined_rdma()
+            self._switch.attach_tcp(*released)
+
+    # ---- the end
+
+    def _fail(self, error: Exception) -> None:
+        """The stream stays on TCP."""
+        self.over = True
+        job, self._job = self._job, None
+        if job is not None:
+            job.cancel()
+        if self._contact is not None:
+            self._contact.abandon()
+        ring = self._ring
+        if not self._framed.stay() and ring is not None:
+            self._switch.stay_on(self._framed, ring)
+        self._drop_ring()
+        self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        self.over, self.error = True, error
+        self._set_timer()
+        self._ended.set()
+        if self.on_over is not None:
+            self.on_over()

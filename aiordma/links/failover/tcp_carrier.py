@@ -1,5 +1,5 @@
-"""A stream's TCP connection, plain or inside TLS, as carrying on needs it: written without waiting, and read
-piece by piece."""
+"""The TCP carrier: a stream's TCP connection, plain or inside TLS, that carries it after a failover. Written
+without waiting, and read piece by piece."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ...pipes.tls import Carrier
     from ...wake.base import Waker
 
-__all__ = ["Road", "lost_because"]
+__all__ = ["PEER_DIED", "TcpCarrier", "lost_because"]
+
+PEER_DIED = "the peer's process has ended or closed the TCP connection"
 
 _RESET = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so that close() sends RST
 
@@ -28,7 +30,7 @@ def lost_because(error: OSError) -> str:
     return f"the TCP connection to the peer broke ({errno.errorcode.get(error.errno or 0, error)})"
 
 
-class Road:
+class TcpCarrier:
     """Owns the connection. Its callbacks come from the loop.
 
     :param carrier: connected and non-blocking.
@@ -137,7 +139,7 @@ class Road:
     # -- the end
 
     def release(self) -> Carrier:
-        """Let go of the connection, on which nothing is pending; the caller has it then."""
+        """Release the connection, on which nothing is pending, to the caller."""
         self.watch(False)
         self.closed = True
         self.on_input = self.on_flushed = self.on_failed = None

@@ -33,7 +33,7 @@ def take_off(engine: Engine, way: str) -> None:
             group.link.parts.qp.to_error()
             group.link.suspect()
         elif way == "switch one":
-            switch_pipe(random_module.choice(list(group.members)).pipe, "asked for by the test")
+            switch_pipe(random_module.choice(list(group.members)).connection, "asked for by the test")
     if way == "switch all":
         switch_engine(engine, "asked for by the test")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiordma.links.engine import Engine
-    from aiordma.pipes._ring import RingPipe
+    from aiordma.pipes._switchable import SwitchablePipe
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,8 @@ class Scene:
     """A pipe with a link that breaks; its peer on RDMA; the peer's end of TCP."""
 
     engine: Engine
-    pipe: RingPipe
-    peer: RingPipe
+    pipe: SwitchablePipe
+    peer: SwitchablePipe
     tcp: socket.socket
 
     def break_link(self, reason: BaseException | None = None) -> None:
@@ -58,12 +58,12 @@ class Scene:
     async def left(self) -> Leave:
         message = decode(await self.said())
         assert isinstance(message, Leave)
-        assert message.token == self.peer.token
+        assert message.token == self.peer.ring.token
         return message
 
     def answer(self, **changes: int) -> None:
         """As an honest peer that has read nothing."""
-        leave = Leave(token=self.pipe.token, sent=0, placed=0, arrived=0)
+        leave = Leave(token=self.pipe.ring.token, sent=0, placed=0, arrived=0)
         self.tcp.send(dataclasses.replace(leave, **changes).encode())
 
     async def broken(self) -> BaseException:
@@ -104,7 +104,7 @@ async def test_what_is_said_and_sent_again(scene: Scene) -> None:
     scene.break_link()
     leave = await scene.left()
     # On the software device the WRITE was carried out while it was posted.
-    assert leave == Leave(scene.peer.token, 10, 10, 0, 0, Code.LINK_LOST)
+    assert leave == Leave(scene.peer.ring.token, 10, 10, 0, 0, Code.LINK_LOST)
     assert scene.pipe.try_send(b"more") == 0
     assert scene.pipe.path == "rdma"
     scene.answer(arrived=10)
@@ -206,7 +206,7 @@ async def test_bytes_of_somebody_else(scene: Scene, data: bytes, when: str) -> N
 async def test_refused(scene: Scene) -> None:
     scene.break_link()
     await scene.left()
-    scene.tcp.send(Refuse(scene.pipe.token, Code.CARRY_OFF).encode())
+    scene.tcp.send(Refuse(scene.pipe.ring.token, Code.CARRY_OFF).encode())
     error = await scene.broken()
     assert isinstance(error, LinkError)
     assert "broken by the test" in str(error)
@@ -266,7 +266,7 @@ async def test_a_broken_rule_is_no_reason_to_go_on(scene: Scene) -> None:
     scene.break_link(RemoteProtocolError("it lied"))
     assert str(await scene.broken()) == "it lied"
     scene.answer()
-    assert decode(await scene.said()) == Refuse(scene.peer.token, Code.CARRY_REFUSED)
+    assert decode(await scene.said()) == Refuse(scene.peer.ring.token, Code.CARRY_REFUSED)
 
 
 @pytest.mark.parametrize("what", ["eof before", "eof", "close", "eof, then close"])
@@ -345,7 +345,7 @@ async def test_switched_off_here() -> None:
     async for scene in made(Config(device=DEVICE, ring_bytes=RING, carry_timeout_ms=0)):
         scene.answer()
         message = decode(await scene.said())
-        assert message == Refuse(scene.peer.token, Code.CARRY_OFF)
+        assert message == Refuse(scene.peer.ring.token, Code.CARRY_OFF)
         assert "switched off" in str(await scene.broken())
 
 
