@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aiordma.errors import LinkError, RemoteProtocolError
 
 from .channel_ends import End, settled
-from .link_pairs import connect_channels
+from .link_pairs import connect, connect_channels
 from .link_pairs import open_engine as open_an_engine
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ async def test_memory_that_is_not_the_peers_breaks_the_link_only(open_engine: Op
 
 async def test_a_channel_message_to_a_stream_breaks_the_stream_only(open_engine: Open) -> None:
     async with open_engine() as engine:
-        _, peer = await connect_channels(engine, kind=0)
+        _, peer = await connect(engine)
         a, b = await connect_channels(engine)
         end = End(b)
         assert sender(engine).send_llc(header(MESSAGE, peer.ring) + b"x")
