@@ -27,8 +27,6 @@ cdef class MessageChannel(Flow):
     cdef uint32_t closing_position
     cdef readonly uint64_t times_blocked, credits_sent
 
-    cdef bint may_post(self) noexcept
-    cdef int count(self, int lacks) except -1
     cdef int refuse(self) except -1
     cdef int blocked(self, int why) except -1
     cdef int writable(self) except -1

@@ -153,31 +153,32 @@ cdef class MessageChannel(Flow):
     def try_send(self, bytes head not None, body=b"") -> bool:
         """See ``Channel.try_send``."""
         cdef Py_buffer view
+        cdef bint may_post
+        cdef int lacks
         if self.closed or self.ending or self.peer_ended or self.error is not None or self.outbox.budget is None:
             self.refuse()
+        if self.in_turn:
+            may_post = self.quota > 0 and self.qp.can_send_in_turn()
+        else:
+            may_post = self.qp.can_send_data(self.queued)
         if PyBytes_CheckExact(body):
-            return self.count(self.outbox.send(
+            lacks = self.outbox.send(
                 <const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
-                <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.may_post())) == 1
-        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-        try:
-            return self.count(self.outbox.send(
-                <const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
-                <const unsigned char *>view.buf, view.len, self.may_post())) == 1
-        finally:
-            PyBuffer_Release(&view)
-
-    cdef bint may_post(self) noexcept:
-        """Whether the link has credit for one more message of this channel, now."""
-        return self.quota > 0 and self.qp.can_send_in_turn() if self.in_turn else self.qp.can_send_data(self.queued)
-
-    cdef int count(self, int lacks) except -1:
-        """What became of a message: 1 when it was sent, else 0."""
+                <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), may_post)
+        else:
+            PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+            try:
+                lacks = self.outbox.send(
+                    <const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
+                    <const unsigned char *>view.buf, view.len, may_post)
+            finally:
+                PyBuffer_Release(&view)
         if lacks != WANT_NOTHING:
-            return self.blocked(lacks)
+            self.blocked(lacks)
+            return False
         if self.in_turn:
             self.quota -= 1
-        return 1
+        return True
 
     cdef int refuse(self) except -1:
         if self.closed:
