@@ -96,10 +96,10 @@ struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	return w;
 }
 
-void soft_roce_discard(struct soft_roce *w)
+void soft_roce_discard(struct soft_roce *roce)
 {
-	if (w)
-		roce_free(w);
+	if (roce)
+		roce_free(roce);
 }
 
 /* The attributes of RTS. sq_lock held. */
@@ -118,7 +118,7 @@ void soft_roce_rts(struct soft_qp *qp, bool first)
 		ask->status = IBV_WC_SUCCESS; /* back from SQE */
 }
 
-enum ibv_mtu soft_roce_path_mtu(const struct soft_roce *w)
+enum ibv_mtu soft_roce_path_mtu(const struct soft_roce *roce)
 {
-	return (enum ibv_mtu)(__builtin_ctz(w->ask.mtu) - 7);
+	return (enum ibv_mtu)(__builtin_ctz(roce->ask.mtu) - 7);
 }

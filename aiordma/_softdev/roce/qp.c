@@ -485,11 +485,11 @@ bool soft_roce_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 
 /* ---- coming and going ------------------------------------------------------------------------------- */
 
-void soft_roce_join(struct soft_qp *qp, struct soft_roce *w)
+void soft_roce_join(struct soft_qp *qp, struct soft_roce *roce)
 {
-	qp->roce = w;
+	qp->roce = roce;
 	qp->path = &soft_roce_path;
-	soft_roce_heat(&w->route);
+	soft_roce_heat(&roce->route);
 	atomic_fetch_add(&soft_pollers, 1);
 }
 
