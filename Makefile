@@ -23,7 +23,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-late test-rxe test-wire-rxe test-siw
+        test-quick test-late test-rxe test-wire-rxe test-siw
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -75,8 +75,13 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 
 # ---- checks ------------------------------------------------------------------------------------------------
 
-test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest)
-	$(PY) -m pytest -q $(ARGS)
+# The tests wait for timers and for each other's processes more than they compute: two at a time.
+TWO := -n 2 --dist loadgroup
+test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest instead)
+	$(PY) -m pytest -q $(or $(ARGS),$(TWO))
+
+test-quick: install .venv/.examples ## most tests, on one event loop each, in under two minutes; no C tests, no slow ones
+	$(PY) -m pytest -q $(TWO) --one-loop -m "not slow" $(ARGS)
 
 # ---- checks on other devices, and with delays ------------------------------------------------------------------
 

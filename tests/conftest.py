@@ -1,25 +1,71 @@
-"""The event loops every async test runs on, and what no test may do: block the loop, warn, hang."""
+"""What all tests share: the event loops, the options, and a check that this machine can run them."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
 import zlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.loops import LOOPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A shell gives what it starts in the background an ignored SIGINT, and every process started from there has
-# it, too: the tests of Ctrl-C then waited for programs that could not hear it.
+    from blockbuster import BlockBuster
+
+# A shell starts background jobs with SIGINT ignored, and their processes inherit that: the tests of Ctrl-C
+# would wait for programs that never receive it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+#: What options leave out, with how many tests that were.
+_LEFT_OUT = pytest.StashKey["Counter[str]"]()
+
+#: Modules that the tests import, with what provides them.
+_NEEDED = {
+    "aiordma._cq": "the compiled parts of aiordma",
+    "anyio": "anyio",
+    "blockbuster": "blockbuster",
+    "hypothesis": "hypothesis",
+    "msgspec": "msgspec",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "pytest_asyncio": "pytest-asyncio",
+    "pytest_timeout": "pytest-timeout",
+    "pyverbs": "pyverbs (the system's python3-pyverbs)",
+    "redis": "redis",
+    "trio": "trio",
+    "trustme": "trustme",
+    "uvloop": "uvloop",
+    "xdist": "pytest-xdist",
+}
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # of a package around it
+        return False
+
+
+def check_machine() -> None:
+    """Collection would fail with the first import error, in a test that has nothing to do with it.
+
+    :raises pytest.UsageError: something that the tests import is missing.
+    """
+    missing = [provider for module, provider in _NEEDED.items() if not _is_there(module)]
+    if missing:
+        raise pytest.UsageError(
+            f"the tests cannot run: {', '.join(missing)} missing for {sys.executable}.\n"
+            "Run `make install`, which builds aiordma and installs what the tests need in .venv,"
+            " then `.venv/bin/python -m pytest`."
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,13 +93,15 @@ def _wait_longer(slower: float) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module, and with it :mod:`tests.world`, is imported."""
+    check_machine()
+    config.stash[_LEFT_OUT] = Counter()
     slower = config.getoption("slower")
     os.environ["AIORDMA_TEST_DEVICE"] = config.getoption("device")
     os.environ["AIORDMA_TEST_SLOWER"] = str(slower)
     world = sys.modules.get("tests.world")
     if world is not None and (world.DEVICE, world.SLOWER) != (config.getoption("device"), slower):
         # The conftest.py of a directory named on the command line was imported before the options were read.
-        raise pytest.UsageError("say --device and --slower by environment here: AIORDMA_TEST_DEVICE, _SLOWER")
+        raise pytest.UsageError("set AIORDMA_TEST_DEVICE and AIORDMA_TEST_SLOWER instead of options here")
     if slower != 1:
         _wait_longer(slower)
     if config.option.timeout is None:
@@ -77,9 +125,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             del loops[turn % len(loops)]
             dropped += loops
     if dropped:
+        config.stash[_LEFT_OUT]["variants on other loops"] += len(dropped)
         config.hook.pytest_deselected(items=dropped)
         gone = set(map(id, dropped))
         items[:] = [item for item in items if id(item) not in gone]
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "not slow" in item.config.option.markexpr and item.get_closest_marker("slow"):
+            item.config.stash[_LEFT_OUT]["slow tests"] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist reports to the process that prints the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        left_out = session.config.stash[_LEFT_OUT]
+        output["left_out"] = dict(left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # Each worker has collected everything. One that crashed has no output.
+    config: pytest.Config = node.config
+    reported = Counter[str](getattr(node, "workeroutput", {}).get("left_out", {}))
+    config.stash[_LEFT_OUT] = config.stash[_LEFT_OUT] | reported
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = [f"{number} {kind}" for kind, number in config.stash[_LEFT_OUT].items()]
+    if left_out and not config.getoption("collectonly"):
+        terminalreporter.write_line(f"Left out: {', '.join(left_out)}. `make test` runs them.")
 
 
 @pytest.fixture(params=list(LOOPS))
@@ -91,5 +168,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
     """A call that blocks the event loop is an error."""
+    from blockbuster import blockbuster_ctx
+
     with blockbuster_ctx("aiordma") as bb:
         yield bb

@@ -17,10 +17,17 @@ sys.path.insert(0, str(EXAMPLES))
 MODES: tuple[Mode, ...] = ("rdma", "tcp")
 
 
-def pytest_sessionstart() -> None:
-    """Compiles the proxy's scanner, as `make demo` does. Hearing that nothing is to do takes seconds."""
+def compiled_scanner() -> Path:
+    """The proxy's scanner, compiled as `make demo` does if that was not done since it changed."""
     source, declarations = (EXAMPLES / "proxy" / name for name in ("scan.py", "scan.pxd"))
     newest = max(path.stat().st_mtime for path in (source, declarations))
-    if not any(built.stat().st_mtime > newest for built in source.parent.glob("scan.*.so")):
+
+    def built() -> Path | None:
+        return next((made for made in source.parent.glob("scan.*.so") if made.stat().st_mtime > newest), None)
+
+    if built() is None:
         compile_it = [sys.executable, "-m", "Cython.Build.Cythonize", "-i", "-q", str(source)]
         subprocess.run(compile_it, check=True)
+    found = built()
+    assert found is not None
+    return found

@@ -16,6 +16,8 @@ from .stack import DEADLINE_S, Stack, running, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.xdist_group("redis proxy")
+
 
 @pytest.fixture(scope="module", params=MODES)
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:

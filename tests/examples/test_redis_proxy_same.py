@@ -17,6 +17,8 @@ from .stack import Stack, running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.xdist_group("redis proxy, compared")
+
 
 @pytest.fixture(scope="module", params=MODES)
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from .conftest import EXAMPLES
+from .conftest import EXAMPLES, compiled_scanner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +28,17 @@ def _load(path: Path) -> ModuleType:
 
 
 PLAIN = _load(EXAMPLES / "proxy" / "scan.py")
-COMPILED = _load(next((EXAMPLES / "proxy").glob("scan.*.so")))
-both = pytest.mark.parametrize("scan", [PLAIN, COMPILED], ids=["plain", "compiled"])
+
+
+@functools.cache
+def _compiled() -> ModuleType:
+    return _load(compiled_scanner())
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"])
+def scan(request: pytest.FixtureRequest) -> ModuleType:
+    return PLAIN if request.param == "plain" else _compiled()
+
 
 # ---- what RESP there is ----------------------------------------------------------------------------------
 
@@ -106,7 +116,6 @@ def reply_ends(scan: ModuleType, pieces: list[bytes], want: int) -> tuple[list[i
     return ends, scanner
 
 
-@both
 @given(replies=st.lists(_replies, min_size=1, max_size=6), cuts=_cuts)
 def test_replies_end_where_they_end(scan: ModuleType, replies: list[bytes], cuts: list[int]) -> None:
     data = b"".join(replies)
@@ -117,7 +126,6 @@ def test_replies_end_where_they_end(scan: ModuleType, replies: list[bytes], cuts
         assert not scanner.partial
 
 
-@both
 @given(replies=st.lists(_replies, min_size=1, max_size=8), want=st.integers(1, 8))
 def test_no_more_replies_than_wanted(scan: ModuleType, replies: list[bytes], want: int) -> None:
     scanner = scan.ReplyScanner()
@@ -126,7 +134,6 @@ def test_no_more_replies_than_wanted(scan: ModuleType, replies: list[bytes], wan
     assert end == sum(map(len, replies[:want]))
 
 
-@both
 @given(reply=_values)
 def test_a_cut_reply_is_partial(scan: ModuleType, reply: bytes) -> None:
     for cut in range(1, len(reply)):
@@ -136,7 +143,6 @@ def test_a_cut_reply_is_partial(scan: ModuleType, reply: bytes) -> None:
         assert scanner.partial
 
 
-@both
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -166,7 +172,7 @@ def test_what_is_not_resp_is_refused(scan: ModuleType, data: bytes, words: str) 
 )
 def test_plain_and_compiled_agree_on_anything(data: bytes, cuts: list[int]) -> None:
     outcomes: list[object] = []
-    for scan in (PLAIN, COMPILED):
+    for scan in (PLAIN, _compiled()):
         for pieces in ([data], split(data, cuts)):
             try:
                 ends, scanner = reply_ends(scan, pieces, 1)
@@ -190,7 +196,6 @@ def feed_all(scanner: Any, pieces: list[bytes]) -> tuple[int, bytes]:
     return count, rest
 
 
-@both
 @given(commands=st.lists(_commands, max_size=6), cuts=_cuts, missing=st.integers(0, 12))
 def test_commands_are_counted(
     scan: ModuleType, commands: list[list[bytes]], cuts: list[int], missing: int
@@ -206,7 +211,6 @@ def test_commands_are_counted(
         assert scanner.verdict == scan.MORE
 
 
-@both
 @given(commands=st.lists(_commands, max_size=3), other=st.sampled_from([b"MULTI", b"get", b""]), cuts=_cuts)
 def test_other_commands_stop_the_count(
     scan: ModuleType, commands: list[list[bytes]], other: bytes, cuts: list[int]
@@ -219,7 +223,6 @@ def test_other_commands_stop_the_count(
     assert scanner.verdict == scan.OTHER
 
 
-@both
 @pytest.mark.parametrize("inline", [b"PING\r\n", b"\r\n", b"*0\r\n", b"*-1\r\n"])
 def test_inline_and_empty_commands_are_for_the_caller(scan: ModuleType, inline: bytes) -> None:
     scanner = scan.CommandScanner({b"GET"}, 1 << 20)
@@ -228,7 +231,6 @@ def test_inline_and_empty_commands_are_for_the_caller(scan: ModuleType, inline: 
     assert scanner.end == len(encode([b"GET", b"x"]))
 
 
-@both
 def test_long_commands_are_told_as_soon_as_they_are_seen(scan: ModuleType) -> None:
     scanner = scan.CommandScanner({b"SET"}, 1000)
     assert scanner.feed(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000\r\nxxx") == 0
@@ -240,7 +242,6 @@ def test_long_commands_are_told_as_soon_as_they_are_seen(scan: ModuleType) -> No
     assert scanner.feed(encode([b"SET", b"k", bytes(2000)])) == 1, "it is all here"
 
 
-@both
 @pytest.mark.parametrize(
     "data",
     [
@@ -288,7 +289,7 @@ def test_broken_commands_are_told(scan: ModuleType, data: bytes) -> None:
 )
 def test_plain_and_compiled_agree_on_any_command(data: bytes, cuts: list[int]) -> None:
     outcomes = []
-    for scan in (PLAIN, COMPILED):
+    for scan in (PLAIN, _compiled()):
         scanner = scan.CommandScanner({b"GET"}, 1 << 20)
         outcomes.append((feed_all(scanner, split(data, cuts)), scanner.verdict, scanner.error))
     assert outcomes[0] == outcomes[1]

@@ -117,6 +117,7 @@ def test_the_wire_is_judged_by_medians() -> None:
     ]
 
 
+@pytest.mark.xdist_group("namespaces")
 def test_the_wire_is_measured() -> None:
     """Over loopback; between network namespaces, or it says why not."""
     results = wire.run(1, 0.01, lambda line: None)

@@ -12,7 +12,7 @@ import pytest
 
 from .tree import ROOT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("packaging")]
 
 _BUILD = """
 import os, sys

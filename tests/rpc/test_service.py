@@ -443,7 +443,7 @@ def unresolved(x: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F
         (unresolved, "'Missing' is not defined"),
         (42, "cannot be served"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_what_cannot_be_served_is_said_when_it_is_registered(handler: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message) as caught:

@@ -19,6 +19,8 @@ from tests.tools import run_pair
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.xdist_group("namespaces")
+
 LIMIT = 60  # seconds, to end a hang
 TCP, UDP = 0x0106, 0x0111  # port spaces
 

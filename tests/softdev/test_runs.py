@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("namespaces")
+
 LENGTH = 64 << 10
 ROUNDS = 40
 PACKETS = ROUNDS * LENGTH // 1024

@@ -23,6 +23,8 @@ from tests.tools import listening, run_pair
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.xdist_group("namespaces")
+
 LIMIT = 40  # seconds, to end a hang
 V4, V6 = "0", "1"  # GID indices: addresses that other hosts can reach come first
 
