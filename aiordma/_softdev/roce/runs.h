@@ -9,7 +9,7 @@
  * have a record of their own, which begins as proven, and whose successes prove nothing about other devices at that
  * address.
  *
- *   untried, or not lately --(the second one arrived)--> proven --(several in a row did not)--> off, for a doubling time
+ *   untried, or not lately --(the second one arrived)--> proven --(several in a row did not)--> off, for doubling times
  *
  * No sockets, no clock. Any thread may call at any time.
  */
