@@ -25,7 +25,7 @@ static struct guard {
 	unsigned tries;
 	uint64_t retry_at; /* 0: none */
 } guards[ROCE_FAMILIES] = { { -1, -1, 0, 0 }, { -1, -1, 0, 0 } };
-static atomic_bool retries; /* some front has retry_at set */
+static atomic_bool retries; /* some guard has retry_at set */
 
 static socklen_t name_of(int family, struct sockaddr_un *to)
 {

@@ -19,8 +19,8 @@ static const uint64_t living_ns = 10000000000;
 
 /*
  * An adapter answers at once or never. Here a process answers, and it may wait for a CPU, or stand still with its
- * machine. So it gets the longest time that the specification allows (9.7.6.1.3), four times the shortest. On this host
- * the device can check whether the process still exists.
+ * machine. So the peer gets the longest time that the specification allows (9.7.6.1.3), four times the shortest. On
+ * this host the device can check whether the process still exists.
  */
 static uint64_t patience(void *owner, uint64_t shortest_ns)
 {

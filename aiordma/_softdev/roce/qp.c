@@ -302,8 +302,8 @@ void soft_roce_timer(struct soft_qp *qp, struct soft_after *after)
 /* ---- responder --------------------------------------------------------------------------------------- */
 
 /*
- * The caller holds rq_lock. READ data keeps to the rate, provided that the queue pair may continue later, and other
- * threads get the locks in between: one request from another kind of device may ask for gigabytes.
+ * The caller holds rq_lock. paced: READ data keeps to the rate, and other threads get the locks in between, because one
+ * request from another kind of device may ask for gigabytes. Not for a queue pair that ends: it has no later turn.
  */
 static void answer(struct soft_roce *w, bool paced)
 {

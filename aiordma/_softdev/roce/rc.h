@@ -85,7 +85,8 @@ struct roce_ask {
 	uint64_t resent, timeouts, probes, naks, rnr_naks;
 };
 
-/* Zeroes all fields except calls, owner, ring, mask, most (window) and the settings. psn: of the first packet. */
+/* The caller has zeroed all fields except calls, owner, ring, mask, most (window) and the settings. psn: of the
+ * first packet. */
 void roce_ask_start(struct roce_ask *ask, uint32_t psn);
 /* Adds a message. The owner must have room for it (tail - head <= mask). Returns its index. */
 uint32_t roce_ask_post(struct roce_ask *ask, const struct roce_message *message);
@@ -182,7 +183,7 @@ struct roce_answer {
 
 enum { ROCE_MESSAGE_NONE, ROCE_MESSAGE_SEND, ROCE_MESSAGE_WRITE };
 
-/* Zeroes all fields except calls, owner, fetches, max_fetches and the settings. */
+/* The caller has zeroed all fields except calls, owner, fetches, max_fetches and the settings. */
 void roce_answer_start(struct roce_answer *s, uint32_t psn);
 /* A request for this queue pair from its peer. */
 void roce_answer_take(struct roce_answer *s, const struct roce_packet *p);

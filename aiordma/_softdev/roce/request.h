@@ -21,13 +21,13 @@ static inline bool roce_is_atomic(const struct roce_message *m)
 	return m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || m->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-/* A response of its own answers it. */
+/* Whether the message has a response of its own. */
 static inline bool roce_is_fetch(const struct roce_message *m)
 {
 	return m->opcode == IBV_WR_RDMA_READ || roce_is_atomic(m);
 }
 
-/* ... and returns data, so an acknowledgement of later packets cannot stand in for it. */
+/* Whether that response returns data, so that an acknowledgement of later packets cannot stand in for it. */
 static inline bool roce_brings(const struct roce_message *m)
 {
 	return roce_is_atomic(m) || (m->opcode == IBV_WR_RDMA_READ && m->length);

@@ -2,9 +2,9 @@
  * RoCEv2 on UDP sockets: destinations on other hosts, for RC, UC and UD, and the management datagrams of rdma_cm.
  *
  * Guarantees: a queue pair on this path interoperates with adapters and the kernel's rxe over RoCEv2 (IBTA volume 1,
- * annex A17). Packets from the network or from strangers can damage only what the peer itself addressed. Depends on
- * core and base. Callers: verbs and cm; the core calls through the two tables below. Own locks: receive lock >
- * qp.sq_lock > qp.rq_lock; the others are innermost. internal.h explains the design.
+ * annex A17). Packets from the network or from strangers can damage at most the queue pair that they address in its
+ * peer's name. Depends on core and base. Callers: verbs and cm; the core calls through the two tables below. Own locks:
+ * receive lock > qp.sq_lock > qp.rq_lock; the others are innermost. internal.h explains the design.
  */
 #ifndef AIORDMA_SOFT_ROCE_H
 #define AIORDMA_SOFT_ROCE_H
