@@ -9,7 +9,7 @@ Then call it. Each command is one call or one stream:
     python examples/kv_rpc.py client 127.0.0.1:7005 put apple red
     python examples/kv_rpc.py client 127.0.0.1:7005 put apple green --if-version 1
     python examples/kv_rpc.py client 127.0.0.1:7005 get apple
-    python examples/kv_rpc.py client 127.0.0.1:7005 get ""                 # a bad argument, named in the error
+    python examples/kv_rpc.py client 127.0.0.1:7005 get ""                 # a bad argument: see the error
     seq 1000 | sed 's/.*/key&=value &/' |
     python examples/kv_rpc.py client 127.0.0.1:7005 load -                 # streams to the server
     python examples/kv_rpc.py client 127.0.0.1:7005 scan key9              # streams from the server
