@@ -1,1 +1,1 @@
-"""`make bench`: aiordma against the other ways an asyncio program can move bytes, in one run."""
+"""`make bench`: aiordma against other transports for asyncio programs, in one run."""

@@ -26,10 +26,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
     parser.add_argument("--rounds", type=int, help="rounds over all peers (5; with --quick 1)")
     parser.add_argument("--seconds", type=float, help="time for one number (0.3; with --quick 0.06)")
-    parser.add_argument("--quick", action="store_true", help="a look in under a minute; the docs stay")
-    parser.add_argument("--peers", default="*", help="names or patterns, by commas (--list shows them)")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="by commas")
-    parser.add_argument("--list", action="store_true", help="list the peers and end")
+    parser.add_argument(
+        "--quick", action="store_true", help="takes under a minute; leaves the docs unchanged"
+    )
+    parser.add_argument("--peers", default="*", help="names or patterns, separated by commas (see --list)")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="separated by commas")
+    parser.add_argument("--list", action="store_true", help="list the peers and exit")
     parser.add_argument("--report", type=Path, help="no run: show the tables of this result file")
     options = parser.parse_args()
     if options.rounds is None:
@@ -56,7 +58,7 @@ def main() -> int:
     patterns = options.peers.split(",")
     peers = [peer for peer in PEERS.values() if any(fnmatch(peer.name, pattern) for pattern in patterns)]
     if not peers:
-        console.print(f"no peer is named like {options.peers!r}; --list shows the names")
+        console.print(f"no peer matches {options.peers!r}; --list shows the names")
         return 2
     plan = Plan(peers, options.rounds, options.seconds, options.quick, tuple(options.workloads.split(",")))
     started = datetime.datetime.now(datetime.UTC)

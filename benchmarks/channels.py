@@ -27,7 +27,7 @@ LOCAL = "127.0.0.1"
 
 
 class Echo:
-    """Sends back what comes; what finds no room waits, in order."""
+    """Echo messages; those that find no room wait, in order."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -65,7 +65,7 @@ async def serve() -> None:
 
 
 class Caller:
-    """Sends messages and waits until as many have come back."""
+    """Send messages and wait until as many have come back."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -79,7 +79,7 @@ class Caller:
         self._waiter.set()
 
     async def news(self) -> None:
-        """Wait as an operation does: poll for a moment where that is allowed, then sleep."""
+        """Wait as an operation does: busy-poll briefly if allowed, then sleep."""
         self._waiter.clear()
         if not self._channel.spin():
             await self._waiter.wait()
@@ -100,7 +100,7 @@ class Caller:
                 continue
 
     async def settle(self) -> None:
-        """Wait for all that was sent."""
+        """Wait for the replies to everything sent."""
         while self.received < self.sent:
             await self.news()
 

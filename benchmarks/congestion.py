@@ -1,10 +1,10 @@
-"""`python -m benchmarks.congestion`: what DCQCN does to the queue of a slow router that marks.
+"""`python -m benchmarks.congestion`: the effect of DCQCN on the queue of a slow router that marks ECN.
 
-Recorded in a virtual machine, into the directory that the machine may write to:
+Record in a virtual machine, into the directory that the machine may write to:
 
     tests/vm/run --net none --rw benchmarks/results -- .venv/bin/python -m benchmarks.congestion record
 
-and drawn from there, into docs/explanation/congestion.svg:
+and draw the recording into docs/explanation/congestion.svg:
 
     .venv/bin/python -m benchmarks.congestion draw
 """
@@ -27,11 +27,11 @@ HERE = Path(__file__).parent
 RECORD = HERE / "results" / "congestion.json"
 DRAWING = HERE.parent / "docs" / "explanation" / "congestion.svg"
 KINDS = {"sigcomm15": "#1f77b4", "connectx": "#d95f02", "off": "#777777"}
-STEP = 0.1  # seconds that a point is the mean of
+STEP = 0.1  # seconds averaged into one point
 
 
 def points(seen: Sequence[router.Sample]) -> list[tuple[float, float, float]]:
-    """Seconds, Mb/s that came to the queue, kB that waited in it."""
+    """Seconds, Mb/s that arrived at the queue, kB queued."""
     found = []
     begin, group = seen[0], [seen[0]]
     for sample in seen[1:]:

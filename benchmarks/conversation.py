@@ -1,11 +1,11 @@
-"""What client and server say to each other on every connection, whatever carries it.
+"""The protocol between client and server on every connection, over any transport.
 
 The client opens a connection and sends one request of `REQUEST.size` bytes:
 
-* `ECHO size`: the server sends back every `size` bytes it gets, until the client closes;
-* `SINK total`: the server reads `total` bytes, then answers with a `REPLY`: (its CPU time for that in ns, 0);
-* `MEMORY`: the server answers with a `REPLY`: (anonymous, shared) resident bytes of its process; repeatable.
-* `KEEP`: the server calls `keep_freed_memory()`, then answers with a `REPLY`.
+* `ECHO size`: the server echoes every `size` bytes, until the client closes;
+* `SINK total`: the server reads `total` bytes, then sends a `REPLY`: (its CPU time for that in ns, 0);
+* `MEMORY`: the server sends a `REPLY`: (anonymous, shared) resident bytes of its process; repeatable.
+* `KEEP`: the server calls `keep_freed_memory()`, then sends a `REPLY`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ ECHO, SINK, MEMORY, KEEP = 1, 2, 3, 4
 REQUEST = struct.Struct("<QQ")
 REPLY = struct.Struct("<QQ")
 
-# What a bulk receiver asks for at a time; also what asyncio's own TCP transport reads at most.
+# The read size of a bulk receiver; also the most that asyncio's own TCP transport reads.
 BULK_BYTES = 256 * 1024
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed memory instead of giving it back to the kernel.
+    """Make glibc keep freed memory instead of returning it to the kernel.
 
-    A receiver that takes `bytes` of some 100 KiB after another otherwise pays page faults for them, or not,
-    depending on how its heap happens to lie: up to five times the whole cost of receiving.
+    A receiver that allocates one `bytes` of some 100 KiB after another otherwise pays page faults for them,
+    or not, depending on the layout of its heap: up to five times the whole cost of receiving.
     """
     mallopt = ctypes.CDLL(None).mallopt
     m_trim_threshold, m_top_pad, m_mmap_threshold = -1, -2, -3
@@ -37,9 +37,9 @@ def keep_freed_memory() -> None:
 
 
 def resident_bytes() -> tuple[int, int]:
-    """(anonymous, shared) resident memory of this process, after garbage has been given back.
+    """Return (anonymous, shared) resident memory of this process, after garbage collection.
 
-    Rings on the software device are shared memory; everything else a stream needs is anonymous.
+    Rings on the software device are shared memory; everything else in a stream is anonymous.
     """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

@@ -1,13 +1,13 @@
-"""`python -m benchmarks.lossy`: bulk streams of asyncio over TCP and over the wire, on a cable that loses.
+"""`python -m benchmarks.lossy`: bulk asyncio streams over TCP and over the RoCEv2 wire, on a lossy cable.
 
-Run it in a machine that has netem, as tests/vm/run makes one:
+Run it in a machine with netem, which tests/vm/run provides:
 
     tests/vm/run --net none -- .venv/bin/python -m benchmarks.lossy
 
-Two network namespaces with a cable (veth, frames of 4500 bytes) that delays each packet by 1 ms and loses one
-in a hundred, in both directions. The kernel must not send runs of packets as one on it (gso_max_segs 1):
-netem would lose whole runs. Client and server are processes of their own; the same coroutine with the same
-StreamReader and StreamWriter does the work each time, and the receiver hashes what it gets.
+Two network namespaces with a cable (veth, frames of 4500 bytes) that delays each packet by 1 ms and drops one
+in a hundred, in both directions. The kernel must not merge packets on it (gso_max_segs 1): netem would drop
+whole runs. Client and server are separate processes; the same coroutine with the same StreamReader and
+StreamWriter does the work each time, and the receiver hashes the data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def config() -> Config:
 
 
 async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """As many bytes as the first eight say; answers with their hash."""
+    """Receive as many bytes as the first eight specify; answer with their hash."""
     left = struct.unpack("!Q", await reader.readexactly(8))[0]
     digest = hashlib.sha256()
     while left:
@@ -60,7 +60,7 @@ async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def give(path: str, port: int, mib: int) -> tuple[float, bool]:
-    """Bytes a second, and whether all arrived as it was."""
+    """Return bytes per second, and whether the data arrived intact."""
     address = ADDRESSES["ipv4"][1]
     chunks = [random.Random(n).randbytes(CHUNK) for n in range(mib)]
     digest = hashlib.sha256(b"".join(chunks)).digest()
@@ -102,14 +102,14 @@ def client_process(path: str, mib: int, line: Connection) -> None:
 
 
 def run(path: str, mib: int) -> tuple[float, bool]:
-    """One transfer over the cable, as :func:`give` tells of it."""
+    """Do one transfer over the cable; result as of :func:`give`."""
     context = multiprocessing.get_context("spawn")
     lines, processes = [], []
     for target, arguments in (server_process, (path,)), (client_process, (path, mib)):
         ours, theirs = multiprocessing.Pipe()
         process = context.Process(target=target, args=(*arguments, theirs))
         process.start()
-        theirs.close()  # so that an end that fails is seen
+        theirs.close()  # so that a failure of the other end is noticed
         lines.append(ours)
         processes.append(process)
     server, client = lines
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--mib", type=int, default=64, help="in each transfer [64]")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each [3]")
-    parser.add_argument("--harm", nargs="*", default=HARM, help=f"words for netem [{' '.join(HARM)}]")
+    parser.add_argument("--harm", nargs="*", default=HARM, help=f"arguments for netem [{' '.join(HARM)}]")
     options = parser.parse_args()
     found: dict[str, list[float]] = {path: [] for path in PATHS}
     with cable(options.harm):

@@ -1,4 +1,4 @@
-"""What the numbers belong to: machine, versions, revision."""
+"""The environment of the numbers: machine, versions, revision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as Markdown, for the documentation and for the terminal alike."""
+"""Write results as Markdown, for the documentation and for the terminal."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ BASE = "tcp-uvloop"
 
 THROUGHPUT_NOTE = """\
 Median over the rounds, [smallest-largest], (ratio to uvloop TCP streams); CPU: sender's + receiver's. A
-receiver that takes `bytes` of up to 256 KiB pays page faults for them or does not, depending on how its
-heap happens to lie, so some rows differ much from round to round. "Memory kept" is the same with glibc
-told, in all processes, to keep what was freed.
+receiver that returns `bytes` of up to 256 KiB pays page faults for them or not, depending on the layout
+of its heap, so some rows differ much from round to round. "Memory kept" is the same with glibc configured,
+in all processes, to keep freed memory.
 """
 
 
 CALLS_NOTE = """\
-Unary calls that echo bytes, on one connection: p50 / p99 of one call at a time in microseconds, and calls a
+Unary calls that echo bytes, on one connection: p50 / p99 of one call at a time in microseconds, and calls per
 second with 64 in flight.
 """
 
 
 WIRE_NOTE = """\
 The software device through UDP sockets, by perftest, beside plain sockets: over loopback, or over a cable
-(veth) between two network namespaces. Median over the rounds,
-[smallest-largest].
+(veth) between two network namespaces. Median over the rounds, [smallest-largest].
 """
 
 
@@ -37,7 +36,7 @@ def markdown(results: dict[str, Any]) -> str:
     summary = Summary(results)
     parts = [
         _machine(results),
-        "## What it must reach\n",
+        "## Targets\n",
         _targets(summary),
         "## Round trips\n",
         "Median over the rounds of each round's p50 / p99, in microseconds; in brackets how many times faster"
@@ -47,11 +46,11 @@ def markdown(results: dict[str, Any]) -> str:
         THROUGHPUT_NOTE,
         _throughput(summary),
         "## Opening connections\n",
-        "`connect`: until the stream is there. `answered`: until a first 64 B round trip on it is done, too."
+        "`connect`: until the stream is open. `answered`: until a first 64 B round trip on it has completed."
         " `first`: the very first connection of the process. Microseconds.\n",
         _setup(summary),
         "## Many connections\n",
-        "64 B round trips a second over all connections between two processes, and p99 in microseconds.\n",
+        "64 B round trips per second over all connections between two processes, and p99 in microseconds.\n",
         _connections(summary),
         "## Memory of an idle stream\n",
         "KiB for each process. Shared: the rings on the software device. Anonymous: everything else.\n",
@@ -59,18 +58,18 @@ def markdown(results: dict[str, Any]) -> str:
         "## Calls\n",
         CALLS_NOTE,
         _calls(summary),
-        "## Calls that stream\n",
-        "Items a second that a server streams to one caller; in brackets GB/s.\n",
+        "## Streaming calls\n",
+        "Items per second that a server streams to one caller; in brackets GB/s.\n",
         _call_streams(summary),
         "## Small calls beside bulk\n",
         "64 B calls, one at a time, while four 1 MiB calls keep a connection busy: p50 / p99 in microseconds,"
-        " on that connection and on one beside it, and the GB/s of the bulk calls meanwhile.\n",
+        " on that connection and on a separate one, and the GB/s of the bulk calls meanwhile.\n",
         _beside_bulk(summary),
         "## Datagrams\n",
-        "To one peer, sent as fast as it goes: how many arrive a second and, in brackets, how many do not;"
+        "To one peer, sent at full rate: how many arrive per second and, in brackets, how many are lost;"
         " then p50 / p99 of a round trip in microseconds.\n",
         _datagrams(summary),
-        "## The wire\n",
+        "## The RoCEv2 wire\n",
         WIRE_NOTE,
         _wire(summary),
     ]

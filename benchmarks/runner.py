@@ -1,4 +1,4 @@
-"""Runs the peers: a fresh pair of processes for each peer and round, pinned apart, peers alternating."""
+"""Run the peers: fresh processes for each peer and round, pinned to separate CPUs, peers alternating."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .peers import Peer
 
 # "setup" comes first: it measures the first connection of a process too.
 # "throughput_kept" comes last: it changes the process's allocator.
-# "wire" is no peer's: wire.py has peers of its own.
+# "wire" belongs to no peer: wire.py has peers of its own.
 WORKLOADS = (
     "setup",
     "roundtrip",
@@ -30,7 +30,7 @@ WORKLOADS = (
     "datagrams",
     "wire",
 )
-# A peer that hangs is an error of its own, not the end of the run.
+# A hanging peer fails alone; the run continues.
 PEER_SECONDS = 60.0
 
 
@@ -44,7 +44,7 @@ class Plan:
 
 
 def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
-    """All rounds of all peers, as JSON-able data."""
+    """Run all rounds of all peers; return JSON-able data."""
     results: dict[str, Any] = {
         "machine": describe(),
         "rounds": plan.rounds,
@@ -61,7 +61,7 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
             workloads = [name for name in wanted if name != "memory"]
             found = _run_peer(peer, plan, workloads) if workloads else {"results": {}, "errors": {}}
             if "memory" in wanted and number == 0 and "failed" not in found:
-                # In fresh processes: what other workloads have left in pools would hide what a stream needs.
+                # In fresh processes: pools filled by other workloads would hide what a stream needs.
                 memory = _run_peer(peer, plan, ["memory"])
                 found["errors"] |= memory.get("errors", {"memory": memory.get("failed")})
                 found["results"] |= memory.get("results", {})
@@ -70,7 +70,7 @@ def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _cpus() -> tuple[int | None, int | None]:
-    """(server's, client's): two different ones, or no pinning on a machine with one."""
+    """Return (server's, client's) CPU: two different ones, or no pinning on a machine with one."""
     there = sorted(os.sched_getaffinity(0))
     return (there[0], there[1]) if len(there) > 1 else (None, None)
 
@@ -82,7 +82,7 @@ def _command(role: str, peer: Peer, cpu: int | None, *more: str) -> list[str]:
 
 def _run_peer(peer: Peer, plan: Plan, workloads: list[str]) -> dict[str, Any]:
     server_cpu, client_cpu = _cpus()
-    # What the caller has set for his own programs must not turn one peer into another.
+    # The user's own settings must not change how a peer runs.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIORDMA_")}
     environment |= peer.environment
     with subprocess.Popen(

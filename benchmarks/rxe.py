@@ -4,9 +4,9 @@ Run it where tests/vm/run puts a cable with an rxe device at each end:
 
     tests/vm/run --net wire -- .venv/bin/python -m benchmarks.rxe
 
-The same coroutine with the same StreamReader and StreamWriter does the work each time, a server and a client
-in a process of their own; the round trip is also measured on :class:`aiordma.RdmaStream`. Everything is
-emulated, the processors too: the figures compare these paths with each other, and with nothing else.
+The same coroutine with the same StreamReader and StreamWriter does the work each time, server and client in
+separate processes; the round trip is also measured on :class:`aiordma.RdmaStream`. Everything is emulated,
+even the processors: compare the figures with each other only.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def drive(
 
 
 async def answer_natively(stream: aiordma.RdmaStream, rounds: int, sends: int) -> None:
-    """What :func:`answer` does, without StreamReader and StreamWriter."""
+    """As :func:`answer`, without StreamReader and StreamWriter."""
     async with stream:
         left = rounds * SMALL
         while left:
@@ -168,7 +168,7 @@ def run(path: str, rounds: int, sends: int) -> dict[str, float]:
         target=server_process, args=(path, rounds, sends, theirs)
     )
     server.start()
-    theirs.close()  # the server's own copy alone, so that the line breaks if it dies
+    theirs.close()  # keep only the server's copy, so that its death closes the socket
     try:
         try:
             port = ours.recv()
@@ -178,7 +178,7 @@ def run(path: str, rounds: int, sends: int) -> dict[str, float]:
             ) from None
         trips, seconds = asyncio.run(measure(path, port, rounds, sends))
     finally:
-        with contextlib.suppress(OSError):  # it may be gone
+        with contextlib.suppress(OSError):  # it may have exited
             ours.send("end")
         server.join(20)
         server.kill()

@@ -1,6 +1,6 @@
-"""The kernel's own SMC-R: sockets of the family AF_SMC, and proof that they did not fall back to TCP.
+"""The kernel's own SMC-R: AF_SMC sockets, and proof that they did not fall back to TCP.
 
-Of Linux' include/uapi/linux/smc.h and smc_diag.h (6.12). Needs root, once, for :func:`allow_v2`.
+From Linux' include/uapi/linux/smc.h and smc_diag.h (6.12). :func:`allow_v2` needs root, once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _ERROR, _DONE = 2, 3
 _SOCK_DIAG_BY_FAMILY = 20
 _CTRL_ID, _CTRL_GETFAMILY = 16, 3
 _SMC_ADD_UEID = 10
-#: Mode of a socket, smc_diag_msg.diag_mode.
+#: Mode of a socket: smc_diag_msg.diag_mode.
 _MODES = {0: "SMC-R", 1: "TCP", 2: "SMC-D"}
 _LISTEN = 10
 
 
 def smc_socket() -> socket.socket:
-    """A stream socket of the kernel's SMC. Python speaks IPv4 addresses to it, as the kernel does."""
+    """A stream socket of the kernel's SMC. Python uses IPv4 addresses with it, as the kernel does."""
     made = socket.socket(AF_SMC, socket.SOCK_STREAM, 0)
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=made.detach())
 
 
 def allow_v2(name: str = "AIORDMA-TEST-EID") -> None:
-    """Give this host an enterprise id: without one the kernel offers no SMC-Rv2, and RoCEv2 needs v2.
+    """Set an enterprise id on this host: without one the kernel offers no SMC-Rv2, and RoCEv2 needs v2.
 
     :raises OSError: not root, or a kernel without SMC.
     """
@@ -45,7 +45,7 @@ def allow_v2(name: str = "AIORDMA-TEST-EID") -> None:
 
 
 def modes(port: int) -> set[str]:
-    """What the connected SMC sockets of this host with ``port`` at either end really use: "SMC-R", "TCP"."""
+    """Return what the connected SMC sockets with local or remote ``port`` use: "SMC-R" or "TCP"."""
     found = set()
     request = struct.pack("<BBBB", AF_SMC, 0, 0, 0x1F) + bytes(48)
     for message in _ask(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, request, _DUMP):
@@ -72,7 +72,7 @@ def _family(name: str) -> int:
 
 
 def _ask(protocol: int, kind: int, body: bytes, flags: int) -> Iterator[bytes]:
-    """The answers to one netlink request, without their headers."""
+    """Return the responses to one netlink request, without headers."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as asked:
         asked.bind((0, 0))
         asked.settimeout(10)

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.stations`: what each station on the path of a byte costs, in nanoseconds.
+"""`python -m benchmarks.stations`: the cost of each station on the path of a byte, in nanoseconds.
 
-Both ends of a stream live in one process and one event loop, pinned to one CPU, so each step can be taken and
-timed by itself. The median of some thousands; the cost of the clock is taken off. Between processes, on CPUs
-of their own, two things come on top: the other CPU's cache, and, when it sleeps, waking it (the last line).
+Both ends of a stream live in one process and one event loop, pinned to one CPU, so each step can be run and
+timed by itself. Reports the median of thousands of runs, minus the cost of the clock. Between processes on
+separate CPUs two costs come on top: cache misses on the other CPU's data and, if it sleeps, the wake-up
+(last line).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ async def measure(size: int, rounds: int) -> dict[str, int]:
                 into.try_send(data)
                 name = "2-4 copy, post, wire: the pipe alone"
             t1 = clock()
-            into.spin_writable()  # the cursor, where it was put off to the end of the tick
+            into.spin_writable()  # the cursor, if deferred to the end of the tick
             engine.poller.drain()
             t2 = clock()
             assert out.readable == size
@@ -62,7 +63,7 @@ async def measure(size: int, rounds: int) -> dict[str, int]:
             t4 = clock()
             copied[:] = got
             t5 = clock()
-            # An answer, as in a round trip: it carries acknowledgements and credit.
+            # A reply, as in a round trip: it carries acknowledgements and credit.
             out.try_send(b"a")
             out.spin_writable()
             engine.poller.drain()
@@ -83,7 +84,7 @@ async def measure(size: int, rounds: int) -> dict[str, int]:
 
 
 async def wake_up(rounds: int) -> dict[str, int]:
-    """Stations 5 and 7 where nobody sleeps: from the event to the task that waited for it."""
+    """Stations 5 and 7 without sleeping: from the event to the task that waited for it."""
     clock = time.perf_counter_ns
     times: list[int] = []
     async with await aiordma.listen("127.0.0.1", config=Config(device="soft", busy_poll_us=0)) as listener:
@@ -96,7 +97,7 @@ async def wake_up(rounds: int) -> dict[str, int]:
 
         for _ in range(rounds):
             task = asyncio.ensure_future(wait())
-            await asyncio.sleep(0.0001)  # it waits, and the queue is armed
+            await asyncio.sleep(0.0001)  # the task waits, and the queue is armed
             started = clock()
             one.send_nowait(b"x")
             await task

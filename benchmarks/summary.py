@@ -1,4 +1,4 @@
-"""Medians over the rounds, and how to look a number up."""
+"""Medians over the rounds, and lookup of single numbers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Summary:
         return found
 
     def value(self, peer: str, *keys: str) -> float | None:
-        """The median over the rounds; None when no round has it."""
+        """Return the median over the rounds; None if no round has the number."""
         found = self.rounds(peer, *keys)
         return statistics.median(found) if found else None
 
     def wire(self, name: str) -> float | None:
-        """The median over the rounds of a number of wire.py."""
+        """Return the median over the rounds of one of wire.py's numbers."""
         found = self.results.get("wire", {}).get("found", {}).get(name)
         return statistics.median(found) if found else None
 
@@ -40,7 +40,7 @@ class Summary:
         return PEERS[peer].title
 
     def problems(self) -> dict[str, list[str]]:
-        """Title of each peer that failed somewhere -> what it said, once each."""
+        """Return the title of each failed peer -> its distinct error messages."""
         found: dict[str, list[str]] = {}
         for data in self.results["peers"].values():
             said: dict[str, None] = {}

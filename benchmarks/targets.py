@@ -1,4 +1,4 @@
-"""What aiordma is to reach: ratios within one run."""
+"""aiordma's performance targets: ratios within one run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Verdict:
 def _times(
     work: str, ours: float | None, against: str, theirs: float | None, unit: str, least: float, better: str
 ) -> Verdict:
-    """How many times better `ours` is; `better` is "less" (a time) or "more" (a rate)."""
+    """Return how many times better `ours` is; `better` is "less" (a time) or "more" (a rate)."""
     demanded = f"{least:g}x"
     if ours is None or theirs is None:
         return Verdict(work, against, demanded, "not measured", None)
@@ -109,7 +109,7 @@ def _memory(summary: Summary) -> Iterator[Verdict]:
 
 
 def _calls(summary: Summary) -> Iterator[Verdict]:
-    """Of calls: the best loop of each side counts; the tracing is compared on one."""
+    """Targets for calls: the best loop of each side counts; tracing is compared on one loop."""
 
     def best(peers: str, size: str, key: str) -> float | None:
         names = [name for name in (f"{peers}-asyncio", f"{peers}-uvloop", peers) if name in PEERS]
@@ -137,7 +137,7 @@ def _calls(summary: Summary) -> Iterator[Verdict]:
 
 
 def _datagrams(summary: Summary) -> Iterator[Verdict]:
-    """What arrives a second, and that nothing is lost on the way; the best loop of ours counts."""
+    """Targets for datagrams: the rate of arrivals, and no loss; the best loop of ours counts."""
     work = "64 B datagrams, connected"
     loops = ("asyncio", "uvloop")
     theirs, title = summary.value("udp-uvloop", "datagrams", "64", "per_second"), summary.title("udp-uvloop")

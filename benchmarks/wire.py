@@ -1,10 +1,10 @@
-"""The wire of the software device beside plain UDP and TCP (``make bench``; ``python -m benchmarks.wire``).
+"""The software device's RoCEv2 wire beside plain UDP and TCP (``make bench``; ``python -m benchmarks.wire``).
 
-Over loopback, two processes, each on a CPU of its own: perftest's ``ib_write_bw`` and ``ib_send_lat`` with
-everything through sockets (`AIORDMA_SOFT_WIRE=only`), one UDP stream in runs of 4 KiB packets (UDP_SEGMENT,
-UDP_GRO, as iperf3 does it), one asyncio TCP stream, and a uvloop echo of 64 bytes over UDP. Then
-``ib_write_bw`` between two network namespaces. All take turns, several times: on a busy machine only the
-ratios say something.
+Over loopback, two processes on separate CPUs run: perftest's ``ib_write_bw`` and ``ib_send_lat`` with all
+traffic through sockets (`AIORDMA_SOFT_WIRE=only`), one UDP stream in runs of 4 KiB packets (UDP_SEGMENT,
+UDP_GRO, as in iperf3), one asyncio TCP stream, and a uvloop echo of 64 bytes over UDP. Then ``ib_write_bw``
+runs between two network namespaces. All take turns, several times: on a busy machine only the ratios are
+meaningful.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 def in_child(serve: Callable[[int], None]) -> int:
-    """Run the other end in a child, on the first CPU. It writes its port to the descriptor that it gets."""
+    """Run the other end in a child, on the first CPU. It writes its port to the given descriptor."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -59,7 +59,7 @@ def in_child(serve: Callable[[int], None]) -> int:
 
 
 def udp_stream(seconds: float) -> float:
-    """Bytes a second that arrive of one stream in runs of packets; what finds no room is lost."""
+    """Bytes per second that arrive of one stream in runs of packets; those without room are lost."""
     results, told = os.pipe()
 
     def serve(tell: int) -> None:
@@ -83,7 +83,7 @@ def udp_stream(seconds: float) -> float:
         while time.perf_counter() < end:
             sock.sendmsg([data], how)
         time.sleep(0.1)
-        for _ in range(16):  # the end may find no room either
+        for _ in range(16):  # the end marker may find no room either
             sock.send(b"end")
             time.sleep(0.01)
             if os.waitpid(-1, os.WNOHANG)[0]:
@@ -101,7 +101,7 @@ def udp_stream(seconds: float) -> float:
 
 
 def tcp_stream(seconds: float) -> float:
-    """Bytes a second of one asyncio stream, 1 MiB writes."""
+    """Bytes per second of one asyncio stream, 1 MiB writes."""
 
     async def sink(tell: int) -> None:
         ended = asyncio.Event()
@@ -140,7 +140,7 @@ def tcp_stream(seconds: float) -> float:
 
 class Echo(asyncio.DatagramProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.DatagramTransport", transport)  # uvloop's is no subclass
+        self.transport = cast("asyncio.DatagramTransport", transport)  # uvloop's is not a subclass
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         if len(data) == 1:
@@ -149,7 +149,7 @@ class Echo(asyncio.DatagramProtocol):
 
 
 class Caller(Echo):
-    """Sends again what comes back, and notes when."""
+    """Return each received message, and record the time."""
 
     def __init__(self, until: float, done: asyncio.Future[None]) -> None:
         self.until, self.done = until, done
@@ -200,7 +200,7 @@ def udp_echo(seconds: float) -> float:
 def perftest(
     tool: str, *options: str, hosts: tuple[list[str], list[str]] = ([], []), address: str = LOCAL
 ) -> list[str]:
-    """The fields of the line of results that the client prints. hosts: what their commands begin with."""
+    """Return the fields of the client's result line. hosts: the command prefix for each end."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         port = probe.getsockname()[1]
@@ -228,7 +228,7 @@ def perftest(
 
 
 def write_bandwidth(seconds: float) -> float:
-    """Bytes a second of 64 KiB WRITEs, 128 on their way."""
+    """Bytes per second of 64 KiB WRITEs, 128 in flight."""
     count = str(max(1000, int(seconds * 10000)))
     return float(perftest("ib_write_bw", "-m", "4096", "-s", "65536", "-n", count)[3]) * (1 << 20)
 
@@ -239,7 +239,7 @@ def read_bandwidth(seconds: float) -> float:
 
 
 def send_round_trip(seconds: float) -> float:
-    """Median round trip of 64 byte SENDs, both ends polling, in seconds."""
+    """Median round trip of 64-byte SENDs, both ends polling, in seconds."""
     return float(perftest("ib_send_lat", "-s", "64", "-n", str(max(1000, int(seconds * 20000))))[4]) * 2e-6
 
 
@@ -247,7 +247,7 @@ def send_round_trip(seconds: float) -> float:
 
 
 def write_over_cable(seconds: float, gid: str) -> float:
-    """Raises RuntimeError without network namespaces, which are root's to make."""
+    """Measure between two hosts. Raises RuntimeError without network namespaces (they need root)."""
     options = ("-m", "4096", "-s", "65536", "-x", gid, "-n", str(max(1000, int(seconds * 5000))))
     with cabled_hosts() as (server, client):
         prefixes = server.command(), client.command()
@@ -255,7 +255,7 @@ def write_over_cable(seconds: float, gid: str) -> float:
     return float(found[3]) * (1 << 20)
 
 
-# ---- all of it ----------------------------------------------------------------------------------------
+# ---- everything ----------------------------------------------------------------------------------------
 
 RATES: dict[str, tuple[str, Callable[[float], float]]] = {
     "write": ("WRITE, 64 KiB, MTU 4096", write_bandwidth),
@@ -274,7 +274,7 @@ TIMES: dict[str, tuple[str, Callable[[float], float]]] = {
 
 
 def run(rounds: int, seconds: float, tell: Callable[[str], None]) -> dict[str, Any]:
-    """All rounds, as JSON-able data; `seconds` for one number, roughly."""
+    """Run all rounds; return JSON-able data. `seconds` per number, roughly."""
     found: dict[str, list[float]] = {name: [] for name in RATES | TIMES}
     missing: dict[str, str] = {}
     for number in range(rounds):

@@ -1,20 +1,20 @@
-"""`python -m benchmarks.wire_rxe`: the software device and the kernel's rxe, beside rxe and rxe.
+"""`python -m benchmarks.wire_rxe`: the software device with the kernel's rxe, compared to rxe with rxe.
 
 Run it where tests/vm/run puts a cable with an rxe device at each end:
 
     tests/vm/run --net wire -- .venv/bin/python -m benchmarks.wire_rxe
 
-It lays a second cable of the same kind (veth, the same frames, a path MTU of 4096), with another rxe device
-at one end and at the other, in a namespace of its own, the software device. rxe works in the initial
-namespace only, so both ends of the first cable are there, and policy routing sends the packets between them
-over it (tests/vm/net/wire). All have the same two emulated processors, and take turns.
+It adds a second cable of the same kind (veth, the same frames, a path MTU of 4096), with another rxe device
+at one end and the software device in its own namespace at the other. rxe works in the initial namespace
+only, so both ends of the first cable are there, and policy routing sends the packets between them over it
+(tests/vm/net/wire). Both setups share two emulated processors, and take turns.
 
-As on two hosts, each end's program has a processor of its own. The programs poll, and run only while nobody
-else wants their processor (SCHED_IDLE): otherwise rxe's work in the kernel would wait for them. That work,
-which belongs to no processor by itself, is done by those of rxe's ends. A cable of this kind delivers packets
-on the sender's processor; for bandwidth the receiver's does it (RPS), for latency the sender's. For rxe and
-rxe both are the quicker way. Factors are medians, too: of each turn beside what rxe and rxe gave in it;
-behind them in how many turns it was more.
+As on two hosts, each end's program has its own processor. The programs poll, and run only while their
+processor is otherwise idle (SCHED_IDLE): otherwise rxe's work in the kernel would wait for them. That work is
+bound to no processor; the processors of rxe's ends do it. A cable of this kind delivers packets on the
+sender's processor. For bandwidth the receiver's processor takes over (RPS), for latency the sender's; for rxe
+and rxe these are the faster choices. Factors are medians of the ratio to rxe and rxe in each turn, followed
+by the number of turns with a factor above 1.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from tests.vm.wire.tools import Place, between
 
 CLIENT, SERVER = (("taskset", "-c", cpu, "chrt", "--idle", "0") for cpu in "01")
 
-#: Which processors may do the kernel's work that belongs to none (a mask): that of rxe.
+#: Processors that may do the kernel's unbound work (a mask): those of rxe.
 WORKQUEUES = Path("/sys/devices/virtual/workqueue/cpumask")
 
 
 class Pair(NamedTuple):
     client: Place
     server: Place
-    #: Of the server, for the tool's own connection.
+    #: The server's address for the tool's own connection.
     to: str
-    #: Ends of the cable, the client's first: how to run a command there, and the interface.
+    #: Ends of the cable, the client's first: the command prefix to run there, and the interface.
     cable: tuple[tuple[list[str], str], tuple[list[str], str]]
-    #: Where rxe works: the processors of its ends.
+    #: Processors of the ends where rxe works.
     rxe: str
 
     def give_processors(self, *, receivers: bool) -> None:
-        """receivers: packets to the client are for the first one, packets to the server for the second."""
+        """receivers: the first one handles packets to the client, the second packets to the server."""
         for mask, (there, interface) in zip("12", self.cable, strict=True):
             path = f"/sys/class/net/{interface}/queues/rx-0/rps_cpus"
             ends.run(*there, "sh", "-c", f"echo {mask if receivers else 0} >{path}")
@@ -55,9 +55,9 @@ class Pair(NamedTuple):
 
 
 class Turn(NamedTuple):
-    #: WRITEs, in megabytes a second.
+    #: WRITEs, in megabytes per second.
     rate: float
-    #: SENDs there and back, in microseconds.
+    #: SEND round trips, in microseconds.
     median: float
     mean: float
 
@@ -89,7 +89,7 @@ def pairs() -> dict[str, Pair]:
 
 
 def results(pair: Pair, tool: str, *options: str) -> list[str]:
-    """The fields of the client's line of results."""
+    """Return the fields of the client's result line."""
     said = between(pair.client, pair.server, pair.to, tool, "-F", *options)[0]
     found = re.search(r"#bytes.*\n\s*(.*)", said)
     assert found, said
@@ -97,13 +97,13 @@ def results(pair: Pair, tool: str, *options: str) -> list[str]:
 
 
 def bandwidth(pair: Pair, writes: int) -> float:
-    """Megabytes a second of WRITEs of 64 KiB."""
+    """Megabytes per second of 64 KiB WRITEs."""
     pair.give_processors(receivers=True)
     return float(results(pair, "ib_write_bw", "-m", "4096", "-s", "65536", "-n", str(writes))[3]) * 1.048576
 
 
 def latency(pair: Pair, sends: int) -> tuple[float, float]:
-    """Microseconds there and back of SENDs of 64 bytes, both ends polling: the median, and the mean."""
+    """Microseconds of a 64-byte SEND round trip, both ends polling: the median, and the mean."""
     pair.give_processors(receivers=False)
     half = results(pair, "ib_send_lat", "-s", "64", "-n", str(sends))
     return float(half[4]) * 2, float(half[5]) * 2
@@ -122,7 +122,7 @@ def main() -> None:
         for first in range(options.rounds):
             turns.append({})
             order = list(pairs().items())
-            for _ in range(first % len(order)):  # nobody is always first
+            for _ in range(first % len(order)):  # rotate the order, so that no setup always runs first
                 order.append(order.pop(0))
             for name, pair in order:
                 turns[-1][name] = Turn(bandwidth(pair, options.writes), *latency(pair, options.sends))
@@ -133,7 +133,7 @@ def main() -> None:
         for field, unit in zip(Turn._fields, ("MB/s", "us", "us"), strict=True):
             values = [getattr(turn, field) for turn in mine]
             others = [getattr(turn, field) for turn in beside]
-            # Turn by turn: a machine that grows slower meanwhile is slower for both.
+            # Compare turn by turn: a machine that slows down meanwhile is slower for both.
             times = [value / other for value, other in zip(values, others, strict=True)]
             line += f" {median(values):7.1f} {unit} {median(times):.2f}x, {sum(t > 1 for t in times)} above"
         rates, trips, _ = zip(*mine, strict=True)

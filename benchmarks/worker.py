@@ -1,7 +1,7 @@
 """One process of a benchmark: `python -m benchmarks.worker server|client PEER ...`, pinned to one CPU.
 
-Started by the runner, which reads one line of JSON from its output. A server runs until its input is closed:
-none survives its runner.
+The runner starts it and reads one line of JSON from its output. A server runs until its standard input is
+closed, so none outlives the runner.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def _measure(peer: Peer, bench: Bench, workloads: list[str]) -> None:
             found[name] = await workload.measure(bench)
         except WrongPathError:
             raise
-        except Exception as error:  # one workload that fails must not cost the others' numbers
+        except Exception as error:  # one failing workload must not discard the others' results
             errors[name] = _reason(error)
             traceback.print_exc()
     _say({"results": found, "errors": errors})
@@ -93,7 +93,7 @@ def main() -> None:
 
     if options.cpu is not None:
         os.sched_setaffinity(0, {options.cpu})
-    # A thousand connections and what comes with them; the usual soft limit is 1024.
+    # A thousand connections and their descriptors; the usual soft limit is 1024.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,9 +1,9 @@
 """A real Redis behind the RDMA proxy: checked with redis-py, measured with redis-benchmark (`make demo`).
 
-Starts redis-server and two pairs of redis_proxy.py before it, one on RDMA and one on TCP, all on free
-ports of this machine. Proves that what comes through is right and that it travels by RDMA. Then
-redis-benchmark runs through both by turns; the medians are printed. Nothing is left behind, and Ctrl-C ends
-everything at any moment.
+Starts redis-server and two pairs of redis_proxy.py, one on RDMA and one on TCP, on free ports of this
+machine. Checks that replies are right and that the data uses RDMA. Then runs redis-benchmark through
+both proxies in turn and prints the medians. The demo cleans up after itself; Ctrl-C stops everything
+at any time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ console = Console(highlight=False)
 
 
 def compile_scanner() -> None:
-    """Compiles the proxy's scanner if Cython is there; without, it runs as plain Python."""
+    """Compile the proxy's scanner if Cython is installed; otherwise it runs as plain Python."""
     if importlib.util.find_spec("Cython") is not None:
         subprocess.run([sys.executable, "-m", "Cython.Build.Cythonize", "-i", "-q", str(SCANNER)], check=True)
 
 
 def prove(proxy: Proxy, redis_port: int) -> None:
-    """Runs all checks in RESP2 and RESP3, then shows what carried them. Raises AssertionError."""
+    """Run all checks in RESP2 and RESP3, then show the path the data took. Raises AssertionError."""
     direct = redis.Redis(port=redis_port, protocol=2, single_connection_client=True)
     for check in CHECKS:
         for protocol in (2, 3):
@@ -78,7 +78,7 @@ def speed_table(results: Results) -> Table:
 
 
 def cpu_table(results: Results) -> Table:
-    """Where the time goes: on a busy machine the sum limits what can be reached."""
+    """Tabulate the CPU time per process: on a busy machine the sum limits the rate."""
     roles = ("redis-benchmark", "front", "back", "redis-server")
     table = _table("CPU time per request in us", "", *roles, "sum")
     for (name, pipeline), cpu in sorted(results.cpu_us.items(), key=lambda item: item[0][1]):
@@ -95,7 +95,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def run(rounds: int, scale: float) -> None:
-    """Raises what its parts raise."""
+    """Run the demo. Raises what its parts raise."""
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiordma-demo-"))
         server, redis_port = start_redis(directory)
@@ -136,7 +136,7 @@ def main() -> int:
         compile_scanner()
         run(args.rounds, args.scale)
     except KeyboardInterrupt:
-        console.print("interrupted; everything is ended")
+        console.print("interrupted; all processes have ended")
         return 130
     except FileNotFoundError as exc:
         console.print(f"[red]{exc.filename} is missing[/]: `make install` installs it (package redis-server)")

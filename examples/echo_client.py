@@ -1,4 +1,4 @@
-"""Says hello and prints the echo: python examples/echo_client.py [HOST PORT]"""
+"""Echo client: python examples/echo_client.py [HOST PORT]"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Sends back what it receives: python examples/echo_server.py [HOST PORT]"""
+"""Echo server: python examples/echo_server.py [HOST PORT]"""
 
 import sys
 

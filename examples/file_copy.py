@@ -1,11 +1,11 @@
-"""Copies files over RDMA (TCP where there is none), and goes on where it was cut off.
+"""Copy files over RDMA, or TCP without it, and resume interrupted transfers.
 
     python examples/file_copy.py receive --listen 0.0.0.0:7002 --into DIRECTORY
     python examples/file_copy.py send HOST:7002 FILE ...
 
-Stop either side at any moment (Ctrl-C, a crash, a lost connection) and run the sender again: what has
-arrived is checked block by block and only the rest is sent. A file gets its name when its SHA-256 agrees,
-never before. How it works: filecopy/__init__.py.
+Stop either side at any time (Ctrl-C, a crash, a lost connection) and run the sender again: the receiver
+checks what has arrived block by block, and only the rest is sent. A file gets its name only after its
+SHA-256 matches. How it works: filecopy/__init__.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="file_copy.py"
     )
     roles = top.add_subparsers(dest="role", required=True, metavar="receive | send")
-    receive = roles.add_parser("receive", help="takes files", description="Takes files from senders.")
+    receive = roles.add_parser("receive", help="receives files", description="Receives files from senders.")
     receive.add_argument("--listen", type=_address, required=True, metavar="HOST:PORT")
     receive.add_argument(
         "--into", type=Path, required=True, metavar="DIRECTORY", help="where files are stored"

@@ -1,24 +1,24 @@
-"""A key-value store that is called over RDMA (over TCP where there is none): services, streams, deadlines.
+"""A key-value store as an RPC service over RDMA, or TCP without it: methods, streams, deadlines.
 
-Start a server, and leave it running:
+Start a server and leave it running:
 
     python examples/kv_rpc.py server --listen 127.0.0.1:7005
 
-Then call it. Each of these is one call, or one stream:
+Then call it. Each command is one call or one stream:
 
     python examples/kv_rpc.py client 127.0.0.1:7005 put apple red
     python examples/kv_rpc.py client 127.0.0.1:7005 put apple green --if-version 1
     python examples/kv_rpc.py client 127.0.0.1:7005 get apple
-    python examples/kv_rpc.py client 127.0.0.1:7005 get ""                 # a bad argument: refused by name
+    python examples/kv_rpc.py client 127.0.0.1:7005 get ""                 # a bad argument: see the error
     seq 1000 | sed 's/.*/key&=value &/' |
     python examples/kv_rpc.py client 127.0.0.1:7005 load -                 # streams to the server
     python examples/kv_rpc.py client 127.0.0.1:7005 scan key9              # streams from the server
     python examples/kv_rpc.py client 127.0.0.1:7005 scan key --limit 3     # ... and stops it: see its log
-    python examples/kv_rpc.py client 127.0.0.1:7005 --timeout 1 wait pear  # a deadline; or put one meanwhile
+    python examples/kv_rpc.py client 127.0.0.1:7005 --timeout 1 wait pear  # a deadline
     python examples/kv_rpc.py client 127.0.0.1:7005 methods                # what the server serves
 
-Give the client several servers (HOST:PORT,HOST:PORT) and it takes the first that works. The service itself is
-an ordinary class: kvrpc/service.py. The client's calls: kvrpc/commands.py.
+With several servers (HOST:PORT,HOST:PORT) the client uses the first that works. The service is an ordinary
+class: kvrpc/service.py. The client's calls are in kvrpc/commands.py.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def _addresses(value: str) -> list[tuple[str, int]]:
 
 
 async def serve(listen: tuple[str, int], mode: Mode) -> None:
-    """Until SIGTERM or SIGINT; then calls that are under way may end."""
+    """Serve until SIGTERM or SIGINT, then let running calls finish."""
     store = rpc.Service("kv", Store())
     health = rpc.Health(["kv"])
     services = [store, health.service, rpc.Reflection(store, health.service).service]
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        # At the end of the block no more calls are taken; those under way have two seconds.
+        # On leaving the block the server accepts no more calls; running ones have two seconds.
         async with rpc.serve(services, *listen, mode=mode, drain_timeout=2.0) as server:
             print(f"listening on {listen[0]}:{server.port}", flush=True)
             await anext(signals)

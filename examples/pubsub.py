@@ -1,14 +1,14 @@
-"""Publish and subscribe with datagrams over RDMA (TCP where there is none): one broker, any number of both.
+"""Publish and subscribe with datagrams over RDMA, or TCP without it: one broker, any number of clients.
 
     python examples/pubsub.py broker --listen 127.0.0.1:7003
     python examples/pubsub.py subscribe 127.0.0.1:7003 'weather/*' news
     python examples/pubsub.py publish 127.0.0.1:7003 weather/berlin sunny
     sensor | python examples/pubsub.py publish 127.0.0.1:7003 sensors/1        (each line is a message)
 
-A message is one datagram: it comes whole or not at all, and in order. What a subscriber has not read yet
-waits in a ring in its own memory. When that is full, the broker drops what is for this subscriber and
-tells it how much (everybody else goes on), or, with --wait, makes publishers wait for it. How it works:
-pubsublib/__init__.py.
+A message is one datagram: it arrives whole and in order, or not at all. Messages that a subscriber has not
+read yet wait in a ring in its own memory. When that ring is full, the broker drops the message for this
+subscriber and reports the number lost. With --wait it makes publishers wait instead. Other subscribers are
+not affected by drops. How it works: pubsublib/__init__.py.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ def parser() -> argparse.ArgumentParser:
     broker.add_argument(
         "--wait",
         action="store_true",
-        help="make publishers wait for slow subscribers (default: drop and tell)",
+        help="make publishers wait for slow subscribers (default: drop and report the loss)",
     )
     subscribe = roles.add_parser(
         "subscribe", help="prints messages", description="Prints the messages of topics, one a line."
     )
     subscribe.add_argument("broker", type=_address, metavar="HOST:PORT")
     subscribe.add_argument(
-        "topics", nargs="+", metavar="TOPIC", help="a topic; with * at its end, all that begin like this"
+        "topics", nargs="+", metavar="TOPIC", help="a topic; a final * matches all topics with this prefix"
     )
     subscribe.add_argument("--count", type=int, metavar="N", help="end after N messages")
     publish = roles.add_parser(
         "publish",
         help="sends messages",
-        description="Sends messages to a topic; without any, lines of its input.",
+        description="Sends messages to a topic, by default the lines of standard input.",
     )
     publish.add_argument("broker", type=_address, metavar="HOST:PORT")
     publish.add_argument("topic", metavar="TOPIC")
@@ -76,7 +76,7 @@ def _address(value: str) -> Address:
 
 
 async def run_broker(listen: Address, wait: bool, mode: Mode) -> None:
-    """Until cancelled."""
+    """Run the broker until cancelled."""
     broker = Broker(wait=wait)
     async with await aiordma.listen_datagram(*listen, mode=mode) as listener:
         print(f"listening on {listen[0]}:{listener.port}", flush=True)
@@ -84,7 +84,7 @@ async def run_broker(listen: Address, wait: bool, mode: Mode) -> None:
 
 
 async def subscribe(broker: Address, topics: list[str], count: int | None, mode: Mode) -> None:
-    """Print what comes until the broker ends, or ``count`` messages have come."""
+    """Print messages until the broker ends or ``count`` messages have arrived."""
     async with await aiordma.connect_datagram(*broker, mode=mode) as connection:
         await connection.send_many([wire.subscribe(topic) for topic in topics])
         waiting, got = len(topics), 0
@@ -104,7 +104,7 @@ async def subscribe(broker: Address, topics: list[str], count: int | None, mode:
 
 
 async def publish(broker: Address, topic: str, messages: list[str], mode: Mode) -> None:
-    """Send ``messages``, or the lines of the input; returns when the broker has taken all of them."""
+    """Send ``messages`` or the lines of standard input; return when the broker has taken all of them."""
     async with await aiordma.connect_datagram(*broker, mode=mode) as connection:
         if messages:
             await connection.send_many([wire.publish(topic, message.encode()) for message in messages])

@@ -1,4 +1,4 @@
-"""Redis over RDMA, for clients and servers that know nothing of it.
+"""Redis over RDMA for clients and servers without RDMA support.
 
     redis client --TCP--> FRONT ==RDMA streams==> BACK --TCP--> redis-server
 
@@ -10,8 +10,8 @@ Run the back beside redis-server and the front beside the clients:
 
 The front sends the commands of many clients over a few streams, in batches, and sorts the replies. A client
 whose commands leave state on the connection (MULTI, WATCH, SELECT, AUTH, SUBSCRIBE, BLPOP ...) gets a
-stream of its own. Where there is no RDMA the streams are TCP; the log says which, and why. Ctrl-C (or
-SIGTERM) lets commands under way end; SIGUSR1 logs statistics. How it works: proxy/__init__.py.
+stream of its own. Without RDMA the streams are TCP; the log names the path and the reason. Ctrl-C (or
+SIGTERM) lets running commands finish; SIGUSR1 logs statistics. How it works: proxy/__init__.py.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds for a stream to the back to open (default: 5)",
     )
-    back = roles.add_parser(
-        "back", help="stands before redis-server", description="Stands before redis-server."
-    )
+    back = roles.add_parser("back", help="runs beside redis-server", description="Runs beside redis-server.")
     back.add_argument("--listen", type=Address.parse, required=True, metavar="HOST:PORT", help="for fronts")
     back.add_argument(
         "--redis", type=Address.parse, required=True, metavar="HOST:PORT", help="the redis-server"
@@ -74,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
             "--mode",
             choices=("auto", "rdma", "tcp"),
             default="auto",
-            help="how front and back talk: RDMA if both can (auto, the default), RDMA or nothing, TCP",
+            help="transport between front and back: RDMA if possible (auto, the default), RDMA only, TCP",
         )
         role.add_argument(
             "--grace", type=float, default=5.0, metavar="S", help="seconds to end in (default: 5)"
@@ -84,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's when it is installed."""
+    """Return uvloop's event loop factory if uvloop is installed."""
     try:
         import uvloop
     except ImportError:
@@ -110,7 +108,7 @@ def _patience(text: str) -> float:
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Until SIGINT or SIGTERM. Raises OSError when the address cannot be listened on."""
+    """Serve until SIGINT or SIGTERM. Raises OSError if it cannot listen on the address."""
     service: Front | Back
     if args.role == "front":
         buffer_bytes = args.client_buffer_mib * 1024 * 1024
@@ -130,7 +128,7 @@ async def run(args: argparse.Namespace) -> None:
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGUSR1, lambda: logger.info("%s", service.report()))
     await service.start()
-    print(f"listening on {service.listen}", flush=True)  # on stdout, for whoever has started us
+    print(f"listening on {service.listen}", flush=True)  # on stdout, for the parent process
     await stop.wait()
     await service.stop(args.grace)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..links.contracts import EngineView
-    from ..verbs.memory import Arena
+    from ..verbs.memory import Arena, Block
 
 logger = logging.getLogger("aiordma.datagram")
 
@@ -46,6 +46,7 @@ class UdParts:
         self.mtu = backend.mtu.size
         self._closed = False
         receives, sends = (min(count, backend.limits.max_qp_wr) for count in (_RECEIVES, _SENDS))
+        self._receives, self._sends = receives, sends
         self._reserved = engine.reserve_completions(receives + sends)
         self._arena: Arena | None = None
         try:
@@ -57,29 +58,9 @@ class UdParts:
             size = QpSize(send_wr=sends, recv_wr=receives, send_sge=1, inline_bytes=self.mtu)
             self.qp = UdQp(backend, self.pd, engine.cq, size, secrets.randbits(31))
             try:
-                inline = self.qp.size.inline_bytes or 0
-                recv_room = receives * (GRH_BYTES + self.mtu)
-                room = recv_room + (0 if inline >= self.mtu else sends * self.mtu)
-                registrar = DeviceRegistrar(backend, self.pd, remote=False)
-                self._arena = engine.pool.arena(registrar, first_slab_bytes=room)
-                self._slots = self._arena.allocate(room)
+                self._slots = self._allocate_slots()
                 self.qp.start()
-                self.port = UdPort(
-                    engine.poller,
-                    self.qp.pointer,
-                    self.qp.number,
-                    recv_addr=self._slots.address,
-                    recv_lkey=self._slots.lkey,
-                    recv_count=receives,
-                    send_addr=self._slots.address + recv_room,
-                    send_lkey=self._slots.lkey,
-                    sq_depth=min(sends, self.qp.size.send_wr),
-                    max_inline=inline,
-                    mtu=self.mtu,
-                    queue=queue,
-                    most=most,
-                    keep=self,
-                )
+                self.port = self._open_port(queue, most)
                 self.port.start()
             except BaseException:
                 self.qp.close()
@@ -98,6 +79,36 @@ class UdParts:
             qkey=self.qp.qkey,
             mtu=self.mtu,
             host_id=engine.host_id,
+        )
+
+    def _allocate_slots(self) -> Block:
+        """Memory of the receives, and of the sends that are too long to go inline."""
+        inline = self.qp.size.inline_bytes or 0
+        room = self._recv_room + (0 if inline >= self.mtu else self._sends * self.mtu)
+        registrar = DeviceRegistrar(self.engine.backend, self.pd, remote=False)
+        self._arena = self.engine.pool.arena(registrar, first_slab_bytes=room)
+        return self._arena.allocate(room)
+
+    @property
+    def _recv_room(self) -> int:
+        return self._receives * (GRH_BYTES + self.mtu)
+
+    def _open_port(self, queue: deque[tuple[bytes, Address]], most: int) -> UdPort:
+        return UdPort(
+            self.engine.poller,
+            self.qp.pointer,
+            self.qp.number,
+            recv_addr=self._slots.address,
+            recv_lkey=self._slots.lkey,
+            recv_count=self._receives,
+            send_addr=self._slots.address + self._recv_room,
+            send_lkey=self._slots.lkey,
+            sq_depth=min(self._sends, self.qp.size.send_wr),
+            max_inline=self.qp.size.inline_bytes or 0,
+            mtu=self.mtu,
+            queue=queue,
+            most=most,
+            keep=self,
         )
 
     def route(self, where: QueuePairAddress, address: Address) -> Route:

@@ -3,6 +3,7 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
 from ..datapath._qp cimport Flow
+from ..datapath._verbs cimport aio_chain
 from ..proto.cursor cimport RxWindow, TxWindow
 from ._ring_cursors cimport RingCursors
 from ._ring_failover cimport RingFailover
@@ -47,6 +48,10 @@ cdef class RingPipe(Flow):
 
     cdef int check_sendable(self) except -1
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef int give_way(self) except -1
+    cdef int post_copied(self, aio_chain *chain, uint32_t want) except -1
+    cdef int keep_unfinished(self, const unsigned char *data, uint32_t want) except -1
+    cdef int count_placed(self, Py_ssize_t placed, Py_ssize_t n) except -1
     cdef uint32_t room(self) noexcept
     cdef int copy_out(self, unsigned char *to, uint32_t n) except -1
     cdef int consumed(self, uint32_t n) except -1

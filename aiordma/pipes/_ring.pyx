@@ -25,7 +25,6 @@ from libc.string cimport memcpy
 
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, NEEDS_RESERVATION
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
-from ..datapath._verbs cimport aio_chain
 from ..proto.cdc cimport (
     CHANGE_CREDIT,
     CHANGE_DATA,
@@ -260,18 +259,12 @@ cdef class RingPipe(Flow):
         while placed < n:
             room = self.room()
             if room == 0:
-                if tx.free() > 0:
-                    qp.wait_for_room(self)      # it is the device that has none
-                elif self.reserved:
-                    qp.cq.fair_queue.end_reservation(self)
+                self.give_way()
                 break
             want = self.step if n - placed > self.step else <uint32_t>(n - placed)
-            if want > room:
-                want = room
+            want = min(want, room)
             offset = tx.offset()
-            first = self.tx_size - offset
-            if first > want:
-                first = want
+            first = min(self.tx_size - offset, want)
             if self.mirror != NULL:
                 memcpy(self.mirror + offset, data + placed, first)
                 memcpy(self.mirror, data + placed + first, want - first)
@@ -296,10 +289,7 @@ cdef class RingPipe(Flow):
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
             self.posting = True
             if lkey != 0:
-                if not self.mirror_busy:
-                    self.mirror_free_to = tx.prod - want
-                self.mirror_busy += 1
-                qp.post_fragment(self, &chain, tx.prod)
+                self.post_copied(&chain, want)
                 lkey = 0
             else:
                 qp.post(&chain)
@@ -307,30 +297,58 @@ cdef class RingPipe(Flow):
             if self.reserved:
                 qp.cq.fair_queue.end_reservation(self)
             if self.mirror == NULL:
-                if qp.astray[0] != qp.astray_seen or qp.failed or qp.hook is not None:
-                    qp.astray_seen = qp.astray[0]
-                    # The device has not carried these bytes out while they were posted.
-                    self.failover.release(qp.sq_retired)
-                    self.failover.keep(qp.sq_posted, tx.prod - want, data + placed - want, want)
-                elif self.failover.kept is not None:
-                    self.failover.kept = None   # this WRITE is done, and so are those before it
+                self.keep_unfinished(data + placed - want, want)
             if qp.failed:
                 self.bytes_sent += placed
                 reason, self.late_reason = self.late_reason, None
                 if reason is not None:
                     self.on_broken(reason)
                 return placed
+        self.count_placed(placed, n)
+        return placed
+
+    cdef int give_way(self) except -1:
+        """Nothing fits: wait for the device if it is the device that has no room."""
+        cdef QueuePair qp = self.qp
+        if self.tx.free() > 0:
+            qp.wait_for_room(self)
+        elif self.reserved:
+            qp.cq.fair_queue.end_reservation(self)
+        return 0
+
+    cdef int post_copied(self, aio_chain *chain, uint32_t want) except -1:
+        """Post a WRITE of ``want`` bytes from the mirror, which stay there until it completes."""
+        if not self.mirror_busy:
+            self.mirror_free_to = self.tx.prod - want
+        self.mirror_busy += 1
+        self.qp.post_fragment(self, chain, self.tx.prod)
+        return 0
+
+    cdef int keep_unfinished(self, const unsigned char *data, uint32_t want) except -1:
+        """Keep the last ``want`` bytes if the device did not carry them out while they were posted."""
+        cdef QueuePair qp = self.qp
+        if qp.astray[0] != qp.astray_seen or qp.failed or qp.hook is not None:
+            qp.astray_seen = qp.astray[0]
+            self.failover.release(qp.sq_retired)
+            self.failover.keep(qp.sq_posted, self.tx.prod - want, data, want)
+        elif self.failover.kept is not None:
+            self.failover.kept = None       # this WRITE is done, and so are those before it
+        return 0
+
+    cdef int count_placed(self, Py_ssize_t placed, Py_ssize_t n) except -1:
+        """Account for ``placed`` of ``n`` bytes, and queue a cursor message if one is due."""
+        cdef RingCursors cursors = self.cursors
         self.bytes_sent += placed
         if placed:
             self.sends += 1
         if placed < n:
             self.times_blocked += 1
-            if tx.mark_blocked():
-                # The peer must know that we wait, or it might sit on its consumer cursor.
+            if self.tx.mark_blocked():
+                # The peer must learn that this end waits, or it might hold back its consumer cursor.
                 cursors.update_wanted = True
         if cursors.update_wanted or cursors.unannounced:
-            qp.enqueue(self)
-        return placed
+            self.qp.enqueue(self)
+        return 0
 
     cdef uint32_t room(self) noexcept:
         """Bytes the next step of a send may place. What is under way in the mirror is the device's."""

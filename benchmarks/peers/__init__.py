@@ -1,4 +1,4 @@
-"""Who is compared: each peer is a transport (imported only where it runs), a loop and an environment."""
+"""The peers compared: each is a transport (imported only where it runs), a loop and an environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .base import Transport
 
-# What a way to move bytes is measured in (see `workloads/`), and what a way to make calls is.
+# The workloads for byte transports (see `workloads/`), and those for call transports.
 BYTES = frozenset({"setup", "roundtrip", "throughput", "connections", "throughput_kept", "memory"})
 DATAGRAMS = frozenset({"datagrams"})
 CALLS = frozenset({"calls", "call_streams", "calls_beside_bulk"})
@@ -66,7 +66,7 @@ def _others() -> list[Peer]:
         Peer(f"anyio-{loop}", f"anyio TCP ({loop})", "bytestream:anyio_tcp", loop)
         for loop in ("asyncio", "uvloop")
     ]
-    # Its endpoints are made for few, long connections; a thousand of them is not what it is for.
+    # Its endpoints are designed for few, long connections, not for a thousand.
     few = frozenset({"roundtrip", "throughput", "throughput_kept", "setup"})
     found += [
         Peer(

@@ -1,4 +1,4 @@
-"""What a benchmark needs of a way to move bytes."""
+"""The interface between a benchmark and a transport."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any, Protocol
 
 
 class Connection(Protocol):
-    """The client's end. One connection serves one workload: the first request decides."""
+    """The client's end. One connection serves one workload: the first request selects it."""
 
     @property
     def path(self) -> str | None:
-        """ "rdma" or "tcp" where aiordma carries the bytes; None for the others."""
+        """ "rdma" or "tcp" for aiordma; None for other peers."""
 
     @property
     def fallback_reason(self) -> object:
-        """Why aiordma took TCP; None otherwise."""
+        """Why aiordma fell back to TCP; None otherwise."""
 
     async def start_echo(self, size: int) -> None:
         """Ask the server to echo messages of `size` bytes."""
 
     async def ping(self, size: int, until: float, seconds: array[float]) -> None:
-        """Round trips of `size` bytes, at least one, until `perf_counter()` passes `until`; adds times."""
+        """Do round trips of `size` bytes until `perf_counter()` passes `until`, but at least one."""
 
     async def flood(self, size: int, count: int) -> int:
-        """Send `count` times `size` bytes; returns, when all have arrived, the server's CPU time in ns."""
+        """Send `size` bytes `count` times; when all have arrived, return the server's CPU time in ns."""
 
     async def memory(self) -> tuple[int, int]:
-        """(anonymous, shared) resident bytes of the server process."""
+        """Return (anonymous, shared) resident bytes of the server process."""
 
     async def keep_freed_memory(self) -> None:
-        """Have the server do `conversation.keep_freed_memory()`."""
+        """Make the server call `conversation.keep_freed_memory()`."""
 
     async def close(self) -> None: ...
 
@@ -41,13 +41,13 @@ class Caller(Protocol):
 
     @property
     def path(self) -> str | None:
-        """As of a `Connection`."""
+        """As in `Connection`."""
 
     @property
     def fallback_reason(self) -> object: ...
 
     def echo(self, message: bytes) -> Awaitable[Any]:
-        """A unary call that gives the message back; any number of them at a time."""
+        """A unary call that echoes the message; any number may be in flight."""
 
     def items(self, count: int, size: int) -> AsyncIterator[Any]:
         """A call that streams `count` items of `size` bytes from the server."""
@@ -60,4 +60,4 @@ class Transport(Protocol):
         """Listen, call `ready(address)`, serve until cancelled."""
 
     async def connect(self, address: str) -> Any:
-        """A `Connection`; of a peer for calls a `Caller`, for datagrams a `DatagramPeer`."""
+        """Return a `Connection`, for peers with calls a `Caller`, for datagrams a `DatagramPeer`."""

@@ -1,6 +1,6 @@
 """The anyio surface: `ByteStream.send` and `receive`.
 
-One program for anyio's TCP streams and for `aiordma.connect`/`listen`.
+One program serves anyio's TCP streams and `aiordma.connect`/`listen`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ways to send datagrams: aiordma's connections and endpoints, and the event loops' own UDP.
+"""Datagram transports: aiordma's connections and endpoints, and the event loops' own UDP.
 
-What a message means is in its first byte: `DATA` is counted; `PING` is sent back; `TALLY` is answered with
-how many were counted, in how many nanoseconds from the first to the last, and counting begins anew. A tally
-is asked again until it comes: UDP loses questions too.
+The first byte of a message is its type: the server counts `DATA` and returns `PING`. It answers `TALLY` with
+the count, and the nanoseconds from the first to the last message, and resets the count. The client repeats
+a tally until it is answered: UDP loses requests too.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 DATA, PING, TALLY = b"d", b"p", b"t"
-_REPLY = struct.Struct("<cQQQ")  # TALLY, number of the question, count, ns
+_REPLY = struct.Struct("<cQQQ")  # TALLY, request number, count, ns
 _BATCH = 64
 
 
 class Tally:
-    """Counts what comes; the same for all servers."""
+    """Count incoming messages; the same for all servers."""
 
     def __init__(self) -> None:
         self._question = b""
@@ -30,9 +30,9 @@ class Tally:
         self._count = self._first = self._last = 0
 
     def take(self, messages: Sequence[bytes]) -> list[bytes]:
-        """What is to be sent back."""
+        """Return the reply, if any."""
         if messages[0][:1] == DATA and messages[-1][:1] == DATA:
-            # No ping comes in the middle of a flood, and no tally before its end.
+            # No ping arrives during a flood, and no tally before its end.
             if not self._count:
                 self._first = time.perf_counter_ns()
             self._count += len(messages)
@@ -56,7 +56,7 @@ class Tally:
 
 
 class DatagramPeer(Protocol):
-    """The client's end."""
+    """The client's end of a datagram conversation."""
 
     @property
     def path(self) -> str | None: ...
@@ -64,16 +64,16 @@ class DatagramPeer(Protocol):
     def fallback_reason(self) -> object: ...
 
     async def ping(self, size: int, until: float, seconds: array[float]) -> None:
-        """Round trips until `perf_counter()` passes `until`; adds times."""
+        """Do round trips until `perf_counter()` passes `until`; append times."""
 
     async def flood(self, size: int, until: float) -> tuple[int, int, int]:
-        """Send as fast as it goes until then: (sent, arrived, ns from the first to the last arrival)."""
+        """Send at full rate until then: (sent, arrived, ns from the first to the last arrival)."""
 
     async def close(self) -> None: ...
 
 
 class _Client:
-    """Round trips, floods and tallies on whatever sends and receives."""
+    """Round trips, floods and tallies over any send and receive functions."""
 
     path: str | None = None
     fallback_reason: object = None
@@ -205,11 +205,11 @@ class _Endpoints:
         return client
 
 
-# -- asyncio's protocols, on either
+# -- asyncio's protocols, on aiordma and UDP
 
 
 class _Protocol(asyncio.DatagramProtocol):
-    """Both ends: the server's answers, the client's queue; and back-pressure where there is any."""
+    """Both ends: the server's replies, the client's queue; and back-pressure if supported."""
 
     def __init__(self, serving: bool) -> None:
         self._tally = Tally() if serving else None

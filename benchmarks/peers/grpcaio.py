@@ -11,7 +11,7 @@ import grpc.aio
 
 from .packed import ITEMS
 
-# No limit on messages; no compression, no retries, nothing else that costs.
+# No limit on messages; no compression, no retries, nothing else that costs time.
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -37,7 +37,7 @@ class GrpcCaller:
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{address}", options=_OPTIONS)
-        # Without serializers bytes travel as they are.
+        # Without serializers bytes are sent as they are.
         self._echo = self._channel.unary_unary("/bench.Bench/Echo")
         self._items = self._channel.unary_stream("/bench.Bench/Items")
 

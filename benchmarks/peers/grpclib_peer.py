@@ -12,12 +12,12 @@ from grpclib.server import Server
 
 from .packed import ITEMS
 
-# Its default windows of 4 MiB are kept; they hold every message here.
+# The default windows of 4 MiB hold every message here.
 _WINDOW = 4 * 1024 * 1024
 
 
 class _Bytes:
-    """A codec of its kind."""
+    """A grpclib codec for raw bytes."""
 
     __content_subtype__ = "bytes"
 

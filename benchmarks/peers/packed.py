@@ -1,7 +1,7 @@
-"""Calls as one writes them by hand: length-prefixed msgpack on asyncio's streams, many under way at a time.
+"""Hand-written calls: length-prefixed msgpack on asyncio's streams, many in flight at a time.
 
-A request is `[id, method, payload]`, a reply `[id, last, payload]`. Every handler runs in a task, as the
-handlers of the others do.
+A request is `[id, method, payload]`, a reply `[id, last, payload]`. Every handler runs in a task, as in the
+other peers.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class PackedCaller:
 
     async def items(self, count: int, size: int) -> AsyncIterator[Any]:
         self._next = number = self._next + 1
-        # Bounded, as the windows of the others are.
+        # Bounded, as the windows of the other peers are.
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(max(1, (1 << 20) // size))
         self._streams[number] = queue
         _write(self._writer, (number, STREAM, ITEMS.pack(count, size)))
@@ -118,7 +118,7 @@ class PackedCaller:
 
 class Packed:
     async def serve(self, ready: Callable[[str], None]) -> None:
-        # The limit holds a message: a smaller one would have the reader pause the transport in each.
+        # The limit holds a whole message: with a smaller one the reader would pause the transport in each.
         server = await asyncio.start_server(_serve_one, "127.0.0.1", 0, limit=4 << 20)
         ready(str(server.sockets[0].getsockname()[1]))
         await server.serve_forever()

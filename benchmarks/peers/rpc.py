@@ -1,4 +1,4 @@
-"""The calls of aiordma."""
+"""aiordma's calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _service() -> rpc.Service:
     def echo_inline(message: bytes) -> bytes:
         return message
 
-    # A view of the received memory: a large message is not copied to be sent back.
+    # A view of the received memory: a large message is echoed without a copy.
     @service.method
     async def echo_view(message: memoryview) -> memoryview:
         return message

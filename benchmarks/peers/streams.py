@@ -1,7 +1,7 @@
 """The asyncio surface: StreamReader and StreamWriter.
 
-One program for asyncio's TCP and Unix streams and for `aiordma.open_connection`/`start_server`: the functions
-differ, the code that uses them does not.
+One program serves asyncio's TCP and Unix streams and `aiordma.open_connection`/`start_server`: only the
+functions that open connections differ.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class StreamsConnection:
 
 
 class TcpStreams:
-    """`open_connection` and `start_server` of asyncio, or of whoever has functions of that form."""
+    """asyncio's `open_connection` and `start_server`, or functions with the same signature."""
 
     def __init__(
         self, open_connection: Callable[..., Awaitable[Opened]], start_server: Callable[..., Awaitable[Any]]

@@ -1,4 +1,4 @@
-"""ucxx: UCX for asyncio. Messages have boundaries there, so no reassembly is needed."""
+"""ucxx: UCX for asyncio. Its messages have boundaries, so no reassembly is needed."""
 
 from __future__ import annotations
 

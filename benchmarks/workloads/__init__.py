@@ -1,4 +1,4 @@
-"""What is measured. Each module has one `measure(bench) -> dict` that runs in the client process."""
+"""The workloads. Each module has one `measure(bench) -> dict` that runs in the client process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bench:
 
 
 class WrongPathError(RuntimeError):
-    """aiordma took another path than the one this peer stands for: not a result."""
+    """aiordma took a path other than this peer's: the result does not count."""
 
 
 Measure = Callable[[Bench], Awaitable[dict[str, Any]]]

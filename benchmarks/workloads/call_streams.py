@@ -1,4 +1,4 @@
-"""Items that a server streams to its caller: 64 B and 64 KiB, one stream."""
+"""Streaming responses: items of 64 B and 64 KiB, one stream."""
 
 from __future__ import annotations
 

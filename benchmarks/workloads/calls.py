@@ -28,7 +28,7 @@ async def one_at_a_time(caller: Caller, message: bytes, until: float, seconds: a
 
 
 async def _together(caller: Caller, message: bytes, seconds_long: float) -> float:
-    """Calls a second with `IN_FLIGHT` of them under way at any time."""
+    """Calls per second with `IN_FLIGHT` calls in flight at any time."""
     seconds = array("d")
     begin = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:

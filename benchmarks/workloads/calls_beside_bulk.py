@@ -1,4 +1,4 @@
-"""Small calls, one at a time, beside 1 MiB calls: on the connection of these, and on one beside it."""
+"""Small calls, one at a time, beside 1 MiB calls: on the same connection, and on a separate one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many connections between two processes, each with one 64 B message under way at a time."""
+"""Many connections between two processes, each with one 64 B message in flight at a time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Datagrams of 64 B and 1 KiB to one peer, sent as fast as it goes: how many arrive a second, and how many do
-not; and the round trip of one."""
+"""Datagrams of 64 B and 1 KiB to one peer at full rate: arrivals per second and losses; and the round
+trip of one."""
 
 from __future__ import annotations
 

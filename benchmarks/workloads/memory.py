@@ -1,7 +1,7 @@
-"""What an idle stream costs each process: resident memory of many open streams, divided.
+"""The cost of an idle stream in each process: resident memory of many open streams, divided.
 
-Every stream carried one round trip, so that what is made on first use is there. On the software device rings
-are shared memory and counted apart: "anonymous" is what a stream costs beyond its rings.
+Every stream has done one round trip, so memory allocated on first use is included. On the software device
+rings are shared memory and counted separately: "anonymous" is the cost of a stream beyond its rings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..conversation import resident_bytes
 from . import Bench
 
 SIZE = 64
-# Fills pools and free lists before the first look, so that their growth is not counted as a stream's.
+# Fill pools and free lists before the first measurement, so that their growth is not attributed to streams.
 WARM = 32
 
 

@@ -1,4 +1,4 @@
-"""Opening connections one after the other: the first of a process (device, QP ... included), then others."""
+"""Open connections one by one: the first of a process (device, QP ... included), then others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def measure(bench: Bench) -> dict[str, Any]:
     before = clock()
     connection = await bench.connect()
     first = clock() - before
-    # This one stays open: what a known peer shares (a link, a QP) is there for all that follow.
+    # This one stays open, so that all later connections find the shared state of a known peer (link, QP).
     await connection.start_echo(SIZE)
 
     connected, answered = array("d"), array("d")

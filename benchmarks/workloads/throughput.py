@@ -1,4 +1,4 @@
-"""1 MiB sends, one after the other, on one connection; and the CPU time both processes need for a byte."""
+"""1 MiB sends, one by one, on one connection; and the CPU time per byte in both processes."""
 
 from __future__ import annotations
 

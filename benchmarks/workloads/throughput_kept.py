@@ -1,4 +1,4 @@
-"""As `throughput`, but both processes keep freed memory. Runs last: that cannot be undone."""
+"""As `throughput`, but both processes keep freed memory. Runs last: this cannot be undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What redis-py must find behind the proxy, each check a function that raises AssertionError."""
+"""Checks of Redis behind the proxy with redis-py. Each function raises AssertionError on failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def types(proxied: redis.Redis, direct: redis.Redis) -> None:
     proxied.sadd("set", *range(20))
     proxied.zadd("z", {"one": 1.5, "two": 2})
     proxied.xadd("x", {"field": "value"}, id="1-1")
-    for client in (proxied, direct):  # what went through the proxy is in Redis, and comes back the same
+    for client in (proxied, direct):  # Redis holds what the proxy forwarded, and returns it unchanged
         assert client.get("s") == b"text"
         assert client.get("n") == b"42"
         assert client.lrange("l", 0, -1) == [b"%d" % n for n in range(100)]
@@ -62,7 +62,7 @@ def pipelines(proxied: redis.Redis, direct: redis.Redis) -> None:
 
 
 def transactions(proxied: redis.Redis, direct: redis.Redis) -> None:
-    """MULTI/EXEC, and WATCH that notices somebody else"""
+    """MULTI/EXEC, and WATCH that detects another client's change"""
     with proxied.pipeline(transaction=True) as pipe:
         assert pipe.set("t", 1).incr("t").get("t").execute() == [True, 2, b"2"]
     with proxied.pipeline() as pipe:
@@ -85,7 +85,7 @@ def publish_subscribe(proxied: redis.Redis, direct: redis.Redis) -> None:
         pubsub.subscribe("news")
         pubsub.psubscribe("ne*")
         while direct.pubsub_numsub("news")[0][1] < 1 or direct.pubsub_numpat() < 1:
-            pass  # the subscriptions are still on their way
+            pass  # the subscriptions are still in flight
         assert direct.publish("news", b"\x00hello") == 2
         got: list[dict[str, Any]] = []
         while len(got) < 2:
@@ -97,7 +97,7 @@ def publish_subscribe(proxied: redis.Redis, direct: redis.Redis) -> None:
 
 
 def blocking(proxied: redis.Redis, direct: redis.Redis) -> None:
-    """BLPOP waits without stopping anybody else"""
+    """BLPOP blocks without delaying other clients"""
     got: list[Any] = []
     waiter = threading.Thread(target=lambda: got.append(proxied.blpop(["jobs"], timeout=10)))
     waiter.start()
@@ -111,7 +111,7 @@ def blocking(proxied: redis.Redis, direct: redis.Redis) -> None:
 
 
 def databases(proxied: redis.Redis, direct: redis.Redis) -> None:
-    """SELECT stays with the client that said it"""
+    """SELECT affects only the client that sent it"""
     options = proxied.get_connection_kwargs()
     with redis.Redis(port=options["port"], db=5, protocol=options["protocol"]) as other:
         other.set("where", "db 5")
@@ -120,7 +120,7 @@ def databases(proxied: redis.Redis, direct: redis.Redis) -> None:
 
 
 def many_clients(proxied: redis.Redis, direct: redis.Redis) -> None:
-    """50 at once, each gets its own replies"""
+    """50 clients at once, each gets its own replies"""
     results = [False] * 50
 
     def work(number: int) -> None:

@@ -1,4 +1,4 @@
-"""redis-benchmark, by turns, so that what else the machine does falls on all alike."""
+"""redis-benchmark, run in turns so that other load on the machine affects all targets alike."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 CLIENTS = 50
 COMMANDS = ("set", "get")
 
-# Requests per command, round and pipeline depth: a second or less each on a small machine.
+# Requests per command, round and pipeline depth: at most about a second each on a small machine.
 REQUESTS = {1: 40_000, 16: 400_000}
 
 
 class Target(NamedTuple):
-    """What is measured: a port, and the processes behind it by their roles."""
+    """A benchmark target: a port, and the processes behind it by role."""
 
     port: int
     pids: dict[str, int]
@@ -36,12 +36,12 @@ class Speed(NamedTuple):
 class Results(NamedTuple):
     """By target and pipeline depth."""
 
-    speed: dict[tuple[str, int, str], Speed]  # and by command
+    speed: dict[tuple[str, int, str], Speed]  # also by command
     cpu_us: dict[tuple[str, int], dict[str, float]]  # CPU time per request, by role
 
 
 def by_turns(targets: dict[str, Target], rounds: int, scale: float, done: Callable[[], None]) -> Results:
-    """Runs SET and GET with 50 clients against each target. `done` is called after each run.
+    """Run SET and GET with 50 clients against each target. `done` is called after each run.
 
     Raises subprocess.CalledProcessError, OSError.
     """
@@ -81,7 +81,7 @@ def _benchmark(port: int, pipeline: int, requests: int) -> dict[str, Speed]:
 
 
 def _cpu_us(target: Target) -> dict[str, float]:
-    """CPU time used so far, by role; that of redis-benchmark is the one of our children that have ended."""
+    """CPU time used so far, by role; redis-benchmark's is that of our terminated children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = {"redis-benchmark": (ended.ru_utime + ended.ru_stime) * 1e6}
     for role, pid in target.pids.items():

@@ -1,4 +1,4 @@
-"""Programs that are started, listened to and ended, each by its own id."""
+"""Start programs, read their output, and end each by its own process id."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _libc = ctypes.CDLL(None)
 
 
 class ProgramError(RuntimeError):
-    """A program did not do what it should; the text has its output."""
+    """A program failed; the text contains its output."""
 
 
 class Program:
-    """A running process. Its output is collected; it ends when we do, even if we are killed.
+    """A running process whose output is collected. It ends with this process, even if that is killed.
 
-    Raises ProgramError unless a line with `ready` in it comes (`first_line`), OSError if there is no such
-    program."""
+    Raises ProgramError unless the program prints a line that contains `ready` (`first_line`), OSError if the
+    program does not exist."""
 
     def __init__(self, *args: str, ready: str) -> None:
         self.args = args
@@ -31,7 +31,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            process_group=0,  # Ctrl-C is for us; we end the others in order
+            process_group=0,  # Ctrl-C reaches only this process, which ends the others in order
             preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         self._news = threading.Condition()
@@ -48,7 +48,7 @@ class Program:
         return "\n".join(self.lines)
 
     def wait_for(self, text: str) -> str:
-        """The first line of output, so far or to come, that has `text` in it. Raises ProgramError."""
+        """The first line of output, past or future, that contains `text`. Raises ProgramError."""
 
         def found() -> str | None:
             return next((line for line in self.lines if text in line), None)
@@ -61,17 +61,17 @@ class Program:
         return line
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal if it still runs."""
+        """Send a signal if the process still runs."""
         if self.process.poll() is None:
             self.process.send_signal(number)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Sends the signal and waits for the end; returns the exit status."""
+        """Send the signal, wait for the exit and return the status."""
         self.send_signal(number)
         return self.wait()
 
     def wait(self) -> int:
-        """The exit status. A program that does not end in time is killed."""
+        """Return the exit status. A program that does not end in time is killed."""
         try:
             status = self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -93,7 +93,7 @@ class Program:
 
 
 def free_port() -> int:
-    """A port nobody listens on (redis-server cannot choose one itself)."""
+    """Return a free port (redis-server cannot choose one itself)."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

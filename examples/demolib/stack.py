@@ -1,4 +1,4 @@
-"""redis-server, and proxies before it, on free ports of this machine."""
+"""redis-server, and proxies in front of it, on free ports of this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PROXY = str(Path(__file__).parents[1] / "redis_proxy.py")
 
 
 def start_redis(directory: str, *more: str) -> tuple[Program, int]:
-    """A redis-server that keeps nothing, and its port. Raises ProgramError, OSError."""
+    """Start a redis-server without persistence; return it and its port. Raises ProgramError, OSError."""
     for attempt in range(5):
         port = free_port()
         try:
             return redis_server(directory, port, *more), port
-        except ProgramError:  # somebody else may have taken the port
+        except ProgramError:  # another process may have taken the port
             if attempt == 4:
                 raise
     raise AssertionError
@@ -31,7 +31,7 @@ def redis_server(directory: str, port: int, *more: str) -> Program:
 
 
 class Proxy:
-    """A back and a front; either can be ended and started again on its port."""
+    """A back and a front; each can be stopped and restarted on its port."""
 
     back: Program
     front: Program
@@ -60,14 +60,14 @@ class Proxy:
         self.front_port = _port(self.front)
 
     def stop(self) -> None:
-        """Ends what was started, front first."""
+        """End what was started, front first."""
         for name in ("front", "back"):
             if hasattr(self, name):
                 getattr(self, name).stop()
 
     def tcp_bytes(self) -> int:
-        """What the kernel's TCP has carried between front and back so far, both ways, on open
-        connections."""
+        """Bytes that the kernel's TCP has transferred so far on open connections between front and back, both
+        directions."""
         found = subprocess.run(
             ["ss", "-tinH", "state", "established", f"( sport = :{self.back_port} )"],
             capture_output=True, text=True, check=True,

@@ -1,4 +1,4 @@
-"""Takes files from one connection."""
+"""Receive files from one connection."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("file_copy")
 
-WRITE_BYTES = 4 * 1024 * 1024  # collected before a thread writes them
+WRITE_BYTES = 4 * 1024 * 1024  # buffered before a thread writes them
 
 
 async def receive_files(stream: RdmaStream, directory: str, peer: object) -> None:
-    """Until the sender is done or gone. Nothing that a sender does raises; the log tells."""
+    """Receive until the sender is done or disconnects. Sender errors are logged, never raised."""
     channel = Channel(stream)
     try:
         while not await channel.at_end():
@@ -73,7 +73,7 @@ async def _receive_content(channel: Channel, partial: Partial, size: int) -> Non
                 full, pieces, waiting = pieces, [], 0
                 await to_thread.run_sync(partial.append, full)
     finally:
-        # What has arrived counts, also when the sender is gone or we are being stopped.
+        # Keep what has arrived, also if the sender disconnected or this task is cancelled.
         if pieces:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(partial.append, pieces)

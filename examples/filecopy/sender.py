@@ -1,4 +1,4 @@
-"""Offers files on one connection."""
+"""Send files on one connection."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Sent(NamedTuple):
 
 class Progress(Protocol):
     def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` bytes of the file are at the receiver."""
+        """Called when the receiver has `done` of `total` bytes."""
 
 
 async def send_file(channel: Channel, path: Path, progress: Progress) -> Sent:
-    """Sends one file, or the part that the receiver does not have.
+    """Send one file, or the part that the receiver lacks.
 
-    Raises OSError (the file), PeerError (refused; the text says why), anyio's stream errors (connection
-    lost: call again on a new connection to continue).
+    Raises OSError (the file), PeerError (refused; the text gives the reason) and anyio's stream errors
+    (connection lost: call again on a new connection to resume).
     """
     with await to_thread.run_sync(path.open, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -58,7 +58,7 @@ async def send_file(channel: Channel, path: Path, progress: Progress) -> Sent:
 
 
 def _blocks(have: dict[str, Any], size: int) -> list[tuple[int, str]]:
-    """Size and digest of each block that the receiver says it has."""
+    """Size and digest of each block that the receiver reports."""
     held = integer(have, "size", 0, 1 << 63)
     digests = have.get("blocks")
     if not isinstance(digests, list) or len(digests) != -(-held // BLOCK_BYTES):
@@ -69,7 +69,7 @@ def _blocks(have: dict[str, Any], size: int) -> list[tuple[int, str]]:
 
 
 def _common(file: BinaryIO, sha256: Any, size: int, blocks: list[tuple[int, str]]) -> int:
-    """How many bytes both sides have in common; leaves file and digest behind them."""
+    """Return the length of the common prefix; file and digest are then positioned behind it."""
     start = 0
     for length, digest in blocks:
         block = file.read(length)

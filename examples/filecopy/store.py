@@ -1,5 +1,5 @@
-"""Files that arrive in a directory: whatever a peer sends, nothing outside of it and nothing half-done is
-touched."""
+"""Received files in a directory. Whatever a peer sends, no file outside the directory changes, and no
+incomplete file gets its final name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """The file cannot be taken; the text says why and is meant for the peer."""
+    """The file cannot be received; the text gives the peer the reason."""
 
 
 def block_digest(block: bytes) -> str:
-    """What both sides compare blocks of a partial file by."""
+    """The digest that both sides use to compare blocks of a partial file."""
     return hashlib.blake2b(block, digest_size=16).hexdigest()
 
 
 def check_name(name: str) -> str:
-    """The name itself, if it is that of a plain visible file in the same directory. Raises Refused."""
+    """Return the name if it names a plain visible file in the directory. Raises Refused."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -42,9 +42,9 @@ def check_name(name: str) -> str:
 
 
 class Partial:
-    """The part of a file that has arrived so far: `.NAME.part`, locked while it is in use.
+    """The received part of a file: `.NAME.part`, locked while in use.
 
-    The methods block (disk); call them in a thread. Raises Refused, and OSError when the disk does.
+    The methods block on disk I/O; call them in a thread. They raise Refused and OSError.
     """
 
     def __init__(self, directory: str, name: str) -> None:
@@ -63,7 +63,7 @@ class Partial:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Refused(f"{self.name!r} is just being received from somebody else") from None
+                raise Refused(f"{self.name!r} is just being received from another sender") from None
             if os.path.isdir(os.path.join(directory, self.name)):
                 raise Refused(f"{self.name!r} is a directory here")
         except BaseException:
@@ -73,7 +73,7 @@ class Partial:
         self.size = 0
 
     def blocks(self) -> tuple[int, list[str]]:
-        """How many bytes have arrived, and the digests of their blocks (the last one may be short)."""
+        """Return how many bytes have arrived, and the digests of their blocks (the last may be short)."""
         digests = []
         size = 0
         for block in self._read(BLOCK_BYTES * MAX_BLOCKS):
@@ -82,7 +82,7 @@ class Partial:
         return size, digests
 
     def start_at(self, start: int) -> None:
-        """Keeps the first `start` bytes, forgets the rest."""
+        """Keep the first `start` bytes and discard the rest."""
         self._hash = hashlib.sha256()
         self.size = 0
         for block in self._read(start):
@@ -94,7 +94,7 @@ class Partial:
         os.lseek(self._file, start, os.SEEK_SET)
 
     def append(self, pieces: list[bytes]) -> None:
-        """Writes the next bytes."""
+        """Append bytes."""
         for piece in pieces:
             self._hash.update(piece)
             rest = memoryview(piece)
@@ -103,7 +103,7 @@ class Partial:
             self.size += len(piece)
 
     def finish(self, sha256: str) -> None:
-        """Gives the file its name. With a wrong digest it is thrown away, and Refused raised."""
+        """Give the file its name. If the digest differs, delete the file and raise Refused."""
         if self._hash.hexdigest() != sha256:
             os.unlink(self._part, dir_fd=self._directory)
             raise Refused(f"{self.name!r}: the digest does not agree, the copy was thrown away")
@@ -112,7 +112,7 @@ class Partial:
         os.fsync(self._directory)
 
     def close(self) -> None:
-        """Leaves what has arrived for the next attempt."""
+        """Keep the received part for the next attempt."""
         os.close(self._file)
         os.close(self._directory)
 
@@ -124,7 +124,7 @@ class Partial:
 
 
 def _read_block(file: int, size: int) -> bytes:
-    """`size` bytes, fewer only at the end of the file."""
+    """Read `size` bytes, fewer only at the end of the file."""
     pieces = []
     while size and (piece := os.read(file, size)):
         pieces.append(piece)

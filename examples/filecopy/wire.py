@@ -1,4 +1,4 @@
-"""The messages between sender and receiver: a length, then JSON. File contents follow bare."""
+"""The messages between sender and receiver: a length, then JSON. File contents follow unframed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 BLOCK_BYTES = 4 * 1024 * 1024  # what one digest of a partial file covers
-MAX_BLOCKS = 65536  # that a receiver tells about; what lies behind them is sent again
+MAX_BLOCKS = 65536  # that a receiver reports; later blocks are sent again
 
-REFUSAL_S = 10  # for the peer to read that it is refused
+REFUSAL_S = 10  # time for the peer to read the refusal
 
 _LENGTH = struct.Struct(">I")
 
 
 class PeerError(Exception):
-    """The peer broke the protocol, or refuses; the text says why."""
+    """The peer broke the protocol or refused; the text gives the reason."""
 
 
 class Channel:
@@ -37,9 +37,9 @@ class Channel:
         await self.stream.send(_LENGTH.pack(len(body)) + body)
 
     async def receive(self, kind: str) -> dict[str, Any]:
-        """The next message, which must be of this kind.
+        """Return the next message, which must be of this kind.
 
-        Raises PeerError, also for a "refused"; anyio.IncompleteRead when the stream ends.
+        Raises PeerError, also for a "refused" message; anyio.IncompleteRead when the stream ends.
         """
         (length,) = _LENGTH.unpack(await self._exactly(_LENGTH.size))
         if length > MAX_MESSAGE_BYTES:
@@ -57,14 +57,14 @@ class Channel:
         return message
 
     async def refuse(self, reason: str) -> None:
-        """Says why, and lets the peer read it: closing with its bytes unread would reset a TCP connection."""
+        """Send the reason and let the peer read it: closing with unread input would reset a TCP stream."""
         await self.send("refused", reason=reason)
         with anyio.move_on_after(REFUSAL_S), contextlib.suppress(anyio.EndOfStream):
             while True:
                 await self.stream.receive()
 
     async def receive_bytes(self, limit: int) -> bytes:
-        """The next bytes that are there, at most `limit`. Raises anyio.IncompleteRead when the stream
+        """Return the next available bytes, at most `limit`. Raises anyio.IncompleteRead when the stream
         ends."""
         if self._ahead:
             data, self._ahead = self._ahead[:limit], self._ahead[limit:]
@@ -75,13 +75,13 @@ class Channel:
             raise anyio.IncompleteRead from None
 
     async def check_refusal(self) -> None:
-        """Raises PeerError when the peer has refused what is being sent to it."""
+        """Raise PeerError if the peer has refused the file being sent."""
         with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream):
             self._ahead += self.stream.receive_nowait()
             await self.receive("nothing")
 
     async def at_end(self) -> bool:
-        """Waits for the next message or the end of the stream; True for the end."""
+        """Wait for the next message or the end of the stream; True for the end."""
         try:
             self._ahead = self._ahead or await self.stream.receive()
         except anyio.EndOfStream:
@@ -96,7 +96,7 @@ class Channel:
 
 
 def integer(message: dict[str, Any], field: str, low: int, high: int) -> int:
-    """A field of a message, checked. Raises PeerError."""
+    """Return a checked field of a message. Raises PeerError."""
     value = message.get(field)
     if type(value) is not int or not low <= value <= high:
         raise PeerError(f"{field} is {value!r}, not a number from {low} to {high}")
@@ -104,7 +104,7 @@ def integer(message: dict[str, Any], field: str, low: int, high: int) -> int:
 
 
 def text(message: dict[str, Any], field: str) -> str:
-    """A field of a message, checked. Raises PeerError."""
+    """Return a checked field of a message. Raises PeerError."""
     value = message.get(field)
     if not isinstance(value, str):
         raise PeerError(f"{field} is {value!r}, not text")

@@ -1,5 +1,5 @@
 """The parts of kv_rpc.py.
 
-service.py   what is served: the types that travel, and a class whose marked methods are the service
-commands.py  the client: one function for each of its commands
+service.py   the service: the message types, and a class with marked methods
+commands.py  the client: one function per command
 """

@@ -1,4 +1,4 @@
-"""The commands of kv_rpc.py's client: each is one call, or one stream."""
+"""The commands of kv_rpc.py's client: each is one call or one stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def get(client: rpc.Pool, args: argparse.Namespace) -> None:
 
 
 async def put(client: rpc.Pool, args: argparse.Namespace) -> None:
-    # Keyword arguments travel by their names.
+    # Keyword arguments are sent by name.
     more = {} if args.if_version is None else {"if_version": args.if_version}
     version = await client.call("kv.put", args.key, args.value.encode(), timeout=args.timeout, **more)
     print(f"version {version}")
@@ -36,7 +36,7 @@ async def scan(client: rpc.Pool, args: argparse.Namespace) -> None:
             show(entry)
             left -= 1
             if left == 0:
-                break  # leaving the block cancels the handler: look at what the server logs
+                break  # leaving the block cancels the handler; see the server's log
 
 
 async def load(client: rpc.Pool, args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
-"""A key-value store as a service: an ordinary class, its methods marked, its types annotated.
+"""A key-value store as a service: an ordinary class with marked methods and annotated types.
 
-What a caller sends is checked against the annotations before a method sees it: `put("", b"x")` is answered
-with INVALID_ARGUMENT naming `key`, and no method has to look.
+aiordma checks arguments against the annotations before it calls a method: `put("", b"x")` fails with
+INVALID_ARGUMENT and names `key`. The method needs no check of its own.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Key = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What is stored under a key."""
+    """The value stored under a key, with its version."""
 
     key: str
     value: bytes
-    #: counts the changes of the whole store
+    #: Counts the changes of the whole store.
     version: int
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """What is to be stored."""
+    """A key and the value to store."""
 
     key: Key
     value: bytes
@@ -44,20 +44,20 @@ class Store:
         self._version = 0
         self._changed = anyio.Event()
 
-    # A plain `def` runs at once, without a task: right for what never waits.
+    # A plain `def` runs at once, without a task: right for methods that never wait.
     @rpc.method(idempotent=True)
     def get(self, key: Key) -> Entry:
-        """What is stored under a key; NOT_FOUND when nothing is."""
+        """Return the entry of a key; NOT_FOUND if there is none."""
         if key not in self._entries:
             raise rpc.RpcError(rpc.Code.NOT_FOUND, f"no key {key!r}")
         return self._entries[key]
 
     @rpc.method
     def put(self, key: Key, value: bytes, *, if_version: int | None = None) -> int:
-        """Store a value; returns its version.
+        """Store a value and return its version.
 
-        With `if_version` only if the key has that version now (0: does not exist), else ABORTED: so that two
-        who change a key at the same time do not overwrite each other.
+        With `if_version`, store only if the key has that version now (0: does not exist), else fail with
+        ABORTED. Two concurrent writers then cannot overwrite each other's change.
         """
         now = self._entries[key].version if key in self._entries else 0
         if if_version not in (None, now):
@@ -72,16 +72,17 @@ class Store:
 
     @rpc.method(idempotent=True)
     def delete(self, key: Key) -> bool:
-        """Forget a key; returns whether it was there."""
+        """Delete a key; return whether it existed."""
         if self._entries.pop(key, None) is None:
             return False
         del self._keys[bisect.bisect_left(self._keys, key)]
         return True
 
-    # A generator streams. It runs only as fast as the caller takes the items, and ends when he goes.
+    # A generator streams. It runs only as fast as the caller consumes items, and is cancelled when the caller
+    # stops.
     @rpc.method(idempotent=True)
     async def scan(self, prefix: str = "", *, after: str = "") -> AsyncIterator[Entry]:
-        """All entries whose keys begin with `prefix`, by key; only those behind `after`, to go on later."""
+        """Stream the entries whose keys begin with `prefix`, in key order; `after`: only keys behind it."""
         sent = 0
         try:
             for entry in self._from(prefix, after):
@@ -91,27 +92,27 @@ class Store:
             log.info("scan of %r: %d entries were sent", prefix, sent)
 
     def _from(self, prefix: str, after: str) -> Iterator[Entry]:
-        """Looks the place up for every entry: the store may change between two."""
+        """Search for the position again before each entry: the store may change between two."""
         at = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, after))
         while at < len(self._keys) and self._keys[at].startswith(prefix):
             key = self._keys[at]
             yield self._entries[key]
             at = bisect.bisect_right(self._keys, key)
 
-    # The other way round: the caller streams.
+    # The other direction: the caller streams.
     @rpc.method
     async def load(self, pairs: AsyncIterator[Pair]) -> int:
-        """Store all that the caller sends; returns how many there were."""
+        """Store everything the caller sends; return the count."""
         count = 0
         async for pair in pairs:
             self.put(pair.key, pair.value)
             count += 1
         return count
 
-    # A call that may take for ever: its caller's deadline, or his patience, ends it.
+    # A call that may wait forever: the caller's deadline or cancellation ends it.
     @rpc.method(idempotent=True)
     async def wait(self, key: Key, context: rpc.Context, *, newer_than: int = 0) -> Entry:
-        """The entry of a key as soon as it has a version above `newer_than`."""
+        """Return the entry of a key once its version is above `newer_than`."""
         try:
             while True:
                 entry = self._entries.get(key)

@@ -1,4 +1,4 @@
-"""The back: streams from fronts, one connection to Redis for each."""
+"""The back: accepts streams from fronts, with one connection to Redis for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("redis_proxy.back")
 
-CONNECT_TIMEOUT_S = 4.0  # below the front's, so that the front hears the reason
+CONNECT_TIMEOUT_S = 4.0  # below the front's, so that the front receives the reason
 
 
 class Back:
@@ -25,21 +25,21 @@ class Back:
         self.listen = listen
         self.redis = redis
         self.mode = mode
-        self.paths: dict[str, int] = {}  # streams so far by what carries them
+        self.paths: dict[str, int] = {}  # streams so far by path
         self.refused = 0
         self._streams: set[Stream] = set()
         self._empty = asyncio.Event()
         self._server: Any = None
 
     async def start(self) -> None:
-        """Raises OSError when the address cannot be listened on."""
+        """Listen. Raises OSError if that fails."""
         self._server = await serve(lambda: Stream(self), self.listen, self.mode)
         self.listen = self.listen._replace(port=self._server.sockets[0].getsockname()[1])
         logger.info("fronts connect to %s", self.listen)
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new streams; lets fronts that are stopping too leave for up to `grace_s`, then hangs
-        up."""
+        """Accept no new streams; give fronts that are also stopping up to `grace_s` to leave, then
+        disconnect."""
         self._server.close()
         logger.info("stopping: %d streams", len(self._streams))
         for stream in list(self._streams):
@@ -66,7 +66,7 @@ class Back:
         self._empty.set()
 
     def report(self) -> str:
-        """For people: what goes on at the moment."""
+        """Return a readable summary of the current state."""
         paths = ", ".join(f"{count} by {path}" for path, count in self.paths.items()) or "none"
         return (
             f"back {self.listen} -> redis {self.redis}\n"
@@ -75,7 +75,7 @@ class Back:
 
 
 class Stream(asyncio.Protocol):
-    """A stream until its connection to Redis stands; then the two are joined."""
+    """A stream until its connection to Redis is established; then the two are joined."""
 
     def __init__(self, back: Back) -> None:
         self.back = back
@@ -89,7 +89,7 @@ class Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._task is not None:
-            self.transport.abort()  # nobody speaks before the answer
+            self.transport.abort()  # a front must not send before the reply
             return
         try:
             rest = self.line.feed(data)
@@ -109,7 +109,7 @@ class Stream(asyncio.Protocol):
         self.back.left(self)
 
     def finish(self) -> None:
-        """Passes the end on to Redis, which answers what it has read and hangs up."""
+        """Forward the EOF to Redis, which answers the commands it has read and disconnects."""
         if self.redis is not None:
             self.transport.pause_reading()
             self.redis.write_eof()

@@ -1,4 +1,4 @@
-"""One Redis client of the front."""
+"""A Redis client connected to the front."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("redis_proxy.front")
 
-# Longer commands are not collected: the client gets its own lane and they stream through.
+# Longer commands are not buffered: the client gets its own lane and they stream through.
 BIG_COMMAND = 64 * 1024
 MAX_IN_FLIGHT = 1024  # commands of one client on a shared lane; beyond, the client is not read
-MAX_KNOWN = 4096  # spellings of command names that are remembered
+MAX_KNOWN = 4096  # cached spellings of command names
 
-# Why the client is not read at the moment.
+# Why reading from the client is paused.
 _LANE_FULL, _SLOW, _IN_FLIGHT, _HELD = 1, 2, 4, 8
 
 
 class Client(asyncio.Protocol):
-    """Sends whole commands to a lane and gets whole replies back.
+    """Send whole commands to a lane and receive whole replies.
 
-    Most clients only ever use a shared lane. One that needs a connection of its own is held until its
+    Most clients only ever use a shared lane. A client that needs a connection of its own is paused until its
     replies are in, then gets a lane of its own: for a transaction or a blocking command until that is over
-    (`_own`), for anything that lasts by joining the two transports for good."""
+    (`_own`), for any lasting state until the client closes, by joining the two transports."""
 
     def __init__(self, front: Front) -> None:
         self.front = front
@@ -44,17 +44,17 @@ class Client(asyncio.Protocol):
         self.lane: Lane | None = None
         self.outstanding = 0
         self._own: Transaction | None = None  # set while `lane` is the client's own
-        self._buffer = b""  # commands that are incomplete or must wait
+        self._buffer = b""  # incomplete or waiting commands
         self._paused = 0
-        self._after: Callable[[], None] | None = None  # to do when no reply is outstanding
+        self._after: Callable[[], None] | None = None  # called when no reply is outstanding
         self._watch = False  # reply() has more to do than passing bytes on
-        self._answer = b""  # the first byte that came for a Kind.ASK command
+        self._answer = b""  # the first byte of the reply to a Kind.ASK command
         self._gone = False
-        self._joined = False  # its lane is its own for good, and bytes are passed unseen
+        self._joined = False  # keeps its own lane; bytes are forwarded unparsed
         self._ended = False  # the client has sent its last byte
         self._opening: asyncio.Task[None] | None = None
 
-    # what the client's transport calls
+    # called by the client's transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # by contract, if not by class in uvloop
@@ -70,7 +70,7 @@ class Client(asyncio.Protocol):
         count = scanner.feed(data)
         lane = self.lane
         if lane is not None and scanner.end == len(data) and not lane.closed.done():
-            # The usual case: nothing but whole commands that may be shared.
+            # The usual case: only whole commands that may be shared.
             self._buffer = b""
             self._submit(lane, data, count)
         else:
@@ -80,7 +80,7 @@ class Client(asyncio.Protocol):
         self._ended = True
         if self._own is not None and self.lane is not None:
             self.lane.flush()
-            self.lane.transport.write_eof()  # ends also what blocks; the server hangs up
+            self.lane.transport.write_eof()  # also ends blocking commands; the server disconnects
         elif not self._paused & _HELD:
             self._after_replies(self.transport.close)
         return True
@@ -107,7 +107,7 @@ class Client(asyncio.Protocol):
             else:
                 self.lane.users -= 1
 
-    # what its lane calls
+    # called by the client's lane
 
     def reply(self, data: bytes, done: int) -> None:
         self.outstanding -= done
@@ -125,7 +125,7 @@ class Client(asyncio.Protocol):
         if partial:
             logger.warning("closing a client: its reply was cut off (%s)", reason)
             self.transport.close()
-        elif not (self._ended and self._own is not None):  # otherwise its end was what the lane ended for
+        elif not (self._ended and self._own is not None):  # otherwise the client's EOF ended the lane
             error = b"-PROXY the connection to Redis was lost, the command may or may not have run: %b\r\n"
             self.transport.write(error % _line(reason) * count)
             if self._own is None:
@@ -134,15 +134,15 @@ class Client(asyncio.Protocol):
     def lane_writable(self) -> None:
         self._resume(_LANE_FULL)
 
-    # what the pool of lanes calls
+    # called by the pool of lanes
 
     def lanes_changed(self) -> None:
         self._release()
 
-    # what the front calls
+    # called by the front
 
     def finish(self) -> None:
-        """Lets what is under way end, then hangs up."""
+        """Let running commands finish, then disconnect."""
         self._hold(b"")
         if self._own is not None and self._own.open:
             self.transport.close()
@@ -150,7 +150,7 @@ class Client(asyncio.Protocol):
             self._after_replies(self.transport.close)
 
     def abort(self) -> None:
-        """Hangs up at once."""
+        """Disconnect at once."""
         self._gone = True
         self.transport.abort()
 
@@ -165,7 +165,7 @@ class Client(asyncio.Protocol):
             self._watch = True
 
     def _work(self, data: bytes, count: int) -> None:
-        """`count` shareable commands at the start of `data`, and what follows them."""
+        """Submit `count` shareable commands at the start of `data`, and handle what follows them."""
         scanner = self.scanner
         while True:
             end = scanner.end
@@ -193,7 +193,7 @@ class Client(asyncio.Protocol):
             count = scanner.feed(data)
 
     def _route(self) -> Lane | None:
-        """The lane for the next command; None when there is none."""
+        """Return the lane for the next command, or None."""
         lane = self.lane
         if lane is not None:
             if self._own is not None or not lane.closed.done():
@@ -206,7 +206,7 @@ class Client(asyncio.Protocol):
         return lane
 
     def _look(self, data: bytes) -> bytes | None:
-        """Takes one command that is not simply shared; returns what follows it, None when it has to
+        """Handle one command that is not simply shared; return what follows it, or None if it has to
         wait."""
         if self.scanner.verdict == BIG:
             self._need_own(data, for_good=True)
@@ -267,7 +267,7 @@ class Client(asyncio.Protocol):
         return rest
 
     def _ask(self, data: bytes, command: bytes, rest: bytes) -> None:
-        """Sends one command on the client's own lane; the answer decides whether that stays its own."""
+        """Send one command on the client's own lane; the reply decides whether the client keeps it."""
         lane = self.lane
         assert lane is not None
         if self.outstanding:
@@ -317,7 +317,7 @@ class Client(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _hold(self, data: bytes) -> None:
-        """Keeps `data`; nothing of it is looked at before `_release()`."""
+        """Keep `data` unparsed until `_release()`."""
         self._buffer = data
         self.scanner.forget()
         self._pause(_HELD)
@@ -339,7 +339,7 @@ class Client(asyncio.Protocol):
             self._watch = True
 
     def _replied(self) -> None:
-        """After replies, when something waits for them."""
+        """After replies, continue with what waits for them."""
         if self._joined:
             return
         if self._paused & _SLOW and self._own is None:
@@ -363,7 +363,7 @@ class Client(asyncio.Protocol):
     # a lane of its own
 
     def _need_own(self, data: bytes, *, for_good: bool) -> None:
-        """Holds `data`, whose first command needs a lane of its own, until there is one."""
+        """Hold `data`, whose first command needs an exclusive lane, until there is one."""
         self._hold(data)
         if self._own is not None:
             self._join()
@@ -391,7 +391,7 @@ class Client(asyncio.Protocol):
             self._own_ready(lane, for_good)
 
     def _no_own(self, reason: str) -> None:
-        """Answers the command that needed it; a part of a long one cannot be answered."""
+        """Answer the command that needed the lane; a partial long command cannot be answered."""
         if self.transport.is_closing():
             return
         error = b"-PROXY Redis cannot be reached (%b); the command was not run, try again\r\n" % _line(reason)
@@ -421,7 +421,7 @@ class Client(asyncio.Protocol):
             self._release()
 
     def _join(self) -> None:
-        """From here on the proxy only passes bytes."""
+        """From here on only forward bytes."""
         lane = self.lane
         assert lane is not None
         self._joined = True
@@ -438,7 +438,7 @@ class Client(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _own_lost(self) -> None:
-        """What was queued or watched on the lane is gone: hanging up is the only way to say so."""
+        """Commands queued or keys watched on the lane are lost; only disconnecting reports that."""
         assert self._own is not None
         over = self._own.open or self._ended
         self._drop_own()

@@ -1,8 +1,8 @@
 """Which commands may travel on a connection that many clients share.
 
-Only what is known to leave nothing behind on the connection is shared. Everything else, also commands that
-this file has never heard of (modules, newer servers), gets a connection of its own: a wrong guess then
-costs a connection, never another client's data.
+Only commands known to leave no state on the connection are shared. All others, including commands unknown
+to this file (modules, newer servers), get a connection of their own: a wrong guess then costs a
+connection, never another client's data.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import enum
 
 
 class Kind(enum.Enum):
-    """What a command means for the connection it runs on."""
+    """The effect of a command on its connection."""
 
     SHARE = "leaves no state behind, one reply"
     HOLD = "needs a connection of its own until it is over: transactions, blocking commands"
     END = "ends a transaction or a watch; harmless without one"
-    ASK = "changes the connection for good, unless the server refuses: identity, database"
-    KEEP = "changes the connection for good: subscriptions, replies switched off, unknown commands"
+    ASK = "changes the connection permanently, unless the server refuses: identity, database"
+    KEEP = "changes the connection permanently: subscriptions, replies off, unknown commands"
     HELLO = "chooses RESP2 or RESP3 and nothing else"
     QUIT = "says good-bye"
 
@@ -46,7 +46,7 @@ BLOCKING = frozenset(b"BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPO
 
 
 def classify(args: list[bytes]) -> Kind:
-    """What the command `args` means for its connection."""
+    """Return the effect of the command `args` on its connection."""
     name = args[0].upper()
     if name in SHARED:
         return Kind.SHARE
@@ -58,7 +58,7 @@ def classify(args: list[bytes]) -> Kind:
     if name in (b"EXEC", b"DISCARD", b"UNWATCH"):
         return Kind.END
     if name in (b"SCRIPT", b"FUNCTION") and option != b"DEBUG":
-        # KILL must get past the script that it is to end, which may run on the shared connection.
+        # KILL must bypass the script that it ends, which may be running on the shared connection.
         return Kind.HOLD if option == b"KILL" else Kind.SHARE
     if name == b"CLIENT" and option == b"SETINFO":
         return Kind.SHARE  # the library's name and version, which redis-py sends first: no effect on replies
@@ -72,7 +72,7 @@ def classify(args: list[bytes]) -> Kind:
 
 
 def is_shared_by_name(args: list[bytes]) -> bool:
-    """True when the name alone decides that the command is shared (so that it may be remembered)."""
+    """True if the name alone makes the command shareable, so the result can be cached."""
     return args[0].upper() in SHARED
 
 
@@ -84,14 +84,14 @@ def _blocks(args: list[bytes]) -> bool:
 
 
 class Transaction:
-    """What the commands sent so far have left behind on a connection (MULTI, WATCH)."""
+    """State that the commands sent so far have left on a connection (MULTI, WATCH)."""
 
     def __init__(self) -> None:
         self.multi = False
         self.watching = False
 
     def sent(self, args: list[bytes]) -> None:
-        """Follows one command. Wrong argument counts change nothing, as on the server."""
+        """Track one command. Wrong argument counts change nothing, as on the server."""
         name = args[0].upper()
         if name == b"MULTI" and len(args) == 1:
             self.multi = True
@@ -104,5 +104,5 @@ class Transaction:
 
     @property
     def open(self) -> bool:
-        """True while the connection holds something that other clients must not meet."""
+        """True while the connection holds state that must not affect other clients."""
         return self.multi or self.watching

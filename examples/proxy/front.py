@@ -34,14 +34,14 @@ class Front:
         self.dialer = Dialer(to, mode, patience_s)
         self.shared = {protocol: SharedLanes(self.dialer, protocol, streams) for protocol in (2, 3)}
         self.own = OwnLanes(self.dialer)
-        # Spellings of shareable command names; others are added as they are seen.
+        # Spellings of shareable command names; others are added when first used.
         self.known = set(SHARED) | {name.lower() for name in SHARED}
         self._clients: set[Client] = set()
         self._seen = 0
         self._empty = asyncio.Event()
 
     async def start(self) -> None:
-        """Raises OSError when the address cannot be listened on."""
+        """Listen. Raises OSError if that fails."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Client(self), self.listen.host, self.listen.port, backlog=512
@@ -51,8 +51,8 @@ class Front:
         logger.info("Redis clients connect to %s", self.listen)
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new clients and commands, lets commands under way end for up to `grace_s`, then hangs
-        up."""
+        """Accept no new clients and commands, let running commands finish for up to `grace_s`, then
+        disconnect."""
         self._server.close()
         logger.info("stopping: %d clients", len(self._clients))
         for client in list(self._clients):
@@ -78,7 +78,7 @@ class Front:
         self._empty.set()
 
     def report(self) -> str:
-        """For people: what goes on at the moment."""
+        """Return a readable summary of the current state."""
         lines = [
             f"front {self.listen} -> {self.dialer.to} by {self.dialer.path or 'nothing yet'}",
             f"  {len(self._clients)} clients now, {self._seen} in all",

@@ -1,8 +1,8 @@
-"""What front and back say to each other before the first command on a stream.
+"""The handshake between front and back before the first command on a stream.
 
-The front speaks first (a server that must wait for its peer's first words can tell protocols apart at
-once), the back answers when it has reached Redis, or says why it has not. After that both directions carry
-plain RESP, unchanged.
+The front sends first (a server that waits for its peer's first bytes can detect the protocol at once). The
+back answers when it has connected to Redis, or with the reason if that fails. After that both directions
+carry plain RESP, unchanged.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ MAX_LINE = 512
 
 
 class Line:
-    """Collects the first line of a stream, split anywhere."""
+    """Collect the first line of a stream, split anywhere."""
 
     def __init__(self) -> None:
         self.text = b""
 
     def feed(self, data: bytes) -> bytes | None:
-        """The bytes behind the line once it is complete (then `text` is the line), else None.
+        """Return the bytes behind the line once it is complete (then `text` is the line), else None.
 
         Raises ValueError when the line is longer than MAX_LINE.
         """

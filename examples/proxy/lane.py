@@ -1,4 +1,4 @@
-"""A lane: one stream to the back, which is one connection to Redis, used by many clients or by one."""
+"""A lane: one stream to the back, that is, one connection to Redis, used by many clients or by one."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
 
 class BackAway(ConnectionError):
-    """There is no way to Redis now; the text says why."""
+    """Redis is unreachable now; the text gives the reason."""
 
 
 class Owner(Protocol):
-    """Who gets replies of a lane."""
+    """A receiver of replies of a lane."""
 
     def reply(self, data: bytes, done: int) -> None:
         """The next bytes of the owner's replies; `done` of them are now complete."""
 
     def lost(self, count: int, partial: bool, reason: str) -> None:
-        """`count` replies will not come; of the first one a part has been delivered if `partial`."""
+        """`count` replies will not arrive; if `partial`, part of the first one has been delivered."""
 
     def lane_writable(self) -> None:
-        """The lane takes commands again after `submit()` returned False."""
+        """The lane accepts commands again after `submit()` returned False."""
 
 
 class Lane(asyncio.Protocol):
-    """Commands go out in batches, one write per loop iteration; replies go to their owners in the same
-    order."""
+    """Sends commands in batches, one write per loop iteration; dispatches replies to their owners in the
+    same order."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.loop = asyncio.get_running_loop()
         self.transport = transport
         self.closed: asyncio.Future[str] = self.loop.create_future()
-        self.on_closed: Callable[[], None] | None = None  # called after the owners have been told
+        self.on_closed: Callable[[], None] | None = None  # called after the owners have been notified
         self.users = 0
         self.commands = 0
         self.writes = 0
@@ -52,8 +52,8 @@ class Lane(asyncio.Protocol):
         transport.set_protocol(self)
 
     def submit(self, owner: Owner, data: bytes, count: int) -> bool:
-        """Sends `count` whole commands. False: the owner should wait for `lane_writable()` before the next
-        ones."""
+        """Send `count` whole commands. False: the owner should wait for `lane_writable()` before sending
+        more."""
         pending = self._pending
         if pending and pending[-1][0] is owner:
             pending[-1][1] += count
@@ -70,7 +70,7 @@ class Lane(asyncio.Protocol):
         return True
 
     def flush(self) -> None:
-        """Writes what this loop iteration has collected."""
+        """Write what this loop iteration has collected."""
         out = self._out
         if out:
             self.writes += 1
@@ -78,7 +78,7 @@ class Lane(asyncio.Protocol):
             self._out = []
 
     async def ask(self, *args: bytes) -> bytes:
-        """A command of our own. Raises BackAway when the lane is lost."""
+        """Send one of the proxy's own commands. Raises BackAway when the lane is lost."""
         answer = Answer(self.loop.create_future())
         self.submit(answer, encode_command(list(args)), 1)
         return await answer.future
@@ -91,7 +91,7 @@ class Lane(asyncio.Protocol):
         self.flush()
         self.transport.close()
 
-    # what the transport calls
+    # called by the transport
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
@@ -161,7 +161,7 @@ class Answer:
 
 
 class Greeting(asyncio.Protocol):
-    """The first lines on a stream to the back, before it is a lane."""
+    """The handshake on a stream to the back, before it becomes a lane."""
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

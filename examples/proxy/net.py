@@ -23,7 +23,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """HOST:PORT or [IPV6]:PORT. Raises ValueError."""
+        """Parse HOST:PORT or [IPV6]:PORT. Raises ValueError."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
             raise ValueError(f"{text!r} is not HOST:PORT (such as 127.0.0.1:6379 or [::1]:6379)")
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 async def connect(factory: Callable[[], P], to: Address, mode: Mode) -> tuple[asyncio.Transport, P]:
-    """A stream to the back. Raises OSError."""
+    """Open a stream to the back. Raises OSError."""
     transport, protocol = await aiordma.create_connection(factory, to.host, to.port, mode=mode)
     return transport, cast("P", protocol)
 
@@ -39,7 +39,7 @@ async def connect(factory: Callable[[], P], to: Address, mode: Mode) -> tuple[as
 async def serve(
     factory: Callable[[], asyncio.BaseProtocol], at: Address, mode: Mode
 ) -> asyncio.AbstractServer:
-    """The back's listener. Raises OSError."""
+    """Open the back's listener. Raises OSError."""
     return await aiordma.create_server(factory, at.host, at.port, mode=mode)
 
 

@@ -1,4 +1,4 @@
-"""Two transports joined: what one receives the other sends, with back-pressure."""
+"""Join two transports: each sends what the other receives, with back-pressure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 class Pipe(asyncio.Protocol):
     """One direction: everything that its own transport receives is written to `peer`.
 
-    While its own transport cannot take more, `peer` is not read. `half_close`: the end of the incoming
-    bytes is passed on as such and answers may still follow (a client); otherwise it ends both (a server
-    that has hung up)."""
+    While its own transport's write buffer is full, reading from `peer` pauses. `half_close`: an EOF is
+    forwarded and replies may still follow (a client); otherwise an EOF closes both (a server that has
+    disconnected)."""
 
     def __init__(
         self, peer: asyncio.Transport, *, half_close: bool, on_closed: Callable[[], None] | None = None
@@ -39,7 +39,7 @@ class Pipe(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is None:  # then what came before is still delivered
+        if exc is None:  # then buffered bytes are still delivered
             self.peer.close()
         else:
             self.peer.abort()
@@ -48,6 +48,6 @@ class Pipe(asyncio.Protocol):
 
 
 def join(client: asyncio.Transport, server: asyncio.Transport, on_closed: Callable[[], None]) -> None:
-    """Joins both ways from now on. `on_closed` is called when the client's side is gone."""
+    """Join both directions. `on_closed` is called when the client's side has closed."""
     client.set_protocol(Pipe(server, half_close=True, on_closed=on_closed))
     server.set_protocol(Pipe(client, half_close=False))

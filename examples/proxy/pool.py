@@ -1,4 +1,4 @@
-"""The front's lanes: shared ones that are kept up, and single ones for clients that hold state."""
+"""The front's lanes: shared ones that stay open, and exclusive ones for clients that hold state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MAX_IDLE = 8  # lanes kept for the next client that needs one of its own
 
 class Waiting(Protocol):
     def lanes_changed(self) -> None:
-        """A lane came up, or it is clear that there is none for now."""
+        """A lane opened, or opening failed for now."""
 
 
 class Dialer:
-    """Opens streams to the back.
+    """Open streams to the back.
 
-    :param patience_s: for one of them to open, in seconds.
+    :param patience_s: time limit for opening one, in seconds.
     """
 
     def __init__(self, to: Address, mode: Mode, patience_s: float) -> None:
@@ -38,10 +38,10 @@ class Dialer:
         self.patience_s = patience_s
         self.opened = 0
         self.path = ""
-        self.worked = asyncio.Event()  # set for a moment whenever a stream was opened
+        self.worked = asyncio.Event()  # set briefly whenever a stream opens
 
     async def open(self, protocol: int) -> Lane:
-        """A lane that speaks RESP2 or RESP3. Raises BackAway."""
+        """Open a lane that uses RESP2 or RESP3. Raises BackAway."""
         transport: asyncio.Transport | None = None
         try:
             async with asyncio.timeout(self.patience_s):
@@ -76,7 +76,7 @@ def _abandoned(transport: asyncio.Transport | None, reason: str) -> BackAway:
 
 
 async def to_resp3(lane: Lane) -> None:
-    """Raises BackAway when the server does not speak it."""
+    """Switch the RESP version. Raises BackAway if the server does not support it."""
     answer = await lane.ask(b"HELLO", b"3")
     if answer.startswith(b"-"):
         lane.close()
@@ -91,20 +91,19 @@ class SharedLanes:
         self.protocol = protocol
         self.size = size
         self.lanes: list[Lane] = []
-        self.reason: str | None = None  # why there is none; None while the first attempt is still under way
+        self.reason: str | None = None  # why no lane is open; None during the first attempt
         self.reopened = 0
         self._waiting: set[Waiting] = set()
         self._keepers: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Opens the lanes, unless that was done before."""
+        """Open the lanes, unless already done."""
         if not self._keepers:
             self._keepers = [asyncio.create_task(self._keep(number)) for number in range(self.size)]
 
     def pick(self) -> Lane | None:
-        """The lane with the fewest users."""
-        # A lane that is lost stays in the list until its keeper runs; a command given to it then was never
-        # answered.
+        """Return the lane with the fewest users."""
+        # Skip lost lanes: one stays in the list until its keeper task runs, and would never answer a command.
         up = (lane for lane in self.lanes if not lane.closed.done())
         return min(up, key=lambda lane: lane.users, default=None)
 
@@ -135,7 +134,7 @@ class SharedLanes:
                 pause = min(max(pause * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause * random.uniform(0.75, 1.25)):
-                        await self.dialer.worked.wait()  # another stream could be opened: try at once
+                        await self.dialer.worked.wait()  # another stream opened: retry at once
                 continue
             pause = 0.0
             self.reason = None
@@ -154,7 +153,7 @@ class SharedLanes:
 
 
 class OwnLanes:
-    """Lanes for one client at a time. They are used again only after the server itself has confirmed
+    """Lanes for one client at a time. A lane is reused only after the server itself has confirmed
     RESET."""
 
     def __init__(self, dialer: Dialer) -> None:
@@ -164,7 +163,7 @@ class OwnLanes:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take_idle(self, protocol: int) -> Lane | None:
-        """One that is ready now."""
+        """Return an idle lane, if there is one."""
         idle = self._idle[protocol]
         while idle:
             lane = idle.pop()
@@ -173,15 +172,15 @@ class OwnLanes:
         return None
 
     async def open(self, protocol: int) -> Lane:
-        """A new one. Raises BackAway."""
+        """Open a new lane. Raises BackAway."""
         return await self.dialer.open(protocol)
 
     def give_back(self, lane: Lane, protocol: int) -> None:
-        """The client is done with it and has no reply to come."""
+        """Take a lane back from a client that expects no more replies on it."""
         self.spawn(self._clean(lane, protocol))
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Runs `work` and keeps it alive."""
+        """Run `work` as a task and keep a reference to it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -201,7 +200,7 @@ class OwnLanes:
             if len(idle) < MAX_IDLE and await lane.ask(b"RESET") == b"+RESET\r\n":
                 if protocol == 3:
                     await to_resp3(lane)
-                if len(idle) < MAX_IDLE:  # others may have come meanwhile
+                if len(idle) < MAX_IDLE:  # others may have been added meanwhile
                     idle.append(lane)
                     return
         except BackAway:

@@ -1,4 +1,4 @@
-"""Takes one command apart: what the scanner leaves to be looked at (state-holding commands, inline ones).
+"""Parse one command that the scanner leaves to its caller (commands with state, inline commands).
 
 Source: the RESP specification; inline quoting as redis-server's own (`sdssplitargs` in sds.c).
 """
@@ -13,7 +13,7 @@ _ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
 
 
 def parse_command(data: bytes, pos: int) -> tuple[list[bytes], int] | None:
-    """The arguments of the command at `pos` and where it ends; None when a part is missing.
+    """Return the arguments of the command at `pos` and its end; None if it is incomplete.
 
     An empty list is a command that Redis ignores (an empty line, `*0`). Raises ProtocolError.
     """
@@ -48,7 +48,7 @@ def parse_command(data: bytes, pos: int) -> tuple[list[bytes], int] | None:
 
 
 def encode_command(args: list[bytes]) -> bytes:
-    """The array of bulk strings that a server expects."""
+    """Parse the array of bulk strings that a server expects."""
     return b"*%d\r\n" % len(args) + b"".join(b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args)
 
 
@@ -74,7 +74,7 @@ def _parse_inline(data: bytes, pos: int) -> tuple[list[bytes], int] | None:
 
 
 def split_inline(line: bytes) -> list[bytes]:
-    """Splits a line typed by hand: blanks separate, "..." knows escapes, '...' only \\'. Raises
+    """Split an inline command: blanks separate, "..." has escapes, '...' only \\'. Raises
     ProtocolError."""
     args: list[bytes] = []
     at = 0
@@ -94,7 +94,7 @@ def split_inline(line: bytes) -> list[bytes]:
 
 
 def _quoted(line: bytes, at: int, arg: bytearray) -> int:
-    """Appends the quoted text that starts at `at` to `arg`; returns where it ends."""
+    """Append the quoted text that starts at `at` to `arg`; return its end."""
     quote = line[at]
     at += 1
     while at < len(line):

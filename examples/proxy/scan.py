@@ -1,8 +1,8 @@
 # cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False
-"""Finds where RESP commands and replies end. It builds no objects: the proxy forwards slices.
+"""Find where RESP commands and replies end. Builds no objects: the proxy forwards slices.
 
-This one file runs as it is, and several times faster when Cython has compiled it (`scan.pxd` gives the C
-types; `python -m proxy.build`). Both scanners take their input in pieces of any size.
+This file runs as it is, and several times faster when compiled by Cython (`scan.pxd` gives the C types;
+`python -m proxy.build`). Both scanners accept input split anywhere.
 
 Source: the RESP2 and RESP3 specifications (redis.io "Redis serialization protocol specification").
 """
@@ -18,25 +18,25 @@ _BULK, _ITEMS = MAX_BULK_BYTES, MAX_ITEMS
 _COMMAND_ITEMS, _DEPTH = MAX_COMMAND_ITEMS, MAX_DEPTH
 
 # What a CommandScanner found at `end`, after the commands that it counted.
-MORE = 0  # the command is not complete (or there are no more bytes)
-OTHER = 1  # a command that is not in `known`, or an inline one: for the caller to look at
+MORE = 0  # the command is incomplete (or there are no more bytes)
+OTHER = 1  # a command that is not in `known`, or an inline one: left to the caller
 BIG = 2  # a command longer than `big_bytes` of which a part is still missing
-BAD = 3  # not RESP; `error` says why
+BAD = 3  # not RESP; `error` has the reason
 
 _START, _SIZE, _LINE, _LINE_END, _BODY, _BODY_CR, _BODY_LF = range(7)
 _COUNTED, _ATTRIBUTE, _PUSH, _CHUNKS = range(4)
 
 
 class ProtocolError(ValueError):
-    """The bytes are not RESP, or exceed a limit; the text says which."""
+    """The bytes are not RESP, or exceed a limit; the text has the details."""
 
 
 class ReplyScanner:
-    """Counts complete replies in a byte stream, split anywhere.
+    """Count complete replies in a byte stream, split anywhere.
 
-    It keeps no bytes: every byte that `feed()` passes may be forwarded at once, also in the middle of a
-    reply (`partial` then says so). Attributes belong to the reply after them, pushes are passed without
-    being counted.
+    The scanner buffers nothing: every byte that `feed()` has scanned may be forwarded at once, even in the
+    middle of a reply (then `partial` is true). An attribute belongs to the reply after it; pushes are
+    scanned but not counted.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class ReplyScanner:
         self.size = 0
         self.digits = 0  # -1 after a minus sign, -2 after "?"
         self.body = 0
-        self.left = 0  # items missing in the innermost aggregate; -1: as many as come before "."
+        self.left = 0  # items missing in the innermost aggregate; -1: until "."
         self.role = _COUNTED
         self.depth = 0
         self.stack: list[tuple[int, int]] = []
-        self.attributed = False  # an attribute came by, its reply did not yet
+        self.attributed = False  # an attribute was seen, its reply not yet
 
     @property
     def partial(self) -> bool:
@@ -58,8 +58,8 @@ class ReplyScanner:
         return self.state != _START or self.depth > 0 or self.attributed
 
     def feed(self, data: bytes, pos: int, want: int) -> int:
-        """Passes over `data[pos:]` until `want` replies are complete or the bytes end; returns where it
-        stopped.
+        """Scan `data[pos:]` until `want` replies are complete or the bytes end; return the position where
+        the scan stopped.
 
         `done` is then how many replies were completed. Raises ProtocolError.
         """
@@ -144,7 +144,7 @@ class ReplyScanner:
         self.state = _SIZE
 
     def _line_ended(self) -> bool:
-        """After any line: starts what it announced, or ends an item. True when a whole reply ended."""
+        """After any line: start what it announces, or end an item. True when a whole reply ended."""
         kind = self.kind
         self.kind = 0
         self.state = _START
@@ -195,7 +195,7 @@ class ReplyScanner:
         self.role = role
 
     def _close(self) -> bool:
-        """Ends the innermost aggregate (or streamed string)."""
+        """End the innermost aggregate (or streamed string)."""
         role = self.role
         self.left, self.role = self.stack.pop()
         self.depth -= 1
@@ -208,7 +208,7 @@ class ReplyScanner:
         return self._item_ended()
 
     def _item_ended(self) -> bool:
-        """Counts one item of the innermost aggregate. True when it completed a reply."""
+        """Count one item of the innermost aggregate. True when it completed a reply."""
         while self.depth:
             if self.left < 0:
                 return False
@@ -230,10 +230,10 @@ class ReplyScanner:
 
 
 class CommandScanner:
-    """Counts the complete commands at the start of a client's bytes whose names are in `known`.
+    """Count the complete commands at the start of a client's bytes whose names are in `known`.
 
-    The caller keeps what lies behind `end` and passes it again, with more bytes after it; the scanner
-    remembers how far it has looked into that command.
+    The caller keeps the bytes after `end` and passes them again, followed by more; the scanner remembers how
+    far it has scanned that command.
     """
 
     def __init__(self, known: set[bytes], big_bytes: int) -> None:
@@ -242,18 +242,18 @@ class CommandScanner:
         self.end = 0
         self.verdict = MORE
         self.error = ""
-        self.items = -1  # arguments that are still to come; -1: between commands
-        self.seen = 0  # bytes of the incomplete command that need no second look
+        self.items = -1  # missing arguments; -1: between commands
+        self.seen = 0  # bytes of the incomplete command already scanned
         self.named = False
 
     def forget(self) -> None:
-        """The caller took the command at `end` itself: start afresh."""
+        """The caller handled the command at `end` itself: reset."""
         self.items = -1
         self.seen = 0
 
     def feed(self, data: bytes) -> int:
-        """Returns how many commands were counted; `end` is behind the last of them and `verdict` says what
-        follows."""
+        """Return how many commands were counted; `end` is behind the last of them and `verdict` describes
+        what follows."""
         p = data
         size = len(data)
         count = 0

@@ -1,5 +1,5 @@
 """The parts of pubsub.py.
 
-wire.py     what travels: one datagram is one message, so there is nothing to frame and nothing to reassemble
-broker.py   topics, subscribers, and what happens to those that are slow
+wire.py     the messages: one datagram is one message, so no framing or reassembly is needed
+broker.py   topics, subscribers, and the treatment of slow subscribers
 """

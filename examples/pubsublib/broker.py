@@ -1,8 +1,8 @@
-"""The broker: topics, subscribers, and what happens to those that are slow.
+"""The broker: topics, subscribers, and the treatment of slow subscribers.
 
-A subscriber's queue is its own ring: what it has not taken yet lies in its memory, not in the broker's. When
-the ring is full there are two ways to go on, and both are one line: drop the message and say so later
-(``send_nowait``), or let the publisher wait (``send``).
+A subscriber's queue is its own ring: unread messages wait in its memory, not in the broker's. When the
+ring is full there are two choices, each one line of code: drop the message and report the loss later
+(``send_nowait``), or make the publisher wait (``send``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Subscriber:
         self._untold = 0
 
     async def deliver(self, message: bytes) -> None:
-        """Send, or lose, one message. A subscriber that has gone notices by itself."""
+        """Send or drop one message. A subscriber that has disconnected detects this itself."""
         try:
             if self._wait:
                 async with self._turn:
@@ -55,7 +55,7 @@ class Subscriber:
 
 
 class Broker:
-    """:param wait: slow subscribers make publishers wait, instead of losing messages."""
+    """:param wait: slow subscribers make publishers wait, instead of dropping messages."""
 
     def __init__(self, *, wait: bool = False) -> None:
         self._wait = wait
@@ -64,7 +64,7 @@ class Broker:
         self.published = 0
 
     async def serve(self, connection: aiordma.DatagramConnection) -> None:
-        """One publisher, subscriber, or both."""
+        """Serve one connection: a publisher, a subscriber or both."""
         peer = connection.extra(SocketAttribute.remote_address)
         log.info("%s: connected by %s", peer, connection.path)
         subscriber = Subscriber(connection, wait=self._wait)
@@ -95,7 +95,7 @@ class Broker:
                 self._prefixes.setdefault(pattern[:-1], set()).add(subscriber)
             else:
                 self._topics.setdefault(pattern, set()).add(subscriber)
-            # The answer tells the subscriber that nothing published from now on passes it by.
+            # After this answer the subscriber receives everything published.
             await subscriber.deliver(data)
         else:
             raise wire.WireError(f"a message that begins with {kind!r}")

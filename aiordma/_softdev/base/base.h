@@ -1,16 +1,17 @@
 /*
- * What every folder of the software device builds on: locks, time, faults on purpose, memory that other processes may
- * map, and the real libibverbs. Knows no verbs object of the device.
+ * Base of the software device: locks, time, injected faults, shareable memory and the real libibverbs. Depends on no
+ * verbs object of the device.
  *
  * The folders, lowest first. Each may include and call what stands to its left, never what stands to its right:
  *
  *   base  ->  core  ->  shm, roce  ->  verbs  ->  cm  ->  preload
  *
- * shm and roce do not know of each other. A folder's contract is the header with its name (core/core.h); no other header
- * of it is included from outside. Where a lower folder needs a higher one it calls a table of operations or a function
- * that was handed to it (core/path.h). tests/project/test_softdev_layers.py checks all that.
+ * shm and roce do not depend on each other. A folder's contract is the header with its name (core/core.h); its other
+ * headers are not included from outside. Where a lower folder needs a higher one, it calls through a table of
+ * operations or a function pointer that it was given (core/path.h). tests/project/test_softdev_layers.py checks all of
+ * this.
  *
- * Threads: everything here may be called from any thread, and with any lock held, unless it says otherwise.
+ * Threads: everything here may be called from any thread and with any lock held, unless stated otherwise.
  */
 #ifndef AIORDMA_SOFT_BASE_H
 #define AIORDMA_SOFT_BASE_H
@@ -25,7 +26,7 @@
 
 #include "aiordma_soft.h"
 
-/* verbs.h turns these into macros; here the exported functions are meant */
+/* verbs.h defines these as macros; here the exported functions are meant */
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 #undef ibv_query_port
@@ -40,7 +41,7 @@ enum { SOFT_CACHE_LINE = 64 };
 
 /* ---- locks ------------------------------------------------------------------------------------------ */
 
-/* Spin lock; a waiter yields its time slice soon, the holder may share its CPU. */
+/* Spin lock. A waiter soon yields its time slice, since the holder may share its CPU. */
 struct soft_lock {
 	atomic_uint word;
 };
@@ -62,7 +63,7 @@ static inline void soft_unlock(struct soft_lock *lock)
 /* ---- time ------------------------------------------------------------------------------------------- */
 
 uint64_t soft_now_ns(void);
-/* A clock that costs next to nothing: for "has it been long?" only. */
+/* A very cheap clock, only good enough to ask whether a long time has passed. */
 static inline uint64_t soft_ticks(void)
 {
 #if defined(__x86_64__)
@@ -95,36 +96,36 @@ static inline bool soft_gid_is_ipv4(const uint8_t gid[16])
 
 /* ---- memory that other processes may map ------------------------------------------------------------ */
 
-/* memfd of that many bytes, sealed against resizing, mapped. -1 with errno. */
+/* A sealed (not resizable) and mapped memfd of that many bytes. -1 with errno. */
 int soft_memfd_create(const char *name, size_t length, void **map);
-/* The same memory through a descriptor that allows reading only. -1: there is none (no /proc). */
+/* A read-only descriptor of the same memory. -1: not available (no /proc). */
 int soft_memfd_read_only(int fd);
-/* Maps a memfd that another process made; refuses one that could shrink under us. NULL with errno. */
+/* Maps a memfd made by another process; refuses one that could shrink while mapped. NULL with errno. */
 void *soft_memfd_map(int fd, size_t length, int prot);
 
-/* ---- faults on purpose ------------------------------------------------------------------------------ */
+/* ---- injected faults -------------------------------------------------------------------------------- */
 
 enum soft_fault {
 	SOFT_FAULT_EVENT,     /* completion event lost */
-	SOFT_FAULT_SPURIOUS,  /* completion channel readable for nothing */
+	SOFT_FAULT_SPURIOUS,  /* completion channel readable without an event */
 	SOFT_FAULT_ERROR,     /* a work request fails */
 	SOFT_FAULT_DROP,      /* UD datagram lost */
 	SOFT_FAULT_DUPLICATE, /* UD datagram delivered twice */
 	SOFT_FAULT_DELAY,     /* acknowledgement late */
 	SOFT_FAULT_REORDER,   /* UD datagram overtaken by the next one to its QP */
-	SOFT_FAULT_CORRUPT,   /* UD datagram with a bit changed */
+	SOFT_FAULT_CORRUPT,   /* UD datagram with a bit flipped */
 	SOFT_FAULT_ROCE_DROP, /* packets from other hosts: lost, ... */
 	SOFT_FAULT_ROCE_DUPLICATE,
 	SOFT_FAULT_ROCE_REORDER,  /* overtaken by the next one */
-	SOFT_FAULT_ROCE_CORRUPT,  /* a bit changed */
+	SOFT_FAULT_ROCE_CORRUPT,  /* a bit flipped */
 	SOFT_FAULT_ROCE_DELAY,    /* a millisecond late */
 	SOFT_FAULT_ROCE_MARK,     /* congestion experienced */
-	SOFT_FAULT_ROCE_RENUMBER, /* to other hosts, behind the first of a run: another IPv4 identification */
+	SOFT_FAULT_ROCE_RENUMBER, /* to other hosts, not first of a run: another IPv4 identification */
 	SOFT_FAULT_KINDS,
 };
 extern atomic_bool soft_faults_on;
 bool soft_fault_hit(enum soft_fault kind);
-/* Takes the settings of the environment. Once. */
+/* Reads the settings from the environment, once. */
 void soft_faults_read(void);
 static inline bool soft_fault(enum soft_fault kind)
 {
@@ -134,12 +135,12 @@ static inline bool soft_fault(enum soft_fault kind)
 /* ---- the real libibverbs ---------------------------------------------------------------------------- */
 
 /*
- * The device is found by the dynamic linker before libibverbs and answers for its own contexts; everything else is handed
- * on. The real library is opened on first need, never from a constructor: a pyverbs that brings its own libibverbs must
+ * The dynamic linker finds the device before libibverbs. The device serves its own contexts and passes everything else
+ * on. The real library is opened on first use, never from a constructor: a pyverbs that bundles its own libibverbs must
  * be able to load that one first.
  */
 
-/* Address of name@version in the real libibverbs, or NULL when there is none. */
+/* Address of name@version in the real libibverbs, or NULL if it has no such symbol. */
 void *soft_real_symbol(const char *name, const char *version);
 
 /* REAL(ibv_alloc_pd, "IBVERBS_1.1")(context): the real function; NULL when libibverbs is not installed. */

@@ -1,5 +1,5 @@
 /*
- * Faults on purpose, for tests: see aiordma_soft_faults() for what there is.
+ * Injected faults for tests: parsing the settings and drawing. aiordma_soft_faults() describes the kinds.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ struct plan {
 	bool seeded;
 };
 
-/* One "name=number". */
+/* Parses one "name=number". */
 static bool parse(char *item, struct plan *plan)
 {
 	char *value = strchr(item, '='), *end;

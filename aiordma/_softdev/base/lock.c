@@ -1,5 +1,5 @@
 /*
- * Waiting for a lock, and the time.
+ * Waiting for a spin lock, and the coarse clock.
  */
 #include <sched.h>
 #include <time.h>

@@ -1,5 +1,5 @@
 /*
- * Segments that other processes may map.
+ * Memory segments that other processes may map.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ int soft_memfd_create(const char *name, size_t length, void **map)
 
 	if (fd < 0)
 		return -1;
-	/* A segment that shrinks under its reader kills the reader with SIGBUS: nobody may resize it. */
+	/* A segment that shrinks while it is read kills the reader with SIGBUS, so sealing forbids resizing. */
 	if (ftruncate(fd, (off_t)length) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		goto fail;
 	*map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

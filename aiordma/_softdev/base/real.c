@@ -1,5 +1,5 @@
 /*
- * The real libibverbs.
+ * Loading the real libibverbs on first use.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,8 +9,10 @@
 static pthread_once_t real_once = PTHREAD_ONCE_INIT;
 static void *real_library;
 
-/* Not from a constructor: loading the distribution's library by its SONAME before the program has loaded
- * its own (a pyverbs wheel may bundle one) would bind the program to the wrong library. */
+/*
+ * Not from a constructor. Loading the distribution's library by its SONAME before the program has loaded its own (a
+ * pyverbs wheel may bundle one) would bind the program to the wrong library.
+ */
 static void open_real(void)
 {
 	real_library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);

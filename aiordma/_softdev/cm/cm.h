@@ -1,12 +1,14 @@
 /*
- * rdma_cm: librdmacm's functions on the device, and the connection manager's protocol, which is in the kernel elsewhere.
+ * rdma_cm: librdmacm's functions on the device, and the connection manager protocol, which otherwise runs in the
+ * kernel.
  *
- * What it promises: what librdmacm promises, in results and errno. Messages to processes of this host go over Unix
- * sockets, those to other hosts as management datagrams; what one says is only acted on when it fits a connection that
- * is there, and its addresses.
- * What it calls: verbs, as a program would, and for transitions that are rdma_cm's; roce for management datagrams.
+ * What it promises: the results and errno values of librdmacm. Messages between processes of this host use Unix
+ * sockets, those to other hosts management datagrams. A message only takes effect if it matches an existing connection
+ * and that connection's addresses.
+ * What it calls: verbs, as a program would, and verbs' internals for transitions reserved to rdma_cm; roce for
+ * management datagrams.
  * Who may call it: preload.
- * Locks: one for all of it (cm.lock), outermost of the device's. Taken inside; a callback of roce takes none.
+ * Locks: one for everything (cm.lock), outermost of the device's locks. Taken inside; a callback of roce takes none.
  */
 #ifndef AIORDMA_SOFT_CM_H
 #define AIORDMA_SOFT_CM_H
@@ -15,7 +17,7 @@
 
 #include "verbs/verbs.h"
 
-/* rdma_ functions of that name. */
+/* The rdma_ functions of those names. */
 int soft_rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
 			  struct rdma_addrinfo **res);
 void soft_rdma_freeaddrinfo(struct rdma_addrinfo *res);

@@ -1,11 +1,11 @@
 /*
- * rdma_cm on the software device: identifiers, event channels, and what the files that implement them offer one another.
+ * rdma_cm on the software device: identifiers, event channels, and the functions that its files share.
  *
  *   program -> preload -> id.c, connect.c, qp.c, event.c -> proto.c -> bus.c
  *   bus.c => thread.c (its own thread: messages and time) -> proto.c -> event.c => program
  *
- * One lock for all of it (cm.lock), outermost of the device's. Queue pairs are only touched by the program's threads,
- * without it.
+ * One lock for everything (cm.lock), outermost of the device's locks. Only the program's threads touch queue pairs,
+ * without holding it.
  */
 #ifndef AIORDMA_CM_INTERNAL_H
 #define AIORDMA_CM_INTERNAL_H
@@ -23,39 +23,42 @@ enum cm_step {
 };
 
 struct cm_event {
-	struct rdma_cm_event event; /* what the program holds */
+	struct rdma_cm_event event; /* the program's view */
 	struct cm_event *next;
-	struct cm_id *owner; /* waits for its acknowledgement when it is destroyed */
+	struct cm_id *owner; /* destruction of the id waits for its acknowledgement */
 	uint8_t private_data[CM_PRIVATE_MAX];
 };
 
 struct cm_channel {
 	struct rdma_event_channel channel; /* fd: eventfd, readable while there are events */
 	struct cm_event *head, **tail;
-	pthread_t reader; /* who waited for events here last, if anybody did */
+	pthread_t reader; /* last thread that waited for events here, if any */
 	bool has_reader;
 	unsigned readers; /* threads that are in soft_rdma_get_cm_event() now */
 };
 
 struct cm_id {
-	struct rdma_cm_id id; /* what the program holds */
+	struct rdma_cm_id id; /* the program's view */
 	struct cm_id *next;
-	unsigned generation; /* another than soft_cm's: inherited over fork(), not to be used */
+	unsigned generation; /* differs from soft_cm's: inherited over fork(), unusable */
 	enum cm_step step;
 	bool sync;  /* no channel was given: calls wait for their events */
 	bool ended; /* sync: DISCONNECTED was seen */
 	struct cm_conn *conn;
 	int port_fd, listen_fd;    /* cm_bus_bind_port(); -1 */
-	unsigned backlog, waiting; /* connection requests that were not accepted or refused yet */
-	struct cm_id *listener;    /* it waits there */
+	unsigned backlog, waiting; /* connection requests neither accepted nor refused yet */
+	struct cm_id *listener;    /* the channel it waits on */
 	struct cm_peer peer;
 	uint8_t sgid_index;
 	enum ibv_mtu mtu;
 	uint8_t tos, ack_timeout;
 	uint8_t initiator_depth, responder_resources, retry_count, rnr_retry_count;
 	uint32_t rq_psn, sq_psn, remote_qpn;
-	uint32_t own_qpn; /* of a queue pair that is not in the id and is connected all the same (iWARP); 0: none */
-	/* rdma_create_ep() with a passive address: what connections from there get; with an active one: private data. */
+	uint32_t own_qpn; /* of a connected queue pair that is not in the id (iWARP); 0: none */
+	/*
+	 * From rdma_create_ep(): for a passive address the attributes of accepted connections, for an active one
+	 * private data.
+	 */
 	struct ibv_qp_init_attr *qp_init;
 	struct ibv_pd *qp_pd;
 	void *connect_data;
@@ -70,7 +73,7 @@ struct cm {
 	unsigned generation; /* one more in each forked child */
 	int bus_fd, kick_fd, epoll_fd;
 	struct ibv_context *context; /* stays open, as with librdmacm */
-	struct ibv_pd *pd;           /* for those who bring none */
+	struct ibv_pd *pd;           /* for queue pairs created without a PD */
 	struct cm_engine engine;
 	struct cm_id *ids;
 	bool net; /* the sockets are open */
@@ -105,12 +108,12 @@ static inline void cm_unlock(void)
 
 /* ---- thread.c ------------------------------------------------------------------------------------ */
 
-/* Opens the device and starts the thread, the first time. 0 or errno. Takes the lock. */
+/* On the first call opens the device and starts the thread. 0 or errno. Takes the lock. */
 int cm_start(void);
-/* The thread shall look at time anew, and at sockets that are new. Lock held, both. */
+/* Make the thread check its timers, or new sockets. Lock held for both. */
 void cm_kick(void);
 bool cm_watch(int fd);
-/* The network will be used. 0 or errno. */
+/* Prepares the network for use. 0 or errno. */
 int cm_want_net(void);
 uint32_t cm_random(void);
 
@@ -123,17 +126,17 @@ void cm_set_port(struct sockaddr *address, uint16_t port);
 bool cm_is_any(const struct sockaddr *address);
 socklen_t cm_length_of(const struct sockaddr *address);
 void cm_address_of(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_storage *address);
-/* Where packets to there come from. 0 or errno. */
+/* Source address of packets to that destination. 0 or errno. */
 int cm_source_for(const struct sockaddr *to, struct sockaddr_storage *from);
 
 /* ---- event.c ------------------------------------------------------------------------------------- */
 
-/* An event of this id, not queued yet. NULL: no memory. */
+/* Allocates an event of this id, not queued yet. NULL: no memory. */
 struct cm_event *cm_event_make(struct cm_id *id, enum rdma_cm_event_type type, int status);
 void cm_event_data(struct cm_event *event, const uint8_t *data, size_t length);
 /* Lock held. */
 void cm_event_push(struct cm_event *event);
-/* Drops what is queued and belongs to the id; ids of connection requests that nobody saw go with it. Lock held. */
+/* Drops queued events of the id, and the ids of connection requests among them. Lock held. */
 void cm_events_drop(struct cm_id *id);
 void cm_events_move(struct cm_id *id, struct cm_channel *to);
 /* A synchronous id waits for the event of its call; others return at once. 0, or -1 with errno. */
@@ -144,20 +147,20 @@ int cm_complete(struct cm_id *id);
 /* Lock held. */
 struct cm_id *cm_id_make(struct rdma_event_channel *channel, void *context, enum rdma_port_space space);
 void cm_id_free(struct cm_id *id);
-/* A local address is known. Lock held. */
+/* A local address was resolved. Lock held. */
 bool cm_id_place(struct cm_id *id, const uint8_t gid[16]);
 
 /* ---- connect.c ----------------------------------------------------------------------------------- */
 
 extern const struct cm_calls cm_calls;
-/* The other end has accepted: the queue pair is moved on, and the answer sent. 0 or errno. No lock held. */
+/* The peer accepted: moves the queue pair on and sends the answer. 0 or errno. No lock held. */
 int cm_answer_response(struct cm_id *id);
 
 /* ---- qp.c ---------------------------------------------------------------------------------------- */
 
-/* The queue pair that is connected here: the id's, or on iWARP the one that the program named. NULL: neither. */
+/* The queue pair that this id connects: its own, or on iWARP the one named by the program. NULL: neither. */
 struct soft_qp *cm_qp_of(const struct cm_id *id);
-/* Through RTR to RTS, as the connection wants it. 0 or errno. */
+/* Moves it through RTR to RTS with the connection's parameters. 0 or errno. */
 int cm_qp_connect(struct cm_id *id);
 void cm_qp_error(struct cm_id *id);
 /* The address vector of the path. */

@@ -1,6 +1,6 @@
 /*
- * Messages of the connection manager: 256 byte management datagrams of class 7 (IBTA volume 1, 12.6, and annex A11 for
- * the header with IP addresses at the front of the private data). No sockets, no connections, no memory.
+ * Encoding and decoding connection manager messages: 256-byte management datagrams of class 7 (IBTA volume 1, 12.6, and
+ * annex A11 for the header with IP addresses at the front of the private data). No sockets, no connections, no memory.
  */
 #ifndef AIORDMA_CM_MAD_H
 #define AIORDMA_CM_MAD_H
@@ -46,11 +46,11 @@ enum cm_sidr_status { CM_SIDR_VALID, CM_SIDR_UNSUPPORTED, CM_SIDR_REJECT };
 
 enum cm_transport { CM_RC, CM_UC };
 
-/* Fields that a message does not have are 0. */
+/* A field that the message lacks is 0. */
 struct cm_mad {
 	uint16_t attribute;
 	uint64_t tid;
-	uint32_t local_id, remote_id; /* of the sender; of the receiver. SIDR: the request's id, in the one that fits */
+	uint32_t local_id, remote_id; /* of the sender; of the receiver. SIDR: the request id, in the field that fits */
 	uint64_t service, guid;
 	uint32_t qpn, psn, qkey;
 	uint8_t responder_resources, initiator_depth;
@@ -67,11 +67,11 @@ struct cm_mad {
 	uint8_t private_data[CM_PRIVATE_MAX];
 };
 
-/* What a message of that kind has room for. 0: no such message. */
+/* Maximum private data of a message of that kind. 0: no such message. */
 size_t cm_private_room(uint16_t attribute);
-/* False: not a message of ours, or one that nobody may send. */
+/* False: not a connection manager message, or a malformed one. */
 bool cm_mad_parse(const uint8_t *bytes, size_t size, struct cm_mad *mad);
-/* private_length is at most what there is room for; the rest is 0. */
+/* private_length must fit; the rest is zeroed. */
 void cm_mad_pack(const struct cm_mad *mad, uint8_t bytes[CM_MAD_BYTES]);
 
 /* Service numbers of the IP port spaces. */
@@ -81,7 +81,7 @@ static inline uint64_t cm_service(uint16_t space, uint16_t port)
 	return (uint64_t)space << 16 | port;
 }
 
-/* Addresses are as in GIDs: IPv4 is mapped. */
+/* Addresses are in GID form: IPv4 is mapped. */
 struct cm_ip {
 	uint8_t src[16], dst[16];
 	uint16_t src_port;

@@ -1,24 +1,26 @@
 /*
- * The core: the objects of the device (objects.h) and what drives them, whatever path their bytes take.
+ * The core: the objects of the device (objects.h) and the engine that runs them, independent of the path their bytes
+ * take.
  *
  *   post_send -> requester.c -> soft_path_ops.run  == local.c -------------------------------> rx.c (responder's side)
  *                                                  == shm:  shared ring => shm, another process -> rx.c
  *                                                  == roce: packets     => roce, another host   -> rx.c
  *
- * What it promises: work requests of a QP begin and complete in order; a completion is pushed once; memory is only touched
- * through a key that allows it (keys.c); whatever has to wait until no lock is held is put on a struct soft_after.
- * What it calls: base, and the tables of path.h. It knows neither sockets of peers nor shared rings nor packets.
- * Who may call it: the folders above. Functions of its own files only are in internal.h.
+ * What it promises: work requests of a QP begin and complete in order; each completion is pushed once; memory is only
+ * touched through a key that allows it (keys.c); work that has to wait until no lock is held goes onto a struct
+ * soft_after.
+ * What it calls: base, and the tables of path.h. It contains no code for sockets, shared rings or packets.
+ * Who may call it: the folders above. Functions for its own files only are in internal.h.
  *
  * Locks, outermost first. Never take one that stands further left than one you hold:
  *   soft_proc.lock (tables, control path)  >  qp.sq_lock  >  qp.rq_lock  >  srq.lock  >  cq.lock  >  chan.lock
- * A requester that runs the responder's side of a QP in its own process holds its sq_lock and takes the other's rq_lock,
- * so no code may take any sq_lock while it holds an rq_lock. Paths and fabrics have locks of their own: innermost, unless
- * their headers say otherwise.
+ * A requester that runs the responder's side of a QP in its own process holds its own sq_lock and takes the other QP's
+ * rq_lock, so no code may take any sq_lock while it holds an rq_lock. Paths and fabrics have locks of their own:
+ * innermost, unless their headers state otherwise.
  *
- * Lifetime. QP memory is type-stable: it goes back to a pool, never to the heap, so a pointer found in a table may be
- * locked and then looked at again. Memory regions are only dereferenced under some QP lock; ibv_dereg_mr passes through
- * all QP locks before it frees one.
+ * Lifetime. QP memory is type-stable: it returns to a pool, never to the heap, so code may lock a pointer found in a
+ * table first and check it afterwards. Memory regions are only dereferenced under some QP lock; ibv_dereg_mr passes
+ * through all QP locks before it frees one.
  */
 #ifndef AIORDMA_SOFT_CORE_H
 #define AIORDMA_SOFT_CORE_H
@@ -27,7 +29,7 @@
 #include "core/objects.h"
 #include "core/path.h"
 
-/* Why a send queue stands still. */
+/* Why a send queue is stalled. */
 enum soft_wait {
 	SOFT_RUN,
 	SOFT_WAIT_PEER,     /* destination not there (yet): retry timeout */
@@ -40,14 +42,14 @@ enum soft_wait {
 
 enum soft_wqe_state {
 	SOFT_WQE_POSTED,
-	SOFT_WQE_SENT, /* on its way; complete when the responder has acknowledged msn */
+	SOFT_WQE_SENT, /* in flight; complete when the responder has acknowledged msn */
 	SOFT_WQE_DONE,
 };
 
 struct soft_wqe {
 	uint64_t wr_id;
 	uint64_t msn;
-	const struct ibv_sge *sge; /* the caller's while it is first tried, then the copy in sq_sge */
+	const struct ibv_sge *sge; /* the caller's list on the first try, then the copy in sq_sge */
 	uint32_t length;
 	uint32_t offset; /* bytes placed (SEND, WRITE) or answered (READ) */
 	uint32_t imm;    /* immediate in network byte order, or key to invalidate */
@@ -58,7 +60,7 @@ struct soft_wqe {
 	uint8_t state;
 	uint8_t status;    /* enum ibv_wc_status */
 	bool answered;     /* READ, atomic: waits for response data */
-	bool placed;       /* WRITE_WITH_IMM: data is there, the immediate is not sent */
+	bool placed;       /* WRITE_WITH_IMM: data written, immediate not sent yet */
 	void *inline_copy; /* heap copy of inline data of a WR that has to wait */
 	union {
 		struct {
@@ -75,10 +77,10 @@ struct soft_wqe {
 	};
 };
 
-/* What must be done when no QP lock is held any more. Passed down by every entry point. */
+/* Work to do once no QP lock is held. Every entry point passes it down. */
 struct soft_after {
-	struct soft_qp *fail; /* to ERR */
-	struct soft_qp *pump; /* send queues that may go on */
+	struct soft_qp *fail; /* QPs to move to ERR */
+	struct soft_qp *pump; /* send queues that may continue */
 };
 void soft_after_fail(struct soft_after *after, struct soft_qp *qp);
 void soft_after_pump(struct soft_after *after, struct soft_qp *qp);
@@ -97,7 +99,7 @@ static inline uint32_t soft_state(struct soft_qp *qp)
 {
 	return atomic_load_explicit(&qp->state, memory_order_acquire);
 }
-/* Answers requests of its peer. */
+/* True if it answers requests of its peer. */
 static inline bool soft_receives(uint32_t state)
 {
 	return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
@@ -118,21 +120,21 @@ static inline bool soft_is(const struct ibv_context *context)
 /* Each device has one port, which aiordma_soft_port() takes down. */
 bool soft_port_is_up(const struct ibv_context *context);
 /*
- * AIORDMA_SOFT_IWARP=1: the device is what iWARP adapters are to their users (RFC 5040, RFC 7306 left out): RC queue
- * pairs only, no immediate data, no atomics, and READs land only in memory that allows remote writes.
+ * AIORDMA_SOFT_IWARP=1: the device behaves as iWARP adapters do (RFC 5040 without RFC 7306): RC queue pairs only, no
+ * immediate data, no atomics, and READs land only in memory that allows remote writes.
  */
 bool soft_iwarp(void);
-/* AIORDMA_SOFT_IWARP=cm: what is more, only rdma_cm connects them, also those that are not rdma_create_qp()'s. */
+/* AIORDMA_SOFT_IWARP=cm: in addition, only rdma_cm connects queue pairs, even those not made by rdma_create_qp(). */
 bool soft_iwarp_by_cm(void);
 
-/* ---- proc.c: contexts, and what the process has ----------------------------------------------------- */
+/* ---- proc.c: contexts and per-process state --------------------------------------------------------- */
 
 struct soft_proc {
 	pthread_mutex_t lock;
 	struct soft_ctx *contexts;
 	unsigned nctx;
 	uint32_t slot; /* 0: none yet */
-	int listen_fd; /* of the slot: peers dial it */
+	int listen_fd; /* of the slot: peers connect to it */
 	int kick_fd, timer_fd, epoll_fd;
 	pthread_t thread;
 	bool running;
@@ -141,7 +143,7 @@ struct soft_proc {
 	struct soft_doors *doors; /* published: memfd */
 	int doors_fd;
 	struct soft_keys *keys_shm; /* published: memfd */
-	int keys_fd, keys_ro_fd;    /* peers get the one they cannot write through */
+	int keys_fd, keys_ro_fd;    /* read-only, for peers */
 
 	struct soft_qp *_Atomic qps[SOFT_MAX_QP];
 	uint32_t qp_cursor;
@@ -151,10 +153,10 @@ struct soft_proc {
 	uint8_t key_tags[SOFT_MAX_MR];
 	struct soft_cq *_Atomic cqs[SOFT_MAX_CQ];
 	uint32_t cq_cursor;
-	struct soft_lock cq_lock; /* finding a CQ in cqs and pinning it */
+	struct soft_lock cq_lock; /* to find a CQ in cqs and pin it */
 	struct soft_mw *_Atomic mws[SOFT_MAX_MR];
 
-	_Atomic(uint64_t) timer_ns; /* when timer_fd is set for; 0: not */
+	_Atomic(uint64_t) timer_ns; /* when timer_fd fires; 0: not armed */
 };
 extern struct soft_proc soft_proc;
 
@@ -166,15 +168,15 @@ static inline struct soft_qp *soft_qp_find(uint32_t number)
 	return qp && atomic_load_explicit(&qp->number, memory_order_relaxed) == number ? qp : NULL;
 }
 /*
- * ibv_open_device, when everything else of the context is in place: starts the progress thread and joins the process to
- * the fabrics, which are the same ones every time. 0 or errno.
+ * Last step of ibv_open_device: starts the progress thread and joins the process to the fabrics, which are the same on
+ * every call. Returns 0 or errno.
  */
 int soft_ctx_init(struct soft_ctx *ctx, const struct soft_fabrics *fabrics);
 /* Sends an event of the device or its port to all its contexts. */
 void soft_ctx_announce(const struct ibv_device *device, enum ibv_event_type type);
-/* ibv_close_device: objects that are left are abandoned; takes the context off the lists. The caller frees. */
+/* For ibv_close_device: abandons the objects that are left and takes the context off the lists. The caller frees it. */
 int soft_ctx_fini(struct soft_ctx *ctx);
-/* False with errno = EIO for a context inherited over fork(). First line of every control verb. */
+/* False with errno = EIO for a context inherited over fork(). Every control verb calls it first. */
 static inline bool soft_usable(struct soft_ctx *ctx)
 {
 	if (soft_likely(!atomic_load_explicit(&ctx->dead, memory_order_relaxed)))
@@ -184,30 +186,30 @@ static inline bool soft_usable(struct soft_ctx *ctx)
 }
 /* Wakes the progress thread. */
 void soft_kick_self(void);
-/* How long a requester that sleeps lets its peer take for an acknowledgement before it kicks the peer. */
+/* How long a sleeping requester waits for an acknowledgement before it kicks its peer. */
 enum { SOFT_STALL_NS = 4000000 };
-/* The progress thread looks at everything that waits no later than this. */
+/* Upper bound on the time until the progress thread checks everything that waits. */
 void soft_timer_want(uint64_t when_ns);
 
 /* ---- slot.c ----------------------------------------------------------------------------------------- */
 
 struct sockaddr_un;
-/* The name at which the process with that slot listens. Returns its length. */
+/* Writes the socket name on which the process with that slot listens. Returns its length. */
 unsigned soft_slot_address(uint32_t slot, struct sockaddr_un *address);
-/* A process of this user on this host has that slot. */
+/* True if a process of this user on this host holds that slot. */
 bool soft_slot_taken(uint32_t slot);
 
 /* ---- gid.c ------------------------------------------------------------------------------------------ */
 
 int soft_gids_init(struct soft_ctx *ctx);
 void soft_gids_fini(struct soft_ctx *ctx);
-/* Is this one of our port's GIDs (so the destination is on this host)? */
+/* True for a GID of our own port (the destination is then on this host). */
 bool soft_gid_is_local(struct soft_ctx *ctx, const union ibv_gid *gid);
 /* Entry of our GID table; false when index is out of range. */
 bool soft_gid_get(struct soft_ctx *ctx, int index, union ibv_gid *gid);
-/* Its index, or -1. */
+/* Index of a GID in the table, or -1. */
 int soft_gid_find(struct soft_ctx *ctx, const union ibv_gid *gid);
-/* Of our contexts, the ibv_ functions of that name. */
+/* The ibv_ functions of those names, for our contexts. */
 int soft_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
 int soft_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index, struct ibv_gid_entry *entry,
 		      uint32_t flags, size_t entry_size);
@@ -217,26 +219,28 @@ ssize_t soft_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 /* ---- grh.c ------------------------------------------------------------------------------------------ */
 
 /*
- * The headers of a datagram with `payload` bytes as its receiver finds them before the payload: RoCEv2 over
- * IPv6 has the IPv6 header there, over IPv4 twenty zero bytes and the IPv4 header.
+ * Builds the headers of a datagram with `payload` bytes as its receiver finds them before the payload: for RoCEv2 over
+ * IPv6 the IPv6 header, over IPv4 twenty zero bytes and the IPv4 header.
  */
 void soft_grh_write(uint8_t grh[SOFT_GRH_BYTES], const union ibv_gid *sgid, const struct ibv_global_route *route,
 		    uint32_t payload);
-/* Of received headers: the route back (zeroed before), and the GID they were sent to. False: neither kind of header. */
+/* Reads the route back (zeroed first) and the destination GID from received headers. False: neither kind of header. */
 bool soft_grh_read(const struct ibv_grh *grh, struct ibv_global_route *route, union ibv_gid *here);
 
 /* ---- async.c ---------------------------------------------------------------------------------------- */
 
 int soft_async_init(struct soft_ctx *ctx);
 void soft_async_fini(struct soft_ctx *ctx);
-/* element: struct ibv_qp/ibv_cq/ibv_srq as the event type says, or the port number cast; any lock may be held. */
+/* element: struct ibv_qp/ibv_cq/ibv_srq, depending on the event type, or the port number cast. Any lock may be held. */
 void soft_async_push(struct soft_ctx *ctx, enum ibv_event_type type, void *element);
-/* Before an object is destroyed: drops its queued events, waits until those delivered are acknowledged. No lock held. */
+/*
+ * Before an object is destroyed: drops its queued events and waits until delivered ones are acknowledged. No lock held.
+ */
 void soft_async_forget(struct soft_ctx *ctx, void *element);
-/* Of our contexts, the ibv_ functions of that name. */
+/* The ibv_ functions of those names, for our contexts. */
 int soft_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
 void soft_ack_async_event(struct ibv_async_event *event);
-/* Of the object an event belongs to; NULL for events of a port or of the whole device. */
+/* Counter of the object that an event belongs to; NULL for events of a port or the whole device. */
 struct ibv_context *soft_event_context(const struct ibv_async_event *event);
 
 /* ---- keys.c ----------------------------------------------------------------------------------------- */
@@ -254,18 +258,20 @@ static inline bool soft_region_covers(const struct soft_region *r, uint64_t addr
 	return addr >= r->base && length <= r->length && addr - r->base <= r->length - length;
 }
 struct soft_pd *soft_pd_root(struct soft_pd *pd);
-/* Host address of [addr, addr + length) by a local key of the PD, or NULL. Under a QP lock. */
+/* Host address of [addr, addr + length) under a local key of the PD, or NULL. Call under a QP lock. */
 char *soft_local_addr(struct soft_pd *pd, uint32_t lkey, uint64_t addr, uint64_t length, uint32_t access);
-/* The same by a remote key for a QP; all bits of access must be granted. Zero length asks nothing. */
+/* The same under a remote key for a QP; all bits of access must be granted. Zero length is not checked. */
 char *soft_remote_addr(struct soft_qp *qp, uint32_t rkey, uint64_t addr, uint64_t length, uint32_t access);
-/* Takes an entry that no key finds yet. 0 or ENOMEM. */
+/* Reserves an entry that no lookup finds yet. 0 or ENOMEM. */
 int soft_key_reserve(uint32_t *index);
 void soft_key_unreserve(uint32_t index);
-/* From here on the region is found, here and by peers; it must not change any more. */
+/* Makes the region visible here and to peers; it must not change any more. */
 void soft_key_publish(uint32_t index, struct soft_region *region);
-/* The entry stays reserved. Accesses that began before may go on until soft_quiesce(). */
+/* Hides the region. The entry stays reserved. Accesses that began before may continue until soft_quiesce(). */
 void soft_key_withdraw(uint32_t index);
-/* Returns when no QP of the process, and no mapped peer, is inside an access that began before. */
+/*
+ * Returns when no QP of the process and no peer that mapped the memory is inside an access that began before the call.
+ */
 void soft_quiesce(void);
 
 /* ---- windows.c -------------------------------------------------------------------------------------- */
@@ -273,35 +279,35 @@ void soft_quiesce(void);
 /* Windows by key index. */
 void soft_mw_enter(struct soft_mw *mw);
 void soft_mw_leave(struct soft_mw *mw);
-/* Takes the binding out of use; the end of the window frees it. mw->lock held. */
+/* Invalidates the binding; destroying the window frees it. mw->lock held. */
 void soft_mw_unbind(struct soft_mw *mw);
 
 /* ---- cq.c, progress.c ------------------------------------------------------------------------------- */
 
-/* ibv_poll_cq, ibv_req_notify_cq of our contexts. */
+/* ibv_poll_cq and ibv_req_notify_cq for our contexts. */
 int soft_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int soft_req_notify_cq(struct ibv_cq *cq, int solicited_only);
-/* Takes up to n entries, driving progress first, as polling does; with their timestamps. */
+/* Takes up to n entries with their timestamps; drives progress first, as polling does. */
 int soft_cq_pop(struct soft_cq *cq, int n, struct soft_cqe *out);
-/* Runs what the doors of this CQ announce, and its hot lanes. No lock held. */
+/* Handles the door bits of this CQ, and its hot lanes. No lock held. */
 void soft_cq_progress(struct soft_cq *cq);
-/* A door bit for a side of a QP, -1: there is none. */
+/* Allocates a door bit for one side of a QP; -1: none free. */
 int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send);
 void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot);
-/* The progress thread finds it no more. */
+/* Hides the CQ from the progress thread. */
 void soft_cq_unpublish(struct soft_cq *cq);
 /* Makes the channel readable. */
 void soft_chan_wake(struct soft_chan *chan);
 
 /* ---- qp.c ------------------------------------------------------------------------------------------- */
 
-/* Its path while it is connected to nothing. */
+/* The path of a QP that is not connected. */
 const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp);
 /* Moves to ERR and flushes both queues. No QP lock held. */
 void soft_qp_error(struct soft_qp *qp, struct soft_after *after);
 void soft_qp_set_state(struct soft_qp *qp, enum ibv_qp_state state);
 void soft_qp_reset(struct soft_qp *qp);
-/* Receives what has come so far. Before the program ends the queue pair; no lock held. */
+/* Receives what has arrived so far, before the program ends the queue pair. No lock held. */
 void soft_qp_last_look(struct soft_qp *qp);
 
 /* ---- rq.c: receive queues. rq_lock held, or srq.lock ------------------------------------------------- */
@@ -314,29 +320,29 @@ static inline struct soft_rwqe *soft_rq_at(struct soft_rq *rq, uint32_t i)
 }
 /* Takes the next receive of the QP or its SRQ into qp->current. False: none posted. */
 bool soft_rq_take(struct soft_qp *qp);
-/* ibv_post_recv, ibv_post_srq_recv of our contexts; take the locks. */
+/* ibv_post_recv and ibv_post_srq_recv for our contexts; they take the locks. */
 int soft_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int soft_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
 /* ---- requester.c: send queues ----------------------------------------------------------------------- */
 
-/* ibv_post_send of our contexts; takes the lock. */
+/* ibv_post_send for our contexts; takes the lock. */
 int soft_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
-/* All others with sq_lock held. Runs what may run, and lets it leave. */
+/* All others need sq_lock held. Runs the WRs that may run, and sends them. */
 void soft_sq_pump(struct soft_qp *qp, struct soft_after *after);
-/* Completes what is acknowledged, in order. */
+/* Completes acknowledged WRs, in order. */
 void soft_sq_retire(struct soft_qp *qp, struct soft_after *after);
-/* Room for so many more WRs, if need be by taking acknowledgements? */
+/* True if n more WRs fit; takes acknowledgements if necessary. */
 bool soft_sq_has_room(struct soft_qp *qp, size_t count, struct soft_after *after);
-/* The destination's process has answered that its QP is not ready. */
+/* The destination's process answered that its QP is not ready. */
 void soft_sq_heard(struct soft_qp *qp);
-/* The caller may reuse its lists and inline bytes when post_send returns: copies them. False: no memory. */
+/* Copies the caller's lists and inline bytes, which the caller may reuse after post_send returns. False: no memory. */
 bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe);
-/* Copies bytes [offset, offset + n) of the WR's payload out; false: a local key does not allow it. */
+/* Copies bytes [offset, offset + n) of the WR's payload out. False: a local key does not allow it. */
 bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, char *to, uint32_t n);
 /* Copies response bytes into the WR's buffers. */
 bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n);
-/* Absolute time at which an RNR wait beginning now ends; 0 = never. */
+/* Absolute deadline of an RNR wait that begins now; 0: none. */
 uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
 
 /* ---- rx.c: the responder's side, for every path. rq_lock of the responder held. --------------------- */
@@ -348,23 +354,23 @@ struct soft_rx {
 	uint32_t src_qp;
 	uint32_t length; /* of the whole message; WRITE_WITH_IMM: bytes written */
 };
-/* 0, or an enum ibv_wc_status for the requester; then the responder is on after->fail if it has to be. */
+/* Returns 0, or an enum ibv_wc_status for the requester; adds the responder to after->fail if it must fail. */
 int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_t n, struct soft_after *after);
 int soft_rx_receive_done(struct soft_qp *qp, const struct soft_rx *rx, struct soft_after *after);
-/* Gives up the receive in use with an error completion. */
+/* Ends the receive in use with an error completion. */
 void soft_rx_receive_error(struct soft_qp *qp, enum ibv_wc_status status, struct soft_after *after);
-/* Host address for a WRITE, READ or atomic, checked; NULL: *status says why. */
+/* Checked host address for a WRITE, READ or atomic; NULL: *status has the reason. */
 char *soft_rx_remote(struct soft_qp *qp, uint8_t opcode, uint32_t rkey, uint64_t addr, uint32_t length, int *status,
 		     struct soft_after *after);
 void soft_rx_copy(char *to, const char *from, uint64_t n);
 uint64_t soft_rx_atomic(uint8_t opcode, char *at, uint64_t compare_add, uint64_t swap);
-/* For aiordma_soft_rnr(). */
+/* Counts for aiordma_soft_rnr(). */
 void soft_count_rnr(void);
 
 /* ---- ud.c ------------------------------------------------------------------------------------------- */
 
 enum { SOFT_UD_MTU = 4096 };
-/* A datagram for QP b, whose rq_lock is held. */
+/* Delivers a datagram to QP b, whose rq_lock is held. */
 void soft_ud_deliver(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		     const char *payload, struct soft_after *after);
 

@@ -1,6 +1,6 @@
 /*
- * Exports of librdmacm: ours where the software device is used, else the real library's. One or the other for the
- * whole process: the kernel's connection manager and this one do not know of each other's ports.
+ * Exports of librdmacm: ours where the software device is used, else the real library's. The choice holds for the whole
+ * process: the kernel's connection manager and this one do not share their port tables.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static void choose(void)
 		ours = !has_real_devices();
 	if (ours)
 		return;
-	/* As late as possible, and the one that the program has, if it has one (base/real.c). */
+	/* As late as possible, and preferring the copy that the program has already loaded (base/real.c). */
 	real_library = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!real_library)
 		real_library = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -91,7 +91,7 @@ CM_ROUTED(POINTER, const char *, rdma_event_str, (enum rdma_cm_event_type event)
 
 /* ---- ids -------------------------------------------------------------------------------------------- */
 
-/* rsocket lies inside librdmacm and looks behind the public fields of its ids: it cannot have one of ours. */
+/* rsocket is part of librdmacm and uses private fields of its ids, so it cannot use one of ours. */
 static bool called_by_rsocket(const void *caller)
 {
 	Dl_info info;
@@ -161,7 +161,7 @@ CM_ROUTED_VOID(rdma_destroy_srq, (struct rdma_cm_id * id), id)
 CM_ROUTED(NEGATIVE, int, rdma_init_qp_attr, (struct rdma_cm_id * id, struct ibv_qp_attr *qp_attr, int *qp_attr_mask),
 	  id, qp_attr, qp_attr_mask)
 
-/* ---- what the software device does not have --------------------------------------------------------- */
+/* ---- not supported by the software device ----------------------------------------------------------- */
 
 #define CM_REFUSED(name, parameters, ...)                                                                              \
 	SOFT_EXPORT int name parameters                                                                                \

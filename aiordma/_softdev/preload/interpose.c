@@ -1,8 +1,10 @@
-/* Exports of the public verbs API: software device or real libibverbs.
+/*
+ * Exports of the public verbs API: dispatch to the software device or the real libibverbs.
  *
- * A function that is not exported and is handed one of our objects would run real code on our structs, so
- * every public function that takes an object is exported: here those of devices, ports, events and address
- * handles and those we only refuse; PDs, MRs, CQs, SRQs and QPs where they are implemented. */
+ * A function that we did not export would run real code on our structs when it gets one of our objects. So every public
+ * function that takes an object is exported: those of devices, ports, events and address handles, and those that are
+ * only refused, here; those of PDs, MRs, CQs, SRQs and QPs where they are implemented.
+ */
 #include "preload/preload.h"
 
 #include <string.h>
@@ -19,7 +21,7 @@ static inline void count_call(void)
 	atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed);
 }
 
-/* How a function says that it failed, by its kind of result. */
+/* How a function reports failure, by the type of its result. */
 #define POINTER(error) (errno = (error), NULL)
 #define ERRNO(error) (errno = (error))
 #define NEGATIVE(error) (errno = (error), -1)
@@ -79,7 +81,7 @@ SOFT_EXPORT const char *ibv_get_device_name(struct ibv_device *device)
 SOFT_EXPORT int ibv_get_device_index(struct ibv_device *device)
 {
 	count_call();
-	/* The kernel numbers its devices from 0; ours is none of them. */
+	/* The kernel numbers its devices from 0; ours is not among them. */
 	return soft_is_device(device) ? -1 : CALL_REAL(NEGATIVE, ibv_get_device_index, "IBVERBS_1.9", device);
 }
 
@@ -107,7 +109,7 @@ SOFT_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 					CALL_REAL(POINTER, ibv_open_device, "IBVERBS_1.1", device);
 }
 
-/* Also of a context inherited over fork(): its memory is the child's to give back. */
+/* Also for a context inherited over fork(): its memory belongs to the child, which frees it. */
 SOFT_EXPORT int ibv_close_device(struct ibv_context *context)
 {
 	count_call();
@@ -131,7 +133,7 @@ SOFT_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_
 	return ROUTE(ERRNO, context, soft_query_device(context, attr), ibv_query_device, "IBVERBS_1.1", context, attr);
 }
 
-/* Only callers whose verbs.h predates port_cap_flags2 come here with one of our contexts. */
+/* Only callers whose verbs.h predates port_cap_flags2 get here with one of our contexts. */
 SOFT_EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct _compat_ibv_port_attr *attr)
 {
 	return ROUTE(ERRNO, context,
@@ -170,7 +172,7 @@ static int soft_query_gid_type(struct ibv_context *context, uint8_t port_num, un
 		errno = error;
 		return -1;
 	}
-	/* As libibverbs has it, an empty entry is of the first type. */
+	/* As in libibverbs, an empty entry is of the first type. */
 	*type = error ? IBV_GID_TYPE_SYSFS_IB_ROCE_V1 : IBV_GID_TYPE_SYSFS_ROCE_V2;
 	return 0;
 }
@@ -260,8 +262,7 @@ SOFT_EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 	return ROUTE(POINTER, qp->context, soft_qp_to_qp_ex(qp), ibv_qp_to_qp_ex, "IBVERBS_1.6", qp);
 }
 
-/* The bytes of one message land by memcpy, which promises no order: a poller may not rely on the last byte.
- */
+/* The bytes of a message are copied by memcpy, which guarantees no order: do not poll on the last byte. */
 SOFT_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 {
 	return ROUTE(ZERO, qp->context, 0, ibv_query_qp_data_in_order, "IBVERBS_1.14", qp, op, flags);
@@ -321,7 +322,7 @@ SOFT_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 	return ROUTE(ERRNO, ah->context, soft_destroy_ah(ah), ibv_destroy_ah, "IBVERBS_1.1", ah);
 }
 
-/* ---- newer than the headers we are built with: refused, which their callers must expect ---- */
+/* ---- newer than the headers we are built with: refused, as their callers must expect ---- */
 
 struct ibv_dmah;
 struct ibv_dmah_init_attr;

@@ -1,11 +1,11 @@
 /*
- * The answering end: requests are carried out once, in order, and answered, again if need be.
+ * The responder: carries out requests once, in order, and answers them, again if necessary.
  */
 #include "roce/rc.h"
 
 #include <string.h>
 
-/* READs and atomics that the requester is told of by their answers come before any acknowledgement. */
+/* READs and atomics complete by their own responses, which leave before any acknowledgement. */
 
 void roce_answer_start(struct roce_answer *s, uint32_t psn)
 {
@@ -18,11 +18,11 @@ static void nak(struct roce_answer *s, uint8_t syndrome, uint32_t psn)
 	s->nak_due = true;
 	s->syndrome = syndrome;
 	s->nak_psn = psn;
-	s->gap = true; /* what follows on its heels is discarded without a word */
+	s->gap = true; /* packets right behind it are dropped silently */
 	s->farther = psn;
 }
 
-/* The request at s->psn is refused for good. */
+/* Refuses the request at s->psn; the responder stops. */
 static void refuse(struct roce_answer *s, int status, uint32_t psn)
 {
 	enum roce_nak code = status == IBV_WC_REM_ACCESS_ERR ? ROCE_NAK_REMOTE_ACCESS :
@@ -44,7 +44,7 @@ static void broken(struct roce_answer *s)
 	refuse(s, IBV_WC_REM_INV_REQ_ERR, s->psn);
 }
 
-/* A failure of the receiver's own making or of a key. */
+/* A failure of the receiver itself or of a key. */
 static void failed(struct roce_answer *s, int status)
 {
 	if (s->reliable) {
@@ -74,7 +74,7 @@ static uint8_t wr_opcode(uint16_t traits)
 					IBV_WR_SEND;
 }
 
-/* False: none; the requester is to wait, or (UC) the message is lost. */
+/* False: no receive. The requester must wait, or (UC) the message is lost. */
 static bool receive(struct roce_answer *s)
 {
 	if (s->calls->receive(s->owner))
@@ -95,7 +95,7 @@ static bool length_ok(const struct roce_answer *s, uint16_t traits, uint32_t n)
 	return n <= s->mtu && (n || (traits & ROCE_IS_FIRST));
 }
 
-/* 0, or a status. The bytes of one packet of a WRITE. */
+/* Writes the bytes of one packet of a WRITE. 0, or a status. */
 static int write(struct roce_answer *s, const struct roce_packet *p)
 {
 	int status = 0;
@@ -137,7 +137,7 @@ static void take_message(struct roce_answer *s, const struct roce_packet *p, uin
 		broken(s);
 		return;
 	}
-	/* Before anything is placed: without a receive the whole packet comes again. */
+	/* Before anything is written: without a receive, the requester repeats the whole packet. */
 	if (send ? first && !receive(s) : last && opcode == IBV_WR_RDMA_WRITE_WITH_IMM && !receive(s))
 		return;
 	status = send ? p->payload_length ? s->calls->place(s->owner, s->placed, p->payload, p->payload_length) : 0 :
@@ -169,7 +169,7 @@ static void take_message(struct roce_answer *s, const struct roce_packet *p, uin
 
 /* ---- READ and atomics ------------------------------------------------------------------------------- */
 
-/* An entry for one more; NULL: the requester has more outstanding than it may. */
+/* A free entry; NULL: the requester has more outstanding than allowed. */
 static struct roce_fetch *keep(struct roce_answer *s)
 {
 	if (!s->max_fetches)
@@ -177,10 +177,10 @@ static struct roce_fetch *keep(struct roce_answer *s)
 	struct roce_fetch *f = &s->fetches[s->fetch_cursor];
 	if (f->pending && !f->repeated)
 		return NULL;
-	/* No requester has more outstanding than there is room for here: all of that answer has come. */
+	/* A requester never has more outstanding than there is room for here, so all of that response has arrived. */
 	if (f->in_run && !f->again)
 		s->heard = ROCE_HEARD_ARRIVED;
-	if (f->pending) /* answered once; who asks for more has that answer, and a late copy asked again */
+	if (f->pending) /* answered once: a requester that asks for more has it; only a late copy asked again */
 		s->pending--;
 	s->fetch_cursor = (s->fetch_cursor + 1) % s->max_fetches;
 	return f;
@@ -209,7 +209,7 @@ static void take_fetch(struct roce_answer *s, const struct roce_packet *p)
 	const uint32_t length = read ? p->length : 8;
 	int status = 0;
 
-	/* More packets than sequence numbers can be told apart: nobody may ask for that in one request. */
+	/* More packets than the PSN space can distinguish: one request may not ask for that many. */
 	if (s->in_message || (read && roce_packets(length, s->mtu) > ROCE_24 / 2)) {
 		broken(s);
 		return;
@@ -253,7 +253,7 @@ static void repeat_fetch(struct roce_answer *s, const struct roce_packet *p)
 		if (opcode == IBV_WR_RDMA_READ) {
 			if (p->length > f->length - offset)
 				return;
-			/* It has what was before. */
+			/* The requester has everything before it. */
 			if (f->in_run && !f->again)
 				s->heard = n ? ROCE_HEARD_LOST : ROCE_HEARD_UNCLEAR;
 			f->from = f->at = (uint32_t)offset;
@@ -289,7 +289,8 @@ static void take_unreliable(struct roce_answer *s, const struct roce_packet *p, 
 		return;
 	}
 	if (ahead) {
-		/* Some are missing: the message they were of is lost, and so is what is left of another. */
+		/* Packets are missing: their message is lost, and so is the rest of any message begun before the
+		 * gap. */
 		s->out_of_sequence++;
 		s->in_message = ROCE_MESSAGE_NONE;
 		s->psn = p->psn;
@@ -320,14 +321,16 @@ void roce_answer_take(struct roce_answer *s, const struct roce_packet *p)
 	const int32_t ahead = roce_psn_diff(p->psn, s->psn);
 	if (ahead > 0) {
 		s->out_of_sequence++;
-		/* Numbers fall when the requester goes back: it did, and what was to fill the gap is lost again. */
+		/* PSNs fall when the requester goes back: it did, and the packets that should fill the gap were lost
+		 * again. */
 		if (!s->gap || roce_psn_diff(p->psn, s->farther) <= 0)
 			nak(s, ROCE_AETH_NAK | ROCE_NAK_SEQUENCE, s->psn);
 		s->farther = p->psn;
 	} else if (ahead < 0) {
 		take_duplicate(s, p, traits);
 	} else {
-		/* What was missing is here: a refusal that has not left yet would only make it come again. */
+		/* The missing packet has arrived: a NAK that has not left yet would only cause a useless
+		 * retransmission. */
 		s->nak_due = false;
 		if (traits & (ROCE_IS_SEND | ROCE_IS_WRITE))
 			take_message(s, p, traits);
@@ -336,7 +339,7 @@ void roce_answer_take(struct roce_answer *s, const struct roce_packet *p)
 	}
 }
 
-/* ---- answers ---------------------------------------------------------------------------------------- */
+/* ---- responses -------------------------------------------------------------------------------------- */
 
 static struct roce_fetch *oldest(struct roce_answer *s)
 {
@@ -356,7 +359,7 @@ static void unpend(struct roce_answer *s, struct roce_fetch *f)
 	s->pending--;
 }
 
-/* False: the memory may not be read any more. */
+/* False: the memory may no longer be read. */
 static bool next_read(struct roce_answer *s, struct roce_fetch *f, struct roce_packet *out)
 {
 	const uint32_t left = f->to - f->at, n = left < s->mtu ? left : s->mtu;
@@ -381,7 +384,8 @@ static bool next_read(struct roce_answer *s, struct roce_fetch *f, struct roce_p
 	return true;
 }
 
-/* An answer acknowledges all that was before it. rxe loses track of a READ when older news come among its answers. */
+/* A response acknowledges everything before it. rxe loses track of a READ when older acknowledgements arrive among
+ * its responses. */
 static bool answered(struct roce_answer *s, const struct roce_packet *out)
 {
 	if (roce_psn_diff(out->psn, s->ack_psn) > 0)
@@ -413,15 +417,15 @@ bool roce_answer_next(struct roce_answer *s, struct roce_packet *out)
 	if (!s->nak_due && !s->ack_due)
 		return false;
 	out->opcode = ROCE_ACK;
-	s->given = NULL; /* that may be what is refused */
+	s->given = NULL; /* that response may be what is refused */
 	s->alone = s->nak_due || s->ack_again;
 	s->ack_in_run = false;
-	/* Never the number of a READ or atomic: rxe would take it as complete, though its answer may be lost. */
+	/* Never the PSN of a READ or atomic: rxe would complete it, though its response may be lost. */
 	out->msn = s->nak_due ? s->msn : s->ack_msn;
 	out->psn = s->nak_due ? s->nak_psn : s->ack_psn;
 	if (s->nak_due)
 		out->syndrome = s->syndrome;
-	/* A refusal acknowledges what was before it. */
+	/* A NAK acknowledges everything before it. */
 	s->nak_due = s->ack_due = s->ack_again = false;
 	return true;
 }

@@ -1,5 +1,5 @@
 /*
- * The asking end: requests, acknowledgements, going back.
+ * The requester: requests, acknowledgements, retransmission.
  */
 #include "roce/request.h"
 
@@ -7,7 +7,7 @@
 
 enum {
 	ACK_EVERY = 32,
-	REPEAT_LEAST_NS = 4000000, /* before that a peer may just not have run */
+	REPEAT_LEAST_NS = 4000000, /* before that, the peer may just not have been scheduled */
 	REPEAT_MOST_NS = 1000000000,
 };
 
@@ -57,13 +57,13 @@ static void measure(struct roce_ask *a, uint64_t took)
 		a->trip.least = took;
 }
 
-/* Whatever has not been answered by then, will not be. */
+/* An answer that has not arrived by then will not arrive. */
 static uint64_t overdue(const struct roce_ask *a)
 {
 	return a->trip.smoothed + 4 * a->trip.varies;
 }
 
-/* From something that asks for an answer to asking again; longer each time. 0: not known. */
+/* The time from a packet that requests an answer to the next probe; longer each time. 0: not measured yet. */
 static uint64_t repeat_after(const struct roce_ask *a)
 {
 	const uint64_t once = overdue(a) > REPEAT_LEAST_NS ? overdue(a) : REPEAT_LEAST_NS, ns = once << a->repeats;
@@ -84,8 +84,9 @@ static bool may_fetch(const struct roce_ask *a)
 }
 
 /*
- * For the answers to what was fetched: what is fenced; and with other peers a READ or WRITE of nothing, as rxe (6.12) fails
- * the queue pair if it is then asked again for a READ in front of that (what it remembers of both lies in one place).
+ * Some requests wait for the responses to earlier READs and atomics: fenced ones and, unless the peer is an aiordma
+ * device, READs and WRITEs of no bytes. rxe (6.12) keeps the state of such a request and of an earlier READ in one
+ * place, and fails the queue pair when the requester then repeats the READ.
  */
 static bool must_wait(const struct roce_ask *a, const struct roce_message *m)
 {
@@ -120,13 +121,13 @@ static void sent(struct roce_ask *a, uint32_t packets, bool asked, uint64_t now)
 	repeat_later(a, now);
 }
 
-/* The message that packet is of, the last one that was sent. */
+/* The message of the last packet sent. */
 static uint32_t last_sent(const struct roce_ask *a)
 {
 	return a->cursor != a->tail && roce_at(a, a->cursor)->first < a->next ? a->cursor : a->cursor - 1;
 }
 
-/* The last packet again: the peer acknowledges it, or says what is missing before it. */
+/* Repeats the last packet: the peer acknowledges it, or reports what is missing before it. */
 static void probe(struct roce_ask *a, uint64_t now, struct roce_request *out)
 {
 	roce_request_make(a, last_sent(a), a->next - 1, out);
@@ -156,7 +157,8 @@ bool roce_ask_next(struct roce_ask *a, uint64_t now, struct roce_request *out)
 		return false;
 	const uint32_t n = roce_request_make(a, a->cursor, a->next, out);
 	if (!fetch) {
-		/* One for several packets, but always on the last one before we wait, and before the peer seems gone. */
+		/* Requests one acknowledgement for several packets, but always on the last packet before waiting,
+		 * and before the peer seems dead. */
 		p->ack_request = a->reliable && ((done + 1 == m->packets && a->cursor + 1 == a->tail) ||
 						 ++a->since_request >= ACK_EVERY || a->next + 1 - a->una >= a->window ||
 						 (a->trip.smoothed && now - a->asked_at >= repeat_after(a) / 2));
@@ -173,7 +175,7 @@ bool roce_ask_next(struct roce_ask *a, uint64_t now, struct roce_request *out)
 	return true;
 }
 
-/* Sends from `sequence` on again. */
+/* Continues sending from `sequence`. */
 static void go_to(struct roce_ask *a, uint64_t sequence)
 {
 	while (a->fetch_tail != a->fetch_head && a->fetch_ends[(a->fetch_tail - 1) % ROCE_FETCHES] > sequence)
@@ -182,12 +184,12 @@ static void go_to(struct roce_ask *a, uint64_t sequence)
 	a->probe = false;
 	a->watch.on &= a->watch.to < sequence;
 	if (a->trip.end > sequence)
-		a->trip.sent_at = 0; /* which of the two would be answered? */
+		a->trip.sent_at = 0; /* an answer could belong to either packet */
 	while (a->cursor != a->head && roce_at(a, a->cursor - 1)->first + roce_at(a, a->cursor - 1)->packets > sequence)
 		a->cursor--;
 }
 
-/* Of a packet that was just given out. */
+/* The 64-bit PSN of a packet that was just returned. */
 static uint64_t sequence_of(const struct roce_ask *a, const struct roce_request *request)
 {
 	return a->next - (uint64_t)(int64_t)roce_psn_diff(roce_psn_of(a, a->next), request->packet.psn);
@@ -197,7 +199,7 @@ void roce_ask_unsent(struct roce_ask *a, const struct roce_request *request)
 {
 	const uint64_t sequence = sequence_of(a, request);
 
-	if (!a->reliable) { /* its message may count as complete already */
+	if (!a->reliable) { /* its message may already count as complete */
 		a->una = a->high = a->next = sequence;
 		a->head = a->cursor = request->index;
 		return;
@@ -221,7 +223,7 @@ static void hear(struct roce_ask *a, enum roce_heard what)
 	a->watch.on = false;
 }
 
-/* All from una on is about to be sent again. */
+/* All packets from una on are about to be retransmitted. */
 static void watch_lost(struct roce_ask *a, bool silence)
 {
 	if (!a->watch.on)
@@ -240,7 +242,7 @@ static void progress(struct roce_ask *a, uint64_t before, uint64_t now)
 		return;
 	while (a->fetch_head != a->fetch_tail && a->fetch_ends[a->fetch_head % ROCE_FETCHES] <= a->una)
 		a->fetch_head++;
-	if (a->next < a->una) { /* acknowledged after all, while it was about to be sent again */
+	if (a->next < a->una) { /* acknowledged after all, while about to be retransmitted */
 		a->next = a->una;
 		while (a->cursor != a->tail && roce_at(a, a->cursor)->first + roce_at(a, a->cursor)->packets <= a->next)
 			a->cursor++;
@@ -270,8 +272,8 @@ static void progress(struct roce_ask *a, uint64_t before, uint64_t now)
 }
 
 /*
- * Everything below `end` has been carried out. False: there is a READ or atomic below it whose answer has not come,
- * so it is lost. A READ of nothing has lost nothing.
+ * Completes everything below `end`. False: the response to a READ or atomic below it has not arrived, so it is lost. A
+ * READ of no bytes loses nothing.
  */
 static bool acknowledge(struct roce_ask *a, uint64_t end, uint64_t now)
 {
@@ -307,7 +309,7 @@ static void shrink(struct roce_ask *a)
 	a->grown = 0;
 }
 
-/* silence: nobody says that anything was lost, but nothing comes. */
+/* silence: no packet reported a loss, but no answer arrives. */
 static void go_back(struct roce_ask *a, bool silence, uint64_t now)
 {
 	watch_lost(a, silence);
@@ -319,8 +321,8 @@ static void go_back(struct roce_ask *a, bool silence, uint64_t now)
 }
 
 /*
- * Something was lost at una. Once: more signs of the same loss will come for about `known` ns, and each would have all
- * of it sent again. Later ones tell that what was sent again got lost, too.
+ * Something was lost at una. Goes back only once: more signs of the same loss arrive for about `known` ns, and each
+ * would cause another retransmission. Later signs mean that the retransmission was lost, too.
  */
 static void lost(struct roce_ask *a, uint64_t known, uint64_t now)
 {
@@ -349,7 +351,7 @@ static void take_nak(struct roce_ask *a, uint8_t code, uint64_t sequence, uint64
 	if (code != ROCE_NAK_SEQUENCE)
 		fail(a, statuses[code]);
 	else if (a->next > a->una)
-		lost(a, a->trip.least, now); /* one for each time that we go back */
+		lost(a, a->trip.least, now); /* one NAK for each time we go back */
 }
 
 static void take_rnr(struct roce_ask *a, uint8_t code, uint64_t sequence, uint64_t now)
@@ -361,7 +363,7 @@ static void take_rnr(struct roce_ask *a, uint8_t code, uint64_t sequence, uint64
 	if (a->una != sequence || a->next <= sequence)
 		return; /* an old one */
 	a->rnr_naks++;
-	a->silent_ns = 0; /* it lives, and has all that was lost on the way */
+	a->silent_ns = 0; /* the peer lives, and has received everything lost on the way */
 	if (a->rnr_retry != 7) {
 		if (!a->rnr_retries) {
 			fail(a, IBV_WC_RNR_RETRY_EXC_ERR);
@@ -414,7 +416,7 @@ static void take_answer(struct roce_ask *a, const struct roce_packet *p, uint64_
 	if (read) {
 		bytes = n + 1 == m->packets ? m->length - offset : a->mtu;
 		if (p->payload_length != bytes)
-			return; /* not what was asked for: nobody we know sent this */
+			return; /* not what was requested: no known responder sends this */
 	} else {
 		from = (const uint8_t *)&p->original;
 	}
@@ -430,7 +432,7 @@ static void take_answer(struct roce_ask *a, const struct roce_packet *p, uint64_
 
 void roce_ask_take(struct roce_ask *a, const struct roce_packet *p, uint64_t now)
 {
-	/* Behind una it is old news, from high on nothing was sent. */
+	/* Answers below una are outdated; from high on, nothing was sent. */
 	const int32_t ahead = roce_psn_diff(p->psn, roce_psn_of(a, a->una));
 	const uint64_t sequence = a->una + (uint64_t)(int64_t)ahead;
 
@@ -454,9 +456,10 @@ uint64_t roce_ask_due(const struct roce_ask *a)
 }
 
 /*
- * No answer for longer than answers take: either what asks for one is lost, or the one that came. The last packet
- * finds out (its answer is harmless if the peer is only slow); after it, or where it would fetch something, all from
- * una on goes again. How often this may happen is for the queue pair's own timer to say.
+ * No answer for longer than answers take: either the packet that requests one was lost, or the answer was. Resending
+ * the last packet shows which (its answer is harmless if the peer is only slow). If that does not help, or if the last
+ * packet is a READ or atomic, everything from una on is retransmitted. The queue pair's own timer limits how often this
+ * may happen.
  */
 static void ask_again(struct roce_ask *a, uint64_t now)
 {
@@ -471,8 +474,8 @@ static void ask_again(struct roce_ask *a, uint64_t now)
 }
 
 /*
- * Another timeout has passed without an answer. What is counted are timeouts that came and were looked at, not what the
- * clock says: while this process does not run, nobody waits, and answers pile up unread.
+ * Another timeout has passed without an answer. Counts timeouts that were processed, not elapsed time: while this
+ * process does not run, answers pile up unread.
  */
 static bool patient(struct roce_ask *a)
 {

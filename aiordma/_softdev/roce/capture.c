@@ -1,5 +1,5 @@
 /*
- * A pcapng file of RoCEv2 packets.
+ * Writes a pcapng file of RoCEv2 packets.
  */
 #include "roce/capture.h"
 
@@ -33,7 +33,7 @@ static bool put(struct roce_capture *capture, struct iovec *iov, int parts)
 
 	for (int i = 0; i < parts; i++)
 		total += iov[i].iov_len;
-	/* One write per block: a file that is cut off ends with whole blocks, or nearly. */
+	/* One write per block: a truncated file ends with whole blocks, or nearly. */
 	if (writev(capture->fd, iov, parts) != (ssize_t)total)
 		capture->failed = true;
 	return !capture->failed;
@@ -89,7 +89,7 @@ static void put16(uint8_t *to, uint32_t value)
 	to[1] = (uint8_t)value;
 }
 
-/* IP and UDP headers in front of the bytes. Returns their length. */
+/* Writes IP and UDP headers in front of the bytes. Returns their length. */
 static size_t headers(const struct roce_capture_origin *origin, const uint8_t *bytes, size_t size, uint8_t to[48])
 {
 	const struct roce_path *path = origin->path;
@@ -124,7 +124,7 @@ static size_t headers(const struct roce_capture_origin *origin, const uint8_t *b
 	put16(udp + 2, path->dst_port);
 	put16(udp + 4, (uint32_t)length);
 	if (!soft_gid_is_ipv4(path->src)) {
-		/* IPv6 has no packets without a UDP checksum, but for tunnels. */
+		/* IPv6 requires a UDP checksum, except for tunnels. */
 		uint16_t check = folded(sum16(sum16(sum16((uint32_t)length + UDP, to + 8, 32), udp, 6), bytes, size));
 		put16(udp + 6, check ? check : 0xffff);
 	}

@@ -1,6 +1,6 @@
 /*
- * Captures: packets as they were sent and received, in a pcapng file that Wireshark and tshark read
- * (draft-ietf-opsawg-pcapng; link type RAW, so each packet begins with its IP header).
+ * Captures: packets as sent and received, in a pcapng file that Wireshark and tshark read (draft-ietf-opsawg-pcapng;
+ * link type RAW, so each packet begins with its IP header).
  */
 #ifndef AIORDMA_ROCE_CAPTURE_H
 #define AIORDMA_ROCE_CAPTURE_H
@@ -12,17 +12,18 @@
 #include "roce/icrc.h"
 
 struct roce_capture;
-/* Creates the file anew. NULL with errno. */
+/* Creates the file or truncates it. NULL with errno. */
 struct roce_capture *roce_capture_open(const char *path);
 void roce_capture_close(struct roce_capture *capture);
-/* Of a packet, what its headers say. */
+/* Header fields of a packet. */
 struct roce_capture_origin {
 	const struct roce_path *path;
-	struct roce_ipv4 ip; /* as far as the ICRC tells */
+	struct roce_ipv4 ip; /* as far as the ICRC reveals it */
 	uint8_t tos;         /* traffic class with its ECN bits */
 	bool inbound;
 };
-/* One UDP payload, ICRC included. now_ns: time of day. False: it could not be written, and no later one will be. */
+/* Writes one UDP payload including its ICRC. now_ns: time of day. False: writing failed; later packets are not
+ * written. */
 bool roce_capture_packet(struct roce_capture *capture, const struct roce_capture_origin *origin, uint64_t now_ns,
 			 const uint8_t *bytes, size_t size);
 

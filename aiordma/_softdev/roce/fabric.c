@@ -1,5 +1,5 @@
 /*
- * RoCE as the core sees it: the table of operations for the process. That of a queue pair is in qp.c.
+ * The RoCE fabric of the core: the table of operations for the process. The table for a queue pair is in qp.c.
  */
 #include "roce/internal.h"
 
@@ -20,11 +20,11 @@ static void timer(struct soft_qp *qp, uint64_t now, struct soft_after *after)
 
 	if (!due)
 		return;
-	if (due > now) { /* put off, as by every packet, or it was another timer that went off */
+	if (due > now) { /* postponed, as each packet does, or another timer went off */
 		soft_timer_want(due);
 		return;
 	}
-	/* This process may have stood still: what its peers sent meanwhile is older than the deadlines. */
+	/* This process may have stood still: packets that peers sent meanwhile are older than the deadlines. */
 	if (!caught_up)
 		soft_roce_catch_up();
 	caught_up = true;

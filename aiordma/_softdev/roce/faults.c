@@ -1,5 +1,5 @@
 /*
- * Faults of the network on purpose: what arrives is lost, repeated, damaged, late or in another order.
+ * Injected network faults: drops, repeats, damages, delays or reorders arriving packets.
  */
 #include <string.h>
 
@@ -7,11 +7,11 @@
 
 enum { HELD = 64, LATE_NS = 1000000 };
 
-/* Only the thread that receives. */
+/* Used only by the thread that receives. */
 static struct held {
 	struct roce_inbound in;
 	uint64_t until;
-	bool overtaken; /* goes right after the next packet */
+	bool overtaken; /* leaves right after the next packet */
 	uint8_t bytes[ROCE_MAX_PACKET];
 } held[HELD];
 static unsigned nheld;

@@ -1,9 +1,9 @@
 /*
- * Who has port 4791. One process of an address, and when it ends, however it does, another one that lives takes it over:
- * peers that know no other port would not be heard any more.
+ * Ownership of port 4791: one process per address has it, and when that process ends, in whatever way, another live
+ * process takes it over. Otherwise peers that know no other port would no longer get through.
  *
- * The process that has the port listens at a name (a Unix socket without a file), the others connect to it. Nobody
- * accepts, nothing is said: the end of the one is what the others hear. Names are of the network namespace, as ports.
+ * The owner listens at a name (a Unix socket without a file), and the others connect to it. No process accepts or
+ * sends: the closed connection signals that the owner has ended. Names belong to the network namespace, as ports do.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -15,16 +15,17 @@
 
 #include "roce/port.h"
 
-/* Who has the port may have it just now or no more, or be no program of ours: a while, with pauses that double. */
+/* The owner of the port may be starting or ending, or be a foreign program: retries for a while, with doubling
+ * pauses. */
 enum { FIRST_PAUSE_NS = 1000000, TRIES = 9 };
 
 /* soft_roce_ports.lock */
 static struct guard {
 	int listening, watching;
 	unsigned tries;
-	uint64_t retry_at; /* 0: not */
+	uint64_t retry_at; /* 0: none */
 } guards[ROCE_FAMILIES] = { { -1, -1, 0, 0 }, { -1, -1, 0, 0 } };
-static atomic_bool retries; /* one of them has retry_at */
+static atomic_bool retries; /* some guard has retry_at set */
 
 static socklen_t name_of(int family, struct sockaddr_un *to)
 {
@@ -43,7 +44,7 @@ static void shut(int *fd)
 	*fd = -1;
 }
 
-/* A socket that listens at the name, or is connected to it. -1: there is none now. */
+/* A socket that listens at the name, or is connected to it. -1: none at the moment. */
 static int meet(int family, bool listening)
 {
 	struct sockaddr_un name;

@@ -14,14 +14,14 @@
 
 #define POLYNOMIAL 0xedb88320u
 enum {
-	BACKWARDS = 16,  /* powers of two: more than a packet has bytes */
-	UNNUMBERED = 21, /* bytes of the pseudo header behind those that differ by number, fragments or not */
+	BACKWARDS = 16,  /* powers of two: more than the bytes of a packet */
+	UNNUMBERED = 21, /* bytes of the pseudo header behind the identification and fragment fields */
 };
 
 static uint32_t tables[8][256];
-static uint32_t backwards[BACKWARDS]; /* x^-8, squared again and again */
-static uint32_t numbers[2][256];      /* what the bytes of an IPv4 identification do to the pseudo header's register */
-static uint32_t fragments;            /* the same for "don't fragment" not being set */
+static uint32_t backwards[BACKWARDS]; /* x^-8, repeatedly squared */
+static uint32_t numbers[2][256];      /* effect of each identification byte on the pseudo header's register */
+static uint32_t fragments;            /* the same for a cleared "don't fragment" */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool multiplies, multiplies_wide;
 
@@ -48,7 +48,7 @@ static void prepare(void)
 	}
 	for (unsigned i = 1; i < BACKWARDS; i++)
 		backwards[i] = multiply(backwards[i - 1], backwards[i - 1]);
-	/* Registers add up: what differs in a byte does the same whatever the rest is. */
+	/* Registers add up: a changed byte has the same effect whatever the other bytes are. */
 	for (unsigned n = 0; n < 256; n++) {
 		const uint8_t byte[UNNUMBERED + 3] = { (uint8_t)n };
 		numbers[0][n] = by_tables(0, byte, UNNUMBERED + 3);
@@ -68,8 +68,9 @@ static uint32_t little32(const uint8_t *at)
 }
 
 /*
- * All of it on one page of code: an emulated CPU, which may have nothing better than tables, looks up where it is going
- * for each jump to another page. As the loop came to lie across two, a packet of 4 KiB took 18 us there, 8 before.
+ * Keep the loop within one page of code. An emulated CPU, which may have nothing better than tables, looks up the
+ * target of each jump to another page. When the loop came to lie across two pages, a packet of 4 KiB took 18 us there
+ * instead of 8.
  */
 enum { ON_ONE_PAGE = 512 };
 
@@ -111,7 +112,7 @@ enum { FOLD = 64, LANE = 16 };
 	_mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)), next)
 #define LOADED(at) _mm_loadu_si128((const __m128i *)(const void *)(at))
 
-/* The lanes hold all that was before `at`. */
+/* The lanes hold everything before `at`. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t fold(__m128i lane[FOLD / LANE], const uint8_t *at, size_t size)
 {
 	const __m128i by512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
@@ -125,7 +126,7 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t fold(__m128i lane[FOLD 
 		lane[i] = FOLDED(lane[i - 1], by128, lane[i]);
 	for (; size >= LANE; at += LANE, size -= LANE)
 		lane[3] = FOLDED(lane[3], by128, LOADED(at));
-	/* What is left is a message of sixteen bytes with the same CRC. */
+	/* The rest is a message of sixteen bytes with the same CRC. */
 	_mm_storeu_si128((__m128i *)(void *)rest, lane[3]);
 	return by_tables(by_tables(0, rest, sizeof(rest)), at, size);
 }
@@ -184,8 +185,9 @@ uint32_t roce_crc(uint32_t crc, const void *bytes, size_t size)
 /* ---- backwards --------------------------------------------------------------------------------------- */
 
 /*
- * Registers are polynomials modulo that of the CRC, the highest power in the lowest bit; a zero byte behind multiplies
- * by x^8. So bytes can be taken back by multiplying with the inverse, and a product of its powers takes back any number.
+ * Registers are polynomials modulo that of the CRC, with the highest power in the lowest bit; appending a zero byte
+ * multiplies by x^8. So multiplying with the inverse removes bytes, and a product of its powers removes any number of
+ * them.
  */
 static uint32_t times_x(uint32_t a)
 {
@@ -202,8 +204,8 @@ static uint32_t multiply(uint32_t a, uint32_t b)
 }
 
 /*
- * What the register was before so many zero bytes made it this: by tables of its products, four bits at a time. Packets
- * of a few sizes come one behind the other, so the tables are kept.
+ * The register before that many zero bytes. Uses tables of products, four bits at a time. Consecutive packets have few
+ * sizes, so the tables are kept.
  */
 static uint32_t before(uint32_t crc, size_t zeros)
 {
@@ -243,8 +245,8 @@ static uint8_t *put16(uint8_t *to, uint32_t value)
 }
 
 /*
- * With identification 0, not to be fragmented. All that may change on the way is ones: eight bytes for the local route
- * header, traffic class, hop limit ...
+ * With identification 0 and "don't fragment". All fields that may change on the way are ones: eight bytes for the local
+ * route header, traffic class, hop limit ...
  */
 static size_t pseudo(const struct roce_path *path, size_t udp_length, uint8_t to[64])
 {
@@ -273,7 +275,7 @@ static size_t pseudo(const struct roce_path *path, size_t udp_length, uint8_t to
 	return (size_t)(at + 2 - to);
 }
 
-/* The register behind the pseudo header: all packets of a flow that have one size begin alike. */
+/* The register after the pseudo header: all packets of a flow with one size begin alike. */
 static uint32_t begin(const struct roce_path *path, size_t size)
 {
 	enum { FLOWS = 64 };
@@ -282,7 +284,7 @@ static uint32_t begin(const struct roce_path *path, size_t size)
 		size_t size;
 		uint32_t crc;
 	} known[FLOWS];
-	/* Both directions of a flow have the same ports: mixed so that they do not take each other's place. */
+	/* Both directions of a flow have the same ports, so they are mixed to keep the two in different places. */
 	const uint32_t ports = ((uint32_t)path->src_port << 16 | path->dst_port) + path->src[15];
 	__typeof__(known[0]) *k = &known[((ports * UINT32_C(0x9e3779b1) >> 16) + size / 4) % FLOWS];
 
@@ -300,10 +302,10 @@ static uint32_t behind(uint32_t crc, const uint8_t *bytes, size_t size)
 	enum { HEAD = 8, CONGESTION = 4 };
 	uint8_t head[HEAD];
 
-	if (size < HEAD) /* of no use, but given for a capture */
+	if (size < HEAD) /* of no use, but set for a capture */
 		return ~by_tables(crc, bytes, size);
 	memcpy(head, bytes, HEAD);
-	head[CONGESTION] = 0xff; /* marks may come on the way */
+	head[CONGESTION] = 0xff; /* routers may set marks */
 	return ~roce_crc(by_tables(crc, head, HEAD), bytes + HEAD, size - HEAD);
 }
 
@@ -322,9 +324,10 @@ uint32_t roce_icrc_ipv4(const struct roce_path *path, struct roce_ipv4 ip, const
 
 bool roce_icrc_find(uint32_t difference, size_t size, struct roce_ipv4 *found)
 {
-	/* Identification, flags and fragment offset are the four bytes that the rest of both headers follows. */
+	/* Identification, flags and fragment offset are the four bytes before the rest of both headers. */
 	const size_t behind = 20 - 8 + 8 + size;
-	/* How they differ from what was assumed: four bytes into an empty register are the register four bytes before. */
+	/* The difference from the assumed header: four bytes fed into an empty register equal the register four
+	 * bytes earlier. */
 	const uint32_t header = before(difference, behind + 4), flags = header >> 16 ^ 0x40;
 
 	if (flags & ~UINT32_C(0x40))
@@ -345,6 +348,6 @@ bool roce_icrc_check(const struct roce_path *path, const uint8_t *bytes, size_t 
 		return true;
 	if (!soft_gid_is_ipv4(path->src) || !roce_icrc_find(difference, covered, found))
 		return false;
-	found->id ^= guess; /* what was found is how it differs from the guess */
+	found->id ^= guess; /* the result is the difference from the guess */
 	return true;
 }

@@ -1,5 +1,5 @@
 /*
- * Management datagrams: what is sent to, and comes for, queue pair 1.
+ * Management datagrams: sent to and received for queue pair 1.
  */
 #include <string.h>
 
@@ -23,7 +23,7 @@ int soft_mad_open(void)
 	return err;
 }
 
-/* A process that has one of our ports is answered there; everybody else at 4791. */
+/* Replies to a process that uses one of our ports go to that port; all others go to 4791. */
 static uint16_t answer_port(uint16_t port)
 {
 	return port >= ROCE_OWN_PORT && port < ROCE_OWN_PORT + SOFT_MAX_SLOT ? port : ROCE_PORT;

@@ -1,5 +1,5 @@
 /*
- * What a RoCE queue pair is made of, from its attributes.
+ * Creates the RoCE state of a queue pair from its attributes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 		*err = ENETUNREACH;
 		return NULL;
 	}
-	/* Packets are never fragmented. Both ends find the same, as both look at the way between them. */
+	/* Packets are never fragmented. Both sides find the same MTU, because both look at the path between them. */
 	const uint32_t mtu = 128u << (attr->path_mtu < fits ? attr->path_mtu : fits);
 	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
 	w->qp = qp;
@@ -96,13 +96,13 @@ struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	return w;
 }
 
-void soft_roce_discard(struct soft_roce *w)
+void soft_roce_discard(struct soft_roce *roce)
 {
-	if (w)
-		roce_free(w);
+	if (roce)
+		roce_free(roce);
 }
 
-/* The attributes of RTS. sq_lock held. */
+/* Applies the attributes of RTS. The caller holds sq_lock. */
 void soft_roce_rts(struct soft_qp *qp, bool first)
 {
 	struct roce_ask *ask = &qp->roce->ask;
@@ -118,7 +118,7 @@ void soft_roce_rts(struct soft_qp *qp, bool first)
 		ask->status = IBV_WC_SUCCESS; /* back from SQE */
 }
 
-enum ibv_mtu soft_roce_path_mtu(const struct soft_roce *w)
+enum ibv_mtu soft_roce_path_mtu(const struct soft_roce *roce)
 {
-	return (enum ibv_mtu)(__builtin_ctz(w->ask.mtu) - 7);
+	return (enum ibv_mtu)(__builtin_ctz(roce->ask.mtu) - 7);
 }

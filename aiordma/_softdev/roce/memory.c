@@ -1,11 +1,11 @@
 /*
- * What the two ends of rc.h do to the memory and receives of a queue pair, and how long one waits for the other.
+ * Callbacks of the requester and responder of rc.h: access to a queue pair's memory and receives, and how long to wait.
  */
 #include <string.h>
 
 #include "roce/internal.h"
 
-/* ---- asking ------------------------------------------------------------------------------------------ */
+/* ---- requester -------------------------------------------------------------------------------------- */
 
 static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *from, uint32_t n)
 {
@@ -18,9 +18,9 @@ enum { LONGER = 4 };
 static const uint64_t living_ns = 10000000000;
 
 /*
- * An adapter answers at once or never. Here a process answers, and it may wait for a CPU, or stand still with the machine
- * it runs on: so it gets the longest time that the specification leaves (9.7.6.1.3), four times the shortest. On this host
- * it can be known whether the process is there at all.
+ * An adapter answers at once or never. Here a process answers, and it may wait for a CPU, or stand still with its
+ * machine. So the peer gets the longest time that the specification allows (9.7.6.1.3), four times the shortest. On
+ * this host the device can check whether the process still exists.
  */
 static uint64_t patience(void *owner, uint64_t shortest_ns)
 {
@@ -37,7 +37,7 @@ static uint64_t patience(void *owner, uint64_t shortest_ns)
 
 const struct roce_ask_owner soft_roce_ask_calls = { .scatter = scatter, .patience = patience };
 
-/* ---- answering --------------------------------------------------------------------------------------- */
+/* ---- responder -------------------------------------------------------------------------------------- */
 
 static bool receive(void *owner)
 {
@@ -45,7 +45,7 @@ static bool receive(void *owner)
 
 	if (qp->current || soft_rq_take(qp))
 		return true;
-	atomic_store(&qp->starved, false); /* the requester asks again */
+	atomic_store(&qp->starved, false); /* the requester sends again */
 	if (qp->qp.qp_type == IBV_QPT_RC)
 		soft_count_rnr();
 	return false;

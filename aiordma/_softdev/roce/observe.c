@@ -1,5 +1,5 @@
 /*
- * Looking at packets: counters and captures.
+ * Packet counters and captures.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ SOFT_EXPORT int aiordma_soft_capture(const char *path)
 
 	if (!next && path && *path)
 		return errno;
-	/* The one before may be in use by other threads: it is closed when the process ends. */
+	/* Other threads may still use the previous capture: it is closed when the process ends. */
 	atomic_store(&capture, next);
 	return 0;
 }
@@ -93,7 +93,7 @@ void soft_roce_capture_inbound(const struct roce_inbound *in)
 
 	if (soft_likely(!to))
 		return;
-	/* No header makes it right, or it is too short: shown with one that does not. */
+	/* No header makes the ICRC right, or the packet is too short: recorded with a header that does not match. */
 	if (in->size < ROCE_ICRC || !roce_icrc_check(&in->path, in->bytes, in->size, in->place, &origin.ip))
 		origin.ip = (struct roce_ipv4){ 0 };
 	write_packet(to, &origin, in->bytes, in->size);

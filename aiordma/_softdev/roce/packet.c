@@ -143,7 +143,8 @@ enum roce_verdict roce_parse(const uint8_t *data, size_t size, struct roce_packe
 	p->qpn = get32(data + 4) & ROCE_24;
 	p->ack_request = data[8] & 0x80;
 	p->psn = get32(data + 8) & ROCE_24;
-	/* The highest bit says full or limited member of the partition, of which there is one. */
+	/* The highest bit is set for a full member of the partition, and clear for a limited one. There is one
+	 * partition. */
 	if ((p->pkey & 0x7fff) != (ROCE_PKEY & 0x7fff))
 		return ROCE_BAD_PKEY;
 	p->payload = parse_extended(data + ROCE_BTH, traits, p);

@@ -1,5 +1,5 @@
 /*
- * RoCEv2 packets: what a UDP payload to port 4791 says, in both directions. No sockets, no queue pairs, no memory.
+ * RoCEv2 packets: parsing and packing the UDP payload of port 4791. No sockets, no queue pairs, no memory.
  *
  * Layouts: IBTA volume 1, 9.2 (BTH), 9.3 (extended headers), annex A17 (RoCEv2).
  */
@@ -29,7 +29,7 @@ enum {
 	ROCE_24 = 0xffffff,
 };
 
-/* The five low bits of an opcode; the three high ones are the transport. */
+/* The five low bits of an opcode; the three high bits are the transport. */
 enum roce_transport { ROCE_RC = 0x00, ROCE_UC = 0x20, ROCE_UD = 0x60, ROCE_CNP = 0x80 };
 enum roce_operation {
 	ROCE_SEND_FIRST = 0x00,
@@ -59,7 +59,7 @@ enum roce_operation {
 };
 enum { ROCE_CNP_OPCODE = ROCE_CNP | 1 };
 
-/* What an operation carries and where in its message it stands. */
+/* Which headers an operation has and where in its message it stands. */
 enum {
 	ROCE_HAS_RETH = 1 << 0,
 	ROCE_HAS_AETH = 1 << 1,
@@ -73,20 +73,20 @@ enum {
 	ROCE_IS_LAST = 1 << 9,  /* LAST and ONLY */
 	ROCE_IS_SEND = 1 << 10,
 	ROCE_IS_WRITE = 1 << 11,
-	ROCE_IS_RESPONSE = 1 << 12, /* for the requester; else for the responder */
+	ROCE_IS_RESPONSE = 1 << 12, /* for the requester; otherwise for the responder */
 	ROCE_IS_KNOWN = 1 << 13,
 };
 /* 0: no such opcode. */
 uint16_t roce_traits(uint8_t opcode);
 
-/* AETH syndrome: kind in bits 6-5, below it credits, an RNR timer or a NAK code. */
+/* AETH syndrome: kind in bits 6-5; below it credits, an RNR timer or a NAK code. */
 enum {
 	ROCE_AETH_ACK = 0x00,
 	ROCE_AETH_RNR = 0x20,
 	ROCE_AETH_NAK = 0x60,
 	ROCE_AETH_KIND = 0x60,
 	ROCE_AETH_VALUE = 0x1f,
-	ROCE_NO_CREDITS = 0x1f, /* end to end flow control is not used */
+	ROCE_NO_CREDITS = 0x1f, /* end-to-end flow control is not used */
 };
 enum roce_nak {
 	ROCE_NAK_SEQUENCE,
@@ -108,7 +108,7 @@ struct roce_packet {
 	uint64_t original;          /* AtomicAckETH */
 	uint8_t syndrome;
 	uint32_t msn;
-	uint32_t imm;        /* as it lies in the packet */
+	uint32_t imm;        /* in packet byte order */
 	uint32_t invalidate; /* rkey */
 	const uint8_t *payload;
 	uint32_t payload_length; /* without pad */
@@ -116,24 +116,24 @@ struct roce_packet {
 
 enum roce_verdict {
 	ROCE_OK,
-	ROCE_TOO_SHORT,   /* for the headers its opcode says it has */
+	ROCE_TOO_SHORT,   /* for the headers of its opcode */
 	ROCE_BAD_OPCODE,  /* unknown, or of a transport that RoCE does not have */
 	ROCE_BAD_VERSION, /* of the transport header */
 	ROCE_BAD_PKEY,    /* another partition */
-	ROCE_BAD_LENGTH,  /* payload that may not be there, too long, or not a multiple of four with its pad */
+	ROCE_BAD_LENGTH,  /* payload that is not allowed, too long, or with its pad not a multiple of four */
 	ROCE_VERDICTS,
 };
-/* data: UDP payload of `size` bytes, the ICRC (not checked here) included. The payload stays where it is. */
+/* data: UDP payload of `size` bytes including the ICRC, which is not checked here. The payload is not copied. */
 enum roce_verdict roce_parse(const uint8_t *data, size_t size, struct roce_packet *packet);
 
-/* Headers of `packet` as its opcode wants them; payload_length sets the pad. Returns their length. */
+/* Writes the headers of `packet` that its opcode requires; payload_length determines the pad. Returns their length. */
 size_t roce_pack_headers(const struct roce_packet *packet, uint8_t to[ROCE_MAX_HEADERS]);
 static inline uint32_t roce_pad(uint32_t payload_length)
 {
 	return -payload_length & 3;
 }
 
-/* a - b in the circle of 24 bit sequence numbers: negative when a is behind. */
+/* a - b modulo 2^24: negative when a is behind b. */
 static inline int32_t roce_psn_diff(uint32_t a, uint32_t b)
 {
 	return (int32_t)((a - b) << 8) >> 8;
@@ -142,7 +142,7 @@ static inline uint32_t roce_psn_add(uint32_t psn, uint32_t n)
 {
 	return (psn + n) & ROCE_24;
 }
-/* Sequence numbers that a message takes: at least one. */
+/* The number of PSNs that a message takes: at least one. */
 static inline uint32_t roce_packets(uint32_t length, uint32_t mtu)
 {
 	return length ? (length - 1) / mtu + 1 : 1;

@@ -11,8 +11,8 @@ enum { ROCE_IPV4, ROCE_IPV6, ROCE_FAMILIES };
 struct roce_port {
 	atomic_int fd;
 	uint16_t number;
-	atomic_bool hot;   /* a queue pair sends from here, or packets have come: polls look at it */
-	atomic_bool apart; /* a network device behind it does not split what is sent as one: UDP_SEGMENT has failed */
+	atomic_bool hot;   /* a queue pair sends from here, or packets have arrived: polls check it */
+	atomic_bool apart; /* a network device behind it does not split runs: UDP_SEGMENT has failed */
 	bool watched;
 };
 
@@ -27,22 +27,22 @@ extern struct roce_ports soft_roce_ports;
 socklen_t soft_roce_address(const uint8_t gid[16], uint16_t port, uint32_t scope, struct sockaddr_in6 *to);
 void soft_roce_gid(const void *address, bool ipv4, uint8_t gid[16]);
 
-/* Opens port 4791 of that family, if it is free and not open yet. The lock is held. */
+/* Opens port 4791 of that family if it is free and not open yet. The caller holds the lock. */
 void soft_roce_front_open(int family);
 
 /* ---- front.c ----------------------------------------------------------------------------------- */
 
-/* Takes port 4791, or waits until whoever has it ends. The lock is held, also for the next one. */
+/* Takes port 4791, or waits until its owner ends. The caller holds the lock, also for the next function. */
 void soft_roce_front(void);
 void soft_roce_front_close(void);
-/* The progress thread: an epoll event of this file; it came; the timer went off. */
+/* The progress thread: whether an epoll event belongs to front.c; handles it; handles its timer. */
 bool soft_roce_front_is(const void *what);
 void soft_roce_front_ended(const void *what);
 void soft_roce_front_tick(void);
 
 /* ---- source.c ---------------------------------------------------------------------------------- */
 
-/* The lock is held. */
+/* The caller holds the lock. */
 void soft_roce_sources_close(void);
 
 #endif

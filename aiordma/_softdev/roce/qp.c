@@ -1,5 +1,5 @@
 /*
- * RoCE queue pairs: between the work requests of the device, packets, and the two ends of rc.h.
+ * RoCE queue pairs: connects work requests, packets, and the requester and responder of rc.h.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum {
 	LAST_WORDS = 3,
 };
 
-/* ---- asking: work requests -------------------------------------------------------------------------- */
+/* ---- requester: work requests ----------------------------------------------------------------------- */
 
 static bool keys_ok(struct soft_qp *qp, const struct soft_wqe *wqe)
 {
@@ -43,7 +43,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		m.compare_add = wqe->atomic.compare_add;
 		m.swap = wqe->atomic.swap;
 	}
-	/* It may have to be sent again: the caller's lists and bytes are copied. */
+	/* It may have to be retransmitted, so the caller's lists and bytes are copied. */
 	if (!keys_ok(qp, wqe) || !soft_wqe_keep(qp, wqe)) {
 		wqe->status = IBV_WC_LOC_PROT_ERR;
 		return SOFT_RUN_DONE;
@@ -54,7 +54,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	return SOFT_RUN_SENT;
 }
 
-/* Also notes how a message failed. */
+/* Also records how a message failed. */
 static void count_acked(struct soft_qp *qp)
 {
 	struct soft_roce *w = qp->roce;
@@ -113,7 +113,7 @@ static const struct roce_route *route_of(struct soft_roce *w, struct roce_route 
 	return copy;
 }
 
-/* One packet into the batch. Returns its place in its run; -1: a local key does not allow it any more. */
+/* Adds one packet to the batch. Returns its place in its run; -1: a local key no longer allows it. */
 static int add_request(struct soft_roce *w, struct roce_batch *batch, const struct roce_route *route,
 		       const struct roce_request *r)
 {
@@ -127,7 +127,7 @@ static int add_request(struct soft_roce *w, struct roce_batch *batch, const stru
 	return (int)soft_roce_add(batch, route, size + n + pad);
 }
 
-/* 0: the rate allows one more packet; else when it does. */
+/* 0: the rate allows one more packet; otherwise the time at which it does. */
 static uint64_t held_until(struct soft_roce *w, uint64_t now)
 {
 	uint64_t when = 0;
@@ -154,13 +154,13 @@ static bool may_send(struct soft_roce *w, uint64_t now)
 	return !w->blocked_until;
 }
 
-/* NULL: nobody need know whether runs arrive. */
+/* NULL: no record of whether runs arrive is needed. */
 static struct roce_runs *runs_of(struct soft_roce *w)
 {
 	return w->runs[peer_of(w) == ROCE_OURS];
 }
 
-/* What may go in runs now. runs: of w, which may be another one the next time. tries: can it be tried? */
+/* What may leave in runs now. runs: of w; the next call may return a different record. tries: a trial is possible. */
 static enum roce_runs_use runs_use(const struct soft_roce *w, const struct roce_runs *runs, bool tries, uint64_t now)
 {
 	return w->route.runs ? ROCE_RUNS_ALL : roce_runs_use(runs, w->ask.reliable, tries, now);
@@ -192,7 +192,7 @@ static bool only_acknowledges(const struct roce_answer *answer)
 	return answer->ack_due && !answer->nak_due && !answer->pending;
 }
 
-/* Should it get lost, the peer asks again. */
+/* If it gets lost, the peer asks again. */
 static void add_owed(struct soft_roce *w, struct roce_batch *batch, struct roce_route *route, enum roce_runs_use use)
 {
 	struct roce_packet p;
@@ -209,7 +209,7 @@ static void add_owed(struct soft_roce *w, struct roce_batch *batch, struct roce_
 	soft_unlock(&w->qp->rq_lock);
 }
 
-/* Of what was just sent, the requests behind the first of the first run. */
+/* Watches the requests behind the first of the first run just sent. */
 static void watch(struct soft_roce *w, const struct roce_request *first, const struct roce_request *last)
 {
 	if (!w->ask.watch.on && w->ask.trip.smoothed)
@@ -241,9 +241,9 @@ static bool push(struct soft_qp *qp)
 		struct roce_runs *runs = runs_of(w);
 		const enum roce_runs_use use = runs_use(w, runs, w->ask.trip.smoothed && !w->ask.watch.on, now);
 		/*
-		 * An acknowledgement goes behind the requests, which somebody waits for. Ours take both in one piece. For
-		 * others the kernel would make packets of that, which takes longer than to send two: so it is not even made
-		 * before the requests have left.
+		 * The acknowledgement goes behind the requests, because an application waits for them. aiordma devices
+		 * receive both in one piece. For other peers the kernel would split that into packets, which takes
+		 * longer than two sends, so the acknowledgement is not even built before the requests have left.
 		 */
 		const bool together = w->route.here || peer_of(w) == ROCE_OURS;
 		w->ask.kin = together;
@@ -254,7 +254,7 @@ static bool push(struct soft_qp *qp)
 				     (!requests[n].again && (use == ROCE_RUNS_NEW || (use == ROCE_RUNS_TRY && !end)));
 			const int place = add_request(w, batch, &route, &requests[n]);
 			if (soft_unlikely(place < 0)) {
-				/* The region was taken away while its bytes were being sent. */
+				/* The region was deregistered while its bytes were being sent. */
 				w->ask.status = IBV_WC_LOC_PROT_ERR;
 				more = false;
 				break;
@@ -284,7 +284,7 @@ static bool push(struct soft_qp *qp)
 		}
 	}
 	set_due(qp);
-	return true; /* without acknowledgements what was sent is complete; so is what failed */
+	return true; /* without acknowledgements, sent messages are complete; so are failed ones */
 }
 
 void soft_roce_timer(struct soft_qp *qp, struct soft_after *after)
@@ -293,17 +293,17 @@ void soft_roce_timer(struct soft_qp *qp, struct soft_after *after)
 	if (qp->roce && atomic_load(&qp->roce_due_ns)) {
 		roce_ask_timer(&qp->roce->ask, soft_now_ns());
 		heard(qp->roce, &qp->roce->ask.heard);
-		atomic_store(&qp->roce_due_ns, 0); /* so that what is still due is asked for anew */
+		atomic_store(&qp->roce_due_ns, 0); /* so that pending work is scheduled again */
 	}
 	soft_unlock(&qp->sq_lock);
 	soft_roce_go_on(qp, false, after);
 }
 
-/* ---- answering -------------------------------------------------------------------------------------- */
+/* ---- responder --------------------------------------------------------------------------------------- */
 
 /*
- * rq_lock held. Data of READs keeps to the rate, if there is to be a later, and lets others at the locks: one request of a
- * peer that is not ours may be for gigabytes.
+ * The caller holds rq_lock. paced: READ data keeps to the rate, and other threads get the locks in between, because one
+ * request from another kind of device may ask for gigabytes. Not for a queue pair that ends: it has no later turn.
  */
 static void answer(struct soft_roce *w, bool paced)
 {
@@ -324,7 +324,7 @@ static void answer(struct soft_roce *w, bool paced)
 			break;
 		route_of(w, &route);
 		while (!soft_roce_full(batch)) {
-			/* What waits behind the data must not overtake it. */
+			/* Packets waiting behind the data must not overtake it. */
 			if (w->answer.pending && paced) {
 				now = now ? now : soft_now_ns();
 				held = held_until(w, now);
@@ -351,7 +351,7 @@ static void answer(struct soft_roce *w, bool paced)
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
 
-/* False: not from the peer of this QP. Learns where the peer's process listens. */
+/* False: not from the peer of this QP. Learns the port of the peer's process. */
 static bool from_peer(struct soft_roce *w, const struct roce_inbound *in)
 {
 	const uint16_t port = in->path.src_port;
@@ -369,7 +369,8 @@ static bool from_peer(struct soft_roce *w, const struct roce_inbound *in)
 	return true;
 }
 
-/* A router has marked a packet of this flow: its sender is told, not too often. One of the locks held. */
+/* A router has marked a packet of this flow: notifies its sender, at a limited rate. The caller holds one of the
+ * locks. */
 static void notify(struct soft_roce *w)
 {
 	struct roce_batch *batch = NULL;
@@ -435,7 +436,7 @@ void soft_roce_take(struct soft_qp *qp, const struct roce_packet *p, const struc
 			w->after = after;
 			roce_answer_take(&w->answer, p);
 			heard(w, &w->answer.heard);
-			/* A refusal leaves before anybody can see why it was made, and close the queue pair. */
+			/* The NAK leaves before the user can see why it was sent and close the queue pair. */
 			if (soft_unlikely(w->answer.stopped))
 				answer(w, false);
 			w->after = NULL;
@@ -444,7 +445,7 @@ void soft_roce_take(struct soft_qp *qp, const struct roce_packet *p, const struc
 	soft_unlock(lock);
 }
 
-/* rq_lock held. */
+/* The caller holds rq_lock. */
 static void answer_for(struct soft_roce *w, struct soft_after *after)
 {
 	w->after = after;
@@ -483,24 +484,24 @@ bool soft_roce_answer(struct soft_qp *qp, bool wait, struct soft_after *after)
 	return true;
 }
 
-/* ---- coming and going ------------------------------------------------------------------------------- */
+/* ---- creation and destruction -------------------------------------------------------------------------- */
 
-void soft_roce_join(struct soft_qp *qp, struct soft_roce *w)
+void soft_roce_join(struct soft_qp *qp, struct soft_roce *roce)
 {
-	qp->roce = w;
+	qp->roce = roce;
 	qp->path = &soft_roce_path;
-	soft_roce_heat(&w->route);
+	soft_roce_heat(&roce->route);
 	atomic_fetch_add(&soft_pollers, 1);
 }
 
-/* Both locks held. */
+/* The caller holds both locks. */
 static void leave(struct soft_qp *qp)
 {
 	struct soft_roce *w = qp->roce;
 
 	/*
-	 * A message was delivered a moment ago, and its receiver closes at once: the sender is told all the same. There will
-	 * be nobody to say it again if that gets lost, so it is said more than once.
+	 * A message was delivered a moment ago, and its receiver closes at once: the sender still gets an
+	 * acknowledgement. Nothing can repeat it later if it gets lost, so it is sent more than once.
 	 */
 	w->answer.pending = 0;
 	for (uint32_t i = 0; i < w->answer.max_fetches; i++)

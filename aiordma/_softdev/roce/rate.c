@@ -8,13 +8,14 @@
 
 enum {
 	MEASURE_NS = 50000,
-	EARLY_NS = 50000,       /* timers are not finer: so much may go ahead of its time */
+	EARLY_NS = 50000,       /* timers are no finer: packets may leave this much ahead of time */
 	STEPS_AT_ONCE = 100000, /* after a long pause */
 	LASTING_NS = 10000000,
 	CUT_NS = 50000, /* between two notifications of the paper's receivers */
 };
 
-/* What the profiles' steps were chosen for, and how much slower a network may be before they stop following it. */
+/* The network speed that the profiles' steps were chosen for, and the largest factor by which they adapt to a slower
+ * one. */
 static const double profile_bps = 40e9, slowest = 100;
 
 static const struct roce_rate_profile profiles[] = {
@@ -74,12 +75,12 @@ static void step(struct roce_rate *r)
 		r->target += p->add_bps / r->slower;
 	r->target = at_most(r->target, p->line_bps);
 	r->current = at_most((r->target + r->current) / 2, p->line_bps);
-	/* It comes near the line's rate for ever: near is there. */
+	/* The rate approaches the line rate without reaching it: near is enough. */
 	if (r->current > p->line_bps * 0.99)
 		r->paced = false;
 }
 
-/* Lets alpha fall and the rate rise for the time that has passed. */
+/* Lowers alpha and raises the rate for the elapsed time. */
 static void catch_up(struct roce_rate *r, uint64_t now)
 {
 	const struct roce_rate_profile *p = r->profile;
@@ -103,8 +104,9 @@ static void faster(const struct roce_rate *r, double bps)
 }
 
 /*
- * Each time by which the profile's times are too short here, and its steps too large. What flows share must be what
- * they take for it, or the one with the larger steps takes all: so it is not each flow's own rate.
+ * The factor by which the profile's times are too short here, and its steps too large. It derives from the fastest flow
+ * of the process, not from each flow's own rate: flows that share a line must agree on it, or the one with the larger
+ * steps takes all.
  */
 static double slowness(const struct roce_rate *r)
 {

@@ -1,9 +1,10 @@
 /*
  * DCQCN, the sender's side (Zhu and others, SIGCOMM 2015): a rate per queue pair that falls with each congestion
- * notification and comes back in steps. No clocks, no sockets.
+ * notification and recovers in steps. No clocks, no sockets.
  *
- * Until the first notification nothing is paced, as it is again when the rate has come back to the line's. The rate
- * that the first one cuts is what was being sent: a host that sends 5 Gb/s on a line of 100 would not notice else.
+ * Pacing starts with the first notification and ends when the rate is back at line rate. The first notification cuts
+ * the rate measured so far, not the line rate: a host that sends 5 Gb/s on a 100 Gb/s link would otherwise not slow
+ * down.
  */
 #ifndef AIORDMA_ROCE_RATE_H
 #define AIORDMA_ROCE_RATE_H
@@ -14,19 +15,19 @@
 struct roce_rate_profile {
 	const char *name;
 	double gain;               /* g: weight of the newest notification in alpha */
-	uint64_t alpha_ns;         /* K: alpha falls each time so long has passed without one */
-	uint64_t step_ns;          /* T: the rate rises each time so long has passed, */
-	uint64_t step_bytes;       /* B: or so much was sent */
-	uint32_t fast_steps;       /* F: steps that halve the distance to where it was, before it goes beyond */
-	double add_bps, hyper_bps; /* R_AI, R_HAI: bits per second beyond, by one kind of step and by both */
+	uint64_t alpha_ns;         /* K: alpha falls after each such period without a notification */
+	uint64_t step_ns;          /* T: the rate rises after each such period, */
+	uint64_t step_bytes;       /* B: or after so many bytes sent */
+	uint32_t fast_steps;       /* F: steps that halve the distance to the old rate, before the rate exceeds it */
+	double add_bps, hyper_bps; /* R_AI, R_HAI: increase in bits per second, by one kind of step and by both */
 	double least_bps, line_bps;
 };
 /* "sigcomm15" (the paper's) or "connectx" (a ConnectX adapter's defaults). NULL: no such profile. */
 const struct roce_rate_profile *roce_rate_profile(const char *name);
 
-/* What the flows of a process have in common. */
+/* State that the flows of a process share. */
 struct roce_line {
-	_Atomic double fastest; /* bits per second that one has sent for a while */
+	_Atomic double fastest; /* highest bits per second that one flow sustained */
 };
 
 struct roce_rate {
@@ -34,20 +35,20 @@ struct roce_rate {
 	struct roce_line *line;
 	bool paced;
 	double current, target, alpha; /* RC, RT */
-	double slower;                 /* than the network that the profile is for: its times are so much longer */
+	double slower; /* factor below the profile's network speed: the profile's times are stretched by it */
 	uint64_t cut_at;
-	uint64_t alpha_at, step_at; /* when that last happened */
+	uint64_t alpha_at, step_at; /* time of the last alpha update and the last step */
 	uint64_t bytes;             /* since the last step by bytes */
 	uint32_t time_steps, byte_steps, hyper_steps;
-	uint64_t next; /* the next packet may go then */
+	uint64_t next; /* earliest time of the next packet */
 	uint64_t measured_at, measured_bytes;
 	double measured;
 	uint64_t lasting_at, lasting_bytes;
 };
 
-/* A congestion notification has come. */
+/* A congestion notification has arrived. */
 void roce_rate_notified(struct roce_rate *rate, uint64_t now);
-/* May a packet go now? Else *when says when. */
+/* Whether a packet may leave now; otherwise *when is the time at which it may. */
 bool roce_rate_allows(struct roce_rate *rate, uint64_t now, uint64_t *when);
 void roce_rate_sent(struct roce_rate *rate, uint64_t now, uint32_t bytes);
 

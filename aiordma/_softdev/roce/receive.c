@@ -1,5 +1,5 @@
 /*
- * Packets that come in: several at a time, and several that the sender sent as one in one piece (UDP_GRO).
+ * Incoming packets: reads several at a time, including packets of one run that arrive in one piece (UDP_GRO).
  */
 #include <linux/udp.h>
 #include <netinet/ip.h>
@@ -7,7 +7,7 @@
 
 #include "roce/port.h"
 
-/* Follows a packet that is handed on to another process of this host. */
+/* Trailer of a packet that is forwarded to another process of this host. */
 struct forwarded {
 	char magic[8];
 	uint8_t src[16], dst[16];
@@ -20,8 +20,8 @@ enum { RX_BATCH = 16, RX_BYTES = 65536, RX_LARGE = 32768 };
 
 /* receive_lock (rx.c) */
 static struct {
-	unsigned want; /* messages to ask for: as many as came lately; one when they are large, so they stay in cache */
-	bool dry;      /* there was none the last time: what comes now may be alone, and to ask for a second is dear */
+	unsigned want; /* messages to ask for: as many as arrived lately; one if they are large, to stay in cache */
+	bool dry;      /* none arrived the last time: the next may be alone, and asking for a second is expensive */
 	struct mmsghdr messages[RX_BATCH];
 	struct iovec iov[RX_BATCH];
 	struct sockaddr_in6 from[RX_BATCH];
@@ -32,7 +32,7 @@ static struct {
 	uint8_t bytes[RX_BATCH][RX_BYTES];
 } rx;
 
-/* Where it came from and went to, and of what size the packets in it are. False: not known. */
+/* Source, destination and size of the packets in a message. False: unknown. */
 static bool read_headers(struct msghdr *header, int family, struct roce_inbound *in, size_t *run)
 {
 	bool found = false;
@@ -77,7 +77,7 @@ static bool is_loopback(const uint8_t gid[16])
 	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
 }
 
-/* What the first process of this host handed on: the packet as it was. */
+/* Forwarded by the first process of this host: restores the original packet. */
 static void unwrap(struct roce_inbound *in)
 {
 	struct forwarded head;

@@ -1,5 +1,5 @@
 /*
- * Request packets (IBTA 9.4): what one says of its message, by its place in it.
+ * Request packets (IBTA 9.4): derives the headers of a packet from its place in the message.
  */
 #include "roce/request.h"
 
@@ -41,7 +41,7 @@ static void atomic(const struct roce_message *m, struct roce_packet *p)
 	p->compare = swap ? m->compare_add : 0;
 }
 
-/* One packet of a SEND or WRITE: its bytes from `done` packets on. */
+/* One packet of a SEND or WRITE: its bytes from packet `done` on. */
 static void piece(const struct roce_ask *a, const struct roce_message *m, uint32_t done, struct roce_request *out)
 {
 	struct roce_packet *p = &out->packet;
@@ -59,10 +59,10 @@ static void piece(const struct roce_ask *a, const struct roce_message *m, uint32
 }
 
 /*
- * A READ of nothing need not have a key (C9-88), and rxe (6.12) does not keep it: asked again with the same one, it finds
- * another READ in its place and does not answer. With key 0 it does, unless a request for bytes has come since, which it
- * then looks for in that key, and fails. So the key is 0 where nothing was sent behind; else what follows is
- * acknowledged, and the READ with it.
+ * A READ of no bytes needs no key (C9-88), and rxe (6.12) does not keep the key. If the request is repeated with the
+ * same key, rxe finds another READ in its place and does not answer. With key 0 it answers, unless a request for bytes
+ * has arrived since: then rxe looks for that key, and fails. So the key is 0 if nothing was sent after the READ;
+ * otherwise the acknowledgement of the later packets covers the READ, too.
  */
 static uint32_t key(const struct roce_ask *a, const struct roce_message *m, uint64_t sequence)
 {

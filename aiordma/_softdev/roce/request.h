@@ -1,5 +1,5 @@
 /*
- * What the asking end has to do and what it says of it: from messages to request packets. Internal to it.
+ * The requester's transition from messages to request packets. Internal to the requester.
  */
 #ifndef AIORDMA_ROCE_REQUEST_H
 #define AIORDMA_ROCE_REQUEST_H
@@ -21,19 +21,20 @@ static inline bool roce_is_atomic(const struct roce_message *m)
 	return m->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || m->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-/* A response of its own answers it. */
+/* Whether the message has a response of its own. */
 static inline bool roce_is_fetch(const struct roce_message *m)
 {
 	return m->opcode == IBV_WR_RDMA_READ || roce_is_atomic(m);
 }
 
-/* ... and brings something, so that no acknowledgement of what is behind it can stand for that. */
+/* Whether that response returns data, so that an acknowledgement of later packets cannot stand in for it. */
 static inline bool roce_brings(const struct roce_message *m)
 {
 	return roce_is_atomic(m) || (m->opcode == IBV_WR_RDMA_READ && m->length);
 }
 
-/* The packet at `sequence`, of message `index`. Returns how many numbers it takes: a READ's request those of its answer. */
+/* The packet at `sequence`, of message `index`. Returns how many PSNs it takes: a READ request takes those of its
+ * response. */
 uint32_t roce_request_make(const struct roce_ask *ask, uint32_t index, uint64_t sequence, struct roce_request *out);
 
 #endif

@@ -7,14 +7,15 @@ enum {
 	PAIRS = 512,
 	WEIGHS_LOST = 4,
 	WEIGHS_UNCLEAR = 1,
-	ENOUGH = 3 * WEIGHS_LOST,        /* of doubt, in a row */
-	ENOUGH_PROVEN = 6 * WEIGHS_LOST, /* networks lose packets: those of a long run as often as it has packets */
+	ENOUGH = 3 * WEIGHS_LOST, /* of doubt, in a row */
+	ENOUGH_PROVEN =
+		6 * WEIGHS_LOST, /* networks lose packets: the more packets a run has, the more often one is lost */
 };
 static const uint64_t between_trials_ns = 10000000, pause_least_ns = 1000000000, pause_most_ns = 64000000000,
 		      settled_ns = 10000000000, /* proven for so long: a later failure has another cause */
 	lately_ns = 10000000000;
 
-/* The order of pairs says nothing; those without users stay until somebody needs the place. */
+/* In no particular order; a pair without users stays until another needs its place. */
 static struct roce_runs pairs[PAIRS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -34,7 +35,7 @@ struct roce_runs *roce_runs_of(const uint8_t src[16], const uint8_t dst[16], boo
 			found = r;
 			break;
 		}
-		/* The one of which nothing was heard for longest. */
+		/* The pair without news for the longest time. */
 		if (!r->users && (!found || atomic_load(&r->arrived_at) < atomic_load(&found->arrived_at)))
 			found = r;
 	}
@@ -101,7 +102,7 @@ static void doubted(struct roce_runs *runs, uint32_t weight, uint64_t now)
 	const bool paused = atomic_load(&runs->try_at) > now + between_trials_ns;
 
 	if (paused && !atomic_load(&runs->proven))
-		return; /* what was on its way before */
+		return; /* sent before the pause */
 	runs->doubt += weight;
 	if (runs->doubt < (atomic_load(&runs->proven) ? ENOUGH_PROVEN : ENOUGH))
 		return;

@@ -1,6 +1,6 @@
 /*
- * What comes from the network: checked, and given to the queue pair it is for. Whoever looks deals with all of it: a
- * poll of any CQ, or the progress thread, which the kernel wakes only while nobody polls.
+ * Packets from the network: checks them and passes them to their queue pair. The thread that looks handles all of them:
+ * a poll of any CQ, or the progress thread, which the kernel wakes only while no thread polls.
  */
 #include <string.h>
 #include <unistd.h>
@@ -10,17 +10,17 @@
 
 enum {
 	TOUCHED = 64,
-	RUN = 8,         /* packets since it woke: there is a lot to send */
-	MORE_LOOKS = 40, /* by the progress thread for the next ones before it sleeps: some 20 us */
+	RUN = 8,         /* packets since it woke: a sign of heavy traffic */
+	MORE_LOOKS = 40, /* by the progress thread for more packets before it sleeps: about 20 us */
 	EXIT_MS = 200,   /* for a thread that has a lock and waits for a CPU */
 };
 
 static pthread_mutex_t receive_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /*
- * Acknowledgements that wait. A program that polls all the time answers what it finds, or polls again: behind its answer
- * the acknowledgement costs no system call of its own, and nobody waits for it. Should it do neither, the timer by which
- * the progress thread asks for polls, which is running then, finds them.
+ * Deferred acknowledgements. A program that polls all the time either answers what it receives or polls again: behind
+ * its answer, the acknowledgement needs no system call of its own, and no sender waits for it. If the program does
+ * neither, the timer by which the progress thread checks for polls is running, and sends them.
  */
 static struct {
 	uint32_t to[TOUCHED]; /* QP numbers; receive_lock */
@@ -47,12 +47,13 @@ static void touch(struct round *round, struct soft_qp *qp)
 }
 
 /*
- * Adapters and rxe number their IPv4 packets: the checksum must be right for some number. Ours are numbered by their place
- * in what was sent as one, which need not be what came as one: both are split and merged on the way.
+ * Adapters and rxe number their IPv4 packets, so the checksum must be right for some identification. aiordma devices
+ * number theirs by place in the sent run. That can differ from the place in what arrived as one, because runs are split
+ * and merged on the way.
  */
 static bool icrc_ok(const struct roce_inbound *in)
 {
-	static bool by_place; /* so it was lately; receive_lock */
+	static bool by_place; /* whether this held lately; receive_lock */
 	struct roce_ipv4 ip;
 
 	if (!roce_icrc_check(&in->path, in->bytes, in->size, by_place ? in->place : 0, &ip))
@@ -113,7 +114,8 @@ static void any_packet(void *context, const struct roce_inbound *in)
 		one_packet(context, in);
 }
 
-/* receive_lock held. wait: for the locks of queue pairs; without, what somebody has locked remains owed. */
+/* The caller holds receive_lock. wait: for the locks of queue pairs; without it, acknowledgements of locked ones
+ * stay due. */
 static void pay(bool wait, struct soft_after *after)
 {
 	unsigned left = 0;
@@ -133,15 +135,16 @@ static void owe(uint32_t qpn)
 	atomic_store_explicit(&owed.any, true, memory_order_relaxed);
 }
 
-/* receive_lock held; it is released. port: as for soft_roce_receive(). polled: not by the progress thread. */
+/* The caller holds receive_lock; this function releases it. port: as for soft_roce_receive(). polled: not by the
+ * progress thread. */
 static unsigned look(void *port, bool polled)
 {
-	/* Read with the lock held: who watches again pays after this, and asks for the lock. */
+	/* Read under the lock: a thread that restarts the watch afterwards pays for it, and takes the lock. */
 	const bool later = polled && roce_watch_stopped();
 	struct round round;
 
 	round.after = (struct soft_after){ 0 };
-	round.count = 0; /* not all of it is cleared each time that somebody polls */
+	round.count = 0; /* a poll that finds nothing should not clear all of it */
 	if (owed.count)
 		pay(true, &round.after);
 	unsigned n = soft_roce_receive(port, any_packet, &round);
@@ -152,7 +155,7 @@ static unsigned look(void *port, bool polled)
 		if (soft_roce_go_on(round.touched[i], later, &round.after))
 			owe(round.touched[i]->qp.qp_num);
 	pthread_mutex_unlock(&receive_lock);
-	/* Refusals have left by now: queue pairs that made them may fail. */
+	/* NAKs have left by now, so the queue pairs that sent them may fail. */
 	soft_after_run(&round.after);
 	return n;
 }
@@ -168,14 +171,14 @@ static void pay_all(void)
 }
 
 /*
- * exit(), or the end of main(): the timer will not go off any more, and the sender of a message that was received would
- * hear nothing until it gives up. Any thread may have a lock for good, even this one if it came here out of a signal's
- * handler: nothing is waited for without end.
+ * exit(), or the end of main(): the timer will not go off again, and the sender of a received message would get no
+ * acknowledgement and wait until it gives up. Another thread may hold a lock and never release it; so may this thread
+ * if it came here from a signal handler. So every wait here has a limit.
  */
 __attribute__((destructor)) static void pay_at_exit(void)
 {
 	const uint64_t until = soft_now_ns() + EXIT_MS * UINT64_C(1000000);
-	struct soft_after after = { 0 }; /* not run: that takes locks, and nobody will look at what it does */
+	struct soft_after after = { 0 }; /* not run: that takes locks, and no thread will use its results */
 
 	while (atomic_load(&owed.any)) {
 		if (!pthread_mutex_trylock(&receive_lock)) {
@@ -207,11 +210,11 @@ static void look_often(void *port)
 		rounds += n != 0;
 		packets += n;
 		if (port != ROCE_EVERY_PORT && roce_watch_hand_over()) {
-			if (!roce_watch_stopped()) /* it was for a moment */
+			if (!roce_watch_stopped()) /* it was stopped for a moment */
 				pay_all();
 			break;
 		}
-		/* Behind many more are on their way: to be woken for them costs the sender more than to look here. */
+		/* More packets follow a long run: a wake-up for them would cost the sender more than looking here. */
 		if (n && packets >= RUN && port != ROCE_EVERY_PORT)
 			more = MORE_LOOKS;
 		else if (!n && !more--)
@@ -247,9 +250,9 @@ void soft_roce_rewatch(void)
 {
 	if (!roce_watch_sleeps())
 		return;
-	/* Whatever owed.any says: a poll that began before may be about to owe one, and be the last. */
+	/* Regardless of owed.any: a poll that began earlier may be about to defer one, and be the last poll. */
 	pay_all();
-	/* The kernel had no memory for it: until it has, somebody looks from time to time. */
+	/* The kernel had no memory for it: until it has, the progress thread looks from time to time. */
 	if (soft_unlikely(roce_watch_stopped())) {
 		pthread_mutex_lock(&receive_lock);
 		look(NULL, false);
@@ -261,12 +264,12 @@ void soft_roce_tick(void)
 {
 	soft_roce_front_tick();
 	if (!atomic_load(&soft_pollers)) {
-		/* Nobody asks from here on: the next queue pair's owner may never poll. */
+		/* From here on the polls are no longer checked: the next queue pair's owner may never poll. */
 		soft_roce_rewatch();
 		return;
 	}
 	if (!roce_watch_stopped()) {
-		if (atomic_load(&soft_faults_on)) { /* some may be held back */
+		if (atomic_load(&soft_faults_on)) { /* some packets may be held back */
 			pthread_mutex_lock(&receive_lock);
 			look(NULL, false);
 		}

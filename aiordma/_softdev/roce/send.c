@@ -1,13 +1,13 @@
 /*
- * Packets on their way out. Those that follow each other to the same place leave as one where the kernel can be told to
- * split them (UDP_SEGMENT): a network device does it, the receiver's socket, or nobody.
+ * Outgoing packets. Consecutive packets to the same destination leave as one message where the kernel can be asked to
+ * split it (UDP_SEGMENT): a network device splits it, or the receiver's socket, or it stays in one piece.
  *
- * Split IPv4 packets count their identification up from 0, and the ICRC covers it. To other hosts it is done once the
- * network has shown that it does not count otherwise (runs.h). IPv6 has no identification.
+ * Split IPv4 packets count their identification up from 0, and the ICRC covers it. To other hosts, runs are used once
+ * the network has proven that it does not count differently (runs.h). IPv6 has no identification.
  *
- * To the kernel a message of one packet costs two thirds of one of fifteen, and packets of a run are of one size: the
- * first one of a WRITE, which is longer by its address, would end the run before it and begin one of two. Within this
- * host WRITEs are therefore sent as WRITEs of one packet each (rc.h: singly).
+ * For the kernel, a message of one packet costs two thirds of a message of fifteen, and packets of a run have one size.
+ * The first packet of a WRITE is longer by its address, so it would end the run before it and begin one of two. Within
+ * this host, WRITEs are therefore sent as WRITEs of one packet each (rc.h: singly).
  */
 #include <errno.h>
 #include <linux/udp.h>
@@ -46,7 +46,7 @@ struct roce_batch *soft_roce_batch(void)
 	return batch;
 }
 
-/* One control message more. `size` of data, which the kernel reads as `level` and `type` say. */
+/* Appends a control message: `size` bytes of data, which the kernel interprets by `level` and `type`. */
 static void put_one(struct msghdr *header, int level, int type, const void *data, size_t size)
 {
 	struct cmsghdr *c = (struct cmsghdr *)(void *)((char *)header->msg_control + header->msg_controllen);
@@ -58,7 +58,7 @@ static void put_one(struct msghdr *header, int level, int type, const void *data
 	header->msg_controllen += CMSG_SPACE(size);
 }
 
-/* The kernel allocates memory for more than an address: the usual class is the socket's (socket.c). */
+/* The kernel allocates memory for more than an address, so the usual class is set on the socket (socket.c). */
 static void put_control(struct msghdr *header, const struct roce_route *route)
 {
 	const bool ipv4 = soft_gid_is_ipv4(route->path.src);
@@ -118,7 +118,7 @@ static void put_icrc(const struct roce_path *path, uint16_t id, uint8_t *bytes, 
 		bytes[size + (size_t)k] = (uint8_t)(icrc >> 8 * k);
 }
 
-/* As if what splits runs on the way counted from another number. */
+/* Fault injection: acts as if a device on the path counted from another number when it splits runs. */
 static uint16_t fault(void)
 {
 	enum { OTHERWISE = 1000 };
@@ -148,7 +148,7 @@ unsigned soft_roce_add(struct roce_batch *batch, const struct roce_route *route,
 	return place;
 }
 
-/* Tells the kernel where to split each message that is more than a packet. */
+/* Asks the kernel to split each message that has more than one packet. */
 static void put_sizes(struct roce_batch *batch)
 {
 	for (unsigned i = 0; i < batch->runs; i++)
@@ -163,7 +163,8 @@ struct outcome {
 	bool full;
 };
 
-/* The kernel does not take the run as one: each packet for itself. A capture has them once more, as they leave. */
+/* The kernel does not accept the run as one message: sends each packet singly. A capture records them again as they
+ * leave. */
 static void send_apart(int fd, struct roce_batch *batch, unsigned i, struct outcome *outcome)
 {
 	struct iovec iov = { .iov_base = batch->iov[i].iov_base };
@@ -190,7 +191,7 @@ static void send_apart(int fd, struct roce_batch *batch, unsigned i, struct outc
 	}
 }
 
-/* Returns how many, or -1. One alone costs less without a list, less still if its address is all there is to say. */
+/* Returns how many, or -1. A single message is cheaper without a list, and cheaper still without control messages. */
 static int hand_to_kernel(int fd, struct mmsghdr *messages, unsigned n)
 {
 	enum { FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL };
@@ -207,7 +208,7 @@ static int hand_to_kernel(int fd, struct mmsghdr *messages, unsigned n)
 
 unsigned soft_roce_send(struct roce_batch *batch)
 {
-	struct roce_port *port = batch->port; /* NULL: nothing is in it */
+	struct roce_port *port = batch->port; /* NULL: the batch is empty */
 	struct outcome outcome = { 0 };
 
 	put_sizes(batch);
@@ -222,7 +223,7 @@ unsigned soft_roce_send(struct roce_batch *batch)
 		if (errno == EAGAIN || errno == ENOBUFS)
 			break;
 		if (batch->run[i].packets > 1) {
-			if (errno == EIO) /* no checksums by the device that it leaves by */
+			if (errno == EIO) /* the outgoing device computes no checksums */
 				atomic_store_explicit(&port->apart, true, memory_order_relaxed);
 			send_apart(port->fd, batch, i, &outcome);
 		} else { /* this one can never be sent (too long for the network, no route): lost, as in a network */

@@ -1,6 +1,6 @@
 /*
- * Addresses and UDP sockets: unconnected, with IP_MTU_DISCOVER=DO, so that the IP identification and the ICRC can be
- * known without privilege (icrc.h).
+ * Addresses and UDP sockets: unconnected, with IP_MTU_DISCOVER=DO, so that the IP identification and the ICRC are known
+ * without privilege (icrc.h).
  */
 #include <linux/udp.h>
 #include <netinet/ip.h>
@@ -104,7 +104,7 @@ void soft_roce_route(struct soft_ctx *ctx, const struct ibv_ah_attr *ah, uint32_
 	const int family = family_of(route);
 	route->path.src_port = soft_roce_ports.front[family].fd >= 0 ? soft_roce_ports.front[family].number :
 								       soft_roce_ports.own[family].number;
-	/* On this host, and of us: no need to be handed on. */
+	/* On this host, and an aiordma device: packets need not be forwarded. */
 	route->here = soft_gid_is_local(ctx, &ah->grh.dgid);
 	route->path.dst_port = route->here ? soft_roce_own_port(qpn) : ROCE_PORT;
 	route->runs = route->here || family == ROCE_IPV6;
@@ -132,7 +132,7 @@ enum ibv_mtu soft_roce_mtu(const struct roce_route *route)
 
 uint32_t soft_roce_buffered(const struct roce_route *route, uint32_t mtu)
 {
-	/* The kernel counts what a packet takes, not what is in it: up to twice as much, and its own record of it. */
+	/* The kernel counts the memory of a packet, not its payload: up to twice as much, plus its own bookkeeping. */
 	const uint32_t each = 2 * mtu + 512, least = 16;
 	const struct roce_port *port = &soft_roce_ports.own[family_of(route)];
 	int bytes = 0;
@@ -166,10 +166,10 @@ static int open_port(int family, uint16_t number)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, &one, sizeof(one));
 		setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &class, sizeof(class));
-		setsockopt(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX, &one, sizeof(one)); /* rxe sends none */
+		setsockopt(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX, &one, sizeof(one)); /* rxe sends no checksums */
 	}
 	setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
-	/* Going back over what a short queue dropped is dear. More than the limit only with privilege. */
+	/* Retransmitting what a short queue dropped is expensive. Exceeding the limit needs privilege. */
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)))
 		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
 	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)))
@@ -243,7 +243,7 @@ void soft_roce_after_fork(void)
 {
 	soft_roce_rx_after_fork();
 	roce_runs_after_fork();
-	pthread_mutex_init(&soft_roce_ports.lock, NULL); /* perhaps held by a thread that is not here */
+	pthread_mutex_init(&soft_roce_ports.lock, NULL); /* a thread that does not exist in the child may hold it */
 	soft_roce_close();
 }
 
@@ -255,7 +255,7 @@ void soft_roce_heat(const struct roce_route *route)
 	atomic_store(front ? &soft_roce_ports.front[family].hot : &soft_roce_ports.own[family].hot, true);
 }
 
-/* Ports that polls do not look at are always watched. */
+/* Ports that polls do not check are always watched. */
 bool soft_roce_watch(bool on)
 {
 	bool done = true;
@@ -267,7 +267,8 @@ bool soft_roce_watch(bool on)
 			const bool want = on || !atomic_load(&ports[i]->hot);
 			if (ports[i]->fd < 0 || ports[i]->watched == want)
 				continue;
-			/* Taken out, as one that only asks for nothing still costs each packet a call of epoll. */
+			/* Removed from epoll, since even an entry without events costs an epoll call for each
+			 * packet. */
 			if (watch(ports[i], want ? EPOLL_CTL_ADD : EPOLL_CTL_DEL))
 				ports[i]->watched = want;
 			else

@@ -1,9 +1,9 @@
 /*
- * Sockets that only send, each bound to an address of this host. Whoever leaves from one need not tell the kernel with each
- * packet which address it comes from, and has less to hand over: a small packet takes a tenth less.
+ * Sockets that only send, each bound to an address of this host. A bound socket spares the kernel the source address
+ * with each packet, and so part of the work: a small packet costs a tenth less.
  *
- * Peers of ours know each other by the port that they send from; other devices do not care (RoCEv2 makes of it what it
- * likes, for routers to tell flows apart), and answer at 4791.
+ * aiordma devices identify each other by their source port. Other devices ignore it (RoCEv2 leaves it free, so that
+ * routers can distinguish flows), and answer at 4791.
  */
 #include <netinet/ip.h>
 #include <string.h>
@@ -13,14 +13,14 @@
 
 enum { SOURCES = 16, SEND_BYTES = 16 << 20 };
 
-/* soft_roce_ports.lock. Remain open until all are closed. */
+/* soft_roce_ports.lock. They stay open until all are closed. */
 static struct source {
 	struct roce_port port;
 	uint8_t address[16];
 } sources[SOURCES];
 static unsigned used;
 
-/* Nobody reads what comes: next to nothing is kept of it. */
+/* These sockets are never read, so the receive buffer is minimal. */
 static int open_source(const uint8_t address[16], uint16_t *number)
 {
 	const bool ipv4 = soft_gid_is_ipv4(address);
@@ -41,7 +41,7 @@ static int open_source(const uint8_t address[16], uint16_t *number)
 		close(fd);
 		return -1;
 	}
-	*number = ntohs(name.sin6_port); /* in the same place for IPv4 */
+	*number = ntohs(name.sin6_port); /* at the same offset for IPv4 */
 	if (!*number || soft_roce_is_ours(*number)) {
 		close(fd);
 		return -1;
@@ -53,7 +53,7 @@ struct roce_port *soft_roce_source(const struct roce_route *route)
 {
 	struct source *found = NULL;
 
-	/* A link-local address is of one interface, which each packet must say. */
+	/* A link-local address belongs to one interface, which each packet must name. */
 	if (route->here || route->scope)
 		return NULL;
 	pthread_mutex_lock(&soft_roce_ports.lock);

@@ -1,5 +1,5 @@
 /*
- * Differentiated services of what is sent: traffic classes as users and the environment want them.
+ * Differentiated services of outgoing packets: traffic classes that users and the environment choose.
  */
 #include <errno.h>
 #include <pthread.h>

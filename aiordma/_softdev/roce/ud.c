@@ -75,7 +75,7 @@ enum soft_run soft_roce_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32
 	};
 	struct roce_route route;
 
-	(void)grh; /* the packet's own headers are as good */
+	(void)grh; /* the packet's own headers serve as well */
 	if (!batch)
 		return SOFT_RUN_DONE;
 	route = *ah->route;

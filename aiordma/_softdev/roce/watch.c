@@ -6,17 +6,17 @@
 #include "roce/internal.h"
 
 enum {
-	QUIET_NS = 1000000, /* polls for so long: somebody does nothing else */
-	OFTEN = 16,         /* polls without packets, or one with, in QUIET_NS: he still does */
+	QUIET_NS = 1000000, /* polls for so long: the program does little else */
+	OFTEN = 16,         /* polls without packets, or one with packets, within QUIET_NS: it still polls */
 };
 
-static atomic_uint polls;                        /* since the progress thread last asked, up to OFTEN */
-static _Atomic(uint64_t) polled_from, polled_at; /* without pause or going to sleep; 0: not */
+static atomic_uint polls;                        /* since the progress thread last checked, up to OFTEN */
+static _Atomic(uint64_t) polled_from, polled_at; /* without pause or sleep; 0: none */
 static atomic_uint kept_out;                     /* polls in a row that could not look */
-static atomic_uint sleepers;                     /* how often somebody went to sleep */
+static atomic_uint sleepers;                     /* how often a thread went to sleep */
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool stopped;       /* watch_lock to change */
-static _Atomic(uint64_t) asks_at; /* when roce_watch_ask() looks at the polls next */
+static atomic_bool stopped;       /* change under watch_lock */
+static _Atomic(uint64_t) asks_at; /* when roce_watch_ask() checks the polls next */
 
 bool roce_watch_stopped(void)
 {
@@ -40,7 +40,7 @@ static void watch(bool on)
 	pthread_mutex_unlock(&watch_lock);
 }
 
-/* slept: the count of sleepers, from before the polls that this is for. */
+/* slept: the count of sleepers, read before the polls that led to this call. */
 static void stop(unsigned slept)
 {
 	watch(false);
@@ -50,8 +50,9 @@ static void stop(unsigned slept)
 }
 
 /*
- * On a CPU that both share, being woken is also being first. Not for a poll or two between sleeps: to watch again is a
- * system call, too. Of other threads that go to sleep right now the caller's next poll, or his own sleep, takes care.
+ * On a CPU that both threads share, a woken progress thread also runs first. Does not stop the watch for a poll or two
+ * between sleeps, since restarting it costs a system call, too. If another thread goes to sleep right now, the caller's
+ * next poll, or its own sleep, restarts the watch.
  */
 static void consider(void)
 {
@@ -78,7 +79,7 @@ void roce_watch_poll(void)
 
 void roce_watch_kept_out(void)
 {
-	/* Who looks may be waiting for this very CPU. */
+	/* The thread that looks may be waiting for this very CPU. */
 	if (atomic_fetch_add_explicit(&kept_out, 1, memory_order_relaxed) % OFTEN == OFTEN - 1)
 		sched_yield();
 }
@@ -87,7 +88,7 @@ void roce_watch_looked(bool found)
 {
 	if (atomic_load_explicit(&kept_out, memory_order_relaxed))
 		atomic_store_explicit(&kept_out, 0, memory_order_relaxed);
-	/* What packets lead to (the window opens, answers) can take longer than sixteen polls may. */
+	/* The consequences of a packet (an opening window, answers) can take longer than sixteen polls. */
 	if (found)
 		atomic_store_explicit(&polls, OFTEN, memory_order_relaxed);
 }
@@ -104,8 +105,8 @@ bool roce_watch_sleeps(void)
 }
 
 /*
- * Somebody polls, and finds the progress thread looking each time. On a CPU that both share that would go on: one works,
- * the other polls in vain for all of its turns, and a stream of WRITEs was half as fast.
+ * A program polls, and finds the progress thread looking each time. On a CPU that both share this would continue: one
+ * works, the other polls in vain for all of its time slices, and a stream of WRITEs ran at half speed.
  */
 bool roce_watch_hand_over(void)
 {

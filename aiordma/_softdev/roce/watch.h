@@ -1,12 +1,14 @@
 /*
- * Who finds packets: the progress thread, which the kernel wakes for them, or polls. While a program polls all the time
- * packets are not watched for: nobody needs to be woken, only to ask now and then whether it still polls.
+ * Whether the progress thread or polls receive packets. The kernel wakes the progress thread for packets, except while
+ * a program polls all the time: then packets are not watched for, and the progress thread only checks now and then
+ * whether the program still polls.
  *
- * Nobody may sleep unwatched. A thread that goes to sleep says so (roce_watch_sleeps()) behind its last poll; whoever
- * stops the watch on account of polls looks afterwards whether somebody went to sleep since he counted them:
- *   Sleeper:   count itself (seq_cst)   ; read whether packets are watched for, and if not, watch
- *   Who stops: read the count ; see polls ; stop the watch (seq_cst) ; read the count again, and if it rose, watch
- * Either the sleeper sees that the watch has stopped, or who stopped it sees the sleeper.
+ * No thread may sleep while packets are not watched for. A thread that goes to sleep calls roce_watch_sleeps() after
+ * its last poll. A thread that stops the watch because of polls checks afterwards whether a sleeper was added since it
+ * counted them:
+ *   Sleeper: count itself (seq_cst)  ; read whether packets are watched for, and if not, watch
+ *   Stopper: read the count ; see polls ; stop the watch (seq_cst) ; read the count again, and if it rose, watch
+ * Either the sleeper sees that the watch has stopped, or the stopper sees the sleeper.
  */
 #ifndef AIORDMA_ROCE_WATCH_H
 #define AIORDMA_ROCE_WATCH_H
@@ -15,26 +17,26 @@
 
 /* ---- polls ------------------------------------------------------------------------------------------ */
 
-/* One begins; it found that somebody else is looking; it has looked. */
+/* A poll begins; another thread was already looking; the poll has looked. */
 void roce_watch_poll(void);
 void roce_watch_kept_out(void);
 void roce_watch_looked(bool found);
 
-/* A thread goes to sleep. True: packets were not watched for. They are now, or there is no memory for it. */
+/* A thread goes to sleep. True: packets were not watched for. They are now, unless memory ran out. */
 bool roce_watch_sleeps(void);
 
 /* ---- the progress thread ---------------------------------------------------------------------------- */
 
-/* It has looked. True: polls were kept out by that, time and again, and it leaves packets to them. */
+/* The progress thread has looked. True: it kept polls out time and again, and now leaves packets to them. */
 bool roce_watch_hand_over(void);
-/* A timer went off while packets are not watched for. True: watch again, as for one that goes to sleep. */
+/* A timer went off while packets are not watched for. True: watch again, as for a thread that goes to sleep. */
 bool roce_watch_ask(void);
 
-/* ---- anybody ---------------------------------------------------------------------------------------- */
+/* ---- any thread ------------------------------------------------------------------------------------- */
 
-/* Packets are not watched for. */
+/* Whether packets are not watched for. */
 bool roce_watch_stopped(void);
-/* roce_watch_ask() is wanted in a while. */
+/* Request a call of roce_watch_ask() after a while. */
 void roce_watch_ask_later(void);
 void roce_watch_after_fork(void);
 

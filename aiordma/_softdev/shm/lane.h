@@ -1,5 +1,5 @@
 /*
- * Lanes: the memory that two processes share, and its two ends in private memory. Unix links to other processes.
+ * Lanes: the segment that two processes share, the private state of its two ends, and Unix links to other processes.
  *
  * Acknowledgements wake the requester as doors wake the responder (core/door.h), with the roles swapped: the responder
  * stores `acked`, full barrier, reads `want_ack`; the requester stores `want_ack`, full barrier, reads `acked`.
@@ -12,42 +12,42 @@
 #include "shm/internal.h"
 
 /*
- * A lane: everything one QP asks of another. The responder's process makes it; requests go one way in a ring,
- * response data the other way in a second one. Cursors count bytes since the beginning, never wrap.
- * Each line has one writer.
+ * A lane: all requests of one QP to another. The responder's process creates it. Requests travel in one ring, response
+ * data in a second ring in the other direction. Cursors count bytes since the beginning and never wrap. Each cache line
+ * has one writer.
  */
 enum {
 	SOFT_REQ_RING = 128 * 1024,
 	SOFT_RESP_RING = 64 * 1024,
-	SOFT_FRAGMENT = 16 * 1024, /* payload of one record at most: a ring always holds a few */
+	SOFT_FRAGMENT = 16 * 1024, /* limit for the payload of one record: a ring holds several */
 	SOFT_RECORD_ALIGN = 64,    /* a cache line: a CDC message with its header fits in one */
 };
 
 struct soft_seg {
 	/* written by the requester */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) tail;      /* request bytes published */
-	_Atomic(uint64_t) want_ack;                            /* newest message whose acknowledgement it waits for */
-	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_head; /* response bytes taken */
+	_Atomic(uint64_t) want_ack;                            /* newest message whose acknowledgement it needs */
+	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_head; /* response bytes consumed */
 	_Atomic(uint32_t) blocked;                             /* waits for room in the request ring */
 	_Atomic(uint32_t) rnr_retry;
-	_Atomic(uint32_t) detached;                         /* the requester's QP is gone: nothing more will come */
+	_Atomic(uint32_t) detached;                         /* the requester's QP is gone: no more requests */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) inside; /* in the middle of a direct access */
 	/* written by the responder */
-	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) head; /* request bytes taken */
+	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) head; /* request bytes consumed */
 	_Atomic(uint64_t) acked;                          /* messages carried out */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_tail;
 	_Atomic(uint32_t) resp_blocked;
-	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) gate; /* 0: closed for good; else changes when access rights do */
+	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) gate; /* 0: closed, final; changes with the access rights */
 	_Atomic(uint32_t) nak;                            /* enum ibv_wc_status for message acked + 1 */
 	_Alignas(4096) unsigned char req[SOFT_REQ_RING];
 	unsigned char resp[SOFT_RESP_RING];
 };
 
 enum soft_op {
-	SOFT_OP_PAD = 1, /* to the end of the ring */
+	SOFT_OP_PAD = 1, /* padding to the end of the ring */
 	SOFT_OP_SEND,
 	SOFT_OP_WRITE,
-	SOFT_OP_IMM, /* immediate of a WRITE that was made directly */
+	SOFT_OP_IMM, /* immediate of a WRITE carried out directly */
 	SOFT_OP_READ,
 	SOFT_OP_COMPARE_SWAP,
 	SOFT_OP_FETCH_ADD,
@@ -79,7 +79,7 @@ struct soft_reth {
 
 _Static_assert(sizeof(struct soft_rec) == 16, "a 44 byte message and its header share one cache line");
 
-/* A completion channel of the peer: its eventfd, shared by all lanes that lead there. */
+/* A completion channel of the peer: its eventfd, shared by all lanes to that channel. */
 struct soft_event {
 	uint64_t id;
 	int fd;
@@ -87,7 +87,7 @@ struct soft_event {
 	struct soft_event *next;
 };
 
-/* A slab of the peer in our address space. */
+/* A slab of the peer, mapped here. */
 struct soft_map {
 	uint64_t slab;
 	char *at;
@@ -100,8 +100,8 @@ struct soft_packet;
 struct soft_early;
 
 /*
- * One connected socket. The process whose QPs ask dials; so two processes whose QPs talk both ways have two.
- * Only the progress thread reads, writes, adds and removes; lanes hold references to what lies behind.
+ * One connected socket. The requester's process connects, so two processes with QPs in both directions have two. Only
+ * the progress thread reads, writes, adds and removes links; lanes hold references to the objects behind them.
  */
 struct soft_link {
 	int fd;
@@ -112,8 +112,8 @@ struct soft_link {
 	struct soft_doors *doors;
 	const struct soft_keys *keys;
 	int kick_fd;
-	pid_t pid;             /* of the peer, as this process sees it; 0: it does not */
-	atomic_bool no_vm;     /* the kernel does not let us into the peer's memory */
+	pid_t pid;             /* of the peer, as this process sees it; 0: not visible */
+	atomic_bool no_vm;     /* the kernel denies access to the peer's memory */
 	struct soft_lock lock; /* events */
 	struct soft_event *events;
 	struct soft_map *maps; /* progress thread */
@@ -126,16 +126,16 @@ void soft_link_release(struct soft_link *link);
 void soft_link_kick(struct soft_link *link);
 void soft_event_release(struct soft_link *link, struct soft_event *event);
 
-/* A region of the peer that its owner has let us map. */
+/* A region of the peer that its owner allowed this process to map. */
 struct soft_reg {
 	uint32_t rkey, access;
 	uint32_t gate; /* of the lane when the rights were checked */
 	uint64_t base, length;
-	uint64_t serial; /* valid while the peer's key table says the same */
+	uint64_t serial; /* valid while the peer's key table has the same serial */
 	uint32_t index;  /* in that table */
 	char *at;        /* NULL: may not be mapped */
 	const struct soft_map *map;
-	uint64_t remote; /* not shareable memory: its address in the peer's process; 0: not to be touched */
+	uint64_t remote; /* not shareable memory: its address in the peer's process; 0: no access */
 };
 
 enum { SOFT_REGS = 16, SOFT_ASKS = 4 };
@@ -147,16 +147,16 @@ struct soft_out {
 	struct soft_door *door; /* of the responder's receive CQ */
 	uint32_t bit;
 	struct soft_event *event;
-	uint64_t tail, head; /* written; known to be taken */
-	uint64_t wanted;     /* newest message whose acknowledgement completes something */
+	uint64_t tail, head; /* written; known to be consumed */
+	uint64_t wanted;     /* newest message whose acknowledgement completes a WR */
 	uint64_t staged;     /* newest READ, WRITE or atomic that the responder carries out */
 	uint64_t resp_head;
-	uint64_t kicked;      /* newest message its peer was kicked for */
-	bool fire, solicited; /* published since the door was rung: with completion; asked for */
+	uint64_t kicked;      /* newest message for which the peer was kicked */
+	bool fire, solicited; /* published since the last ring of the door: with completion; solicited */
 	bool counted;         /* in send_cq->waiting */
-	bool asleep;          /* the peer had to be kicked for an acknowledgement: it does not poll */
-	bool now;             /* so kick it again as soon as this is published */
-	bool dead;            /* the peer's process is gone, or broke the lane */
+	bool asleep;          /* the last acknowledgement needed a kick: the peer does not poll */
+	bool now;             /* so kick again as soon as this is published */
+	bool dead;            /* the peer's process is gone, or violated the protocol */
 	unsigned nasks;
 	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about */
 	struct soft_reg regs[SOFT_REGS];
@@ -174,12 +174,12 @@ struct soft_in {
 	uint64_t published; /* what of it the requester can see */
 	uint64_t resp_tail, resp_head;
 	bool in_message, dropping; /* between FIRST and LAST; its receive was missing (UC) */
-	bool stopped;              /* refused a request: takes no more */
+	bool stopped;              /* refused a request: accepts no more */
 	uint32_t placed, total;
-	uint32_t answered; /* READ: bytes sent back so far */
+	uint32_t answered; /* READ: bytes returned so far */
 };
 
-/* Unmap, drop references. The lock of that side held. */
+/* Unmaps and drops references. That side's lock held. */
 void soft_out_free(struct soft_qp *qp);
 void soft_in_free(struct soft_qp *qp);
 /* The peer's process is gone. Takes the locks. */

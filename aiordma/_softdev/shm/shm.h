@@ -1,14 +1,15 @@
 /*
  * Shared memory: RC, UC and UD between processes of one user on one host.
  *
- * A lane is a shared segment with a ring each way, made by the responder's process when the requester asks for it over a
- * Unix socket (unix_link.c, attach.c). Memory that was allocated here (slab.c) is mapped by peers that have its key:
- * a WRITE, READ or atomic there is carried out by the requester's CPU, other memory through the kernel or the ring
- * (lane_requester.c); records in the ring by whoever looks at the responder's door (lane_responder.c). Datagrams have
- * lanes of their own, one from a process to a QP (ud_lane.c).
+ * A lane is a shared segment with one ring per direction. The responder's process creates it when the requester asks
+ * for it over a Unix socket (unix_link.c, attach.c). Peers that have the key map memory allocated here (slab.c): the
+ * requester's CPU then carries out a WRITE, READ or atomic directly; other memory is reached through the kernel or the
+ * ring (lane_requester.c). Ring records are handled by the thread that checks the responder's door (lane_responder.c).
+ * Datagrams have separate lanes, one from a process to a QP (ud_lane.c).
  *
- * What it promises: the other process is never believed. Every length, index and key read from memory that it can write
- * is checked, and its end, at any instruction, leaves this process correct; its QPs fail as they would with a card.
+ * What it promises: it does not trust the other process. It checks every length, index and key that it reads from
+ * memory the peer can write. A peer may die at any instruction without corrupting this process; its QPs fail as they
+ * would with an adapter.
  * What it calls: core and base. Who may call it: verbs; the core, by the two tables below.
  * Locks of its own: internal.h.
  */
@@ -17,7 +18,7 @@
 
 #include "core/core.h"
 
-/* Of a QP with qp->remote whose destination is on this host. */
+/* For a QP with qp->remote whose destination is on this host. */
 extern const struct soft_path_ops soft_shm_path;
 extern const struct soft_fabric_ops soft_shm_fabric;
 
@@ -28,10 +29,10 @@ struct soft_slab {
 	int fd, fd_ro;
 	uint64_t id;
 	struct soft_pd *pd;
-	atomic_uint regions; /* memory regions that lie in it: it is not freed */
+	atomic_uint regions; /* memory regions inside it: it cannot be freed before them */
 	struct soft_slab *next;
 };
-/* The one that all of it lies in, or NULL. Takes soft_proc.lock. */
+/* The slab that contains the whole range, or NULL. Takes soft_proc.lock. */
 struct soft_slab *soft_slab_find(const char *addr, uint64_t length);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What travels on links: one fixed packet each way per question, with descriptors beside it.
+ * Messages on Unix links: one fixed packet for each question and each answer, with descriptors attached.
  */
 #ifndef AIORDMA_SOFT_LINK_H
 #define AIORDMA_SOFT_LINK_H
@@ -9,13 +9,13 @@
 enum { SOFT_LINK_MAGIC = 0x53524c31, SOFT_PACKET_FDS = 3, SOFT_NO_EVENT = 0 };
 
 enum soft_packet_type {
-	SOFT_HELLO = 1, /* both ways, first. fds: doors, keys, kick */
-	SOFT_ATTACH,    /* requester -> responder: a lane please. fds: [event] of its send CQ */
+	SOFT_HELLO = 1, /* both directions, first. fds: doors, keys, kick */
+	SOFT_ATTACH,    /* requester -> responder: request a lane. fds: [event] of its send CQ */
 	SOFT_ATTACHED,  /* answer. fds: segment, [event] of the receive CQ */
-	SOFT_RESOLVE,   /* requester -> responder: may I map what this rkey opens? */
+	SOFT_RESOLVE,   /* requester -> responder: may the region of this rkey be mapped? */
 	SOFT_RESOLVED,  /* answer. fds: [slab] */
-	SOFT_ABSENT,    /* answer: no such QP (UD); none that is ready (it may still be ATTACHED) */
-	SOFT_SLAB_GONE, /* responder -> requester: let go of it */
+	SOFT_ABSENT,    /* answer: no such QP (UD), or none that is ready (ATTACHED may follow) */
+	SOFT_SLAB_GONE, /* responder -> requester: unmap it */
 };
 
 struct soft_message {
@@ -40,7 +40,7 @@ struct soft_packet {
 	struct soft_message msg;
 	int fds[SOFT_PACKET_FDS];
 	unsigned nfds;
-	int close_fd; /* after it was sent; -1: none */
+	int close_fd; /* after sending; -1: none */
 };
 
 /* An ATTACH for a QP that is not ready for it. */
@@ -50,21 +50,21 @@ struct soft_early {
 	int event_fd;
 };
 
-/* Progress thread only, all of these. */
+/* Call all of these from the progress thread only. */
 
-/* Link to the process with that slot, dialled if need be. NULL: cannot be reached now. */
+/* Link to the process with that slot; connects if necessary. NULL: not reachable now. */
 struct soft_link *soft_link_dial(uint32_t slot);
-/* An epoll event. False: of no link. */
+/* Handles an epoll event. False: the event belongs to no link. */
 bool soft_link_event(void *what, uint32_t events, struct soft_after *after);
 void soft_link_send(struct soft_link *link, struct soft_message *msg, const int *fds, unsigned nfds, int close_fd);
-/* Closes the socket, fails the lanes, takes it off the list. */
+/* Closes the socket, fails the lanes, removes the link from the list. */
 void soft_link_lost(struct soft_link *link, struct soft_after *after);
-/* After fork(), in the child: the sockets of the parent. */
+/* In the child, after fork(): closes the parent's sockets. */
 void soft_links_close_fds(void);
-/* An event of the peer by its id; takes the fd over, or closes it. */
+/* An event of the peer by its id; takes ownership of the fd, or closes it. */
 struct soft_event *soft_event_get(struct soft_link *link, uint64_t id, int fd);
 
-/* attach.c. fds are taken over: what is not kept is closed, and set to -1. False: break the link. */
+/* attach.c. Takes ownership of fds: closes those it does not keep and sets them to -1. False: break the link. */
 bool soft_attach_message(struct soft_link *link, const struct soft_message *msg, int *fds, struct soft_after *after);
 void soft_attach_forget(struct soft_link *link);
 void soft_service_run(void);

@@ -418,7 +418,7 @@ struct child child_start(void (*run)(int fd, void *argument), void *argument)
         alarm(HANG_SECONDS);
         run(fds[1], argument);
         fflush(NULL);
-        _exit(0); /* without the leak check: what a child inherits it must not free */
+        _exit(0); /* without the leak check: the child must not free what it inherited */
     }
     close(fds[1]);
     child.fd = fds[0];
@@ -487,14 +487,14 @@ struct ibv_wc sleep_wc(struct ibv_comp_channel *channel, struct ibv_cq *cq)
     int n = ibv_poll_cq(cq, 1, &wc);
 
     while (!n) {
-        /* Arm, then look again: what came before the arming gives no event. */
+        /* Arm, then poll again: what arrived before the arming causes no event. */
         OK(ibv_req_notify_cq(cq, 0));
         n = ibv_poll_cq(cq, 1, &wc);
         if (!n) {
             struct ibv_cq *got;
             void *context;
 
-            /* It may be of another CQ of this channel, from a time when that one was waited for. */
+            /* The event may belong to another CQ of this channel that the test waited for earlier. */
             OK(ibv_get_cq_event(channel, &got, &context));
             ibv_ack_cq_events(got, 1);
             n = ibv_poll_cq(cq, 1, &wc);

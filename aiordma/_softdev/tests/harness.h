@@ -1,7 +1,7 @@
-/* Black-box tests of a verbs device on the public ibv_* API: helpers shared by all of them.
+/* Black-box tests of a verbs device on the public ibv_* API: shared helpers.
  *
- * A test is a program: exit status 0 passed, 1 failed, 77 not applicable. Waiting is done by polling or on
- * descriptors; alarm() is only there to end a hang. */
+ * A test is a program: exit status 0 passed, 1 failed, 77 not applicable. Tests wait by polling or on
+ * descriptors; alarm() only ends a hang. */
 #ifndef SOFTDEV_TESTS_HARNESS_H
 #define SOFTDEV_TESTS_HARNESS_H
 
@@ -52,7 +52,7 @@ int test_main(int argc, char **argv, const struct test *tests, size_t count);
 #name, name                                                                                          \
     }
 
-/* A context, PD, CQs, one registered buffer and a QP: what one side of a conversation needs. */
+/* A context, PD, CQs, one registered buffer and a QP: one side of a conversation. */
 struct end {
     struct ibv_context *context;
     struct ibv_pd *pd;
@@ -69,7 +69,7 @@ struct end {
 
 struct end_options {
     enum ibv_qp_type type;                        /* 0: RC */
-    struct ibv_context *context;                  /* NULL: an own one */
+    struct ibv_context *context;                  /* NULL: a context of its own */
     size_t size;                                  /* of the buffer; 0: 64 KiB */
     uint32_t send_wr, recv_wr, sge, inline_bytes; /* 0: 16, 16, 4, 64 */
     int cqe;                                      /* 0: 64 */
@@ -85,7 +85,7 @@ struct ibv_context *test_open(void);
 void end_open(struct end *end, const struct end_options *given);
 void end_close(struct end *end);
 
-/* What one side must know of the other. */
+/* What each side needs from the other. */
 struct address {
     union ibv_gid gid;
     uint64_t addr;
@@ -94,7 +94,7 @@ struct address {
 struct address end_address(const struct end *end);
 
 struct connect_options {
-    uint8_t rnr_retry, retry_cnt, timeout, min_rnr_timer; /* of the attributes themselves */
+    uint8_t rnr_retry, retry_cnt, timeout, min_rnr_timer; /* the same as in the attributes */
     uint8_t max_rd_atomic;
     int access; /* qp_access_flags; 0: everything */
 };
@@ -108,7 +108,7 @@ struct connect_options {
 void end_to_init(struct end *end, int access);
 void end_to_rtr(struct end *end, const struct address *peer, const struct connect_options *options);
 void end_to_rts(struct end *end, const struct address *peer, const struct connect_options *options);
-/* All the way from RESET, with defaults when options is NULL. */
+/* From RESET to RTS, with defaults when options is NULL. */
 void end_connect(struct end *end, const struct address *peer, const struct connect_options *options);
 void pair_open(struct end *a, struct end *b, const struct end_options *options);
 void pair_connect(struct end *a, struct end *b, const struct connect_options *options);
@@ -123,11 +123,11 @@ void post_send(struct end *end, uint64_t wr_id, size_t offset, size_t length, un
 void post_rdma(struct end *end, uint64_t wr_id, enum ibv_wr_opcode opcode, size_t offset, size_t length,
                const struct address *peer, size_t remote_offset, unsigned int flags);
 
-/* The next completion, however long it takes. */
+/* Waits for the next completion without limit. */
 struct ibv_wc next_wc(struct ibv_cq *cq);
 /* The next completion must be this one. */
 struct ibv_wc expect_wc(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status);
-/* No completion is there now. For what is complete by the time another completion was seen. */
+/* Checks that no completion is present. For work that must be complete once another completion was seen. */
 void expect_empty(struct ibv_cq *cq);
 
 void fill(uint8_t *to, size_t length, unsigned int seed);
@@ -144,7 +144,7 @@ struct child {
     int pid, fd;
 };
 struct child child_start(void (*run)(int fd, void *argument), void *argument);
-/* The child must have ended well. */
+/* Checks that the child exited with success. */
 void child_join(struct child *child);
 void child_kill(struct child *child);
 void give(int fd, const void *data, size_t length);
@@ -153,18 +153,18 @@ void take(int fd, void *data, size_t length);
 bool try_take(int fd, void *data, size_t length);
 struct address exchange(int fd, const struct end *end);
 
-/* Posts a send or RDMA request and waits for its good completion. */
+/* Posts a send or RDMA request and waits for its successful completion. */
 void do_send(struct end *end, size_t offset, size_t length);
 void do_rdma(struct end *end, enum ibv_wr_opcode opcode, size_t offset, size_t length,
              const struct address *peer, size_t remote_offset);
 
-/* Sleeps on the channel until the CQ has a completion, in the way every event-driven program does it. */
+/* Sleeps on the channel until the CQ has a completion, as event-driven programs do. */
 struct ibv_wc sleep_wc(struct ibv_comp_channel *channel, struct ibv_cq *cq);
 
-/* Of a clock that only goes on (CLOCK_MONOTONIC). */
+/* From a monotonic clock (CLOCK_MONOTONIC). */
 uint64_t test_now_ns(void);
 
-/* A small generator, seeded: the same run twice. */
+/* A small seeded generator: every run draws the same numbers. */
 uint32_t test_random(uint32_t *state);
 
 #endif

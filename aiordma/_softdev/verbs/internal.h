@@ -1,5 +1,5 @@
 /*
- * What the files of the verbs offer one another.
+ * Functions that the files of the verbs folder share.
  */
 #ifndef AIORDMA_SOFT_VERBS_INTERNAL_H
 #define AIORDMA_SOFT_VERBS_INTERNAL_H
@@ -24,7 +24,7 @@ int soft_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 /* ---- chan.c ----------------------------------------------------------------------------------------- */
 
 void soft_chan_join(struct soft_cq *cq);
-/* Off the channel's lists, after all delivered events were acknowledged. */
+/* Removes the CQ from the channel's lists, once all delivered events are acknowledged. */
 void soft_chan_leave(struct soft_cq *cq);
 
 /* ---- cq.c, cq_ex.c ---------------------------------------------------------------------------------- */
@@ -36,9 +36,9 @@ struct ibv_cq_ex *soft_create_cq_ex(struct ibv_context *context, struct ibv_cq_i
 
 /* ---- qp.c, qp_ex.c ---------------------------------------------------------------------------------- */
 
-/* ibv_create_qp and ibv_create_qp_ex; attr->cap is updated to what was given. NULL with errno. */
+/* For ibv_create_qp and ibv_create_qp_ex; attr->cap is set to the actual values. NULL with errno. */
 struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
-/* Before a QP is destroyed: what it kept for ibv_wr_*. */
+/* Before a QP is destroyed: frees its ibv_wr_* state. */
 void soft_ex_free(struct soft_qp *qp);
 
 #endif

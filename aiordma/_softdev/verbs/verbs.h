@@ -1,19 +1,19 @@
 /*
- * The verbs: libibverbs' functions on the device's objects. They check what the program asks for, make and destroy
- * objects, move queue pairs through their states and choose their paths.
+ * The verbs: libibverbs' functions on the device's objects. They validate arguments, create and destroy objects, move
+ * queue pairs through their states and choose their paths.
  *
- * What it promises: what libibverbs promises, in results and errno; ibv_ functions that are exported from here pass on
- * contexts and objects that are not ours to the real library. The others have their ibv_ export in preload.
+ * What it promises: the results and errno values of libibverbs. ibv_ functions exported from here pass contexts and
+ * objects of other devices to the real library; the rest are exported from preload.
  * What it calls: shm and roce to set up a queue pair's path or an address handle; the core for everything else.
  * Who may call it: cm and preload; cm also calls the exported ibv_ functions.
- * Threads: as with libibverbs, any, if no object is destroyed while another call uses it. No lock held.
+ * Threads: any, as with libibverbs, as long as no object is destroyed while another call uses it. No lock held.
  */
 #ifndef AIORDMA_SOFT_VERBS_H
 #define AIORDMA_SOFT_VERBS_H
 
 #include "core/core.h"
 
-/* Signatures, results and errno are those of the ibv_ functions. The context is one of ours, and usable. */
+/* Signatures, results and errno are those of the ibv_ functions. The context belongs to this device and is usable. */
 
 /* device.c */
 struct ibv_device **soft_get_device_list(int *num_devices);
@@ -33,7 +33,7 @@ int soft_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct i
 			 struct ibv_ah_attr *attr);
 int soft_destroy_ah(struct ibv_ah *ah);
 
-/* qp_fsm.c: ibv_modify_qp, also for transitions that an iWARP device leaves to rdma_cm. 0 or errno. */
+/* qp_fsm.c: ibv_modify_qp, plus the transitions that an iWARP device reserves for rdma_cm. 0 or errno. */
 int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask);
 
 /* qp_ex.c */

@@ -1,6 +1,7 @@
 /*
- * Two connection managers in virtual time, with a network between them that loses, repeats and reorders their
- * messages; and one that is sent whatever there is. Every connection must end where it should, each event come once.
+ * Two connection managers in virtual time, over a network that loses, repeats and reorders their messages;
+ * and one that receives arbitrary messages. Every connection must end in the right state, and each event must
+ * arrive exactly once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 enum { FLIGHT = 4096, USERS = 16, EVENTS = CM_EVENT_SIDR_REPLY + 1 };
 
-/* Of one end of a connection. */
+/* State of one end of a connection. */
 struct user {
     struct side *side;
     struct cm_conn *conn;
@@ -35,7 +36,7 @@ static struct {
     uint64_t delay;
     int drop_attribute; /* each message of that kind, the first time */
     uint64_t dropped;
-    bool dead; /* messages find nobody */
+    bool dead; /* messages do not arrive */
     struct flying {
         uint64_t when, order;
         struct side *to;
@@ -67,7 +68,7 @@ static bool on_send(void *owner, const struct cm_peer *peer, const uint8_t *mad)
     struct cm_mad parsed;
 
     CHECK(!memcmp(peer->remote, from->other.remote, 16));
-    CHECK(cm_mad_parse(mad, CM_MAD_BYTES, &parsed)); /* nothing is sent that could not be read */
+    CHECK(cm_mad_parse(mad, CM_MAD_BYTES, &parsed)); /* every message sent can be parsed */
     if (net.dead)
         return false;
     if (parsed.attribute == net.drop_attribute && !net.dropped++)
@@ -145,7 +146,7 @@ static void deliver_next(void)
     cm_engine_receive(&f.to->engine, &f.to->other, f.mad, CM_MAD_BYTES, net.now);
 }
 
-/* Until nothing is under way and nothing due before `end`. */
+/* Runs until nothing is in flight and nothing is due before `end`. */
 static void run(uint64_t end)
 {
     for (;;) {
@@ -224,7 +225,7 @@ static void release_all(void)
 
 #define SECONDS(n) ((n)*UINT64_C(1000000000))
 
-/* The whole life of a connection; the user answers whenever something has come. */
+/* The whole life of a connection; the user answers each event. */
 static void live(void)
 {
     struct user *u = connect_from(&a, CM_REQ);
@@ -258,7 +259,7 @@ static void a_life_on_bad_networks(void)
         start(seed);
         net.loss = draw(4) * 60;
         net.duplicate = draw(3) * 200;
-        net.delay = draw(3) * 100000000; /* also later than the first repetition */
+        net.delay = draw(3) * 100000000; /* sometimes later than the first repetition */
         live();
     }
 }
@@ -298,7 +299,7 @@ static void refusals(void)
     CHECK_EQ(u->last.reason, CM_REASON_INVALID_SERVICE);
     release_all();
 
-    /* It listens again a moment later: found by the second try. */
+    /* The server listens again a moment later: the second attempt finds it. */
     start(2);
     b.listens = false;
     u = connect_from(&a, CM_REQ);
@@ -309,7 +310,7 @@ static void refusals(void)
     CHECK_EQ(u->seen[CM_EVENT_REJECTED], 0);
     release_all();
 
-    /* The active side changes its mind. */
+    /* The active side cancels. */
     start(4);
     u = connect_from(&a, CM_REQ);
     run_for(SECONDS(1));
@@ -330,7 +331,7 @@ static void nobody_answers(void)
     CHECK_EQ(u->seen[CM_EVENT_UNREACHABLE], 1);
     release_all();
 
-    start(1); /* of the same host: known at once */
+    start(1); /* on the same host: detected at once */
     net.dead = true;
     u = connect_from(&a, CM_REQ);
     run_for(SECONDS(1));
@@ -338,7 +339,7 @@ static void nobody_answers(void)
     release_all();
 }
 
-/* A server that thinks for two minutes: its MRAs keep the client waiting. */
+/* A server that takes two minutes to decide: its MRAs keep the client waiting. */
 static void a_slow_server(void)
 {
     start(1);
@@ -374,8 +375,8 @@ static void datagram_services(void)
     }
 }
 
-/* Whatever comes, from the peer or a stranger, with known ids or not: no crash, no leak, and who keeps to the rules
- * is not harmed by a stranger. */
+/* For any input, from the peer or a stranger, with known ids or not: no crash, no leak, and a stranger
+ * cannot harm a correct user. */
 static void hostile_messages(void)
 {
     for (uint32_t seed = 1; seed <= 300; seed++) {
@@ -407,7 +408,7 @@ static void hostile_messages(void)
         }
         CHECK_EQ(u->seen[CM_EVENT_DISCONNECTED] + u->seen[CM_EVENT_REJECTED], 0);
         CHECK_EQ(u->conn->state, CM_ESTABLISHED);
-        /* The peer itself may end the connection, and no more than that. */
+        /* The peer itself may end the connection, but do nothing else. */
         for (int i = 0; i < 500; i++) {
             uint8_t bytes[CM_MAD_BYTES];
             for (size_t k = 0; k < sizeof bytes; k++)
@@ -426,7 +427,7 @@ static void hostile_messages(void)
     }
 }
 
-/* The same bytes come out that went in; the layout is checked against fixed places of the standard. */
+/* Parsing and packing return the same bytes; the layout is checked against fixed offsets of the standard. */
 static void layout(void)
 {
     struct cm_mad mad = {.attribute = CM_REQ,

@@ -1,4 +1,4 @@
-/* Atomics: results, old values, several requesters at once, with the target's own CPU among them. */
+/* Atomics: results, old values, and several requesters at once, including the target's own CPU. */
 #include "tests/harness.h"
 
 #include <pthread.h>
@@ -58,7 +58,7 @@ static void results(void)
     CHECK_EQ(wc.opcode, IBV_WC_COMP_SWAP);
     CHECK_EQ(word(&a, 8), 122);
     CHECK_EQ(word(&b, 64), 0xdeadbeefcafef00dULL);
-    post_atomic(&a, 4, IBV_WR_ATOMIC_CMP_AND_SWP, 8, 64, 1, 2); /* does not compare: nothing changes */
+    post_atomic(&a, 4, IBV_WR_ATOMIC_CMP_AND_SWP, 8, 64, 1, 2); /* does not match: nothing changes */
     expect_wc(a.send_cq, 4, IBV_WC_SUCCESS);
     CHECK_EQ(word(&a, 8), 0xdeadbeefcafef00dULL);
     CHECK_EQ(word(&b, 64), 0xdeadbeefcafef00dULL);

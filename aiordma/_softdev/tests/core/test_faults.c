@@ -1,4 +1,4 @@
-/* Faults made on purpose: what is accepted as a plan, that plans are carried out, and that a seed repeats them. */
+/* Injected faults: which plans are accepted, that they are carried out, and that a seed repeats them. */
 #include "tests/harness.h"
 
 #include "aiordma_soft.h"
@@ -36,7 +36,8 @@ static void work_requests_fail(void)
 
 enum { GRH_BYTES = 40 };
 
-/* What arrived of 64 datagrams: which, as bits; how many; in which order; with how many of their 8 bytes changed. */
+/* Arrivals out of 64 datagrams: which, as bits; how many; in which order; how many with changed bytes
+ * among their 8. */
 struct arrivals {
     uint64_t came;
     unsigned int copies, changed;
@@ -156,13 +157,13 @@ static void channel_faults(void)
     OK(aiordma_soft_faults("event=1"));
     post_recv(&b, 1, 0, 8);
     do_send(&a, 0, 8);
-    CHECK(!readable(b.channel->fd)); /* armed, a completion came, nobody was told */
+    CHECK(!readable(b.channel->fd)); /* armed, a completion arrived, but no event */
     OK(aiordma_soft_faults(NULL));
     expect_wc(b.recv_cq, 1, IBV_WC_SUCCESS);
     pair_close(&a, &b);
 }
 
-/* Acknowledgements of another process are late, and come. */
+/* Acknowledgements of another process are late, but arrive. */
 static void delayed_child(int fd, void *unused)
 {
     struct end end;

@@ -1,5 +1,5 @@
-/* A queue pair ends while a message lies there that nobody has looked for: its sender hears that it arrived, as it
- * would from an adapter, which receives by itself. */
+/* A queue pair ends while it holds an unpolled message: the sender still gets its acknowledgement, as from
+ * an adapter, which receives without polls. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ enum { TURNS = 20, LENGTH = 100, POLLED_NS = 3000000 };
 
 enum how { DESTROYED, RESET, FAILED };
 
-/* Polls until the device counts on it. */
+/* Polls until the device relies on the polling. */
 static void poll_on(struct end *end)
 {
     for (const uint64_t until = test_now_ns() + POLLED_NS; test_now_ns() < until;)
@@ -30,7 +30,7 @@ static void receiver(int fd, void *argument)
             post_recv(&end, id, 0, LENGTH);
         const struct address peer = exchange(fd, &end);
         end_connect(&end, &peer, NULL);
-        expect_wc(end.recv_cq, 6, IBV_WC_SUCCESS); /* all of the way is there */
+        expect_wc(end.recv_cq, 6, IBV_WC_SUCCESS); /* the whole path is set up */
         poll_on(&end);
         give(fd, "g", 1);
         take(fd, &byte, 1);

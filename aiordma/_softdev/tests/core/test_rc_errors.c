@@ -1,4 +1,4 @@
-/* RC: what goes wrong, with the right status on both sides, the QPs in error, and everything else flushed. */
+/* RC failures: the right status on both sides, the QPs in error, and everything else flushed. */
 #include "tests/harness.h"
 
 #include "aiordma_soft.h"
@@ -134,7 +134,8 @@ static void missing_rights_of_the_region(void)
     }
 }
 
-/* IBTA has "invalid request" for an operation the QP is not configured for, several devices say "access". */
+/* IBTA requires "invalid request" for an operation the QP is not configured for; several devices report
+ * "access". */
 static void missing_rights_of_the_qp(void)
 {
     static const struct {
@@ -223,7 +224,7 @@ static void local_protection(void)
         open_pair(NULL);
         sge = end_sge(&a, 0, 8);
         switch (cases[i]) {
-        case 0: /* no such key */ sge.lkey ^= 0x5500; break;
+        case 0: /* invalid key */ sge.lkey ^= 0x5500; break;
         case 1: /* outside of the region */ sge.addr += a.size - 4; break;
         case 2: /* a region of another PD */
             other = ibv_alloc_pd(a.context);
@@ -256,7 +257,7 @@ static void local_protection(void)
     }
 }
 
-/* A bad key in a receive: the receiver learns of its mistake, the sender that the other end failed. */
+/* A bad key in a receive: the receiver gets a local error, the sender a remote operation error. */
 static void receive_protection(void)
 {
     open_pair(NULL);
@@ -293,7 +294,7 @@ static void rnr_retries_run_out(void)
     }
 }
 
-/* 7 means for ever: the message waits, in its place, until there is a receive. */
+/* 7 means forever: the message waits, in its place, until a receive is posted. */
 static void rnr_waits(void)
 {
     open_pair(NULL);
@@ -359,7 +360,7 @@ static void peer_absent(void)
     expect_wc(a.send_cq, 1, IBV_WC_RETRY_EXC_ERR);
     end_close(&a);
 
-    /* is connected to somebody else */
+    /* is connected to another QP */
     struct end c;
 
     pair_open(&a, &b, NULL);
@@ -377,7 +378,7 @@ static void peer_absent(void)
     pair_close(&a, &b);
 }
 
-/* A request that comes before its peer is ready is retried, and answered once it is. */
+/* A request that arrives before its peer is ready is retried, and answered once the peer is ready. */
 static void peer_late(void)
 {
     pair_open(&a, &b, NULL);
@@ -399,7 +400,7 @@ static void flush_in_order(void)
     open_pair(NULL);
     for (uint64_t i = 0; i < 8; i++)
         post_recv(&a, i, 0, 8);
-    for (uint64_t i = 0; i < 8; i++) /* nobody receives them: they are outstanding */
+    for (uint64_t i = 0; i < 8; i++) /* no receives are posted: they stay outstanding */
         post_send(&a, i, 0, 8, i % 2 ? IBV_SEND_SIGNALED : 0);
     end_to_error(&a);
     for (uint64_t i = 0; i < 8; i++)
@@ -413,7 +414,7 @@ static void flush_in_order(void)
     pair_close(&a, &b);
 }
 
-/* After an error both ends go through RESET and work again; nothing of before is left. */
+/* After an error both ends go through RESET and work again, without leftovers. */
 static void recover(void)
 {
     struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};

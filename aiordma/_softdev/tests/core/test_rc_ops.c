@@ -92,7 +92,7 @@ static void write_and_read(void)
     pair_close(&a, &b);
 }
 
-/* The key of a message of no bytes is not looked at (IBTA C9-88): it is a plain sign of life. */
+/* The key of an empty message is not checked (IBTA C9-88): such a message is a plain keep-alive. */
 static void zero_length(void)
 {
     struct address nowhere = {.rkey = 0};
@@ -118,7 +118,7 @@ static void zero_length(void)
     pair_close(&a, &b);
 }
 
-/* Inline data belongs to the caller again when post returns, and its key is not used. */
+/* The caller may reuse inline data when post returns, and its key is ignored. */
 static void inline_data(void)
 {
     uint8_t on_stack[64];
@@ -277,7 +277,7 @@ static void lists_and_full_queues(void)
     OK(ibv_query_qp(b.qp, &attr, IBV_QP_CAP, &init));
     CHECK(init.cap.max_send_wr >= 4 && init.cap.max_recv_wr >= 4);
 
-    /* More receives than fit: those before the first that does not are posted. */
+    /* More receives than fit: those before the first that does not fit are posted. */
     unsigned count = init.cap.max_recv_wr + 1;
     struct ibv_recv_wr *recv = calloc(count, sizeof *recv), *bad_recv = NULL;
     struct ibv_sge sge = end_sge(&b, 0, 100);
@@ -289,7 +289,7 @@ static void lists_and_full_queues(void)
     CHECK(bad_recv == &recv[count - 1]);
     free(recv);
 
-    /* A list of sends with a bad one in the middle: the ones before it go out. */
+    /* A list of sends with a bad one in the middle: the ones before it are sent. */
     struct ibv_sge from = end_sge(&a, 0, 8);
     struct ibv_send_wr wr[3], *bad = NULL;
     for (int i = 0; i < 3; i++)
@@ -403,7 +403,7 @@ static void unreliable_connected(void)
     expect_wc(a.send_cq, 4, IBV_WC_SUCCESS);
     expect_wc(b.recv_cq, 3, IBV_WC_SUCCESS);
     CHECK(holds(b.buf + 9000, 3000, 7));
-    /* Without a receive the message is lost, and nobody fails. */
+    /* Without a receive the message is lost, and neither side fails. */
     post_send(&a, 5, 0, 10, IBV_SEND_SIGNALED);
     expect_wc(a.send_cq, 5, IBV_WC_SUCCESS);
     CHECK_EQ(end_state(&a), IBV_QPS_RTS);

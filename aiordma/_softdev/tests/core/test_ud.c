@@ -81,7 +81,7 @@ static void send_receive(void)
     close_pair();
 }
 
-/* The answer goes to where the question came from: the GRH and the completion say all. */
+/* The reply goes to the sender of the request: the GRH and the completion contain all it needs. */
 static void reply(void)
 {
     struct ibv_wc wc;
@@ -108,7 +108,7 @@ static void reply(void)
     close_pair();
 }
 
-/* What cannot be delivered is lost, silently: no receive, wrong Q_Key, no such QP. */
+/* Undeliverable datagrams are lost silently: no receive, wrong Q_Key, no such QP. */
 static void loss(void)
 {
     open_pair();
@@ -127,7 +127,7 @@ static void loss(void)
     close_pair();
 }
 
-/* A Q_Key with its highest bit set in the request stands for the one of the sending QP. */
+/* A Q_Key with its highest bit set in the request stands for the sending QP's own. */
 static void controlled_qkey(void)
 {
     open_pair();
@@ -150,7 +150,7 @@ static void sizes(void)
     send_one(2, mtu, QKEY, IBV_WR_SEND);
     CHECK_EQ(expect_wc(b.recv_cq, 1, IBV_WC_SUCCESS).byte_len, mtu + GRH);
     CHECK(holds(b.buf + GRH, mtu, 3));
-    /* A datagram is one packet: more is an error of the sender, at once or as a completion. */
+    /* A datagram is one packet: a longer one is an error of the sender, at once or as a completion. */
     int error = try_send(&a, to_b, 3, mtu + 1, b.qp->qp_num, QKEY, IBV_WR_SEND);
 
     if (!error)
@@ -159,7 +159,7 @@ static void sizes(void)
         CHECK_EQ(error, EINVAL);
     close_pair();
 
-    /* A receive that is too small: the receiver's mistake only. */
+    /* A receive that is too small: an error of the receiver only. */
     open_pair();
     post_recv(&b, 1, 0, GRH + 9);
     send_one(2, 10, QKEY, IBV_WR_SEND);

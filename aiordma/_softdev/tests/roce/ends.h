@@ -1,5 +1,6 @@
-/* Two ends of a connection in virtual time, and a network of 1 ms each way between them that loses what a test wants lost.
- * The requester's memory is `from`, the responder's `to`; READs go the other way round. */
+/* Requester and responder of a connection in virtual time, over a network of 1 ms each way that loses what
+ * a test chooses. The requester's memory is `from`, the responder's `to`; READs go in the opposite
+ * direction. */
 #ifndef SOFTDEV_TESTS_ROCE_ENDS_H
 #define SOFTDEV_TESTS_ROCE_ENDS_H
 
@@ -41,7 +42,7 @@ static struct roce_answer answer;
 static struct roce_message ring[QUEUE];
 static struct roce_fetch fetches[FETCHES];
 static uint8_t from[MEMORY], to[MEMORY];
-static uint64_t patience_times; /* the shortest that a retry may wait */
+static uint64_t patience_times; /* the shortest time before a retry */
 
 static bool scatter(void *owner, uint32_t index, uint32_t offset, const uint8_t *bytes, uint32_t n)
 {
@@ -122,7 +123,7 @@ static void start_ends(uint64_t now)
     fill(from, MEMORY, 3);
 }
 
-/* Where the payload of a request that roce_ask_next() gave out is. */
+/* The payload of a request that roce_ask_next() returned. */
 static const uint8_t *payload_of(const struct roce_request *r)
 {
     return from + (ring[r->index % QUEUE].addr - (uintptr_t)to) + r->offset;
@@ -150,7 +151,7 @@ static void post(uint8_t opcode, uint32_t at, uint32_t length)
                   &(struct roce_message){.opcode = opcode, .length = length, .addr = (uintptr_t)base + at});
 }
 
-/* What happens next: a packet arrives, or the timer goes off. */
+/* Runs the next event: a packet arrives, or the timer goes off. */
 static void step(void)
 {
     const uint64_t due = roce_ask_due(&ask);

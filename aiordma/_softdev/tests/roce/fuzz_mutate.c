@@ -1,5 +1,5 @@
-/* How libFuzzer changes lists of steps (fuzz_steps.h): whole steps come, go, swap places and are repeated; fields get
- * values that mean something; and now and then anything happens. */
+/* Mutations of step lists (fuzz_steps.h) for libFuzzer: adds, removes, swaps and repeats whole steps,
+ * gives fields meaningful values, and now and then applies arbitrary changes. */
 #include <stddef.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static uint32_t below(uint32_t n)
     return state % n;
 }
 
-/* A step that makes sense. */
+/* A meaningful step. */
 static struct step sensible(void)
 {
     static const uint8_t requests[] = {
@@ -100,7 +100,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     for (uint32_t times = 1 + below(4); times; times--) {
         const size_t i = n ? below((uint32_t)n) : 0, j = n ? below((uint32_t)n) : 0;
         const uint32_t what = n ? below(8) : 0;
-        if (what < 3 && n < most) { /* a new one, or one once more, somewhere */
+        if (what < 3 && n < most) { /* inserts a new step, or repeats one, anywhere */
             const struct step s = what == 2 ? steps[j] : sensible();
             memmove(&steps[i + 1], &steps[i], (n - i) * STEP_BYTES);
             steps[i] = s;

@@ -26,7 +26,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
 #endif
 
-/* What the device calls instead of the functions without the prefix: see CMakeLists.txt. */
+/* The functions that the device calls instead of those without the prefix: see CMakeLists.txt. */
 int net_bind(int fd, const struct sockaddr *address, socklen_t length);
 int net_getsockname(int fd, struct sockaddr *address, socklen_t *length);
 int net_connect(int fd, const struct sockaddr *address, socklen_t length);
@@ -104,7 +104,7 @@ void net_freeifaddrs(struct ifaddrs *all)
     (void)all;
 }
 
-/* Only noted: nobody else's ports are taken, and the socket stays silent. */
+/* Only recorded: takes no real port, and the socket stays silent. */
 int net_bind(int fd, const struct sockaddr *address, socklen_t length)
 {
     if (!is_ip(address->sa_family))
@@ -141,7 +141,7 @@ int net_getsockopt(int fd, int level, int name, void *value, socklen_t *length)
 {
     if (level != IPPROTO_IP && level != IPPROTO_IPV6)
         return getsockopt(fd, level, name, value, length);
-    *(int *)value = 1500; /* the path MTU is all that the device asks of a route */
+    *(int *)value = 1500; /* the device asks a route only for its path MTU */
     return 0;
 }
 
@@ -169,7 +169,7 @@ static void put_cmsg(struct msghdr *to, size_t *used, int level, int type, const
     struct cmsghdr *c = (struct cmsghdr *)(void *)((char *)to->msg_control + *used);
 
     if (*used + CMSG_SPACE(size) > to->msg_controllen)
-        abort(); /* the device made no room for what it asked for */
+        abort(); /* the device gave no buffer for what it asked for */
     c->cmsg_level = level;
     c->cmsg_type = type;
     c->cmsg_len = CMSG_LEN(size);
@@ -177,7 +177,7 @@ static void put_cmsg(struct msghdr *to, size_t *used, int level, int type, const
     *used += CMSG_SPACE(size);
 }
 
-/* Returns the size of what it gave. */
+/* Returns the size of what it stored. */
 static size_t give(const struct net_packet *packet, struct msghdr *to)
 {
     size_t used = 0, at = 0;
@@ -187,7 +187,7 @@ static size_t give(const struct net_packet *packet, struct msghdr *to)
                      n = left < to->msg_iov[i].iov_len ? left : to->msg_iov[i].iov_len;
         ASAN_UNPOISON_MEMORY_REGION(to->msg_iov[i].iov_base, to->msg_iov[i].iov_len);
         memcpy(to->msg_iov[i].iov_base, packet->bytes + at, n);
-        /* What lies behind it is of an older packet: nobody is to look at it. */
+        /* The bytes behind it belong to an older packet: the device must not read them. */
         ASAN_POISON_MEMORY_REGION((uint8_t *)to->msg_iov[i].iov_base + n, to->msg_iov[i].iov_len - n);
         at += n;
     }
@@ -216,7 +216,7 @@ static size_t give(const struct net_packet *packet, struct msghdr *to)
     return at;
 }
 
-/* In the order of their coming, as far as they are for this socket. */
+/* In order of arrival, as far as they are for this socket. */
 static bool is_next(int fd)
 {
     return head != tail && queue[head % QUEUE].fd == fd;
@@ -237,7 +237,7 @@ int net_recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags
 
 ssize_t net_recvmsg(int fd, struct msghdr *message, int flags)
 {
-    /* What was not bound to a port here is none of this network; those that were are real, and silent. */
+    /* A socket not bound to a port here is outside this network; bound ones are real, and silent. */
     return is_next(fd) ? (ssize_t)give(&queue[head++ % QUEUE].packet, message) : recvmsg(fd, message, flags);
 }
 
@@ -339,7 +339,7 @@ int net_clock_gettime(clockid_t clock, struct timespec *now)
     return 0;
 }
 
-/* The fuzzer looks at deadlines itself. */
+/* The fuzzer checks deadlines itself. */
 int net_timerfd_settime(int fd, int flags, const struct itimerspec *new, struct itimerspec *old)
 {
     (void)fd, (void)flags, (void)new, (void)old;

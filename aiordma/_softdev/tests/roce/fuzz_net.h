@@ -1,5 +1,5 @@
-/* A network without sockets and a clock that stands still: the fuzzers compile the device with its system calls
- * renamed to net_*, so that a run depends on nothing but its input. */
+/* A network without sockets and with a clock that stands still: the fuzzers compile the device with its
+ * system calls renamed to net_*, so that a run depends only on its input. */
 #ifndef SOFTDEV_TESTS_FUZZ_NET_H
 #define SOFTDEV_TESTS_FUZZ_NET_H
 
@@ -24,14 +24,15 @@ extern const uint8_t net_here4[16], net_here6[16];
 /* CLOCK_MONOTONIC, ns. */
 extern uint64_t net_now;
 
-/* So many packets can be sent until the sockets are full. */
+/* How many packets can be sent until the sockets are full. */
 extern unsigned int net_room;
 
-/* On its way to the device's socket for that family and port; lost when there is none, or too many wait. */
+/* Puts a packet in flight to the device's socket for that family and port; lost if none exists, or too
+ * many wait. */
 void net_put(const struct net_packet *packet);
-/* The fuzzer's: what the device sends, packet by packet. */
+/* Provided by the fuzzer: receives what the device sends, packet by packet. */
 void net_out(const struct net_packet *packet);
-/* Is something on its way? */
+/* Whether a packet is in flight. */
 bool net_waiting(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* libFuzzer: whatever comes, parsing stays inside it, and what parses packs to the same bytes. */
+/* libFuzzer: for any input, parsing stays inside it, and a parsed packet packs to the same bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t n = roce_pack_headers(&packet, head);
     if (n + packet.payload_length + roce_pad(packet.payload_length) > size || data + n != packet.payload)
         abort();
-    /* Reserved bits are not kept; the rest is. */
+    /* Reserved bits are not kept; all others are. */
     if (head[0] != data[0] || memcmp(head + 5, data + 5, 3) != 0 || memcmp(head + 9, data + 9, 3) != 0)
         abort();
     return 0;

@@ -1,12 +1,13 @@
-/* libFuzzer: a packet from anyone, at any time, must not crash, corrupt or stall another queue pair.
+/* libFuzzer: no packet from any sender, at any time, may crash the device, or corrupt or stall another
+ * queue pair.
  *
- * The whole device, on a network without sockets (fuzz_net.c). Queue pairs of every kind and in several states have
- * peers that send whatever the input says; so do strangers. Beside them two queue pairs talk to each other and to
- * nobody else. What must hold after every step:
+ * The whole device, on a network without sockets (fuzz_net.c). Queue pairs of every kind and in several
+ * states have peers that send whatever the input asks for; so do strangers. Beside them two queue pairs,
+ * the bystanders, exchange messages only with each other. After every step:
  *
- *  - nothing about these two changes but by their own doing, and they can talk whenever they want to;
- *  - memory changes only where it was opened to a peer, or lies in a receive or a READ that was posted;
- *  - whatever the device sends is well-formed, to a peer and to nobody else, and no more than was asked for.
+ *   - the state of these two changes only by their own work, and they can exchange messages at any time;
+ *   - memory changes only where it was opened to a peer, or lies in a receive or a READ that was posted;
+ *   - all packets from the device are well-formed, go only to a peer, and are no more than was asked for.
  *
  * Steps: fuzz_steps.h. The same file is the test that replays the corpus (replay.c). */
 #include <fcntl.h>
@@ -34,18 +35,18 @@ enum {
     MTU = 256,
     PEER_QPN = 0x4242,
     QKEY = 0x11111111,
-    PSN = 0xfffff0, /* of everybody's first packet: it wraps soon */
+    PSN = 0xfffff0, /* of every first packet: it wraps soon */
     GUARD = 4096,
     AREA = 8192,
     AREAS = 5,
     SLOTS = 8,
     SLOT = 1024,
-    MOST_PACKETS = 4096, /* that one step may make the device send: 16 READs of a region, asked for again */
+    MOST_PACKETS = 4096, /* most packets that one step may cause: 16 READs of a region, repeated */
 };
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-/* What the areas between the guards are for. */
+/* The purposes of the areas between the guards. */
 enum { AREA_OPEN, AREA_READ_ONLY, AREA_RECV, AREA_LANDING, AREA_SOURCE };
 
 static _Alignas(4096) uint8_t arena[GUARD + AREAS * (AREA + GUARD)], calm[2][AREA];
@@ -61,7 +62,7 @@ static void check_area(const uint8_t *from, size_t size)
     MUST(!memcmp(from, arena_before + (from - arena), size));
 }
 
-/* Receives are of the first half of their slot, READs land in the first three quarters. */
+/* Receives use the first half of their slot, READs the first three quarters. */
 static void check_arena(void)
 {
     for (int i = 0; i <= AREAS; i++)
@@ -236,7 +237,7 @@ static void recv_one(int who, unsigned int slot)
     if (who == WHO_SRQ)
         ibv_post_srq_recv(srq, &wr, &bad);
     else if (who < WHO_BYSTANDER)
-        ibv_post_recv(qps[who], &wr, &bad); /* a full queue is not ours to prevent */
+        ibv_post_recv(qps[who], &wr, &bad); /* a full queue may refuse it */
 }
 
 /* ---- bystanders ------------------------------------------------------------------------------------- */
@@ -245,7 +246,7 @@ static struct soft_roce calm_roces[2];
 static uint32_t calm_states[2];
 static unsigned int calm_talks;
 
-/* What they are, to the last bit, as long as they say nothing. */
+/* Their complete state, which must not change while they send nothing. */
 static void calm_note(void)
 {
     for (int i = 0; i < 2; i++) {
@@ -284,7 +285,8 @@ static void calm_post(int who, enum ibv_wr_opcode opcode, uint32_t from, uint32_
 
 static void settle(void);
 
-/* One of each, of several packets, to the other one: all of it happens at once, and right. No time passes. */
+/* Sends one of each, of several packets, to the other: all of it completes at once, and correctly. No time
+ * passes. */
 static void calm_talk(void)
 {
     const int who = (int)(calm_talks % 2), to = !who;
@@ -294,7 +296,7 @@ static void calm_talk(void)
     struct ibv_wc wc;
 
     calm_talks++;
-    net_room = UINT_MAX; /* a full socket is full for everybody */
+    net_room = UINT_MAX; /* a full socket is full for all queue pairs */
     for (int i = 0; i < 600; i++)
         calm[who][i] = calm_copy[who][i] = (uint8_t)(calm_talks + (unsigned int)i);
     MUST(!ibv_post_recv(calm_qps[to], &recv, &bad));
@@ -339,7 +341,7 @@ void net_out(const struct net_packet *out)
 
     sent++;
     if (!memcmp(out->path.dst, loopback, 16) || !memcmp(out->path.dst, &in6addr_loopback, 16))
-        return; /* handed on to a process that is not there */
+        return; /* forwarded to a process that does not exist */
     const uint8_t *icrc = out->bytes + out->size - ROCE_ICRC;
     MUST(roce_parse(out->bytes, out->size, &p) == ROCE_OK);
     MUST(p.payload_length <= MTU);
@@ -353,7 +355,7 @@ void net_out(const struct net_packet *out)
     }
 }
 
-/* Everything that is on its way arrives, as the progress thread would have it. */
+/* Delivers all packets in flight, as the progress thread would. */
 static void settle(void)
 {
     while (net_waiting())
@@ -412,7 +414,7 @@ static void address(const struct step *s, uint64_t *addr, uint32_t *rkey)
     }
 }
 
-/* As long as the rules want it, for a packet that fits what has happened before. */
+/* Fields as the protocol requires for a packet that fits the state so far. */
 static uint32_t right_length(const struct step *s, const struct roce_packet *p, const struct soft_roce *w)
 {
     const uint16_t traits = roce_traits(p->opcode);
@@ -436,7 +438,8 @@ static uint32_t right_length(const struct step *s, const struct roce_packet *p, 
 
 static void set_from(const struct step *s, int who, struct net_packet *packet)
 {
-    /* The device cannot tell a stranger with the peer's address from the peer: those two are only for strangers. */
+    /* The device cannot distinguish a stranger at the peer's address from the peer: those two are only for
+     * strangers. */
     const uint8_t from = who == WHO_BYSTANDER ? FROM_STRANGER : s->from % FROMS;
     const bool ipv6 = who == WHO_RC6;
 
@@ -454,7 +457,7 @@ static void set_from(const struct step *s, int who, struct net_packet *packet)
         memcpy(packet->path.src, packet->path.dst, 16);
 }
 
-/* As the process that has port 4791 hands packets on. */
+/* As the process that has port 4791 forwards packets. */
 static void wrap(struct net_packet *packet)
 {
     const bool ipv4 = soft_gid_is_ipv4(packet->path.src);
@@ -497,7 +500,8 @@ static void finish(const struct step *s, struct net_packet *packet)
     packet->tos = s->flags & FLAG_MARKED ? 3 : 2;
 }
 
-/* A congestion notification or acknowledgement to a bystander from its own address would be its peer's. */
+/* A congestion notification or acknowledgement to a bystander from its own address would count as its
+ * peer's. */
 static void do_packet(const struct step *s)
 {
     static struct net_packet packet;
@@ -554,7 +558,7 @@ static void do_nonsense(const struct step *s)
     net_put(&packet);
 }
 
-/* ---- work of the queue pairs' own ------------------------------------------------------------------- */
+/* ---- work that the queue pairs post ------------------------------------------------------------------- */
 
 static void do_post(const struct step *s)
 {
@@ -594,7 +598,7 @@ static void do_post(const struct step *s)
         wr.wr.ud.remote_qpn = PEER_QPN;
         wr.wr.ud.remote_qkey = QKEY;
     }
-    ibv_post_send(qps[who], &wr, &bad); /* refused when the state, the kind or a full queue wants it so */
+    ibv_post_send(qps[who], &wr, &bad); /* refused where the state, the type or a full queue requires it */
 }
 
 static void do_state(const struct step *s)
@@ -608,7 +612,7 @@ static void do_state(const struct step *s)
         connect_qp(qps[who], peer_of(who), PEER_QPN);
 }
 
-/* Closed while it is in use, or opened again with another key. */
+/* Closes it while it is in use, or opens it again with another key. */
 static void do_region(int which)
 {
     if (mrs[which])
@@ -649,7 +653,7 @@ static void do_step(const struct step *s)
     case ACT_NONSENSE: do_nonsense(s); break;
     default: do_packet(s); break;
     }
-    /* Not always at once: packets also come in batches. */
+    /* Not always at once: packets also arrive in batches. */
     if (act >= ACT_POST_SEND || s->act & 1)
         settle();
     MUST(sent <= MOST_PACKETS);
@@ -664,8 +668,8 @@ static void reset(struct ibv_qp *qp)
     MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
 }
 
-/* Everything as in the run before. Making queue pairs anew would be much slower. */
-/* Whether runs arrive is remembered beyond queue pairs, but one input must not hear of another. */
+/* Restores the state of the previous run. Creating queue pairs anew would be much slower. */
+/* The record of whether runs arrive outlives queue pairs, but one input must not depend on another. */
 static void forget_runs(void)
 {
     for (int ours = 0; ours < 2; ours++) {
@@ -707,7 +711,7 @@ static void begin(void)
     }
     for (int i = 0; i < 2; i++)
         reset(calm_qps[i]);
-    settle(); /* their last words, which must not be heard by what they are next */
+    settle(); /* delivers their last packets, which their successors must not receive */
     for (int i = 0; i < 2; i++)
         connect_qp(calm_qps[i], net_here4, calm_qps[!i]->qp_num);
     calm_note();

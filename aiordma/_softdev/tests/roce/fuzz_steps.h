@@ -1,6 +1,6 @@
-/* What the fuzzer of the receiver eats: a list of steps of sixteen bytes, most of which are a packet each. Fields say
- * what is meant ("the sequence number that is expected next, plus one"), so that changed bytes still make packets
- * that get far; lengths, pads and checksums are right unless a step asks for wrong ones. */
+/* The input of the receiver's fuzzer: a list of steps of sixteen bytes, most of which are a packet each.
+ * Fields give meanings ("the PSN that is expected next, plus one"), so that mutated bytes still make
+ * packets that get far; lengths, pads and checksums are right unless a step asks for wrong ones. */
 #ifndef SOFTDEV_TESTS_FUZZ_STEPS_H
 #define SOFTDEV_TESTS_FUZZ_STEPS_H
 
@@ -19,10 +19,9 @@ struct step {
     uint8_t region;  /* enum region, modulo REGIONS */
     int16_t offset;  /* in that region */
     uint16_t length; /* of the message */
-    uint8_t payload; /* of the packet: 0 as it should be, else that many times 5 bytes */
+    uint8_t payload; /* of the packet: 0 for the right length, otherwise a multiple of 5 bytes */
     uint8_t value;   /* syndrome, immediate, queue key, operands, time ... */
-    uint16_t
-        raw; /* xored into the packet, at the place that `value` says, if FLAG_RAW; else its IPv4 number */
+    uint16_t raw;    /* xored into the packet at `value` if FLAG_RAW; otherwise its IPv4 number */
 };
 _Static_assert(sizeof(struct step) == STEP_BYTES, "no holes");
 
@@ -30,8 +29,8 @@ enum act {
     ACT_PACKET, /* and 1 to 7 */
     ACT_POST_SEND = 8,
     ACT_POST_RECV,
-    ACT_TIME,       /* and, if FLAG_RAW, sockets that take few packets from now on */
-    ACT_BYSTANDERS, /* they talk to each other */
+    ACT_TIME,       /* time passes and, if FLAG_RAW, sockets accept few packets from now on */
+    ACT_BYSTANDERS, /* they exchange messages */
     ACT_STATE,      /* of the queue pair: error, reset, drained, connected again */
     ACT_REGION,     /* a region is closed, or opened again with another key */
     ACT_POLL,
@@ -49,8 +48,8 @@ enum {
     FLAG_MARKED = 8,
     FLAG_BECN = 16,
     FLAG_RAW = 32,
-    FLAG_SHORT = 64, /* cut off by four bytes */
-    FLAG_LONG = 128, /* four bytes more */
+    FLAG_SHORT = 64, /* four bytes too short */
+    FLAG_LONG = 128, /* four bytes too long */
 };
 
 #endif

@@ -1,4 +1,5 @@
-/* Gives a fuzzer's target every file of some directories, without a fuzzer: the corpus as an ordinary test. */
+/* Runs a fuzzer's target on every file of some directories, without a fuzzer: the corpus as an ordinary
+ * test. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,7 +24,7 @@ static int run(const char *directory, const char *name)
     }
     const size_t size = fread(data, 1, MOST, file);
     fclose(file);
-    /* Just as long as it is: reading beyond its end is to be noticed. */
+    /* Allocated at the exact size, so that reads beyond the end are detected. */
     uint8_t *exact = realloc(data, size ? size : 1);
     LLVMFuzzerTestOneInput(exact, size);
     free(exact);

@@ -1,5 +1,6 @@
-/* IPv4 packets as the kernel's rxe sent them (Linux 6.1): one of each kind it has. They count their identifications and
- * have no UDP checksum. Bytes 0, 1, 2 ... go between `head` and `tail`, as many as `counted` says. */
+/* IPv4 packets as the kernel's rxe sent them (Linux 6.1): one of each kind it has. They count their
+ * identifications and have no UDP checksum. Bytes 0, 1, 2 ... belong between `head` and `tail`; `counted`
+ * is their number. */
 #ifndef SOFTDEV_TESTS_RXE_PACKETS_H
 #define SOFTDEV_TESTS_RXE_PACKETS_H
 

@@ -1,6 +1,7 @@
 /*
- * Two sides of a connected queue pair, each asking and answering, and the program above each: memory that the other may use,
- * receives, and a log by which every delivery is checked. How packets get from one to the other is the test's.
+ * Two sides of a connected queue pair, each with requester and responder, and the program above each: memory
+ * open to the peer, receives, and a log that checks every delivery. The test moves packets from one side to
+ * the other.
  */
 #ifndef SOFTDEV_TESTS_ROCE_SIDES_H
 #define SOFTDEV_TESTS_ROCE_SIDES_H
@@ -23,13 +24,13 @@ struct side {
     struct roce_answer answer;
     struct roce_message ring[QUEUE];
     struct roce_fetch fetches[FETCHES];
-    /* What the program on this side has: memory that the other may use, what it sent, what it got. */
+    /* The program on this side: memory that the peer may use, what it sent, what it received. */
     uint8_t memory[MEMORY], expected[MEMORY], buffer[QUEUE][8192];
     struct sent log[MESSAGES], queued[QUEUE];
     struct roce_message posted[QUEUE];
     unsigned int nsent, ndelivered, deliveries[MESSAGES], receives;
     uint32_t completed, to_post;
-    uint64_t counter; /* what FETCH_ADDs of this side have added up to */
+    uint64_t counter; /* the sum of this side's FETCH_ADDs */
     uint8_t incoming[8192];
     struct side *peer;
 };
@@ -63,7 +64,7 @@ static int deliver(void *owner, const struct roce_delivery *delivery)
 
     CHECK(me->receives > 0);
     me->receives--;
-    /* The next thing the peer sent that takes a receive: in order (and with UC, perhaps not the very next). */
+    /* The peer's next message that takes a receive: in order (and with UC, perhaps not the very next). */
     while (me->ndelivered < me->peer->nsent) {
         const struct sent *want = &me->peer->log[me->ndelivered];
         if (want->imm == delivery->imm && want->opcode == delivery->opcode)

@@ -1,4 +1,5 @@
-/* RoCE from the outside: everything through sockets (AIORDMA_SOFT_WIRE=only), counters, congestion, strangers. */
+/* RoCE from the outside: all traffic through sockets (AIORDMA_SOFT_WIRE=only), counters, congestion,
+ * strangers. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static void open_pair(void)
     to_b = end_address(&b);
 }
 
-/* What was sent comes, and the counters say so. */
+/* Sent messages arrive, and the counters show it. */
 static void counted(void)
 {
     const uint64_t sent = aiordma_soft_wire_count("sent"), received = aiordma_soft_wire_count("received");
@@ -36,7 +37,8 @@ static void counted(void)
     pair_close(&a, &b);
 }
 
-/* Every packet is marked: the receiver complains, but not more often than each 50 us; the sender hears it. */
+/* Every packet is marked: the receiver sends notifications, at most one per 50 us, and the sender receives
+ * them. */
 static void congestion(void)
 {
     open_pair();
@@ -55,7 +57,7 @@ static void congestion(void)
     pair_close(&a, &b);
 }
 
-/* Answers to READs are marked: it is the responder that is told, and that slows down. */
+/* READ responses are marked: the notification goes to the responder, which slows down. */
 static void congestion_of_reads(void)
 {
     open_pair();
@@ -71,7 +73,7 @@ static void congestion_of_reads(void)
     pair_close(&a, &b);
 }
 
-/* Anybody can send anything to our ports: queue pairs do not notice. */
+/* Strangers can send anything to our ports without affecting queue pairs. */
 static void strangers(void)
 {
     static uint8_t bytes[4200];
@@ -114,7 +116,8 @@ static void strangers(void)
     pair_close(&a, &b);
 }
 
-/* Who closes after the last message does not answer again: its acknowledgement must not hang on one packet. */
+/* A side that closes after the last message does not answer again: its acknowledgement must not depend on
+ * one packet. */
 static void last_words(void)
 {
     for (int received = 0; received < 2; received++) {
@@ -134,7 +137,7 @@ static void last_words(void)
     }
 }
 
-/* A request for all of a large region, as from a peer that is not ours: from any port, in the name of a. */
+/* A request for all of a large region, as from another kind of device: from any port, in the name of a. */
 static void ask_for(const struct end *to, const struct address *from, uint32_t length)
 {
     const struct address target = end_address(to);
@@ -182,13 +185,13 @@ static void ask_for(const struct end *to, const struct address *from, uint32_t l
     close(fd);
 }
 
-/* A queue pair that is asked for much at once does not keep others waiting for the last of it. */
+/* A queue pair with a large response to send does not make others wait for its end. */
 static void large_reads(void)
 {
     enum { LARGE = 64 << 20, PACKETS = LARGE / 1024 };
     bool between = false;
 
-    /* This process may be stopped for longer than the whole takes: it need be seen once. */
+    /* The whole test may run while this process is stopped: seeing it once is enough. */
     for (int attempt = 0; attempt < 20 && !between; attempt++) {
         struct end large;
 

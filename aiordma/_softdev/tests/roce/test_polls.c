@@ -1,5 +1,5 @@
-/* A program that polls all the time: what it receives is acknowledged behind its answer, or as soon as it does
- * something else, and in any case soon. */
+/* A program that polls all the time: an acknowledgement leaves behind the program's answer, or as soon as
+ * it does something else, and in any case soon. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -26,7 +26,7 @@ enum {
     LENGTH = 100
 };
 
-/* What the receiver does next. */
+/* The receiver's next action. */
 enum next { ANSWERS, SLEEPS, STOPS, POLLS };
 
 static uint64_t sent(void)
@@ -34,7 +34,7 @@ static uint64_t sent(void)
     return aiordma_soft_wire_count("sent");
 }
 
-/* Polls until it is known to, and then some. */
+/* Polls until the device has noticed the polling, and a little longer. */
 static void poll_on(struct end *end)
 {
     for (const uint64_t until = test_now_ns() + POLLED_NS; test_now_ns() < until;)
@@ -42,8 +42,9 @@ static void poll_on(struct end *end)
 }
 
 /*
- * Says after each message whether its acknowledgement was still to come when it was received, and had gone after what the
- * receiver did next. Not each time: the progress thread may be the one that received it, and be about to acknowledge it.
+ * Reports for each message whether its acknowledgement was pending when it was received, and had left after
+ * the receiver's next action. Not every time: the progress thread may have received it, and be about to
+ * acknowledge it.
  */
 static void receiver(int fd, void *argument)
 {
@@ -97,13 +98,13 @@ static void receives(enum next next)
         post_recv(&end, 2, 200, LENGTH);
     peer = exchange(child.fd, &end);
     end_connect(&end, &peer, NULL);
-    /* Either process may be stopped at any time for long enough that it does not poll all the time. */
+    /* The system may stop either process at any time, so that it no longer polls all the time. */
     for (int i = 0; more; i++) {
         take(child.fd, &byte, 1);
         const uint64_t before = sent();
 
         do_send(&end, 0, LENGTH);
-        /* Not asked again; the answer may have come, and been acknowledged. */
+        /* Not asked again; the answer may have arrived and been acknowledged. */
         const bool once = sent() <= before + 1 + (next == ANSWERS);
         if (next == ANSWERS) {
             expect_wc(end.recv_cq, 2, IBV_WC_SUCCESS);
@@ -140,8 +141,9 @@ static void who_polls_again(void)
 }
 
 /*
- * Polls all the time, and ends, without closing anything, as soon as it has a message whose acknowledgement is still to
- * come. Others the progress thread has received and acknowledged: more of them the busier the machine is.
+ * Polls all the time, and ends without closing anything, as soon as it has a message with a pending
+ * acknowledgement. The progress thread receives and acknowledges some messages itself: more of them on a
+ * busier machine.
  */
 static void leaving(int fd, void *argument)
 {
@@ -191,7 +193,8 @@ static void who_exits(void)
     }
 }
 
-/* Polls all the time, closes, and is then written to by a peer whose packets only the progress thread can find. */
+/* Polls all the time, closes, and then a peer writes to it whose packets only the progress thread can
+ * find. */
 static void written_to(int fd, void *argument)
 {
     struct end end;
@@ -210,7 +213,7 @@ static void written_to(int fd, void *argument)
             poll_on(&end);
         take(fd, &byte, 1);
         end_close(&end);
-        /* Without any queue pair for longer than until the timer asks. */
+        /* Without any queue pair for longer than the interval of the timer's checks. */
         for (const uint64_t until = test_now_ns() + POLLED_NS; test_now_ns() < until;)
             ;
     }
@@ -237,7 +240,7 @@ static void who_polled_once(void)
     child_join(&child);
 }
 
-/* Sends when it is told to, and stops, so that it cannot ask again for an acknowledgement that does not come. */
+/* Sends on request, and stops, so that it cannot ask again for an acknowledgement that does not arrive. */
 static void stops_behind_each_send(int fd, void *argument)
 {
     struct end end;
@@ -263,8 +266,8 @@ static void stops_behind_each_send(int fd, void *argument)
 }
 
 /*
- * The progress thread finds that nobody polls any more, and just then somebody does, receives, and goes to sleep: each
- * took the other one for who acknowledges, about once in a thousand times.
+ * The progress thread finds that no thread polls any more, and just then one polls, receives, and goes to
+ * sleep. Each left the acknowledgement to the other, about once in a thousand times.
  */
 static void who_sleeps_after_one_more_poll(void)
 {
@@ -308,7 +311,7 @@ static void who_sleeps_after_one_more_poll(void)
     end_close(&end);
 }
 
-/* From here on the kernel has no memory to watch another file with, for any thread of this process. */
+/* From here on the kernel has no memory for watching another file, for any thread of this process. */
 static void watch_nothing_more(void)
 {
     struct sock_filter code[] = {

@@ -1,4 +1,4 @@
-/* Captures: block structure here, and what tshark makes of them where it is installed. */
+/* Captures: checks the block structure, and the output of tshark where it is installed. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +96,8 @@ static void not_writable(void)
     CHECK(!capture);
 }
 
-/* Every packet is RoCE to it, has right checksums, and none is malformed. What the payload may be is not its to guess. */
+/* tshark must recognise every packet as RoCE with correct checksums, none malformed. It must not guess at
+ * the payload. */
 static void dissector(void)
 {
     char name[] = "/tmp/wire-capture-XXXXXX", command[512], line[256];

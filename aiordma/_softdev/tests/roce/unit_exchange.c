@@ -1,6 +1,6 @@
 /*
- * Single packets between the asking and the answering end, one handed over at a time: what is asked, what is answered, and
- * what follows when a packet is missing, refused, repeated or nonsense.
+ * Single packets between requester and responder, delivered one at a time: requests, responses, and the
+ * reaction to missing, refused, repeated or invalid packets.
  */
 #include "sides.h"
 
@@ -50,7 +50,7 @@ static void post(uint8_t opcode, uint32_t length, uint64_t addr, uint32_t rkey)
     roce_ask_post(&one.ask, &m);
 }
 
-/* Nobody answers: sends again so many times. */
+/* No answer arrives: retransmits that many times. */
 static void say_again(int times)
 {
     for (int i = 0; i < times; i++) {
@@ -92,7 +92,8 @@ static void standing_still_is_not_waiting(void)
     CHECK(roce_ask_due(&one.ask) > now);
 }
 
-/* Packets get lost while the peer has no receive, for long: each of its refusals shows that it lives. */
+/* Packets get lost while the peer has no receive for a long time: each of its RNR NAKs shows that it
+ * lives. */
 static void refusals_are_signs_of_life(void)
 {
     static uint8_t data[8];
@@ -165,7 +166,7 @@ static void bad_keys(void)
     refused(IBV_WR_ATOMIC_FETCH_AND_ADD, RKEY + 1, IBV_WC_REM_ACCESS_ERR);
 }
 
-/* One NAK for a gap, however many packets come behind it; going back in the middle of a message. */
+/* One NAK for a gap, however many packets follow; the requester goes back in the middle of a message. */
 static void gap_in_the_middle(void)
 {
     static uint8_t data[1024];
@@ -194,7 +195,8 @@ static void gap_in_the_middle(void)
     nothing_more();
 }
 
-/* A WRITE as WRITEs of a packet each; but one that takes a receive is one, as that tells how long it was. */
+/* A WRITE goes as WRITEs of one packet each; but one that consumes a receive stays whole, because its
+ * completion reports the length. */
 static void writes_of_one_packet(void)
 {
     static uint8_t whole[3000];
@@ -223,7 +225,7 @@ static void writes_of_one_packet(void)
     CHECK_EQ(one.ask.head, 1);
 }
 
-/* A READ whose answer was lost in the middle is asked for from there, and only that. */
+/* After losing the middle of a READ response, the requester asks for the rest, and only that. */
 static void rest_of_a_read(void)
 {
     struct roce_packet p;
@@ -249,7 +251,7 @@ static void rest_of_a_read(void)
     CHECK_EQ(r.packet.psn, 101);
     CHECK_EQ(r.packet.addr, READ_ONLY + 256);
     CHECK_EQ(r.packet.length, 744);
-    p = answer_of(&two.answer); /* of the SEND: beyond the READ, so it only says that the READ is missing */
+    p = answer_of(&two.answer); /* of the SEND: beyond the READ, so it only shows that the READ is missing */
     CHECK_EQ(p.opcode, ROCE_ACK);
     roce_ask_take(&one.ask, &p, now);
     CHECK_EQ(one.ask.head, 0);
@@ -275,13 +277,14 @@ static void atomic_is_replayed(void)
         CHECK_EQ(answer_of(&two.answer).original, 0);
     }
     CHECK_EQ(two.memory[0], 5);
-    r.packet.compare = 1; /* the same number, another request: not ours */
+    r.packet.compare = 1; /* the same PSN, another request: not ours */
     r.packet.addr += 8;
     roce_answer_take(&two.answer, &r.packet);
     nothing_more();
 }
 
-/* A SEND comes again when an atomic behind it has been carried out, whose answer may be lost: only the SEND is told of. */
+/* A SEND is repeated after the responder has carried out an atomic behind it, whose response may be lost:
+ * the acknowledgement covers only the SEND. */
 static void atomics_are_not_acknowledged(void)
 {
     static uint8_t data[8];
@@ -300,7 +303,7 @@ static void atomics_are_not_acknowledged(void)
         struct roce_packet p = answer_of(&two.answer);
         if (!i) {
             CHECK_EQ(p.opcode, ROCE_ATOMIC_ACKNOWLEDGE);
-            nothing_more(); /* it tells of the SEND, too */
+            nothing_more(); /* it covers the SEND, too */
             continue;
         }
         CHECK_EQ(p.opcode, ROCE_ACK);
@@ -324,7 +327,8 @@ static void too_many_fetches(void)
     CHECK(two.answer.stopped);
 }
 
-/* Whatever comes, from anybody who knows the numbers: no access beyond what was registered, no endless loop. */
+/* For any input, from any sender that guesses the numbers: no access beyond what was registered, no
+ * endless loop. */
 static void nonsense(void)
 {
     static uint8_t bytes[ROCE_MAX_PACKET];

@@ -1,4 +1,4 @@
-/* RoCEv2 packets byte by byte: other people's packets, our own, and nonsense. */
+/* RoCEv2 packets byte by byte: packets of other devices, our own, and invalid ones. */
 #include <stdio.h>
 #include <string.h>
 
@@ -91,7 +91,8 @@ static void adapters(void)
     CHECK_EQ(packet.payload_length, 18);
 }
 
-/* What the kernel's rxe sent: every opcode it has, every ICRC, and our own packing of the same headers. */
+/* Packets that the kernel's rxe sent: every opcode it has, every ICRC, and our own packing of the same
+ * headers. */
 static void rxe(void)
 {
     static uint8_t ip[1200];
@@ -114,7 +115,7 @@ static void rxe(void)
     CHECK_EQ(opcodes, 20);
 }
 
-/* Without the IPv4 header: what it said is found, and nothing is found for a packet with a bit changed. */
+/* Without the IPv4 header: the search finds its fields, and finds nothing for a packet with a changed bit. */
 static void identification(void)
 {
     static uint8_t ip[1200];
@@ -138,10 +139,10 @@ static void identification(void)
         }
     }
     CHECK(tried > 50000);
-    CHECK(passed <= tried / 2000); /* one in 2^15, by design, and one that does so in each long packet */
+    CHECK(passed <= tried / 2000); /* one in 2^15, by design, and one that passes in each long packet */
 }
 
-/* Any header at all, and any length of packet. */
+/* Any header, and any length of packet. */
 static void any_identification(void)
 {
     static uint8_t bytes[ROCE_MAX_PACKET];
@@ -163,7 +164,7 @@ static void any_identification(void)
     }
 }
 
-/* Behind a packet: right for its number and no other, whatever is guessed. */
+/* Behind a packet: right for its identification and no other, whatever the guess. */
 static void numbered(void)
 {
     uint8_t bytes[80];
@@ -212,7 +213,7 @@ static void fast_crc_agrees(void)
     CHECK_EQ(roce_crc(1, bytes, sizeof bytes), roce_crc_tables(1, bytes, sizeof bytes));
 }
 
-/* Congestion marks may change on the way, everything else may not. */
+/* Congestion marks may change on the way, but no other field. */
 static void what_is_covered(void)
 {
     struct roce_path v4 = {.src = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 1},
@@ -301,7 +302,7 @@ static void too_long(void)
 
     CHECK_EQ(roce_parse(bytes, ROCE_BTH + ROCE_MAX_PAYLOAD + ROCE_ICRC, &packet), ROCE_OK);
     CHECK_EQ(roce_parse(bytes, sizeof bytes, &packet), ROCE_BAD_LENGTH);
-    bytes[1] = 0x70; /* a pad of three, and nothing to be padded */
+    bytes[1] = 0x70; /* a pad of three, and no payload to pad */
     CHECK_EQ(roce_parse(bytes, ROCE_BTH + ROCE_ICRC, &packet), ROCE_BAD_LENGTH);
 }
 

@@ -14,11 +14,11 @@ static struct roce_rate started(const char *profile)
     struct roce_rate rate = {.profile = roce_rate_profile(profile), .line = &line};
 
     CHECK(rate.profile);
-    line.fastest = 40e9; /* so that the profile's times and steps are as they are written */
+    line.fastest = 40e9; /* so that the profile's times and steps apply unchanged */
     return rate;
 }
 
-/* Sends as fast as it may, at most `gbps`, for so long. Returns bits per second. */
+/* Sends as fast as allowed, at most `gbps`, for that long. Returns bits per second. */
 static double run(struct roce_rate *rate, uint64_t *now, uint64_t ns, double gbps)
 {
     const uint64_t begin = *now, each = (uint64_t)(PACKET * 8 / gbps);
@@ -51,7 +51,7 @@ static void unpaced_without_congestion(void)
     CHECK(!rate.paced);
 }
 
-/* The first notification halves what was sent; without more, five steps bring it back. */
+/* The first notification halves the rate that was sent; without more, five steps restore it. */
 static void cut_and_recovery(void)
 {
     struct roce_rate rate = started("sigcomm15");
@@ -112,7 +112,7 @@ static void congestion_that_stays(void)
         }
         CHECK(rate.current >= rate.profile->least_bps);
         CHECK(rate.current < 20e6);
-        /* And when it is over, all comes back. */
+        /* After the congestion ends, the full rate returns. */
         for (uint64_t end = now + 400000000000; rate.paced && now < end;)
             run(&rate, &now, 100000000, 1);
         CHECK(!rate.paced || rate.current > 1e9);
@@ -168,7 +168,7 @@ static bool is_marked(struct path *p)
     return q > MOST || (q > LEAST && draw < 0.1 * (q - LEAST) / (MOST - LEAST));
 }
 
-/* As RED, the receiver and the network have it: one step. */
+/* Marking as in RED by the receiver and the network: one step. */
 static void path_step(struct path *p, int flows, double bps, uint64_t delay, uint64_t host_ns, uint64_t now)
 {
     const uint64_t each = (uint64_t)(PACKET * 8e9 / bps);
@@ -210,7 +210,7 @@ static void path_step(struct path *p, int flows, double bps, uint64_t delay, uin
     }
 }
 
-/* Checks that the queue stays where it is marked, the line is used, and each flow gets its share. */
+/* Checks that the queue stays near the marking threshold, the line is used, and each flow gets its share. */
 static void converges(int flows, double bps, uint64_t delay, double host_bps, double seconds)
 {
     static struct path p;
@@ -241,7 +241,7 @@ static void converges(int flows, double bps, uint64_t delay, double host_bps, do
         CHECK(p.served[i] * flows > served / 2 && p.served[i] * flows < served * 2);
 }
 
-/* The paper's steps are for 40 Gb/s: with them the queue filled the window of a slow one. */
+/* The paper's steps are for 40 Gb/s: with them the queue filled the window on a slow line. */
 static void networks_of_any_speed(void)
 {
     converges(1, 100e6, 1000000, 1e9, 4);

@@ -1,6 +1,7 @@
 /*
- * Two ends of a connected queue pair in virtual time, with a network between them that loses, repeats, reorders,
- * damages and delays packets. Thousands of seeds; every operation must have its effect exactly once and in order.
+ * Requester and responder of a queue pair in virtual time, over a network that loses, repeats, reorders,
+ * damages and delays packets. Thousands of seeds; every operation must have its effect exactly once and in
+ * order.
  */
 #include "roce/icrc.h"
 #include "sides.h"
@@ -154,7 +155,7 @@ static void post_some(struct side *me)
     }
 }
 
-/* The next thing that happens. False: nothing ever will. */
+/* Runs the next event. False: none is left. */
 static bool step(struct side *a, struct side *b)
 {
     uint64_t next = 0;

@@ -1,11 +1,11 @@
 /*
- * How soon what is lost goes out again: two ends in virtual time, a network of 1 ms each way that loses chosen packets,
- * and a timer of the queue pair (67 ms) that is to stay out of it.
+ * How soon lost packets are retransmitted: two sides in virtual time, a network of 1 ms each way that loses
+ * chosen packets, and a queue pair timer (67 ms) that must not be needed.
  */
 #include "ends.h"
 
 static bool (*drops)(const struct roce_packet *packet, unsigned times);
-static unsigned seen; /* how many of those that `drops` wanted to know of */
+static unsigned seen; /* how many packets `drops` has counted */
 
 static void start(bool (*what)(const struct roce_packet *, unsigned))
 {
@@ -25,7 +25,7 @@ static void pump(void)
         transmit(true, &r.packet, payload_of(&r), drops && drops(&r.packet, seen));
 }
 
-/* Until all is complete. Returns how long it took. */
+/* Runs until all is complete. Returns how long it took. */
 static uint64_t settle(void)
 {
     const uint64_t begin = net.now;
@@ -35,7 +35,7 @@ static uint64_t settle(void)
     return net.now - begin;
 }
 
-/* A round trip is known then. */
+/* Afterwards the round trip is known. */
 static void warm(void)
 {
     for (int i = 0; i < 20; i++) {
@@ -47,7 +47,7 @@ static void warm(void)
     net.requests = net.answers = 0;
 }
 
-/* The first `times` sendings of the third packet of a message (and what else is like it) are lost. */
+/* Loses the first `times` transmissions of the third packet of a message (and of packets like it). */
 static bool third(const struct roce_packet *p, unsigned times)
 {
     if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == ROCE_ACK)
@@ -61,7 +61,7 @@ static void repetition_is_lost(void)
     start(third);
     warm();
     post(IBV_WR_RDMA_WRITE, 0, 10 * MTU);
-    /* Each time a round trip to hear of it, and one for the rest. */
+    /* Each time one round trip to learn of the loss, and one for the rest. */
     CHECK_EQ(settle(), 3 * 2 * ONE_WAY);
     CHECK_EQ(ask.naks, 2);
     CHECK_EQ(ask.timeouts, 0);
@@ -87,7 +87,7 @@ static void last_packet_is_lost(void)
     CHECK_EQ(net.requests, 11);
     CHECK_EQ(ask.timeouts, 0);
     CHECK_EQ(ask.silent_ns, 0);
-    CHECK_EQ(ask.window, 64); /* a lone packet is no congestion */
+    CHECK_EQ(ask.window, 64); /* the loss of a lone packet is no congestion */
     CHECK(!memcmp(to, from, 10 * MTU));
 }
 
@@ -95,7 +95,7 @@ static bool first_nak(const struct roce_packet *p, unsigned times)
 {
     if (p->opcode == ROCE_ACK && (p->syndrome & ROCE_AETH_KIND) == ROCE_AETH_NAK) {
         seen = times + 1;
-        return times < 2; /* the one of the lost packet is 0 */
+        return times < 2; /* 0 is the lost packet */
     }
     if (p->psn != ((FIRST_PSN + 20 + 2) & 0xffffff) || p->opcode == ROCE_ACK || times)
         return false;
@@ -103,7 +103,7 @@ static bool first_nak(const struct roce_packet *p, unsigned times)
     return true;
 }
 
-/* The answer to the last packet, sent once more, is the refusal again. */
+/* The answer to the resent last packet is the NAK again. */
 static void refusal_is_lost(void)
 {
     start(first_nak);
@@ -142,8 +142,9 @@ static bool everything(const struct roce_packet *p, unsigned times)
 }
 
 /*
- * What rxe (6.12) does with a READ of nothing that it has carried out: one that comes again with a key it drops, and one
- * without fails the queue pair when a request for bytes has come since. The first `answers_lost` answers are lost.
+ * How rxe (6.12) treats a READ of no bytes that it has carried out: it drops a repetition with a key, and one
+ * without a key fails the queue pair if a request for bytes has arrived since. The first `answers_lost`
+ * answers are lost.
  */
 static struct {
     bool carried_out, bytes_since;
@@ -188,7 +189,7 @@ static void answer_to_a_read_of_nothing_is_lost(void)
     CHECK_EQ(ask.timeouts, 0);
 }
 
-/* An acknowledgement of what is behind it is enough. */
+/* An acknowledgement of a later packet is enough. */
 static void read_of_nothing_in_front_of_others(void)
 {
     static const uint32_t behind[] = {8, 10 * MTU};
@@ -202,7 +203,7 @@ static void read_of_nothing_in_front_of_others(void)
     }
 }
 
-/* The acknowledgement is lost, too, and the one that the last packet brings when it goes once more. */
+/* The acknowledgement is lost, too, and so is the one for the resent last packet. */
 static bool like_rxe_that_is_not_heard(const struct roce_packet *p, unsigned times)
 {
     const bool lost = like_rxe(p, times);
@@ -221,7 +222,7 @@ static void read_of_nothing_is_asked_again_with_others_behind(void)
     CHECK_EQ(ask.timeouts, 0);
 }
 
-/* Asked again for a READ it fails the queue pair when a request for nothing has come since. */
+/* A repeated READ fails the queue pair if a request of no bytes has arrived since. */
 static bool like_rxe_that_has_forgotten(const struct roce_packet *p, unsigned times)
 {
     if (p->opcode == ROCE_READ_REQUEST)
@@ -260,7 +261,8 @@ static void only_others_are_waited_for(void)
         }
 }
 
-/* Asking again costs no retry and puts nothing off: the queue pair gives up when its own timer has passed as often. */
+/* Probing uses no retry and postpones nothing: the queue pair gives up after its own timer has expired
+ * that often. */
 static void nobody_is_there(void)
 {
     start(NULL);
@@ -283,7 +285,7 @@ static void nobody_is_there(void)
     CHECK_EQ(roce_ask_due(&ask), 0);
 }
 
-/* A peer that does not run for a while is asked once more, and all goes on as if nothing had been. */
+/* A peer that does not run for a while gets one probe, and then traffic continues as before. */
 static void peer_is_slow(void)
 {
     struct roce_request r;
@@ -309,7 +311,7 @@ static void peer_is_slow(void)
     CHECK_EQ(roce_ask_due(&ask), 0);
 }
 
-/* One in a hundred both ways: no loss of any kind waits for the queue pair's timer. */
+/* One in a hundred lost both ways: no loss of any kind waits for the queue pair's timer. */
 static void bulk(void)
 {
     enum { EACH = 1 << 16 };
@@ -329,7 +331,7 @@ static void bulk(void)
         }
         CHECK_EQ(ask.timeouts, 0);
         CHECK(!memcmp(to, from, MEMORY));
-        /* 1024 packets, ten of them lost, windows of 8 and more: some 130 round trips at worst. */
+        /* 1024 packets, ten of them lost, windows of 8 and more: about 130 round trips at worst. */
         CHECK(net.now - begin < 400 * (uint64_t)MS);
     }
 }

@@ -1,4 +1,4 @@
-/* Whether runs arrive: what is remembered of a pair of addresses, and two ends in virtual time that find it out. */
+/* Whether runs arrive: the record of a pair of addresses, and two sides in virtual time that build it. */
 #include "ends.h"
 
 enum { EACH = 12 * MTU, BATCH = 15 };
@@ -22,7 +22,7 @@ static struct roce_runs *fresh_pair(void)
     return pair(++number);
 }
 
-/* ---- what is remembered ------------------------------------------------------------------------------ */
+/* ---- the record -------------------------------------------------------------------------------------- */
 
 static void proof(void)
 {
@@ -34,12 +34,12 @@ static void proof(void)
     CHECK_EQ(roce_runs_use(runs, true, false, now), ROCE_RUNS_NONE);
     CHECK_EQ(roce_runs_use(runs, false, true, now), ROCE_RUNS_NONE);
     roce_runs_tried(runs, now);
-    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NONE); /* now and then */
+    CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NONE); /* only now and then */
     CHECK_EQ(roce_runs_use(runs, true, true, now + 10 * MS), ROCE_RUNS_TRY);
     roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
     CHECK_EQ(roce_runs_use(runs, true, false, now), ROCE_RUNS_NEW);
     CHECK_EQ(roce_runs_use(runs, false, false, now), ROCE_RUNS_NEW);
-    /* Who would not notice that the network has changed, relies on somebody who does, and did lately. */
+    /* A flow that would not notice a change of the network relies on one that does, and did lately. */
     CHECK_EQ(roce_runs_use(runs, false, false, now + 11 * second), ROCE_RUNS_NONE);
     CHECK_EQ(roce_runs_use(runs, true, false, now + 3600 * second), ROCE_RUNS_NEW);
     roce_runs_release(runs);
@@ -58,7 +58,7 @@ static void off(struct roce_runs *runs, uint64_t *now, unsigned int trials, unsi
     CHECK_EQ(roce_runs_use(runs, true, true, *now), ROCE_RUNS_TRY);
 }
 
-/* Three trials, then none for a while; the next while is twice as long, up to about a minute. */
+/* Three trials, then none for a while; the next pause is twice as long, up to about a minute. */
 static void refusal(void)
 {
     struct roce_runs *runs = fresh_pair();
@@ -72,7 +72,7 @@ static void refusal(void)
     roce_runs_release(runs);
 }
 
-/* One that arrives makes good for those that did not; silence weighs less than a loss. */
+/* One arrival makes up for earlier failures; silence weighs less than a loss. */
 static void doubt(void)
 {
     struct roce_runs *runs = fresh_pair();
@@ -88,7 +88,7 @@ static void doubt(void)
     CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NEW);
     roce_runs_heard(runs, ROCE_HEARD_LOST, now);
     CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_NONE);
-    /* Others report what was on its way when the first one knew. */
+    /* Other flows report runs that were in flight when the first one reported. */
     for (int i = 0; i < 50; i++)
         roce_runs_heard(runs, ROCE_HEARD_LOST, now);
     now += second;
@@ -98,7 +98,7 @@ static void doubt(void)
     CHECK_EQ(roce_runs_use(runs, true, true, now), ROCE_RUNS_TRY);
     roce_runs_heard(runs, ROCE_HEARD_UNCLEAR, now);
     CHECK_EQ(roce_runs_use(runs, true, true, now + 2 * second - 1), ROCE_RUNS_NONE);
-    /* Proven for long: what comes then is a new story. */
+    /* Proven for long: a later failure starts with the shortest pause again. */
     now += 2 * second;
     roce_runs_heard(runs, ROCE_HEARD_ARRIVED, now);
     now += 11 * second;
@@ -109,7 +109,7 @@ static void doubt(void)
     roce_runs_release(runs);
 }
 
-/* Our own devices need no proof, and theirs is no proof for others. */
+/* aiordma devices need no proof, and their record is no proof for others. */
 static void ours(void)
 {
     struct roce_runs *foreign = fresh_pair(), *own = roce_runs_of(foreign->src, foreign->dst, true);
@@ -117,7 +117,7 @@ static void ours(void)
     CHECK(own && own != foreign);
     CHECK(roce_runs_of(foreign->src, foreign->dst, true) == own);
     CHECK_EQ(roce_runs_use(own, true, false, begin), ROCE_RUNS_NEW);
-    CHECK_EQ(roce_runs_use(own, false, false, begin), ROCE_RUNS_NONE); /* nothing was heard of late */
+    CHECK_EQ(roce_runs_use(own, false, false, begin), ROCE_RUNS_NONE); /* no news of late */
     roce_runs_heard(own, ROCE_HEARD_ARRIVED, begin);
     CHECK_EQ(roce_runs_use(own, false, false, begin), ROCE_RUNS_NEW);
     CHECK_EQ(roce_runs_use(foreign, true, true, begin), ROCE_RUNS_TRY);
@@ -131,7 +131,7 @@ static void ours(void)
     roce_runs_release(own);
 }
 
-/* Those in use keep their places, one that nobody uses any more gives it to the next. */
+/* Pairs in use keep their places; an unused one gives its place to the next. */
 static void many_pairs(void)
 {
     enum { MANY = 512, FIRST = 1000 };
@@ -164,7 +164,7 @@ static void many_pairs(void)
     roce_runs_release(known);
 }
 
-/* ---- two ends ----------------------------------------------------------------------------------------- */
+/* ---- two sides ---------------------------------------------------------------------------------------- */
 
 static bool renumbers; /* nothing behind the first of a run arrives */
 static uint64_t in_runs;
@@ -194,7 +194,7 @@ static void transmit_at(unsigned int place, bool request, const struct roce_pack
     transmit(request, packet, payload, renumbers && place);
 }
 
-/* Batches, as the device makes them. */
+/* Batches, as the device builds them. */
 static void pump_answers(void)
 {
     enum roce_runs_use use = roce_runs_use(of_answers, true, answer.pending, net.now);
@@ -260,7 +260,7 @@ static void settle(void)
     }
 }
 
-/* Messages of a few packets each, all of them at once. */
+/* Messages of a few packets each, all at once. */
 static void transfer(uint8_t opcode, uint32_t seed)
 {
     fill(from, QUEUE * EACH, (int)seed);
@@ -294,7 +294,7 @@ static void found_out(void)
     }
 }
 
-/* Everything arrives, and after three trials nothing leaves in runs for a second. */
+/* Everything arrives, and after three trials no packet leaves in a run for a second. */
 static void renumbered(void)
 {
     for (int i = 0; i < 2; i++) {
@@ -310,7 +310,7 @@ static void renumbered(void)
         CHECK_EQ(ask.timeouts, 0);
         while (net.now < until)
             transfer(opcodes[i], (uint32_t)net.now);
-        /* Those in the other direction may still be tried. */
+        /* Runs in the other direction may still be tried. */
         CHECK(in_runs - tried <= 3);
         if (opcodes[i] == IBV_WR_RDMA_WRITE)
             CHECK_EQ(ask.resent, resent);
@@ -318,7 +318,7 @@ static void renumbered(void)
     }
 }
 
-/* The network changes behind a proof: it is found out, and all arrives. Then it changes back. */
+/* The network changes after a proof: the device notices, and everything arrives. Then it changes back. */
 static void another_way(void)
 {
     for (int i = 0; i < 2; i++) {
@@ -337,7 +337,7 @@ static void another_way(void)
     }
 }
 
-/* One in a hundred is lost: that is no reason, most of the time. */
+/* One in a hundred is lost: most of the time, that is no reason to stop. */
 static void lossy(void)
 {
     for (int i = 0; i < 2; i++) {
@@ -358,7 +358,7 @@ static void lossy(void)
     }
 }
 
-/* Lossy and renumbering: nothing but losses is ever heard of runs, and all arrives. */
+/* Lossy and renumbering: runs only ever report losses, and everything arrives. */
 static void worst(void)
 {
     for (uint32_t seed = 1; seed <= 20; seed++) {

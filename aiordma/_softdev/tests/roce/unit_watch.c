@@ -1,5 +1,5 @@
-/* Who finds packets, the progress thread or polls: when the watch stops and begins again, and that nobody who goes to
- * sleep while it is about to stop sleeps unwatched. */
+/* Whether the progress thread or polls receive packets: when the watch stops and restarts, and that no
+ * thread that goes to sleep while the watch is about to stop sleeps unwatched. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 
 #include "tests/harness.h"
 
-/* Others can cross a thread that is about to stop the watch where it asks for the lock. */
+/* Lets another thread act while one that is about to stop the watch asks for the lock. */
 #define pthread_mutex_lock lock_or_cross
 static int lock_or_cross(pthread_mutex_t *mutex);
 #include "roce/watch.c"
@@ -15,7 +15,7 @@ static int lock_or_cross(pthread_mutex_t *mutex);
 
 enum { MS = 1000000, ROUNDS = 20000, LONGEST = 64 };
 
-/* ---- what it stands on -------------------------------------------------------------------------------- */
+/* ---- what watch.c depends on --------------------------------------------------------------------------- */
 
 static _Atomic(uint64_t) now = 5 * MS, wanted;
 static atomic_bool watched = true, no_memory;
@@ -75,7 +75,7 @@ static void be_kept_out(int count)
     }
 }
 
-/* A program that polls for so long that nobody needs to be woken. */
+/* A program that polls for so long that no thread needs to be woken. */
 static void polls_all_the_time(void)
 {
     fresh();
@@ -115,7 +115,7 @@ static void not_for_a_poll_now_and_then(void)
         now += MS + 1;
     }
     CHECK(!roce_watch_stopped());
-    /* Nor for polls between sleeps, however many. */
+    /* Polls between sleeps do not stop it either, however many. */
     for (int i = 0; i < 5; i++) {
         do_polls(2 * OFTEN, false);
         now += MS - 1;
@@ -134,14 +134,14 @@ static void asks_whether_he_still_polls(void)
     CHECK(!roce_watch_ask()); /* another timer */
     CHECK_EQ(wanted, when);
     now = when;
-    CHECK(!roce_watch_ask()); /* he does */
+    CHECK(!roce_watch_ask()); /* it still polls */
     CHECK_EQ(wanted, now + MS);
     do_polls(1, true); /* with packets once is enough */
     now += MS;
     CHECK(!roce_watch_ask());
     do_polls(OFTEN - 1, false);
     now += MS;
-    CHECK(roce_watch_ask()); /* he does not */
+    CHECK(roce_watch_ask()); /* it no longer polls */
     CHECK(roce_watch_stopped());
     CHECK(roce_watch_sleeps());
     CHECK(watched);
@@ -165,10 +165,10 @@ static void hands_over_to_polls_that_are_kept_out(void)
     CHECK(roce_watch_sleeps());
     be_kept_out(OFTEN);
     CHECK(!roce_watch_sleeps());
-    CHECK(!roce_watch_hand_over()); /* who polled sleeps */
+    CHECK(!roce_watch_hand_over()); /* the polling thread sleeps */
 }
 
-/* Whose polls these were sleeps by now: it would have been woken by the timer only. */
+/* The thread that made these polls sleeps by now: only the timer would have woken it. */
 static void watches_again_if_crossed_by_a_sleeper(void)
 {
     fresh();
@@ -197,7 +197,7 @@ static void watches_as_soon_as_there_is_memory(void)
 static atomic_uint arrived;
 static atomic_bool asleep;
 
-/* Both threads may have but one CPU. */
+/* Both threads may share one CPU. */
 static void let_others(unsigned int turn)
 {
     if (turn % 256 == 0)
@@ -227,7 +227,7 @@ static void *progress_thread(void *unused)
     return NULL;
 }
 
-/* One polls, is kept out, and sooner or later goes to sleep; the other one hands over meanwhile. */
+/* One polls, is kept out, and eventually goes to sleep; the other hands over meanwhile. */
 static void nobody_sleeps_unwatched(void)
 {
     pthread_t thread;

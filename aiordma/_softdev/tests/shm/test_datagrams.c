@@ -1,5 +1,5 @@
-/* UD between processes: delivery and headers, several senders to one QP, sleepers, QPs that are not there, that go and
- * that come back. */
+/* UD between processes: delivery and headers, several senders to one QP, sleepers, and QPs that do not
+ * exist, go and return. */
 #include "tests/harness.h"
 
 #include "aiordma_soft.h"
@@ -59,7 +59,7 @@ static void send_datagram(struct end *end, struct ibv_ah *ah, uint32_t qpn, uint
     expect_wc(end->send_cq, imm, IBV_WC_SUCCESS);
 }
 
-/* Takes one, checks it, posts its receive again. */
+/* Takes one, checks it, reposts its receive. */
 static uint32_t take_datagram(struct end *end, const struct ibv_wc *wc)
 {
     uint8_t *at = end->buf + wc->wr_id * SLOT;
@@ -73,7 +73,7 @@ static uint32_t take_datagram(struct end *end, const struct ibv_wc *wc)
     return wc->imm_data;
 }
 
-/* Each number goes there and comes back before the next one, so that nothing may get lost. */
+/* Each number makes a round trip before the next one, so none may be lost. */
 static void echo(int fd, void *unused)
 {
     struct end end;
@@ -116,7 +116,7 @@ static void there_and_back(void)
     end_close(&end);
 }
 
-/* To numbers nobody has, of a process that lives and of one that never did: sent, and lost. */
+/* To unused numbers, of a process that lives and of one that never existed: sent, and lost. */
 static void nobody(void)
 {
     struct child child = child_start(echo, NULL);
@@ -137,7 +137,7 @@ static void nobody(void)
     end_close(&end);
 }
 
-/* More than a ring holds to a process that does not look: the surplus is lost, the sender goes on. */
+/* More than a ring holds, to a process that does not look: the surplus is lost, and the sender continues. */
 static void deaf(int fd, void *unused)
 {
     struct end end;
@@ -175,7 +175,7 @@ static void flood(void)
     end_close(&end);
 }
 
-/* Says whether there is a datagram when its sender says that it has left. */
+/* Checks whether a datagram is present once its sender has reported that it left. */
 static void looks(int fd, void *unused)
 {
     struct end end;
@@ -207,7 +207,7 @@ static bool arrives_after_a_pause(void)
     CHECK(!kill(child.pid, SIGSTOP));
     CHECK_EQ(waitpid(child.pid, &status, WUNTRACED), child.pid);
     post_datagram(&end, ah, peer.qpn, 1);
-    /* Longer than a full ring is waited for. */
+    /* Pauses longer than a sender waits for a full ring. */
     for (const uint64_t until = test_now_ns() + PAUSE_NS; test_now_ns() < until;)
         sched_yield();
     CHECK(!kill(child.pid, SIGCONT));
@@ -220,14 +220,15 @@ static bool arrives_after_a_pause(void)
     return there;
 }
 
-/* The first one to a process that does not run for a moment is not lost. On a busy machine a pause may be any long. */
+/* The first datagram to a process that pauses for a moment is not lost. On a busy machine a pause may have
+ * any length. */
 static void first_contact(void)
 {
     for (int attempts = 0; !arrives_after_a_pause();)
         CHECK(++attempts < ATTEMPTS);
 }
 
-/* Those to a process that stays like that are, and others get theirs. */
+/* Later ones to a process that stays paused are lost, and other processes receive theirs. */
 static void no_contact(void)
 {
     struct child still = child_start(looks, NULL), child = child_start(echo, NULL);
@@ -255,7 +256,7 @@ static void no_contact(void)
     end_close(&end);
 }
 
-/* Faults of the receiving process: pairs change places, a bit of each changes. */
+/* Faults of the receiving process: pairs change places, and one bit of each changes. */
 static void faulty(int fd, void *unused)
 {
     struct end end;

@@ -1,5 +1,5 @@
-/* A peer process that scribbles over everything it shares with us, at any time: it may break its own
- * connections and what it was allowed to write to, never this process. */
+/* A peer process that overwrites all shared memory at random: it may break its own connections and the
+ * memory that it may write to, but never this process. */
 #include "tests/harness.h"
 
 #include <sched.h>
@@ -15,7 +15,7 @@ struct mapping {
     size_t length;
 };
 
-/* The writable shared mappings of this process: what the device shares with others. */
+/* This process's writable shared mappings: the memory that the device shares with other processes. */
 static size_t find_shared(struct mapping *found)
 {
     FILE *maps = fopen("/proc/self/maps", "re");
@@ -38,7 +38,7 @@ static size_t find_shared(struct mapping *found)
 static void scribble(const struct mapping *mappings, size_t count, uint32_t *seed)
 {
     const struct mapping *one = &mappings[test_random(seed) % count];
-    /* Control fields lie at the front of things: go there more often than not. */
+    /* Control fields lie at the start of mappings, so most writes go there. */
     size_t reach = test_random(seed) % 3 ? (one->length < 4096 ? one->length : 4096) : one->length;
     size_t at = (((size_t)test_random(seed) << 8) ^ test_random(seed)) % (reach - 7);
     uint64_t value;
@@ -100,8 +100,7 @@ static void hostile(int fd, void *argument)
     }
 }
 
-/* Whatever completes with whatever status; the hostile process also just crashes on its own doing at times.
- */
+/* Accepts any completion with any status; the hostile process sometimes crashes from its own writes. */
 static void survive(void)
 {
     for (uint32_t round = 0; round < ROUNDS; round++) {

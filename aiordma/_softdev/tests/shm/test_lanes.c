@@ -1,5 +1,5 @@
-/* Lanes between processes: many of them, taken back, made anew; memory withdrawn while it is mapped; what comes too
- * early, too late or not at all. */
+/* Lanes between processes: many lanes, lanes taken back and recreated, memory withdrawn while it is
+ * mapped, and packets that are early, late or missing. */
 #include "tests/harness.h"
 
 #include "aiordma_soft.h"
@@ -53,7 +53,7 @@ static void owner_withdraws(int fd, void *unused)
     end_close(&end);
 }
 
-/* After ibv_dereg_mr returns, a peer that has the memory mapped is refused as if it had not. */
+/* After ibv_dereg_mr returns, the device refuses a peer that has the memory mapped like any other peer. */
 static void dereg_revokes_a_mapping(void)
 {
     struct child child = child_start(owner_withdraws, NULL);
@@ -63,7 +63,7 @@ static void dereg_revokes_a_mapping(void)
     struct address peer = meet(child.fd, &end);
     rendezvous(child.fd);
     fill(end.buf, 4096, 3);
-    for (int i = 0; i < 2000; i++) /* the first go through the ring, then the mapping is there */
+    for (int i = 0; i < 2000; i++) /* the first ones go through the ring, then the mapping exists */
         do_rdma(&end, IBV_WR_RDMA_WRITE, 0, 4096, &peer, 0);
     rendezvous(child.fd);
     rendezvous(child.fd);
@@ -74,7 +74,7 @@ static void dereg_revokes_a_mapping(void)
     end_close(&end);
 }
 
-/* ---- slabs given back and made anew ---- */
+/* ---- slabs released and recreated ---- */
 
 enum { ROUNDS = 50, SLAB = 65536 };
 
@@ -130,7 +130,7 @@ static void slabs_come_and_go(void)
 
 /* ---- order ---- */
 
-/* Writes to one place land in their order, whether a peer carries them out or we do. */
+/* Writes to one place land in order, whether the peer or this process carries them out. */
 static void writes_keep_their_order(void)
 {
     struct child child = child_start(slab_owner, NULL);
@@ -163,7 +163,7 @@ static void writes_keep_their_order(void)
     end_close(&end);
 }
 
-/* ---- QPs used again ---- */
+/* ---- QPs reused ---- */
 
 static void one_of_each(int fd, struct end *end, const struct address *peer, bool first)
 {
@@ -187,7 +187,7 @@ static void reuse(int fd, bool first)
         struct address peer = exchange(fd, &end);
 
         end_to_init(&end, 0);
-        /* Not where we send from: TSan does not see the order that comes through the peer. */
+        /* Not the memory that we send from: TSan does not see the ordering through the peer. */
         post_recv(&end, 9, 32768, 4096);
         end_to_rtr(&end, &peer, NULL);
         end_to_rts(&end, &peer, NULL);
@@ -261,7 +261,7 @@ static void crowd_close(struct crowd *crowd)
     end_close(&crowd->end);
 }
 
-/* Sends one on each QP and takes what came on each, in any order. */
+/* Sends one message on each QP and receives one on each, in any order. */
 static void crowd_talk(struct crowd *crowd, uint64_t addr, uint32_t rkey)
 {
     bool sent[MANY] = {false}, received[MANY] = {false};
@@ -322,7 +322,7 @@ static void many_lanes(void)
     crowd_close(&crowd);
 }
 
-/* ---- nobody there ---- */
+/* ---- no peer ---- */
 
 static void leaves_a_number(int fd, void *unused)
 {
@@ -335,7 +335,8 @@ static void leaves_a_number(int fd, void *unused)
     end_close(&end);
 }
 
-/* A number of a process that is gone, and of one that never was: the retry timeout, as on a network. */
+/* A QP number of a process that has ended, and one of a process that never existed: the retry timeout, as
+ * on a network. */
 static void destination_that_is_not(void)
 {
     static const struct connect_options options = {

@@ -20,7 +20,7 @@ static struct address meet(int fd, struct end *end)
     return peer;
 }
 
-/* Both have reached this point. */
+/* Waits until both processes have reached this point. */
 static void rendezvous(int fd)
 {
     char byte = 'r';
@@ -184,7 +184,7 @@ static void both_ways(void)
     }
 }
 
-/* ---- lost wake-ups: both sides sleep whenever they can; one lost event and both sleep for ever ---- */
+/* ---- lost wake-ups: both sides sleep whenever they can; one lost event, and both sleep forever ---- */
 
 enum { ROUNDS = 4000 };
 
@@ -203,7 +203,7 @@ static void volley(int fd, struct end *end, bool serves, uint32_t seed)
             CHECK_STATUS(&wc, IBV_WC_SUCCESS);
             post_recv(end, wc.wr_id, wc.wr_id * 64, 64);
         }
-        /* Be a little late, in different ways: the other side is polling, arming, or asleep. */
+        /* Wait a little, in different ways: the other side is polling, arming, or asleep. */
         for (uint32_t delay = test_random(&seed) % 400; delay; delay--)
             __atomic_signal_fence(__ATOMIC_SEQ_CST);
         if (round % 64 == 0)
@@ -295,7 +295,7 @@ static void small_receives(int fd, void *argument)
     end_open(&end, NULL);
     meet(fd, &end);
     rendezvous(fd);
-    rendezvous(fd); /* the message is on its way, and nobody here has a receive */
+    rendezvous(fd); /* the message is in flight, and no receive is posted here */
     post_recv(&end, 1, 0, 100);
     expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS);
     CHECK(holds(end.buf, 100, 4));
@@ -350,7 +350,7 @@ static void receives_two(int fd, void *argument)
 static void send_to_one_that_stands_still(struct end *end, const struct child *child, uint64_t wr_id)
 {
     post_send(end, wr_id, 0, 8, IBV_SEND_SIGNALED);
-    /* many times as long as a peer that is gone would be waited for */
+    /* many times the wait for a peer that is gone */
     for (const uint64_t until = test_now_ns() + 200000000; test_now_ns() < until;) {
         expect_empty(end->send_cq);
         sched_yield();
@@ -400,7 +400,7 @@ static void exits(int fd, void *argument)
     end_open(&end, argument);
     meet(fd, &end);
     rendezvous(fd);
-    /* Ends without destroying anything. */
+    /* Exits without destroying anything. */
     _exit(0);
 }
 
@@ -410,7 +410,7 @@ static void expect_broken(struct end *end, const struct address *peer)
 
     post_rdma(end, 1, IBV_WR_RDMA_WRITE, 0, 8, peer, 0, IBV_SEND_SIGNALED);
     wc = next_wc(end->send_cq);
-    /* The first ones may have got through: the memory lives as long as we map it. */
+    /* The first ones may have succeeded: the memory lives as long as we map it. */
     for (int i = 0; i < 1000000 && wc.status == IBV_WC_SUCCESS; i++) {
         post_rdma(end, 1, IBV_WR_RDMA_WRITE, 0, 8, peer, 0, IBV_SEND_SIGNALED);
         wc = next_wc(end->send_cq);
@@ -437,7 +437,7 @@ static void peer_exits(void)
     }
 }
 
-/* Sends, writes and reads for ever, in both directions. */
+/* Sends, writes and reads forever, in both directions. */
 static void work_for_ever(int fd, void *argument)
 {
     struct end end;
@@ -465,7 +465,7 @@ static void work_for_ever(int fd, void *argument)
     }
 }
 
-/* The child is killed after so and so many of our completions, wherever it is then. */
+/* Kills the child after a given number of our completions, wherever it is then. */
 static void peer_is_killed(void)
 {
     uint32_t seed = 4711;
@@ -500,7 +500,7 @@ static void peer_is_killed(void)
                 post_recv(&end, wc.wr_id, wc.wr_id * 1024, 1024);
         }
         child_kill(&child);
-        /* Everything outstanding ends, with an error sooner or later, and the device lives on. */
+        /* Every outstanding request completes, eventually with an error, and the device continues to work. */
         while (!failed) {
             wc = next_wc(end.recv_cq);
             if (wc.status != IBV_WC_SUCCESS)
@@ -521,8 +521,7 @@ static void peer_is_killed(void)
     pair_close(&a, &b);
 }
 
-/* A sleeper whose peer dies while it waits for a message is woken by the failure of its own outstanding work.
- */
+/* If a peer dies while we sleep and wait for a message, the failure of our own outstanding work wakes us. */
 static void death_wakes_the_sleeper(void)
 {
     struct end_options options = {.channel = true};
@@ -532,7 +531,7 @@ static void death_wakes_the_sleeper(void)
 
     end_open(&end, &options);
     meet(child.fd, &end);
-    post_send(&end, 5, 0, 8, IBV_SEND_SIGNALED); /* never received: the child posts none */
+    post_send(&end, 5, 0, 8, IBV_SEND_SIGNALED); /* never received: the child posts no receives */
     rendezvous(child.fd);
     child_join(&child);
     wc = sleep_wc(end.channel, end.send_cq);

@@ -46,7 +46,7 @@ static void *get_one(void *argument)
     return NULL;
 }
 
-/* A thread that waits is woken. */
+/* An event wakes a waiting thread. */
 static void blocking(void)
 {
     struct ibv_async_event event;
@@ -62,7 +62,7 @@ static void blocking(void)
     pair_close(&a, &b);
 }
 
-/* Events nobody got go with their object. */
+/* Events that were not retrieved disappear with their object. */
 static void dropped_with_its_object(void)
 {
     pair_open(&a, &b, NULL);

@@ -20,7 +20,7 @@ static void send_one(uint64_t wr_id, unsigned int flags)
     expect_wc(a.send_cq, wr_id, IBV_WC_SUCCESS);
 }
 
-/* One event for each arming, and none for what came before it or was not asked for. */
+/* One event for each arming, and none for earlier or unrequested completions. */
 static void one_event_per_arming(void)
 {
     open_pair(&(struct end_options){.channel = true});
@@ -71,7 +71,7 @@ static void solicited_only(void)
     expect_event(b.channel, b.recv_cq);
     expect_wc(b.recv_cq, 1, IBV_WC_SUCCESS);
 
-    /* WRITE with immediate can be solicited too; a plain WRITE has nothing to solicit. */
+    /* WRITE with immediate can be solicited too; a plain WRITE cannot. */
     struct address of_b = end_address(&b);
     OK(ibv_req_notify_cq(b.recv_cq, 1));
     post_rdma(&a, 4, IBV_WR_RDMA_WRITE, 0, 8, &of_b, 0, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED);
@@ -82,7 +82,7 @@ static void solicited_only(void)
     expect_wc(a.send_cq, 5, IBV_WC_SUCCESS);
     expect_wc(b.recv_cq, 1, IBV_WC_SUCCESS);
 
-    /* An error is always reported. */
+    /* An error always causes an event. */
     OK(ibv_req_notify_cq(b.recv_cq, 1));
     end_to_error(&b);
     expect_event(b.channel, b.recv_cq);
@@ -138,7 +138,7 @@ static void *destroy(void *argument)
     return NULL;
 }
 
-/* Destruction waits for the events that were got to be acknowledged, and drops those that were not got. */
+/* Destruction waits until retrieved events are acknowledged, and drops events that were not retrieved. */
 static void destroy_waits(void)
 {
     struct destruction destruction = {0};
@@ -228,7 +228,7 @@ static void resize(void)
     CHECK(b.recv_cq->cqe >= 1000);
     expect_wc(b.recv_cq, 1, IBV_WC_SUCCESS);
     CHECK_EQ(ibv_resize_cq(b.recv_cq, 17), EINVAL); /* one entry would be lost */
-    OK(ibv_resize_cq(b.recv_cq, 18));               /* what is in it fits exactly */
+    OK(ibv_resize_cq(b.recv_cq, 18));               /* its entries fit exactly */
     CHECK(b.recv_cq->cqe >= 18);
     for (uint64_t i = 2; i < 20; i++)
         expect_wc(b.recv_cq, i, IBV_WC_SUCCESS);
@@ -258,7 +258,8 @@ static void creation(void)
     OK(ibv_close_device(context));
 }
 
-/* More completions than it holds: an event says so, once, and what fitted can still be read. */
+/* More completions than it holds: one event reports the overflow, and the completions that fitted can
+ * still be read. */
 static void overflow(void)
 {
     struct ibv_async_event event;
@@ -281,7 +282,7 @@ static void overflow(void)
     CHECK(got <= room);
     pair_close(&a, &b);
 
-    /* Other queues of the device are as well as before. */
+    /* Other queues of the device are unaffected. */
     open_pair(NULL);
     post_recv(&b, 1, 0, 8);
     send_one(1, 0);

@@ -136,7 +136,7 @@ static void inline_data(void)
     pair_close(&a, &b);
 }
 
-/* Nothing of a batch goes out when it is aborted, or when any part of it was wrong. */
+/* Nothing of a batch is sent when it is aborted, or when any part of it was wrong. */
 static void all_or_nothing(void)
 {
     struct ibv_qp_attr attr;
@@ -257,7 +257,7 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Entry by entry, with every field that was asked for. */
+/* Entry by entry, with every requested field. */
 static void polling(void)
 {
     struct ibv_cq_init_attr_ex attr = {.cqe = 64,

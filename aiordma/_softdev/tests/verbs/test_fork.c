@@ -1,5 +1,5 @@
-/* fork(): the child must not touch what it inherited, can open its own, and the parent goes on undisturbed.
- */
+/* fork(): the child must not touch what it inherited, can open its own context, and the parent continues
+ * undisturbed. */
 #include "tests/harness.h"
 
 #include <errno.h>
@@ -100,7 +100,7 @@ static void children_that_end(void)
     pair_close(&a, &b);
 }
 
-/* The child takes what it inherited out of the world by closing the context: memory only. */
+/* The child frees what it inherited by closing the context: memory only. */
 static void close_in_child(void)
 {
     pair_open(&a, &b, NULL);

@@ -1,4 +1,4 @@
-/* The device in the part of an iWARP adapter (AIORDMA_SOFT_IWARP=1): what those do not have is refused. */
+/* The device in the role of an iWARP adapter (AIORDMA_SOFT_IWARP=1): it refuses what iWARP lacks. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static void no_immediates_no_atomics(void)
     pair_close(&a, &b);
 }
 
-/* The answer to a READ is a write by the peer: memory that is closed to it cannot take one. */
+/* The response to a READ is a write by the peer, so memory closed to the peer cannot receive one. */
 static void reads_land_in_open_memory(void)
 {
     open_pair();
@@ -90,6 +90,6 @@ static const struct test tests[] = {TEST(says_so), TEST(connected_queue_pairs_on
 
 int main(int argc, char **argv)
 {
-    setenv("AIORDMA_SOFT_IWARP", "1", 1); /* before the device is looked for */
+    setenv("AIORDMA_SOFT_IWARP", "1", 1); /* before the device is listed */
     return test_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }

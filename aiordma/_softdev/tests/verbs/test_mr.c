@@ -1,4 +1,5 @@
-/* Memory regions: rights, addresses other than their own, re-registration, implicit things that must fail. */
+/* Memory regions: access rights, other virtual addresses, re-registration, implicit regions that must
+ * fail. */
 #include "tests/harness.h"
 
 #include <errno.h>
@@ -23,7 +24,7 @@ static void fields(void)
     CHECK(mr->lkey != a.mr->lkey && mr->rkey != a.mr->rkey);
     CHECK_EQ(ibv_dealloc_pd(a.pd), EBUSY);
     OK(ibv_dereg_mr(mr));
-    /* Remote write or atomic rights without the local one make no sense. */
+    /* Remote write or atomic access without local write access is invalid. */
     CHECK(!ibv_reg_mr(a.pd, a.buf, 1000, IBV_ACCESS_REMOTE_WRITE));
     CHECK_EQ(errno, EINVAL);
     CHECK(!ibv_reg_mr(a.pd, a.buf, 1000, IBV_ACCESS_REMOTE_ATOMIC));
@@ -33,7 +34,7 @@ static void fields(void)
     pair_close(&a, &b);
 }
 
-/* A key is not given out again at once: a peer that still has it must not reach the next region. */
+/* A key is not reused at once: a peer that still has it must not reach the next region. */
 static void fresh_keys(void)
 {
     uint32_t last = 0;
@@ -50,7 +51,7 @@ static void fresh_keys(void)
     pair_close(&a, &b);
 }
 
-/* ibv_reg_mr_iova: the region is named by other addresses, locally and remotely. */
+/* ibv_reg_mr_iova: the region has other addresses, locally and remotely. */
 static void other_addresses(void)
 {
     const uint64_t iova = 0x100000;
@@ -95,7 +96,7 @@ static void reregister(void)
     CHECK(mr);
     uint32_t rkey = mr->rkey;
     OK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b.buf + 8192, 4096, 0));
-    CHECK_EQ(mr->rkey, rkey); /* peers that know it may go on */
+    CHECK_EQ(mr->rkey, rkey); /* peers may keep using the key */
     CHECK(mr->addr == b.buf + 8192 && mr->length == 4096);
     address = (struct address){.addr = (uintptr_t)b.buf + 8192, .rkey = mr->rkey};
     fill(a.buf, 64, 2);
@@ -125,7 +126,8 @@ static void reregister(void)
     pair_close(&a, &b);
 }
 
-/* Several regions over the same bytes, each with its own rights; the last byte is in, the next one is not. */
+/* Several regions over the same bytes, each with its own access; the last byte is inside, the next one is
+ * not. */
 static void overlapping(void)
 {
     struct ibv_mr *outer, *inner;
@@ -149,7 +151,7 @@ static void overlapping(void)
     pair_close(&a, &b);
 }
 
-/* A parent domain is its PD under another name: what is made in either works together. */
+/* A parent domain is its PD under another handle: objects made in either work together. */
 static void parent_domains(void)
 {
     struct ibv_td_init_attr td_attr = {0};

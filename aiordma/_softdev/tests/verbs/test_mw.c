@@ -58,7 +58,7 @@ static void type_1(void)
     write_through(mw->rkey, 4096, 1000, IBV_WC_SUCCESS);
     CHECK(holds(b.buf + 4096, 1000, 1));
     CHECK_EQ(ibv_dereg_mr(b.mr), EBUSY);
-    /* bound anew: the old key is dead */
+    /* bound again: the old key is invalid */
     old = mw->rkey;
     bind.bind_info = window(8192, 100);
     OK(ibv_bind_mw(b.qp, mw, &bind));
@@ -147,7 +147,7 @@ static void local_invalidate(void)
     pair_close(&a, &b);
 }
 
-/* A window cannot give what its region, or its own binding, does not. */
+/* A window cannot grant what its region, or its own binding, does not allow. */
 static void rights(void)
 {
     struct ibv_mw *mw;

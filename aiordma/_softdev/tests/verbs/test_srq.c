@@ -40,7 +40,7 @@ static void receive(void)
     pair_close(&a, &b);
 }
 
-/* Two QPs take from one SRQ: whoever gets a message first gets the first receive. */
+/* Two QPs share one SRQ: the first message takes the first receive, on either QP. */
 static void shared(void)
 {
     struct end c, d;
@@ -177,7 +177,7 @@ static void sizes(void)
     pair_close(&a, &b);
 }
 
-/* A receive taken from the SRQ that is too small fails its QP, and leaves the rest of the SRQ alone. */
+/* A receive from the SRQ that is too small fails its QP, and leaves the rest of the SRQ intact. */
 static void errors(void)
 {
     struct end c;

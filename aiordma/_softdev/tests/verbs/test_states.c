@@ -70,7 +70,7 @@ static void open_self(void)
     self = end_address(&end);
 }
 
-/* The mask with which a transition is legal, 0 where none is (IBTA figure 124; for RC there is no SQE). */
+/* The mask with which a transition is legal, 0 where it is illegal (IBTA figure 124; RC has no SQE). */
 static int legal(enum ibv_qp_state from, enum ibv_qp_state state)
 {
     if (state == IBV_QPS_RESET || state == IBV_QPS_ERR)
@@ -122,7 +122,7 @@ static void all_transitions(void)
     end_close(&end);
 }
 
-/* Without one of the required attributes, and with one that does not belong there. */
+/* Without one of the required attributes, and with one that is not allowed. */
 static void masks(void)
 {
     static const struct {
@@ -156,7 +156,7 @@ static void masks(void)
     attr.cur_qp_state = IBV_QPS_RTS;
     CHECK_EQ(ibv_modify_qp(end.qp, &attr, RC_TO_RTR | IBV_QP_CUR_STATE), EINVAL);
     CHECK_EQ(end_state(&end), IBV_QPS_INIT);
-    /* Attributes alone, state unchanged. */
+    /* Changes attributes only, with the state unchanged. */
     bring_to(IBV_QPS_RTS);
     attr = attributes(IBV_QPS_RTS);
     attr.min_rnr_timer = 3;
@@ -276,7 +276,7 @@ static void posting(void)
     end_close(&end);
 }
 
-/* A drained send queue keeps what is posted until it runs again, and says when it is drained. */
+/* A drained send queue keeps posted requests until it runs again, and an event reports that it is drained. */
 static void drained(void)
 {
     struct ibv_qp_attr attr;
@@ -325,12 +325,12 @@ static void creation(void)
     init.send_cq = NULL;
     CHECK(!ibv_create_qp(end.pd, &init));
 
-    /* Nothing that a QP uses can go before it. */
+    /* Objects that a QP uses cannot be destroyed before it. */
     CHECK_EQ(ibv_destroy_cq(end.send_cq), EBUSY);
     CHECK_EQ(ibv_destroy_cq(end.recv_cq), EBUSY);
     CHECK_EQ(ibv_dealloc_pd(end.pd), EBUSY);
 
-    /* Numbers are not reused at once: what was sent to a QP that is gone must not reach its successor. */
+    /* Numbers are not reused at once: packets for a destroyed QP must not reach its successor. */
     init.send_cq = end.send_cq;
     uint32_t last = 0;
     for (int i = 0; i < 20; i++) {

@@ -1,4 +1,4 @@
-/* Threads: several conversations in one process, events, and objects that come and go under traffic. */
+/* Threads: several conversations in one process, events, and objects created and destroyed under traffic. */
 #include "tests/harness.h"
 
 #include <pthread.h>
@@ -158,7 +158,7 @@ static void shared_cq(void)
     pair_close(&a, &b);
 }
 
-/* ---- regions, QPs, CQs, contexts come and go while others work ---- */
+/* ---- regions, QPs, CQs, contexts are created and destroyed while others work ---- */
 
 static void *churn(void *argument)
 {
@@ -174,7 +174,7 @@ static void *churn(void *argument)
         post_recv(&d, 2, 0, 64);
         do_send(&c, 0, 64);
         OK(ibv_dereg_mr(mr));
-        post_send(&c, 3, 0, 64, IBV_SEND_SIGNALED); /* may still be under way when all goes */
+        post_send(&c, 3, 0, 64, IBV_SEND_SIGNALED); /* may still be in flight at destruction */
         pair_close(&c, &d);
     }
     return NULL;
@@ -218,7 +218,7 @@ static void coming_and_going(void)
     pair_close(&a, &b);
 }
 
-/* A region goes while its peer writes to it: either the write was in time, or it is refused. */
+/* A region is deregistered while its peer writes to it: either the write was in time, or it is refused. */
 static atomic_uint writes;
 
 static void *write_until_refused(void *argument)
@@ -260,7 +260,7 @@ static void region_goes_under_traffic(void)
         while (atomic_load(&writes) < 3)
             sched_yield();
         OK(ibv_dereg_mr(mr));
-        /* From here on the memory is ours alone. */
+        /* From here on only this process uses the memory. */
         memset(memory, 0x11, 4096);
         CHECK(!pthread_join(thread, NULL));
         CHECK(all_bytes(memory, 4096, 0x11));
