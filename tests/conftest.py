@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import os
 import signal
@@ -138,6 +139,8 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays: a full garbage collection, which many tests make, need not look
     through it. That took 0.1 s each time.
     """
+    # Its entry point in trio looks for referrers of an object, which a frozen one seems not to have.
+    importlib.import_module("hypothesis")
     gc.collect()
     gc.freeze()
 
