@@ -112,7 +112,7 @@ class RingGranter:
         self.limit = 0
         self._out: dict[int, tuple[MemberView, GrantingListener]] = {}
         self._last = 0
-        # Outstanding grants to aim for, by listener: none until the client reconnects, more while they run out.
+        # Grants to keep outstanding, by listener: none until the client reconnects, more as they run out.
         self._level: dict[int, int] = {}
         grants.granters.add(self)
 

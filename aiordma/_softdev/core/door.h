@@ -5,7 +5,7 @@
  * write only to a door and a lane (shm/lane.h), so nothing read from there is trusted: each field is read once into a
  * local and checked.
  *
- * Wake-up, and why none is lost.
+ * Why no wake-up is lost:
  *   Sender:    publish record (tail, release) ; set door bit (RMW, seq_cst = full barrier) ; read `armed`
  *   Receiver:  write `armed` (RMW, seq_cst)   ; read door bits ; if there are any, take the records
  * Both RMWs are in one total order. If the sender's is first, the receiver reads its door bit (and through the acquire

@@ -1,5 +1,5 @@
 /*
- * Protection domains, memory regions and the table of keys.
+ * Protection domains and memory regions.
  */
 #include <stdlib.h>
 #include <string.h>
