@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -115,9 +116,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
-        call = getattr(item, "callspec", None)
-        if call is not None and "anyio_backend" in call.params:
-            others = repr([value for name, value in sorted(call.params.items()) if name != "anyio_backend"])
+        params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+        # "loop": of a process that the test starts.
+        own = "anyio_backend" if "anyio_backend" in params else "loop" if params.get("loop") in LOOPS else ""
+        if own:
+            others = repr([value for name, value in sorted(params.items()) if name != own])
             tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
     dropped: list[pytest.Item] = []
     for name, variants in tests.items():
@@ -129,6 +132,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=dropped)
         gone = set(map(id, dropped))
         items[:] = [item for item in items if id(item) not in gone]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: a full garbage collection, which many tests make, need not look
+    through it. That took 0.1 s each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

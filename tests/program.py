@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -100,6 +101,7 @@ def forked(orders: socket.socket) -> list[str]:
         "anyio._backends._trio",
     ):
         importlib.import_module(module)
+    gc.freeze()  # and is never looked through again
     running: dict[int, int] = {}  # pidfd: pid
     with selectors.PollSelector() as selector:
         selector.register(orders, selectors.EVENT_READ)

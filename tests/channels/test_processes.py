@@ -124,6 +124,7 @@ async def test_bytes_on_the_tcp_connection_break_the_channel() -> None:
             assert "5 unexpected bytes on the TCP connection" in str(errors[1])
 
 
+@pytest.mark.slow
 async def test_connections_leave_nothing_behind() -> None:
     async with nothing_left() as here, await channel.listen(LOCAL) as listener:
         async with anyio.create_task_group() as tasks:

@@ -14,6 +14,8 @@ from demolib.processes import Program
 from .conftest import EXAMPLES
 from .stack import until
 
+pytestmark = pytest.mark.slow
+
 DEMO = str(EXAMPLES / "demo.py")
 
 

@@ -357,6 +357,7 @@ def programs(into: Path, mode: Mode) -> Any:
     assert "Traceback" not in programs.receiver.output
 
 
+@pytest.mark.slow
 def test_several_files_by_the_programs(programs: Programs, source: Path, into: Path) -> None:
     paths = [make(source, f"f{size}", size) for size in (0, 10, 5_000_000)]
     sender = programs.send(*paths)
@@ -371,6 +372,7 @@ def test_several_files_by_the_programs(programs: Programs, source: Path, into: P
     assert missing.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["sender", "receiver"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_in_the_middle_and_run_again(

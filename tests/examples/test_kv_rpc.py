@@ -13,6 +13,8 @@ from demolib.processes import Program
 
 from .conftest import EXAMPLES, MODES
 
+pytestmark = pytest.mark.slow
+
 KV = str(EXAMPLES / "kv_rpc.py")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

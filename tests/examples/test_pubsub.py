@@ -164,6 +164,7 @@ def program(*arguments: str) -> list[str]:
     return [sys.executable, str(EXAMPLES / "pubsub.py"), *arguments]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_the_programs(mode: str) -> None:
     broker = Program(*program("broker", "--listen", f"{LOCAL}:0", "--mode", mode), ready="listening on ")

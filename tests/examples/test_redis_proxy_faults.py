@@ -21,6 +21,8 @@ from .test_redis_proxy import connections, read_exactly, read_to_end
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=MODES)
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:

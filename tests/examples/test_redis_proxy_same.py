@@ -17,7 +17,7 @@ from .stack import Stack, running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.xdist_group("redis proxy, compared")
+pytestmark = [pytest.mark.xdist_group("redis proxy, compared"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=MODES)

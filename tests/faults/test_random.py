@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from aiordma.streams.stream import RdmaStream
     from tests.program import Control
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "device": DEVICE,
     "ring_bytes": 16384,

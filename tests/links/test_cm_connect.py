@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from aiordma.links.engine import Engine
     from tests.program import Control
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests.links.test_cm_connect"
 
 

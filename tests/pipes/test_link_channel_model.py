@@ -111,6 +111,7 @@ END = st.sampled_from(["close", "abort", "cut", "close both", "nothing"])
 RULES = st.sampled_from(["", "delay op=read ms=1 p=0.3", "delay op=message ms=1 p=0.2"])
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(operations=st.lists(OPERATION, max_size=40), end=END, rule=RULES)
 def test_model(operations: list[tuple[str, int, int]], end: str, rule: str) -> None:

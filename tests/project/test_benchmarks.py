@@ -19,6 +19,7 @@ def _run(peer: Peer, *workloads: str) -> dict[str, object]:
     return run(Plan([peer], rounds=1, slice_seconds=0.01, quick=True, workloads=workloads), lambda line: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tcp-asyncio", "unix-uvloop", "anyio-asyncio"])
 def test_a_peer_is_measured_in_two_processes(name: str) -> None:
     results = _run(PEERS[name], "setup", "roundtrip", "throughput", "memory", "throughput_kept")
@@ -37,6 +38,7 @@ def test_a_peer_is_measured_in_two_processes(name: str) -> None:
     assert PEERS[name].title in markdown(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["msgpack-asyncio", "msgpack-uvloop", "rpc-bare-asyncio", "rpc-def-uvloop"])
 def test_a_way_to_make_calls_is_measured_in_two_processes(name: str) -> None:
     results = _run(PEERS[name], "setup", "calls", "call_streams", "calls_beside_bulk")
@@ -55,6 +57,7 @@ def test_a_way_to_make_calls_is_measured_in_two_processes(name: str) -> None:
     assert PEERS[name].title in markdown(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["datagrams-uvloop", "datagrams-tcp-asyncio", "endpoint-asyncio", "udp-uvloop"]
 )
@@ -117,6 +120,7 @@ def test_the_wire_is_judged_by_medians() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("namespaces")
 def test_the_wire_is_measured() -> None:
     """Over loopback; between network namespaces, or it says why not."""

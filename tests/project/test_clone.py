@@ -28,6 +28,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         conftest.check_machine()
 
 
+@pytest.mark.slow
 def test_a_clone_that_is_not_built(tmp_path: Path) -> None:
     for path in tracked_files():
         if path.suffix in {".py", ".pyi", ".toml", ".typed"}:

@@ -12,7 +12,7 @@ import pytest
 
 from .tree import ROOT
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("packaging")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("packaging"), pytest.mark.slow]
 
 _BUILD = """
 import os, sys

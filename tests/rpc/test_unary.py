@@ -283,6 +283,7 @@ async def test_a_connection_that_ends_fails_its_calls_with_the_reason(orderly: b
         await settle()
 
 
+@pytest.mark.slow
 async def test_ten_thousand_calls_in_flight() -> None:
     made, seen = service()
     async with rpc_pair(made, calls=10_000) as pair:

@@ -12,6 +12,8 @@ from .test_tools import pair
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 #: Operations of IBTA volume 1, table 38, with the transport's three bits.
 SEND_MIDDLE, WRITE_ONLY, READ_REQUEST = 1, 10, 12
 READ_FIRST, READ_MIDDLE, READ_LAST, ACK, ATOMIC_ACK, FETCH_ADD = 13, 14, 15, 17, 18, 20

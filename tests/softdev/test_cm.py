@@ -19,7 +19,7 @@ from tests.tools import run_pair
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.xdist_group("namespaces")
+pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
 LIMIT = 60  # seconds, to end a hang
 TCP, UDP = 0x0106, 0x0111  # port spaces

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.xdist_group("namespaces")
+pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
 LENGTH = 64 << 10
 ROUNDS = 40

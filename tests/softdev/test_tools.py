@@ -15,6 +15,8 @@ from tests.tools import listening, run_pair
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 25  # seconds, to end a hang
 
 

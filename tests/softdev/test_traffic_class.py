@@ -12,6 +12,8 @@ from .test_tools import pair
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 NOTIFICATION = 129
 WRITES = ["ib_write_bw", "-F", "-x", "0", "-n", "50", "-s", "65536", "-m", "1024"]
 

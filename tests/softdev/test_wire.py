@@ -23,7 +23,7 @@ from tests.tools import listening, run_pair
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.xdist_group("namespaces")
+pytestmark = [pytest.mark.xdist_group("namespaces"), pytest.mark.slow]
 
 LIMIT = 40  # seconds, to end a hang
 V4, V6 = "0", "1"  # GID indices: addresses that other hosts can reach come first

@@ -12,7 +12,7 @@ from aiordma.streams.stream import RdmaStream
 from tests.health import check_echo
 from tests.world import DEVICE
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SHORT = 1500  # of random tokens, five pairs and more would be alike
 
 

@@ -179,6 +179,7 @@ EXTRAS = (
 )
 
 
+@pytest.mark.slow
 def test_switched_off_everything_else_works() -> None:
     program = "from aiordma.wake import _private as p; print(p.ENABLED, p._task_states, p._must_cancel_known)"
     assert run("-c", program, value="off").stdout.split() == ["False", "None", "False"]

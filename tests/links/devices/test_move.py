@@ -76,6 +76,7 @@ async def echo(stream: aiordma.RdmaStream) -> None:
             await stream.send(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["port", "one end"])
 async def test_many_streams_move_together(way: str) -> None:
     """They share the new link as they shared the old one, and no byte is lost or repeated."""

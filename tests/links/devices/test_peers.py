@@ -15,7 +15,7 @@ from tests.roles import LOCAL
 
 from .kit import TWO, fail, groups_in_use, two_devices
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SERVER = "tests.links.devices.roles:echo_server"
 

@@ -36,6 +36,7 @@ def sockets() -> list[str]:
     return [name for name in descriptors() if name.startswith("socket")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"ring_bytes": 16384}], ids=["default rings", "tiny rings"])
 async def test_two_processes(settings: dict[str, Any]) -> None:
     seed = Random().randrange(1 << 30)
@@ -124,6 +125,7 @@ async def test_from_registered_memory(inline: int, monkeypatch: pytest.MonkeyPat
     assert "tcp" in paths
 
 
+@pytest.mark.slow
 async def test_many_streams_on_a_link_that_breaks() -> None:
     """Each goes on over its own TCP connection."""
     config = Config(ring_bytes=16384)

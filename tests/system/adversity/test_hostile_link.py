@@ -16,7 +16,7 @@ from tests.world import SLOWER
 
 from .hostile import ATTACKS, DEVICE
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ATTACKER = "tests.system.adversity.hostile:attacker"
 PUMP = "tests.roles:pumping_clients"

@@ -17,7 +17,7 @@ from tests.roles import LOCAL, echo
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ECHO = "tests.roles:echo_server"
 PUMP = "tests.roles:pumping_clients"

@@ -19,7 +19,7 @@ from tests.roles import LOCAL
 if TYPE_CHECKING:
     from tests.program import Control
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ASLEEP = r"armed: True; the completion channel's descriptor \d+ is readable: False"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.program import Control
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 HERE = "tests.system.integration.test_integrity"
 SIZES = (1, 2, 7, 63, 64, 65, 500, 4096, 5000, 16384, 20_000, 65_536, 100_000, 400_000)

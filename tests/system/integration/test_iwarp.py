@@ -25,6 +25,8 @@ from tests.roles import LOCAL, echo
 if TYPE_CHECKING:
     from tests.program import Control
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests.system.integration.test_iwarp"
 IWARP = {"AIORDMA_SOFT_IWARP": "1", "AIORDMA_DEVICE": "soft"}
 WIRE = {**IWARP, "AIORDMA_SOFT_WIRE": "only"}  # everything as packets

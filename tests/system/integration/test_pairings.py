@@ -21,6 +21,8 @@ from tests.world import SLOWER
 if TYPE_CHECKING:
     from tests.program import Control
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests.system.integration.test_pairings"
 NO_DEVICE = {"AIORDMA_DEVICE": "none"}
 DATA = bytes(range(256)) * 2000

@@ -18,6 +18,8 @@ from tests.roles import LOCAL, echo, statistics
 if TYPE_CHECKING:
     from tests.program import Control
 
+pytestmark = pytest.mark.slow
+
 PACKETS = {"AIORDMA_DEVICE": "soft", "AIORDMA_SOFT_WIRE": "only", "AIORDMA_KEEPALIVE_MS": "0"}
 #: Seconds of silence; a timer with nothing to do would have gone off in it, whatever its period below that.
 SILENCE = 1.0

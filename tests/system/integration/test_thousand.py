@@ -10,7 +10,7 @@ from tests.health import nothing_left
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL, statistics
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 STREAMS = 1000
 

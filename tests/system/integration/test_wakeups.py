@@ -24,7 +24,7 @@ from tests.roles import LOCAL, statistics
 if TYPE_CHECKING:
     from tests.program import Control
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 HERE = "tests.system.integration.test_wakeups"
 MESSAGES = 1200 * ROUNDS

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tests.program import Control
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests.system.leaks.test_churn"
 ECHO = "tests.roles:echo_server"
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from aiordma.links.engine import Engine
     from tests.program import Control
 
+pytestmark = pytest.mark.slow
+
 HERE = "tests.system.leaks.test_rpc"
 
 
