@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces with a cable (veth) between them. Made by root, for tests and
+"""Two hosts on one machine: network namespaces with a cable (veth) between them. Needs root; for tests and
 benchmarks."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _count = itertools.count()
 
 
 class NoNamespacesError(RuntimeError):
-    """Network namespaces cannot be made here."""
+    """Network namespaces cannot be created here."""
 
 
 class Host(NamedTuple):
@@ -32,7 +32,7 @@ class Host(NamedTuple):
 
 
 def ip(*arguments: str) -> None:
-    """Raises RuntimeError with what ``ip`` said."""
+    """Raise RuntimeError with the output of ``ip`` if it fails."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
@@ -59,7 +59,7 @@ def namespaces(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cable(near: str | None, far: str) -> Iterator[None]:
-    """Between two namespaces (None: the initial one), IPv4 and IPv6; an interface called "cable" in each.
+    """Connect two namespaces (None: the initial one), IPv4 and IPv6; the interface is "cable" in each.
 
     Frames of 4500 bytes are large enough for a path MTU of 4096.
     """
@@ -80,7 +80,7 @@ def cable(near: str | None, far: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cabled_hosts() -> Iterator[tuple[Host, Host]]:
-    """Namespaces of this process's own. Raises NoNamespacesError."""
+    """Namespaces owned by this process. Raises NoNamespacesError."""
     number = next(_count)
     near, far = (f"aiordma-{os.getpid()}-{number}-{n}" for n in "ab")
     with namespaces(near, far), cable(near, far):

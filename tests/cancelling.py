@@ -1,4 +1,4 @@
-"""Cancel an operation at its n-th await, or when the loop has made n turns."""
+"""Cancel an operation at its n-th await, or after n iterations of the loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _Counted:
-    """Awaits a coroutine and calls back when it is about to wait for the n-th time."""
+    """Await a coroutine and call back before its n-th wait."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], n: int, call: Callable[[], None]) -> None:
         self._coroutine, self._n, self._call = coroutine, n, call
@@ -37,7 +37,7 @@ class _Counted:
 
 
 async def at_await(n: int, operation: Callable[[], Coroutine[Any, Any, Any]]) -> tuple[bool, Any]:
-    """Whether ``operation`` ended all the same, and with what; its n-th await was cancelled.
+    """Cancel the n-th await of ``operation``; return whether it completed anyway, and its result.
 
     The first is True for an n larger than the number of its awaits.
     """
@@ -47,13 +47,13 @@ async def at_await(n: int, operation: Callable[[], Coroutine[Any, Any, Any]]) ->
 
 
 async def at_turn(n: int, operation: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
-    """The same, cancelled after n turns of the loop: also while tasks of its own are at work."""
+    """The same, cancelled after n iterations of the loop, so also while tasks of its own run."""
     result: tuple[bool, Any] = (False, None)
 
     async def run() -> None:
         nonlocal result
         result = True, await operation()
-        # A result must not be lost to a cancellation that came too late.
+        # A cancellation that comes too late must not lose a result.
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:

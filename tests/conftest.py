@@ -27,10 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: What options leave out, with how many tests that were.
+#: Tests that options leave out, with their number.
 _LEFT_OUT = pytest.StashKey["Counter[str]"]()
 
-#: Modules that the tests import, with what provides them.
+#: Modules that the tests import, with the package that provides each.
 _NEEDED = {
     "aiordma._cq": "the compiled parts of aiordma",
     "anyio": "anyio",
@@ -57,9 +57,9 @@ def _is_there(module: str) -> bool:
 
 
 def check_machine() -> None:
-    """Collection would fail with the first import error, in a test that has nothing to do with it.
+    """Fail early: collection would fail with the first import error, in an unrelated test.
 
-    :raises pytest.UsageError: something that the tests import is missing.
+    :raises pytest.UsageError: a module that the tests import is missing.
     """
     missing = [provider for module, provider in _NEEDED.items() if not _is_there(module)]
     if missing:
@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _wait_longer(slower: float) -> None:
-    """Stretch the library's waits for its peer, where a test does not set them: the peer is slow, too."""
+    """Stretch the library's timeouts for its peer unless a test sets them: the peer is slow, too."""
     from aiordma.config import Config
 
     for field in ("negotiate_timeout_ms", "link_timeout_ms", "head_start_ms"):
@@ -94,7 +94,7 @@ def _wait_longer(slower: float) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module, and with it :mod:`tests.world`, is imported."""
+    """Runs before any test module, and with it :mod:`tests.world`, is imported."""
     check_machine()
     config.stash[_LEFT_OUT] = Counter()
     slower = config.getoption("slower")
@@ -112,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --one-loop: which loop a test keeps follows from its name and place; all are kept as often."""
+    """With --one-loop: a test's name and place determine its loop; the loops get equal shares."""
     if not config.getoption("one_loop"):
         return
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
@@ -161,7 +161,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    # Each worker has collected everything. One that crashed has no output.
+    # Each worker has collected everything. A crashed worker has no output.
     config: pytest.Config = node.config
     reported = Counter[str](getattr(node, "workeroutput", {}).get("left_out", {}))
     config.stash[_LEFT_OUT] = config.stash[_LEFT_OUT] | reported

@@ -4,8 +4,8 @@ A backtrace of the thread shows the event loop only. This attaches gdb and has t
 tasks, with the line where each of them waits, and the state of its engines. The process needs no preparation,
 but gdb needs the rights of a debugger: root, or the same user where ``kernel.yama.ptrace_scope`` is 0.
 
-Use it on a process that sleeps. One that is busy may be in the middle of anything and must not be interrupted
-like this: look at it with ``py-spy dump``.
+Use it on a process that sleeps. A busy process may be at any point and must not be interrupted like this:
+inspect it with ``py-spy dump``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import types
 from pathlib import Path
 from typing import Any
 
-# ---- in the process that hangs: nothing here may wait, or need more than what is imported there already
+# ---- in the process that hangs: code here must not wait, or import more than is already imported there
 
 
 def _awaited(waits: Any) -> Any:
-    """What a coroutine, a generator or an iterator of one waits for; None where there is no more to see."""
+    """Return what a coroutine, a generator or its iterator waits for; None if not visible."""
     for name in ("cr_await", "ag_await", "gi_yieldfrom"):
         if hasattr(waits, name):
             return getattr(waits, name)
-    # What "async for" and __await__() make of a coroutine does not show it.
+    # The wrappers that "async for" and __await__() create around a coroutine do not show it.
     inner = (types.CoroutineType, types.AsyncGeneratorType)
     return next((found for found in gc.get_referents(waits) if isinstance(found, inner)), None)
 
 
 def _frames(waits: Any) -> list[str]:
-    """Where a coroutine waits, and those that it awaits, outermost first."""
+    """The stack of a waiting coroutine, outermost first."""
     found = []
     while waits is not None:
         frames = [getattr(waits, name, None) for name in ("cr_frame", "ag_frame", "gi_frame")]
@@ -71,7 +71,7 @@ def _engines() -> list[Any]:
 
 
 def _counted(value: Any) -> Any:
-    """Statistics without what is zero or empty."""
+    """Statistics without zero and empty values."""
     if isinstance(value, dict):
         return {name: _counted(inner) for name, inner in value.items() if inner}
     return [_counted(inner) for inner in value] if isinstance(value, list) else value
@@ -102,11 +102,11 @@ def report(path: str, drain: bool) -> None:
     Path(path).write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
-# ---- in the process that asks
+# ---- in the inspecting process
 
 
 def _gdb(pid: int, code: str) -> str:
-    """Run Python code in another process; what gdb says."""
+    """Run Python code in another process; return gdb's output."""
     commands = [
         "call (int)PyGILState_Ensure()",
         f"call (int)PyRun_SimpleString({json.dumps(code)})",

@@ -1,4 +1,4 @@
-"""Checks of an engine after connections have ended: it works, and nothing of them is left."""
+"""Checks of an engine after connections have ended: it works, and has released everything."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     import aiordma
 
-#: Rounds of tests that harm at random moments; more finds more, and takes longer.
+#: Rounds of tests that inject faults at random moments; more rounds find more, and take longer.
 ROUNDS = int(os.environ.get("AIORDMA_TEST_ROUNDS", "1"))
 
 
 async def until(holds: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
-    """Wait for what the engine or the kernel does by itself, and no event tells."""
+    """Wait for something the engine or the kernel does by itself, without an event."""
     try:
         with anyio.fail_after(PATIENCE):
             while not holds():  # noqa: ASYNC110
@@ -60,7 +60,7 @@ async def check_end(stream: aiordma.RdmaStream) -> None:
 
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[engines.Engine]:
-    """Around connections that all end inside: rings, links and tokens are given back."""
+    """Around connections that all end inside: rings, links and tokens are released."""
     engine = await engines.current()
     yield engine
 

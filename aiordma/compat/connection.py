@@ -1,20 +1,20 @@
 """`create_connection`, `create_server`, `open_connection`, `start_server`: asyncio's functions, over RDMA.
 
-Each has the signature of the asyncio function of its name, with the running loop implied, and two settings
-more: `config` and `mode`. A connection is negotiated on TCP; it then runs on a ring, or stays on the event
-loop's own TCP transport. `get_extra_info()` of transports and writers tells which:
+Each has the signature of the asyncio function of the same name, always uses the running loop, and takes two
+more settings: `config` and `mode`. A connection is negotiated on TCP; it then runs on a ring, or stays on the
+event loop's own TCP transport. `get_extra_info()` of transports and writers shows the result:
 
 * ``"aiordma.path"``: ``"rdma"`` or ``"tcp"``
 * ``"aiordma.fallback_reason"``: why it is TCP (`aiordma.FallbackReason`), None on RDMA
 * ``"aiordma.stream"``: statistics and credit of the stream (`aiordma.StreamInfo`); None on TCP
 * ``"peername"``, ``"sockname"``, ``"socket"``: of the TCP connection, on both paths
 
-With TLS, "ssl_object", "peercert" and "cipher" are there as asyncio has them.
+With TLS, "ssl_object", "peercert" and "cipher" are available as in asyncio.
 
-What TCP alone can do stays on TCP, with the reason given: a socket or a local port of the caller's own, and
-`ssl` (the TLS of the event loop), unless `rdma_outside_tls=True` says that payload may leave TLS. Then
-everything about RDMA is negotiated inside TLS, and the payload goes by RDMA, unencrypted, when the other end
-allows it as well; else it stays inside TLS, over TCP.
+Options that only TCP supports keep a connection on TCP, and the fallback reason names them: the caller's own
+socket or local port, and `ssl` (the TLS of the event loop). With `rdma_outside_tls=True`, payload may leave
+TLS: RDMA is negotiated inside TLS, and the payload travels over RDMA, unencrypted, if the peer allows it as
+well; otherwise it stays inside TLS, over TCP.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _LIMIT = 64 * 1024
 
-#: options of asyncio's create_connection() that are no reason to stay on TCP: how addresses are tried
+#: options of asyncio's create_connection() that do not force TCP: they only control which addresses are tried
 _ANY_PATH = {"all_errors", "family", "flags", "happy_eyeballs_delay", "interleave", "proto"}
 
 
@@ -69,7 +69,7 @@ def _on_any_path(name: str, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What the caller has chosen about the path, beside asyncio's own options."""
+    """The caller's settings for the path, beside asyncio's own options."""
 
     config: Config
     mode: Mode
@@ -81,9 +81,9 @@ class _Choice:
         return cls(config, config.mode if mode is None else mode, rdma_outside_tls)
 
     def plain_reason(self, options: dict[str, Any]) -> FallbackReason | None:
-        """Why this connection is on TCP without a negotiation; None: negotiate.
+        """The reason to use TCP without a negotiation; None: negotiate.
 
-        :raises NegotiationError: the mode is "rdma", which plain TCP would break
+        :raises NegotiationError: the mode is "rdma", which forbids plain TCP
         """
         if options.get("ssl") and not self.rdma_outside_tls:
             reason = FallbackReason.of_local(Code.TLS_PAYLOAD_POLICY, "ssl= is TLS over TCP")
@@ -149,10 +149,10 @@ async def create_connection(
 ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
     """Connect and return (transport, protocol). See asyncio's `loop.create_connection()`.
 
-    `rdma_outside_tls`: with `ssl`, payload may go by RDMA, unencrypted, after a negotiation inside TLS.
+    `rdma_outside_tls`: with `ssl`, payload may travel over RDMA, unencrypted, after a negotiation inside TLS.
 
     :raises OSError: the connection cannot be made
-    :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is not to be had (also an `OSError`)
+    :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is unavailable (also an `OSError`)
     """
     options.update(ssl=ssl, sock=sock)
     result, info = await _negotiate(host, port, _Choice.of(config, mode, rdma_outside_tls), options)
@@ -214,7 +214,7 @@ async def open_connection(
 async def _negotiate(
     host: str | None, port: int | None, choice: _Choice, options: dict[str, Any]
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
-    """Connect and negotiate, unless this connection is to be plain TCP (None); and its extra info."""
+    """Connect and negotiate; returns the result (None for plain TCP) and the extra info."""
     reason = choice.plain_reason(options)
     if reason is not None or host is None or port is None:
         return None, tcp_info(reason)
@@ -239,7 +239,7 @@ async def _tcp_connection(
     result: NegotiationResult | None,
     options: dict[str, Any],
 ) -> asyncio.Transport:
-    """On the loop's own transport: a new connection, or the one that the negotiation has left on TCP."""
+    """Use the loop's own transport, for a new connection or one that the negotiation left on TCP."""
     loop: Any = asyncio.get_running_loop()
     transport: asyncio.Transport
     if result is None:
@@ -268,11 +268,11 @@ async def create_server(
 ) -> asyncio.AbstractServer:
     """Listen; every connection, RDMA or TCP, gets a protocol of its own.
 
-    See asyncio's `loop.create_server()`. Clients that know nothing of aiordma are served on the same port.
+    See asyncio's `loop.create_server()`. Clients without aiordma are served on the same port.
     `rdma_outside_tls`: as for :func:`create_connection`.
 
     :raises OSError: the address cannot be bound
-    :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is not to be had, or `ssl` asks for TCP
+    :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is unavailable, or `ssl` requires TCP
     """
 
     def make(info: dict[str, Any]) -> asyncio.BaseProtocol:
@@ -295,8 +295,8 @@ async def start_server(
 ) -> asyncio.AbstractServer:
     """Listen; every connection, RDMA or TCP, calls `client_connected_cb(reader, writer)`.
 
-    See `asyncio.start_server()`; errors as `create_server`. A coroutine handler that fails has its error
-    reported and its connection closed.
+    See `asyncio.start_server()`; errors as `create_server`. If a coroutine handler fails, its error
+    is reported and its connection closed.
     """
     loop = asyncio.get_running_loop()
 
@@ -313,7 +313,7 @@ async def start_server(
 
 @dataclass(frozen=True, slots=True)
 class _Protocols:
-    """What makes the protocol of a connection, given its extra info."""
+    """Factories for the protocol of a connection, given its extra info."""
 
     on_ring: InfoFactory
     on_tcp: InfoFactory
@@ -328,7 +328,7 @@ async def _serve(
     if path.mode == "rdma":
         await find_engine(path.config)
     engine = await warm_up(path)
-    # If several processes share a port, another one than the one that granted the ring may accept.
+    # If several processes share a port, a process other than the one that granted the ring may accept.
     if options.get("reuse_port") or options.get("sock") is not None or path.tls is not None:
         engine = None
 
@@ -343,7 +343,7 @@ async def _serve(
 async def _serve_tls(
     on_tcp: InfoFactory, host: Hosts, port: int | str | None, choice: _Choice, options: dict[str, Any]
 ) -> asyncio.AbstractServer:
-    """On the event loop's own TLS: nothing is negotiated."""
+    """Serve on the event loop's own TLS, without a negotiation."""
     reason = choice.plain_reason({"ssl": True})
     assert reason is not None
     info, code = tcp_info(reason), reason.code
@@ -401,7 +401,7 @@ async def _sockets(
     reuse_address: bool | None = None,
     reuse_port: bool | None = None,
 ) -> list[socket.socket]:
-    """The sockets to listen on: bound ones, or the caller's own."""
+    """The sockets to listen on: newly bound, or the caller's own."""
     if sock is None:
         if host is None and port is None:
             raise ValueError("Neither host/port nor sock were specified")

@@ -1,17 +1,16 @@
 """Zero-round-trip open: connections that begin on rings that the server granted in advance.
 
-A negotiation waits for the server's process, and waking that takes most of the time. A server that sees a
-client open one connection after the other therefore grants it rings over their link: allocated and
-registered for this client, for one listener (:class:`GrantingListener`). A connect to that address makes a
-TCP connection, which the kernel completes, sends one Claim on it, and is done; data goes into the ring at
-once. The server finds the Claim when it accepts the TCP connection, and its stream begins with what the ring
-holds already.
+A negotiation waits for the server's process, and waking that process takes most of the time. So when a client
+opens one connection after the other, the server grants it rings over their link: allocated and registered for
+this client and one listener (:class:`GrantingListener`). To connect to that address, the client opens a TCP
+connection, which the kernel completes, and sends one Claim on it; data goes into the ring at once. The server
+finds the Claim when it accepts the TCP connection, and its stream begins with the data already in the ring.
 
 The client decides about grants and the server about connections, so a grant that was withdrawn is never used:
 
 * A grant belongs to the client until the client has claimed it or returned it (LLC Ticket Back). A server
   whose listener closes asks the client to return its grants.
-* Before the server's first message on the link, the client does not know whether the server has taken the
+* Before the server's first message on the link, the client cannot tell whether the server has accepted the
   connection. If the TCP connection ends first, or the server declines, or the time limit passes, the stream
   breaks, and the client asks over the link (Ticket Back again). The answer decides about the client's ring:
   either the server never wrote and never will, or a connection exists that ends like any other.
@@ -48,7 +47,7 @@ _log = logging.getLogger("aiordma.link")
 
 
 def _packed(address: Address) -> tuple[bytes, int]:
-    """An address as a CLC Accept carries it."""
+    """An address as encoded in a CLC Accept."""
     ip = ipaddress.ip_address(address[0].partition("%")[0])
     return (ip if ip.version == 6 else ipaddress.IPv6Address(f"::ffff:{ip}")).packed, address[1]
 
@@ -59,17 +58,17 @@ def _shown(packed: bytes, port: int) -> str:
 
 
 class Grants:
-    """Of all engines of an event loop: the listeners that grant rings, and the servers that granted some."""
+    """Shared by all engines of an event loop: listeners that grant rings, and servers that granted some."""
 
     def __init__(self) -> None:
         self.listeners: dict[int, GrantingListener] = {}
-        #: By address and traffic class: who holds the rings, and the number of the listener there.
+        #: By address and traffic class: the holder of the rings, and the number of the server's listener.
         self.servers: dict[tuple[str, int], tuple[RingHolder, int]] = {}
         self.granters: weakref.WeakSet[RingGranter] = weakref.WeakSet()
         self._last_number = 0
 
     def new_listener(self, has_room: Callable[[], bool]) -> GrantingListener:
-        """:param has_room: whether the listener would take one more connection now."""
+        """:param has_room: True while the listener would accept one more connection."""
         number = self._last_number
         while True:
             number = number % 0xFFFF + 1
@@ -98,22 +97,22 @@ class GrantingListener:
         return {"service": self.number, "service_address": host, "service_port": port}
 
     def close(self) -> None:
-        """The listener is closed: ask for the grants that are out. Idempotent."""
+        """Recall the outstanding grants, as the listener is closed. Idempotent."""
         if self._grants.listeners.pop(self.number, None) is not None:
             for granter in list(self._grants.granters):
                 granter.recall(self)
 
 
 class RingGranter:
-    """The server's end: grants of one link that are out."""
+    """The server's end: outstanding grants of one link."""
 
     def __init__(self, group: GroupView, grants: Grants) -> None:
         self._group, self._grants = group, grants
-        #: How many the client takes (Proposal), of all listeners together.
+        #: The client's limit (from its Proposal), for all listeners together.
         self.limit = 0
         self._out: dict[int, tuple[MemberView, GrantingListener]] = {}
         self._last = 0
-        # How many a listener keeps out to this client: none until it connects again, more while it runs out.
+        # Grants to keep outstanding, by listener: none until the client reconnects, more as they run out.
         self._level: dict[int, int] = {}
         grants.granters.add(self)
 
@@ -122,7 +121,7 @@ class RingGranter:
 
     @property
     def ring_bytes(self) -> int:
-        """Memory of the rings that are out."""
+        """Memory of the rings granted and not claimed."""
         return sum(member.ring.length for member, _ in self._out.values())
 
     def on_negotiated(self, listener: GrantingListener, *, first: bool) -> None:
@@ -167,14 +166,14 @@ class RingGranter:
         return claim.proof == claim_proof(claim.fields, claim.engine_id, self._group.secret)
 
     def granted(self, claim: clc.Claim) -> bool:
-        """Whether the claim is of a ring that is out, and comes from the client of this link."""
+        """True if the claim is for an outstanding grant and comes from the client of this link."""
         return claim.ticket in self._out and self._proves(claim)
 
     def claim(self, claim: clc.Claim, listener: GrantingListener | None) -> SwitchablePipe:
-        """The connection of a Claim.
+        """Make the connection of a Claim.
 
-        :param listener: the one that accepted its TCP connection.
-        :raises NegotiationError: no such ring is out, or it is another client's.
+        :param listener: the listener that accepted its TCP connection.
+        :raises NegotiationError: no such grant is outstanding, or it belongs to another client.
         """
         member, owner = self._out.get(claim.ticket, (None, None))
         if member is None or listener is None or owner is not listener or claim.service != listener.number:
@@ -214,13 +213,13 @@ class RingGranter:
         self._group.queue_llc(answer.encode())
 
     def recall(self, listener: GrantingListener) -> None:
-        """Ask for the grants of a listener that is closed."""
+        """Ask the client to return the grants of a closed listener."""
         self._level.pop(listener.number, None)
         if any(owner is listener for _, owner in self._out.values()) and self._group.active:
             self._group.queue_llc(llc.TicketBack(service=listener.number).encode())
 
     def look(self, now: float) -> None:
-        """Called by the engine's timer. Nothing to do: the client has the time limits."""
+        """Called by the engine's timer. Does nothing: the client enforces the time limits."""
 
     def drop(self) -> None:
         """The link is gone, so no client can write any more."""
@@ -243,12 +242,12 @@ class EarlyOpen:
 
     @property
     def bound(self) -> bool:
-        """Whether the server has taken the connection."""
+        """True once the server has accepted the connection."""
         received: int = self._member.pipe.statistics().cdcs_received
         return received > 0
 
     def explain(self, data: bytes) -> str:
-        """What bytes on the TCP connection mean: only a refusal may come there."""
+        """Describe bytes received on the TCP connection, where only a refusal is valid."""
         try:
             for message in self._splitter.feed(data):
                 if isinstance(message, clc.Decline):
@@ -273,7 +272,7 @@ class EarlyOpen:
             self._member.lose_tcp(f"the server did not take the connection within {self._limit_ms} ms")
 
     def on_answer(self, *, bound: bool) -> None:
-        """The server's answer. If it has no connection, it never wrote to the ring and never will."""
+        """Process the server's answer. Without a connection, it never wrote to the ring and never will."""
         if not bound:
             self._member.pipe.stand_alone()
 
@@ -283,7 +282,7 @@ class EarlyOpen:
 
 
 class RingHolder:
-    """The client's end: grants of one link that are unused, and the connections that began on others."""
+    """The client's end: unused grants of one link, and the connections that began on used ones."""
 
     def __init__(self, group: GroupView, grants: Grants) -> None:
         self._group, self._grants = group, grants
@@ -301,14 +300,14 @@ class RingHolder:
 
     @property
     def ring_bytes(self) -> int:
-        """Memory of this end that waits for its connection: none, a ring is allocated when one begins."""
+        """Memory reserved at this end: none, as a ring is allocated only when a connection begins."""
         return 0
 
     def learn(self, accept: clc.Accept, peer: str) -> None:
         """The server's listener may grant rings.
 
-        :param peer: the address that this end connected to. Behind a port that is forwarded, the server's
-            own address is another, and connecting to this one may reach another server the next time.
+        :param peer: the address that this end connected to. Behind a forwarded port, the server's own address
+            differs, and the next connection to the forwarded one may reach another server.
         """
         if accept.service and _shown(accept.service_address, accept.service_port) == peer:
             self._unused.setdefault(accept.service, deque())
@@ -325,8 +324,8 @@ class RingHolder:
             self.return_grant(grant, used=False)
 
     def open(self, service: int, sock: socket.socket) -> SwitchablePipe | None:
-        """Begin a connection on a new TCP connection; None when it must be negotiated in full. Takes the
-        socket over only with success."""
+        """Begin a connection on a new TCP connection; None if it must be negotiated in full. Takes ownership
+        of the socket only on success."""
         unused = self._unused.get(service)
         if not unused or not self._group.active:
             return None
@@ -373,13 +372,13 @@ class RingHolder:
         return pipe
 
     def return_grant(self, grant: llc.Ticket, *, used: bool) -> None:
-        """Inform the server that no connection will come of a grant."""
+        """Inform the server that this end will not use the grant for a connection."""
         if self._group.active:
             message = llc.TicketBack(number=grant.number, service=grant.service, used=used)
             self._group.queue_llc(message.encode())
 
     def on_message(self, message: llc.Ticket | llc.TicketBack) -> None:
-        """:raises RemoteProtocolError: the server breaks the rules."""
+        """:raises RemoteProtocolError: the server violated the protocol."""
         if isinstance(message, llc.Ticket):
             self._on_grant(message)
         elif message.response:
@@ -403,8 +402,8 @@ class RingHolder:
             unused.append(grant)
 
     def look(self, now: float) -> None:
-        """Called by the engine's timer: return grants that were not needed for a while; break connections
-        that the server did not take in time."""
+        """Called by the engine's timer: return grants that were unused for a while, and break connections
+        that the server did not accept in time."""
         idle = self._group.engine.config.ticket_idle_ms / 1000
         for service, used_at in list(self._used_at.items()):
             unused = self._unused.get(service)

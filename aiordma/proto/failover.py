@@ -1,13 +1,13 @@
-"""TCP failover in the middle of a stream: what the two ends exchange on its TCP connection, and what follows
-from it (X-RDMA calls the TCP path *Mock*).
+"""TCP failover in the middle of a stream: the messages that the two ends exchange on its TCP connection, and
+the cursors computed from them (X-RDMA calls the TCP path *Mock*).
 
-Each end stops its own ring first, then sends one :class:`Leave`: how much it has sent, how much of that is
-certain to lie in the peer's ring, and how much it knows to have arrived in its own. When both messages are
-there, both ends compute the same byte for each direction, from which the stream goes on in frames
-(``frames.py``). Everything before it is read from the ring, everything from there on from TCP.
+Each end stops its own ring first, then sends one :class:`Leave`: the bytes it has sent, how many of them are
+certain to be in the peer's ring, and how many have certainly arrived in its own. From both messages, both
+ends compute the same byte for each direction, at which the stream continues in frames (``frames.py``). The
+reader takes everything before it from the ring and everything after it from TCP.
 
-:class:`CursorExchange` is one end of this. It does no I/O, and its owner never reads more of the TCP
-connection than :attr:`CursorExchange.missing`, so that not a byte of the stream is taken for a message.
+:class:`CursorExchange` is one end of this. It does no I/O, and its owner never reads more from the TCP
+connection than :attr:`CursorExchange.missing`, so that no byte of the stream is mistaken for a message.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Leave:
     """This end has left RDMA. Sent once by each end, after its last WRITE."""
 
     token: int
-    """Alert token of the end that reads this (32 bits): it names the connection."""
+    """Alert token of the receiving end (32 bits): it identifies the flow."""
     sent: int
-    """Bytes of the stream that the sender of this message has sent in all."""
+    """Bytes of the stream that the sender of this message has sent in total."""
     placed: int
-    """Of them, those that are certain to lie in the reader's ring."""
+    """How many of them are certain to be in the receiver's ring."""
     arrived: int
-    """Bytes of the other direction that the sender of this message knows to have arrived."""
+    """Bytes of the other direction that have certainly arrived at the sender of this message."""
     flags: int = 0
     """``SENDING_DONE`` and ``CLOSED`` of :class:`~aiordma.proto.cdc.StateFlag`."""
     code: int = 0
-    """Why (``Code``)."""
+    """The reason (``Code``)."""
 
     def encode(self) -> bytes:
         """The bytes on TCP."""
@@ -72,7 +72,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """This end does not fail over: the stream is over. The TCP connection is reset behind it."""
+    """This end does not fail over, so the stream ends. A reset of the TCP connection follows."""
 
     token: int
     code: int
@@ -85,7 +85,7 @@ class Refuse:
 def decode(data: bytes) -> Leave | Refuse:
     """The message in ``MESSAGE_BYTES`` bytes.
 
-    :raises RemoteProtocolError: it is none, or a field has a value that it cannot have.
+    :raises RemoteProtocolError: no such message, or a field has an invalid value.
     """
     if len(data) != MESSAGE_BYTES:
         raise RemoteProtocolError(f"leaving RDMA: {len(data)} bytes, a message has {MESSAGE_BYTES}")
@@ -111,29 +111,29 @@ def decode(data: bytes) -> Leave | Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Where the rings of one end stand once it has stopped sending."""
+    """The cursors of one end's rings once it has stopped sending."""
 
     sent: int
-    """Bytes sent in all; from ``placed`` on they are kept."""
+    """Bytes sent in total; those from ``placed`` on are kept."""
     placed: int
-    """Of them, those certain to lie in the peer's ring."""
+    """How many of them are certain to be in the peer's ring."""
     freed: int
-    """Of them, those that the peer has announced as read."""
+    """How many of them the peer has announced as read."""
     arrived: int
-    """Bytes known to lie in our ring, or read from it."""
+    """Bytes that are certainly in our ring, or were read from it."""
     announced: int
-    """Of them, those announced to the peer as read: it could not send more than a ring beyond."""
+    """How many of them we announced to the peer as read: it could send at most one ring more."""
     ring: int
     """Size of our ring."""
     flags: int
-    """What we have announced, or wanted to, about our end (``StateFlag``)."""
+    """State of our end (``StateFlag``), announced or about to be."""
     peer_flags: int
-    """What the peer has announced."""
+    """State that the peer has announced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quiesce:
-    """Send no more by RDMA; when nothing is under way any more, call :meth:`CursorExchange.quiesced`."""
+    """Stop sending over RDMA; once nothing is in flight, call :meth:`CursorExchange.quiesced`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +145,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Go on over TCP."""
+    """Continue over TCP."""
 
     send_from: int
-    """Our first byte that goes over TCP; those from here to ``Ledger.sent`` are sent again."""
+    """First byte to send over TCP; those from here to ``Ledger.sent`` are sent again."""
     read_until: int
-    """The peer's first byte that comes over TCP; those before it lie in our ring."""
+    """The peer's first byte that arrives over TCP; those before it are in our ring."""
     peer_flags: int
-    """What the peer has announced about its end."""
+    """State that the peer has announced for its end."""
     code: int
-    """Why the stream left RDMA (``Code``)."""
+    """The reason why the stream left RDMA (``Code``)."""
     by_peer: bool
     """The peer left first."""
 
@@ -172,7 +172,7 @@ Event: TypeAlias = Quiesce | Send | Agreed | Broken
 
 
 class State(enum.Enum):
-    """How far it is."""
+    """Progress of the failover."""
 
     ON_RDMA = "on RDMA"
     QUIESCING = "quiescing"
@@ -182,11 +182,11 @@ class State(enum.Enum):
 
 
 class CursorExchange:
-    """One end. Times are seconds of any clock.
+    """One end of a failover. Times are seconds of any clock.
 
-    :param token: our alert token, which the peer must name.
-    :param peer_token: the peer's, which we name.
-    :param timeout: time in which all must be done; not more than 0: failover is off.
+    :param token: our alert token, which the peer's message must contain.
+    :param peer_token: the peer's alert token, which our message contains.
+    :param timeout: time limit for the whole failover; 0 or less: failover is off.
     """
 
     def __init__(self, token: int, peer_token: int, timeout: float) -> None:
@@ -208,11 +208,11 @@ class CursorExchange:
 
     @property
     def peer_code(self) -> int:
-        """Why the peer leaves (``Code``); 0 while that is not known."""
+        """The peer's reason to leave (``Code``); 0 while unknown."""
         return self._leave.code if self._leave is not None else 0
 
     def leave(self, code: int, now: float) -> list[Event]:
-        """This end leaves RDMA, for ``code``. Nothing when that is under way or over."""
+        """Leave RDMA at this end, for ``code``. Does nothing if that is in progress or done."""
         if self.state is not State.ON_RDMA:
             return []
         if self._timeout <= 0:
@@ -223,9 +223,9 @@ class CursorExchange:
         return [Quiesce()]
 
     def quiesced(self, ledger: Ledger) -> list[Event]:
-        """Nothing of ours is under way any more.
+        """Nothing of ours is in flight any more.
 
-        :raises LocalProtocolError: nobody asked for it.
+        :raises LocalProtocolError: there was no :class:`Quiesce`.
         """
         if self.state is not State.QUIESCING:
             raise LocalProtocolError(f"quiesced() while {self.state.value}")
@@ -237,7 +237,7 @@ class CursorExchange:
         return [Send(message.encode()), *self._compare()]
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Bytes of the TCP connection, at most :attr:`missing` of them.
+        """Process bytes of the TCP connection, at most :attr:`missing`.
 
         :raises LocalProtocolError: there were more.
         """
@@ -251,7 +251,7 @@ class CursorExchange:
             )
         if len(self._head) < MESSAGE_BYTES:
             if self.deadline is None:
-                self.deadline = now + max(self._timeout, 1.0)  # what has begun must end
+                self.deadline = now + max(self._timeout, 1.0)  # a started message must be completed
             return []
         try:
             message = decode(self._head)
@@ -272,18 +272,18 @@ class CursorExchange:
         return self._compare()
 
     def eof(self, reason: str) -> list[Event]:
-        """The TCP connection has ended, or broke."""
+        """The TCP connection ended or failed."""
         return self._break(reason) if self.state is not State.AGREED else []
 
     def on_timer(self, now: float) -> list[Event]:
-        """The clock: nothing before :attr:`deadline`."""
+        """Process the clock; does nothing before :attr:`deadline`."""
         if self.deadline is None or now < self.deadline or self.state in (State.AGREED, State.BROKEN):
             return []
         step = "this end's work requests did not complete" if self.state is State.QUIESCING else "no answer"
         return self._break(f"{step} within {self._timeout:g} s when the stream was to fail over to TCP")
 
     def _compare(self) -> list[Event]:
-        """Once both messages are there: check the peer's against our ledger."""
+        """Once both messages are available, check the peer's against our ledger."""
         own, peer = self._ledger, self._leave
         if own is None or peer is None:
             return []

@@ -1,18 +1,18 @@
-"""From host and port to GID, QP number and queue key: the messages of the datagram resolver.
+"""Messages of the datagram resolver: from host and port to GID, QP number and queue key.
 
 A datagram endpoint has a UDP port, and listens on the TCP port of the same number for peers that want to
-reach its queue pair instead. One resolution, asked by A of B:
+reach its queue pair instead. In one resolution, A resolves B:
 
 1. A to B, TCP: ``Hello`` with A's queue pair and a nonce.
 2. B to A, TCP: ``Welcome`` with B's queue pair, A's nonce and one of B's own; or a refusal with a code.
 3. A to B, from A's queue pair: B's nonce. A to B, from A's UDP port: B's nonce again.
-4. B to A, from B's queue pair: A's nonce. A repeats step 3 until it comes or the time is up.
+4. B to A, from B's queue pair: A's nonce. A repeats step 3 until it arrives or the time limit passes.
 
-So B knows that the maker of the TCP connection also sends from that queue pair and that UDP port (the nonce
-went over TCP only, and the devices report where datagrams come from), and A knows that datagrams arrive in
-both directions and that B's queue pair belongs to the program that answered at B's address. Nothing that a
-payload claims is trusted.
-The TCP connection stays open: when it ends, the other end has gone and its queue pair is forgotten.
+This proves to B that the client of the TCP connection also sends from that queue pair and that UDP port (the
+nonce went over TCP only, and the devices report the source of datagrams). It proves to A that datagrams
+arrive in both directions and that B's queue pair belongs to the program that answered at B's address. Claims
+in a payload are never trusted.
+The TCP connection stays open: when it ends, the peer is gone and its queue pair is forgotten.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 NONCE_BYTES = 16
-#: What a datagram of the resolver means (high bits of its immediate data): steps 3 and 4.
+#: Type of a resolver datagram (high bits of its immediate data): steps 3 and 4.
 PROVE, PROVED = 2, 3
 
 _MAGIC = b"aioudp\x00\x01"
@@ -54,7 +54,7 @@ _MTUS = (256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True, slots=True)
 class QueuePairAddress:
-    """What a sender must know of a UD queue pair."""
+    """The address of a UD queue pair, as a sender needs it."""
 
     gid: bytes
     lid: int
@@ -63,14 +63,14 @@ class QueuePairAddress:
     mtu: int
     """Largest datagram, bytes."""
     host_id: bytes
-    """As in ``clc.Proposal.host_id``: whether the software device can reach it."""
+    """As in ``clc.Proposal.host_id``: decides whether the software device can reach it."""
 
     def encode(self) -> bytes:
         return _WHERE.pack(self.gid, self.lid, self.qpn, self.qkey, self.mtu, self.host_id)
 
     @classmethod
     def decode(cls, data: bytes) -> QueuePairAddress:
-        """:raises RemoteProtocolError: numbers that no queue pair can have."""
+        """:raises RemoteProtocolError: a number is out of range for a queue pair."""
         gid, lid, qpn, qkey, mtu, host_id = _WHERE.unpack(data)
         if not 1 < qpn < 1 << 24:
             raise RemoteProtocolError(f"resolver: queue pair number {qpn:#x} (2 to 0xffffff)")
@@ -97,7 +97,7 @@ class Hello:
 
     @classmethod
     def decode(cls, data: bytes) -> Hello:
-        """:raises RemoteProtocolError: it is none."""
+        """:raises RemoteProtocolError: malformed."""
         _check(data, cls.SIZE, _TYPE_HELLO)
         _, _, nonce = _HELLO.unpack_from(data)
         return cls(nonce, QueuePairAddress.decode(data[_HELLO.size :]))
@@ -105,7 +105,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Step 2. Without ``where`` it is a refusal, and ``code`` is why."""
+    """Step 2. Without ``where`` it is a refusal, and ``code`` is the reason."""
 
     SIZE: ClassVar[int] = _WELCOME.size + _WHERE.size
 
@@ -121,7 +121,7 @@ class Welcome:
 
     @classmethod
     def decode(cls, data: bytes, nonce: bytes) -> Welcome:
-        """:param nonce: what the question contained. :raises RemoteProtocolError: it is no answer to it."""
+        """:param nonce: the nonce of the Hello. :raises RemoteProtocolError: this does not answer it."""
         _check(data, cls.SIZE, _TYPE_WELCOME)
         _, _, code, yours, own = _WELCOME.unpack_from(data)
         if not hmac.compare_digest(yours, nonce):
@@ -140,7 +140,7 @@ def _check(data: bytes, size: int, kind: int) -> None:
 
 
 def sender_key(gid: bytes, qpn: int) -> bytes:
-    """Under which a sender is found: what the device reports of every datagram."""
+    """The key to look up a sender by: fields that the device reports for every datagram."""
     return gid + qpn.to_bytes(3)
 
 
@@ -150,15 +150,15 @@ def udp_proof(nonce: bytes) -> bytes:
 
 
 def is_proof(data: bytes) -> bytes | None:
-    """The nonce of such a datagram; None for all others, which are data. It counts only if somebody waits for
-    exactly this nonce: data that looks like it stays data."""
+    """The nonce of such a datagram; None for all others, which are data. It counts only if a resolution waits
+    for exactly this nonce: data of the same form stays data."""
     if len(data) == len(_UDP_MAGIC) + NONCE_BYTES and data.startswith(_UDP_MAGIC):
         return data[len(_UDP_MAGIC) :]
     return None
 
 
 class Splitter:
-    """Collects one message of a known size from a TCP connection, and takes no byte beyond it.
+    """Collects one message of a known size from a TCP connection, and reads no byte beyond it.
 
     :param size: of the message.
     """
@@ -173,9 +173,9 @@ class Splitter:
         return self.size - len(self.data)
 
     def feed(self, data: bytes) -> bool:
-        """Whether the message is whole.
+        """True when the message is complete.
 
-        :raises RemoteProtocolError: the connection ended (``b""``) before, or what comes is none of ours.
+        :raises RemoteProtocolError: the connection ended early (``b""``), or this is no resolver message.
         """
         if not data:
             raise RemoteProtocolError(f"resolver: the connection ended after {len(self.data)} bytes")

@@ -1,4 +1,4 @@
-"""What other processes do in tests of channels."""
+"""Roles of other processes in tests of channels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Echo:
-    """Sends back what comes; what finds no room waits, in order."""
+    """Echoes messages; those that find no room wait, in order."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -50,7 +50,7 @@ async def echo(connected: ConnectedChannel) -> None:
 
 
 async def echo_server(control: Control, **settings: Any) -> None:
-    """Echoes messages. Says its port."""
+    """Echoes messages. Reports its port."""
     async with await channel.listen(LOCAL, config=Config(**settings)) as listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, echo)
@@ -60,7 +60,7 @@ async def echo_server(control: Control, **settings: Any) -> None:
 
 
 async def pumping_client(control: Control, port: int, **settings: Any) -> None:
-    """Sends messages of all sizes for ever to an echo server, and says how many have come back."""
+    """Sends messages of all sizes to an echo server until killed, and reports how many have come back."""
     async with await channel.connect(LOCAL, port, config=Config(**settings)) as connected:
         end = End(connected.channel, keeps_views=False)
         control.say(connected.path)

@@ -1,4 +1,4 @@
-"""channel.connect() cancelled at every await: nothing is left behind, and everything works afterwards."""
+"""channel.connect() cancelled at every await: nothing leaks, and everything works afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 ECHO = "tests.channels.roles:echo_server"
-#: The first one by one; then ever larger steps: how many turns another process takes, nobody knows.
+#: One by one at first, then in growing steps: the turns that another process takes are not predictable.
 TURNS = [*range(1, 30), *(int(30 * 1.4**k) for k in range(50))]
 
 

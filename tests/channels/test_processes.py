@@ -76,7 +76,7 @@ async def test_killed_server(mode: str) -> None:
 
 
 async def test_killed_clients() -> None:
-    """One after another; the server's other channel does not notice."""
+    """Kill one client after another; the server's other channel is not affected."""
     async with nothing_left(), await channel.listen(LOCAL) as listener:
         echoes: list[Echo] = []
 

@@ -21,7 +21,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 async def reported() -> AsyncIterator[list[dict[str, Any]]]:
-    """What was given to the loop's exception handler."""
+    """The calls of the loop's exception handler."""
     contexts: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: contexts.append(context))
@@ -31,6 +31,6 @@ async def reported() -> AsyncIterator[list[dict[str, Any]]]:
 
 @pytest.fixture(autouse=True)
 def _collect_garbage() -> Iterator[None]:
-    """A transport that a test leaves open warns in that test, not in some later one."""
+    """A transport left open by a test must warn in that test, not in a later one."""
     yield
     gc.collect()

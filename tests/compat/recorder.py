@@ -1,4 +1,4 @@
-"""Protocols that write down what they are told, and helpers to build connections over memory pipes."""
+"""Protocols that record their callbacks, and helpers that build connections over memory pipes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Recorder(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.events.append("lost")
-        self.lost.set_result(exc)  # raises if it is told twice
+        self.lost.set_result(exc)  # raises on a second call
 
 
 class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
@@ -72,7 +72,7 @@ class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
 
 
 async def settle(turns: int = 12) -> None:
-    """Let everything that is scheduled, and what it schedules, run."""
+    """Let all scheduled callbacks run, and those that they schedule."""
     for _ in range(turns):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""The four functions and the server, on the ring's path and on TCP, on asyncio's loop and on uvloop.
+"""The four functions and the server, over a ring and over TCP, on asyncio's loop and on uvloop.
 
 The negotiation is replaced: client and server find each other by the addresses of their TCP connection, and
 the ring is one in memory. Everything from the listening socket to the protocol is real.
@@ -41,7 +41,7 @@ REASON = FallbackReason.of_local(Code.NO_DEVICE, "in this test")
 
 
 class Negotiation:
-    """Stands in for the negotiation, at both ends."""
+    """Replaces the negotiation at both ends."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -381,7 +381,7 @@ async def test_cancelled_while_connecting(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_cancelled_while_the_transport_starts(path: str, negotiation: Negotiation) -> None:
-    """Cancel at every iteration of the loop: either it is connected or nothing is left."""
+    """Cancel at every iteration of the loop: either it is connected or nothing leaks."""
     async with await start_server(echo, "127.0.0.1", 0) as server:
         turns, connected = 0, False
         while not connected:

@@ -126,7 +126,7 @@ def broken_factory() -> Recorder:
 
 @pytest.mark.parametrize("mode", PATHS)
 async def test_a_factory_that_fails_leaves_no_connection(mode: Any) -> None:
-    """Neither end's connection outlives the protocol that was never made; the other end is told."""
+    """If making the protocol fails, neither end's connection survives it; the other end is notified."""
     engine = await engines.current()
     made: list[Recorder] = []
 
@@ -183,7 +183,7 @@ async def test_a_slow_receiver_pauses_the_writer(mode: str) -> None:
         if count % 20 == 0:
             await asyncio.sleep(0)
     assert client.transport.get_write_buffer_size() > 0
-    client.transport.close()  # what was accepted still goes
+    client.transport.close()  # accepted data is still sent
     assert client.transport.is_closing()
     await asyncio.sleep(0)
     assert "lost" not in client.events

@@ -1,4 +1,4 @@
-"""A client that was taken for a silent one: its late Proposal is no part of the stream."""
+"""A client taken for a silent one: its late Proposal does not become stream data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def give_up(sock: socket.socket, *_: object, **__: object) -> NegotiationResult:
-    """Stands in for the server's negotiation: the client has said nothing so far."""
+    """Replaces the server's negotiation: the client has sent nothing so far."""
     reason = FallbackReason.of_local(Code.PEER_NO_SMC)
     return NegotiationResult(None, sock, reason, sock.getsockname(), sock.getpeername(), silent=True)
 

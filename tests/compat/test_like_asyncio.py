@@ -57,7 +57,7 @@ async def execute(
     feed_eof: Callable[[], object],
     program: list[tuple[str, Any]],
 ) -> list[Any]:
-    """Run the program; every step sees everything that was fed before it."""
+    """Run the program; every step sees all data fed before it."""
     results: list[Any] = []
     waiting: list[asyncio.Task[Any]] = []
     unread = 0
@@ -80,7 +80,7 @@ async def execute(
                 transport.resume_reading()
         elif name == "look":
             if waiting:
-                continue  # the bytes of a large read under way are in neither place
+                continue  # the bytes of a running large read are in neither place
             results.append((bytes(reader._buffer), reader.at_eof()))  # type: ignore[attr-defined]
         elif name == "cancel":
             for task in waiting:

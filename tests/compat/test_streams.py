@@ -110,7 +110,7 @@ async def test_reads_wait_for_data(spin: bool) -> None:
 
 
 async def test_data_that_comes_while_a_reader_parks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parking polls a last time, and what that finds is announced before anybody waits."""
+    """Parking polls once more, and announces what that finds before the task waits."""
     reader, writer, far = await against_pipe(delivery="immediate")
     park = RingTransport.park_reading
 
@@ -192,7 +192,7 @@ async def test_a_claimed_length_costs_no_memory() -> None:
 
 
 async def test_the_buffer_is_what_others_expect() -> None:
-    """Libraries look into it, some take from it."""
+    """Some libraries inspect the buffer, and some consume from it."""
     reader, writer, far = await against_pipe(64, limit=8)
     buffer: Any = reader
     assert len(buffer._buffer) == 0
@@ -281,7 +281,7 @@ async def test_cancelled_reads_lose_nothing(how: str, spin: bool) -> None:
     sent = bytearray()
     for piece in (b"", b"abc", b"defg"):
         if how == "read" and piece:
-            break  # it would not wait
+            break  # it would not block
         far.try_send(piece)
         sent += piece
         task = asyncio.ensure_future(operations[how]())
@@ -402,7 +402,7 @@ async def test_drain_polls_before_it_parks() -> None:
 
 
 async def test_a_lonely_loop_of_fast_operations_lets_others_run() -> None:
-    """Both ends always find what they need, so neither ever parks."""
+    """Both ends always find data, so neither ever parks."""
     near, far = memory_pipe_pair(64, delivery="immediate")
     reader, writer = ring_streams(near, 64)
     peer_reader, peer = ring_streams(far, 64)
@@ -451,7 +451,7 @@ async def test_data_before_the_break_is_read_first(spin: bool) -> None:
 
 
 async def test_a_break_after_the_end_of_data_only_stops_writing(spin: bool) -> None:
-    """A peer that finishes and exits: what it sent is complete, and no read raises."""
+    """A peer that finishes and exits: all it sent arrives, and no read raises."""
     reader, writer, far = await against_pipe(spin=spin)
     far.try_send(b"the answer")
     far.send_eof()

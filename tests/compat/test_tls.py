@@ -54,7 +54,7 @@ def check_tls(get: Any, path: str, reason: Code | None, *, server: bool) -> None
 
 
 async def test_streams(policy: Any) -> None:
-    """Whoever forbids it, both ends agree; the peer is proved and the data is right on either path."""
+    """Either end may forbid it: both agree, the peer is authenticated, the data is right on either path."""
     client_allows, server_allows, path, client_reason, server_reason = policy
     client_context, server_context = tls_contexts()
     seen: list[Any] = []
@@ -137,7 +137,7 @@ async def test_protocols(policy: Any, buffered: bool) -> None:
     check_tls(transport.get_extra_info, path, client_reason, server=False)
     transport.write(BIG)
     got: Any = protocol
-    async with asyncio.timeout(20):  # the recorder of a test tells nobody what it got
+    async with asyncio.timeout(20):  # the recorder has no event to wait for
         while len(got.got if buffered else got.data) < len(BIG):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert (got.got if buffered else got.data) == BIG
@@ -148,7 +148,7 @@ async def test_protocols(policy: Any, buffered: bool) -> None:
 
 
 async def test_without_rdma_the_payload_stays_in_tls() -> None:
-    """Both allow it and there is no device: our own transport, inside the session that was negotiated in."""
+    """Both allow it without a device: our own transport, inside the TLS session of the negotiation."""
     client_context, server_context = tls_contexts()
     none = Config(device="none", server_first_wait_ms=2000)
 
@@ -178,7 +178,7 @@ async def test_without_rdma_the_payload_stays_in_tls() -> None:
 
 @pytest.mark.parametrize("allowed", [False, True])
 async def test_a_server_that_nobody_trusts(allowed: bool) -> None:
-    """The error is asyncio's, and the server goes on."""
+    """The error is asyncio's, and the server continues."""
     client_context, server_context = tls_contexts()
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -209,7 +209,7 @@ async def test_a_server_that_nobody_trusts(allowed: bool) -> None:
 
 
 async def test_a_handshake_that_never_ends() -> None:
-    """`ssl_handshake_timeout` holds inside the negotiation, too."""
+    """`ssl_handshake_timeout` also applies inside the negotiation."""
     client_context, _ = tls_contexts()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,7 +229,7 @@ async def test_a_handshake_that_never_ends() -> None:
 
 
 async def test_plain_asyncio_clients_and_servers_are_served() -> None:
-    """Neither knows aiordma: TLS over TCP, and not a byte of a negotiation in the stream."""
+    """Neither uses aiordma: TLS over TCP, and no byte of a negotiation in the stream."""
     client_context, server_context = tls_contexts()
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -270,7 +270,7 @@ async def test_plain_asyncio_clients_and_servers_are_served() -> None:
 
 
 async def test_start_tls_runs_tls_over_the_ring(anyio_backend_name: str) -> None:
-    """On asyncio's own loop: TLS inside, RDMA outside. uvloop takes no transport but its own, and says so."""
+    """On asyncio's own loop: TLS inside, RDMA outside. uvloop rejects foreign transports with an error."""
     client_context, server_context = tls_contexts()
     uvloop = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
 

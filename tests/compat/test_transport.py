@@ -35,7 +35,7 @@ async def test_order_of_callbacks(kind: type[Recorder]) -> None:
 
 
 async def test_data_that_is_announced_inside_a_callback(reported: list[dict[str, Any]]) -> None:
-    """What runs in a callback of the transport may poll the queue, and so announce data of that transport."""
+    """Code in a callback of the transport may poll the queue, and so announce data of that transport."""
     protocol = Recorder()
     near, far = memory_pipe_pair(64)
     transport = connect_pipe(near, protocol)
@@ -209,7 +209,7 @@ async def test_pause_reading_holds_data_and_eof_back(kind: type[Recorder]) -> No
     assert protocol.events == ["made"]
     transport.resume_reading()
     transport.resume_reading()
-    assert protocol.events == ["made"]  # not from within the call
+    assert protocol.events == ["made"]  # not inside the call
     assert await protocol.lost is None
     assert protocol.events == ["made", "data", "eof", "lost"]
     assert protocol.data == b"later"
@@ -347,7 +347,7 @@ async def test_set_protocol_hands_over_what_is_unread() -> None:
 
 
 async def test_protocol_is_not_called_while_a_task_polls() -> None:
-    """A poll inside a task dispatches for others too; their protocols must not notice."""
+    """A poll inside a task dispatches for other streams too; their protocols must not notice."""
     seen: list[Any] = []
 
     class Watcher(Recorder):
@@ -407,14 +407,14 @@ async def test_many_small_writes_to_a_full_ring_keep_their_order() -> None:
 
 
 async def test_a_flood_leaves_the_loop_alive() -> None:
-    """Delivery is bounded in each callback: other callbacks run while one connection never runs dry."""
+    """Each callback delivers a bounded amount: others run even if one connection always has data."""
     turns = 0
     loop = asyncio.get_running_loop()
 
     class Flooded(Recorder):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            assert far.try_send(b"again") == 5  # there is always more
+            assert far.try_send(b"again") == 5  # more data is always available
             if turns > 3:
                 self.transport.abort()
 
@@ -460,7 +460,7 @@ async def test_loop_sendfile(tmp_path: Any, anyio_backend: Any) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 300)
     protocol = Recorder()
-    # sendfile() puts a protocol of its own in between, and does not hand over that writing is paused
+    # sendfile() installs its own protocol, which does not forward that writing is paused
     protocol.pause_writing = protocol.resume_writing = lambda: None  # type: ignore[method-assign]
     transport, far = await one_transport(protocol, 1000)
     transport.write(b"head")

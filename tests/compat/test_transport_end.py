@@ -1,4 +1,4 @@
-"""How a transport on a ring ends: close, abort, failure; connection_lost() once, and always from the loop."""
+"""The end of a transport on a ring: close, abort, failure; connection_lost() once, always from the loop."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_error_found_by_write_reaches_the_protocol_from_the_loop() -> None
     near, far = memory_pipe_pair(64, delivery="immediate")
     transport = connect_pipe(near, protocol)
     await settle()
-    transport.pause_reading()  # so that the transport does not notice before it writes
+    transport.pause_reading()  # so that the transport notices only when it writes
     far.close()
     transport.write(b"nobody")
     assert "lost" not in protocol.events

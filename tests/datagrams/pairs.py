@@ -63,7 +63,7 @@ async def negotiated_pair(**options: Any) -> Pair:
 
 
 async def receive_on(connection: Any, got: list[bytes] | None = None) -> None:
-    """Receive until something ends that."""
+    """Receive until an error ends it."""
     while True:
         message = await connection.receive()
         if got is not None:
@@ -71,7 +71,7 @@ async def receive_on(connection: Any, got: list[bytes] | None = None) -> None:
 
 
 async def send_on(connection: DatagramConnection, message: bytes = b"x" * 1000) -> None:
-    """Send until something ends that, giving others their turn."""
+    """Send until an error ends it, yielding to other tasks."""
     while True:
         await connection.send(message)
         await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""What other processes do in the tests of datagrams."""
+"""Roles of other processes in the tests of datagrams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def echo(connection: DatagramConnection) -> None:
 
 
 async def echo_server(control: Control) -> None:
-    """Echoes, and says its port."""
+    """Echoes, and reports its port."""
     async with await listen_datagram(LOCAL) as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, echo)
         control.say(listener.port)
@@ -33,7 +33,7 @@ async def echo_server(control: Control) -> None:
 
 
 async def sprayer(control: Control, port: int, size: int) -> None:
-    """Sends numbered messages for ever; says so once there are many."""
+    """Sends numbered messages until killed; reports once there are many."""
     connection = await connect_datagram(LOCAL, port, mode="rdma")
     number = 0
     while True:
@@ -44,7 +44,7 @@ async def sprayer(control: Control, port: int, size: int) -> None:
 
 
 async def endpoint_echo(control: Control, port: int) -> None:
-    """An endpoint that sends everything back, and says its port."""
+    """An endpoint that echoes everything, and reports its port."""
     async with await open_datagram_endpoint((LOCAL, port)) as endpoint, anyio.create_task_group() as tasks:
 
         async def serve() -> None:

@@ -1,4 +1,4 @@
-"""What holds for every datagram connection: on each kind of pipe and each event loop."""
+"""Properties of every datagram connection: on each kind of pipe and each event loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def turns(n: int = 10) -> None:
 
 
 async def fill(connection: DatagramConnection, message: bytes) -> int:
-    """Send until nothing more goes in; the number of messages."""
+    """Send until the pipe is full; return the number of messages."""
     sent = quiet = 0
     while quiet < 5:
         try:
@@ -116,7 +116,7 @@ async def test_every_bytes_like_item_can_be_sent(pair: Pair) -> None:
     mutable = bytearray(b"x" * 5000)
     for item in (bytearray(b"ab"), memoryview(b"cd"), memoryview(b"efghijkl").cast("I"), mutable):
         await one.send(item)
-    mutable[:] = b"y" * 5000  # it was taken: nothing of this is sent
+    mutable[:] = b"y" * 5000  # already copied: none of this is sent
     assert [await other.receive() for _ in range(4)] == [b"ab", b"cd", b"efghijkl", b"x" * 5000]
     for wrong in ("text", 5, None):
         with pytest.raises(TypeError):
@@ -219,7 +219,7 @@ async def test_a_cancelled_send_has_sent_nothing(pair: Pair, cancel) -> None:  #
     # It waits once: there is no second await to cancel it at.
     for n in range(1, 2 if cancel is at_await else 12):
         done, _ = await cancel(n, lambda: one.send(b"x" * 4000))
-        if done:  # the kernel's buffers grow as they like
+        if done:  # the kernel's buffers may grow
             expected.append(b"x" * 4000)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.send, b"end")

@@ -1,4 +1,4 @@
-"""Datagrams without connections: what holds by RDMA, by UDP, and between the two."""
+"""Datagrams without connections: behaviour over RDMA, over UDP, and between the two."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def open_at(mode: str = "auto", **options: object) -> DatagramEndpoint:
 
 @pytest.fixture(params=MODES)
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
-    """How the first reaches the second is known."""
+    """The path from the first to the second is resolved."""
     one, other = [await open_at(mode) for mode in MODES[request.param]]
     path = await one.resolve(other.local_address)
     assert path == ("rdma" if request.param == "rdma" else "udp")
@@ -82,7 +82,7 @@ async def test_datagrams_come_with_their_sender(pair: Pair) -> None:
 
 async def test_what_is_too_long_is_refused(pair: Pair) -> None:
     one, other = pair
-    # The path MTU, of which rxe has 1024 on an interface of 1500, or what UDP takes.
+    # The path MTU, 1024 for rxe on an interface of 1500, or UDP's limit.
     assert one.max_message_bytes in (1024, 4096, 65507)
     with pytest.raises(OSError, match="message too long") as caught:
         await one.send((bytes(one.max_message_bytes + 1), other.local_address))
@@ -119,7 +119,7 @@ async def test_statistics_tell_the_way(pair: Pair) -> None:
 
 @pytest.mark.parametrize("mode", ["rdma", "tcp"])
 async def test_drops_are_counted_exactly(mode: str) -> None:
-    """Nobody receives: the queue keeps the first ones, the rest is counted, nobody waits."""
+    """Without a receiver: the queue keeps the first ones, the rest is counted, no sender waits."""
     async with await open_at(mode) as one, await open_at(mode, receive_queue=50) as other:
         await one.resolve(other.local_address)
         for number in range(500):
@@ -151,7 +151,7 @@ async def test_a_cancelled_receive_has_taken_nothing(pair: Pair) -> None:
     got: list[bytes] = []
     for number in range(30):
         await one.send((b"%d" % number, other.local_address))
-        # How often it is too early is the device's matter: what it sends may arrive at any time.
+        # How often it is too early depends on the device: its datagrams may arrive at any time.
         with anyio.fail_after(PATIENCE):
             for n in itertools.count(1):
                 done, item = await at_turn(n % 12, other.receive)
@@ -199,7 +199,7 @@ async def test_attributes(pair: Pair) -> None:
 
 
 async def test_the_first_datagrams_do_not_wait() -> None:
-    """They go by UDP while the peer is asked, and by RDMA as soon as it has answered."""
+    """Datagrams use UDP while the peer is being resolved, and RDMA as soon as it has answered."""
     async with await open_at() as one, await open_at() as other:
         one.send_nowait((b"first", other.local_address))
         assert one.path_to(other.local_address) is None
@@ -207,7 +207,7 @@ async def test_the_first_datagrams_do_not_wait() -> None:
         await one.resolve(other.local_address)
         await one.send((b"second", other.local_address))
         assert await other.receive() == (b"second", one.local_address)
-        # Who was asked knows the way back.
+        # A resolved peer knows the return path.
         assert other.path_to(one.local_address) == "rdma"
         assert (one.statistics().sent_udp, one.statistics().sent_rdma) == (1, 1)
 
@@ -351,7 +351,7 @@ async def test_peers_not_used_are_forgotten_first() -> None:
             await one.send((b"%d" % number, other.local_address))
             assert await other.receive() == (b"%d" % number, one.local_address)
         assert one.statistics().peers_rdma == 3
-        # Those it forgot have noticed, and everybody can still be reached.
+        # Peers whose entries were dropped have noticed, and every peer is still reachable.
         await until(lambda: sum(other.statistics().peers_rdma for other in others) == 3)
         for other in others:
             await one.resolve(other.local_address)
@@ -362,7 +362,7 @@ async def test_peers_not_used_are_forgotten_first() -> None:
 
 
 async def test_a_peer_that_dies_and_comes_back() -> None:
-    """Its death is noticed; datagrams to its successor on the same port find their way."""
+    """The peer's death is noticed; datagrams to its successor on the same port arrive."""
     async with await open_at() as one:
         with process("tests.datagrams.roles:endpoint_echo", port=0) as victim:
             address = (LOCAL, await victim.heard())
@@ -373,7 +373,7 @@ async def test_a_peer_that_dies_and_comes_back() -> None:
             await until(lambda: one.statistics().peers_rdma == 0, one.statistics)
             await one.send((b"into the void", address))
             assert await one.resolve(address) == "udp"
-        one._table.forget_all()  # what the sweep does when the answer has expired
+        one._table.forget_all()  # what the sweep does with expired answers
         with process("tests.datagrams.roles:endpoint_echo", port=address[1]) as successor:
             assert await successor.heard() == address[1]
             assert await one.resolve(address) == "rdma"
@@ -383,13 +383,13 @@ async def test_a_peer_that_dies_and_comes_back() -> None:
 
 async def test_nothing_is_left() -> None:
     engine = await engines.current()
-    async with await open_at() as one, await open_at() as other:  # what stays, stays once
+    async with await open_at() as one, await open_at() as other:  # state that remains is created once
         await one.resolve(other.local_address)
     before, memory, limit = descriptors(), engine.pool.statistics().used_bytes, engine.cache.limit
     for number in range(12):
         async with await open_at() as one, await open_at() as other:
             await one.send((b"x", other.local_address))
-            # Closed while it asks, at another step each time, or when it has the answer.
+            # Closed during resolution, at another step each time, or after the answer.
             for _ in range(number):
                 await anyio.lowlevel.checkpoint()
             if number % 3 == 0:

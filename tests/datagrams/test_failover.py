@@ -1,4 +1,4 @@
-"""Connections that leave RDMA go on over TCP: every message arrives once, whole, in order."""
+"""Connections that leave RDMA continue over TCP: every message arrives once, whole, in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 TINY = Config(device=DEVICE, ring_bytes=16384)
 
 
-#: Messages of an exchange each way. What is missing behind the 250th is several times what the ring takes.
+#: Messages of an exchange in each direction. Those after the 250th fill a ring several times.
 COUNT = 300
 
 
@@ -41,8 +41,8 @@ async def exchange(
 ) -> None:
     """Send numbered messages of all sizes, and check the peer's.
 
-    :param harm: called when ``goal`` messages have come. Here, between two of them, and not by a task that
-        looks now and then: to such a one the whole exchange may be over before it looks again.
+    :param harm: called when ``goal`` messages have arrived. Called between two messages and not by a polling
+        task, which may find the whole exchange over at its next look.
     """
     got = 0
 
@@ -105,7 +105,7 @@ async def test_in_the_middle_of_traffic(
 
 
 async def test_what_was_accepted_arrives_though_its_sender_closes() -> None:
-    """Gathered messages, a full ring, and a large one in parts: all of them follow."""
+    """Gathered messages, a full ring, and a large one in parts: all of them follow to TCP."""
     engine = await engines.current(TINY)
     one, other = await negotiated_pair(config=TINY, mode="rdma")
     sent = []

@@ -1,4 +1,4 @@
-"""What a datagram connection leaves: nothing."""
+"""A closed datagram connection leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 async def test_closed_connections_are_freed_at_once(maker) -> None:  # type: ignore[no-untyped-def]
-    """No cycle keeps them until the garbage collector comes, even when they have waited."""
+    """No reference cycle keeps them until garbage collection, even after they have waited."""
     one, other = await maker()
     with anyio.move_on_after(0):
         await one.receive()

@@ -1,4 +1,4 @@
-"""Who may talk to a datagram listener, and what the others are told."""
+"""Peers that a datagram listener accepts, and the errors that the others receive."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_strangers_are_turned_away(garbage: bytes) -> None:
             tasks.start_soon(listener.serve, echo)
             async with await anyio.connect_tcp(LOCAL, listener.port) as stream:
                 await stream.send(garbage)
-                # It may be turned away before it has finished.
+                # It may be refused before it has finished.
                 with contextlib.suppress(anyio.BrokenResourceError, OSError):
                     await stream.send_eof()
                 await until(lambda: listener.statistics().failed == 1, listener.statistics)

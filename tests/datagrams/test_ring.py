@@ -31,7 +31,7 @@ RING = 16384
 
 
 async def raw_pair(engine: Engine) -> tuple[RingDatagrams, Any]:
-    """A datagram end, and the bare ring of its peer, which can say anything."""
+    """A datagram end, and the bare ring of its peer, which can send anything."""
     one, other = await connect(engine)
     return RingDatagrams(one), other
 
@@ -66,7 +66,7 @@ steps = st.lists(
 @given(plan=steps, seed=st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_any_order_of_operations_keeps_messages_whole(plan: list[tuple[str, int]], seed: int) -> None:
-    """A model: what was accepted is a queue."""
+    """Against a model: accepted messages form a queue."""
 
     async def main() -> None:
         rng = random.Random(seed)
@@ -122,7 +122,7 @@ def test_any_order_of_operations_keeps_messages_whole(plan: list[tuple[str, int]
     ],
 )
 async def test_bytes_that_are_no_records(forged: bytes, reason: str) -> None:
-    """The liar's connection ends with the reason, and nothing else does."""
+    """The misbehaving peer's connection ends with the reason, and nothing else does."""
     async with open_engine(ring_bytes=RING) as engine:
         one, liar = await raw_pair(engine)
         friend, other = await ring_pair(engine)
@@ -157,7 +157,7 @@ async def test_a_message_in_pieces_waits_for_its_end() -> None:
 
 @pytest.mark.parametrize("inline", [1, 64, 220])
 async def test_devices_with_little_room(inline: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accepted messages may have to wait for work requests; they arrive whole, also behind the close."""
+    """Accepted messages may wait for work requests; they arrive whole, even after the close."""
     rng = random.Random(inline)
     sent = [rng.randbytes(rng.choice((0, 10, 3000, 9000, RING - 4))) for _ in range(200)]
     async with open_engine(ring_bytes=RING, fragment_bytes=4096, max_outstanding_wrs=1) as engine:
@@ -181,10 +181,10 @@ async def test_devices_with_little_room(inline: int, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_burst_is_few_writes() -> None:
-    """Small messages of one tick go out together, a lone one at once."""
+    """Small messages of one tick are sent together, a single one at once."""
     async with open_engine() as engine:
         one, other = await ring_pair(engine)
-        # There and back, so that nothing is under way on the link.
+        # A round trip, so that nothing is in flight on the link.
         assert one.try_send(b"there")
         assert await over(other).receive() == b"there"
         assert other.try_send(b"back")
@@ -217,7 +217,7 @@ async def test_statistics_and_state() -> None:
 
 
 async def test_killed_peers() -> None:
-    """kill -9 while messages flow: the other side gets those that came whole, then an error."""
+    """kill -9 while messages flow: the other side gets the complete ones, then an error."""
     from aiordma.datagrams.connection import connect_datagram, listen_datagram
 
     async with nothing_left(), await listen_datagram(LOCAL) as listener:

@@ -1,4 +1,4 @@
-"""The network's and the peers' misbehaviour: losses that are counted, and claims that are not believed."""
+"""Misbehaving networks and peers: losses are counted, and false claims rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def faults(spec: str) -> Iterator[None]:
 
 async def test_lost_datagrams_are_counted(rdma_pair: Pair) -> None:
     one, other = rdma_pair
-    # The first one tells where the numbers begin.
+    # The first one sets the start of the sequence.
     await one.send((b"-1", other.local_address))
     with faults("seed=7,drop=0.3"):
         for number in range(500):
@@ -62,7 +62,7 @@ async def test_lost_datagrams_are_counted(rdma_pair: Pair) -> None:
 
 async def test_reordered_datagrams_are_late_and_not_lost(rdma_pair: Pair) -> None:
     one, other = rdma_pair
-    # The first one tells where the numbers begin.
+    # The first one sets the start of the sequence.
     await one.send((b"first", other.local_address))
     with faults("reorder=1"):
         for number in range(100):
@@ -132,7 +132,7 @@ async def test_who_says_nothing_is_left_after_a_while() -> None:
 
 
 async def test_a_lying_resolver_is_not_believed() -> None:
-    """It answers with a queue pair that is another's, with another nonce, with garbage, or not at all."""
+    """The peer answers with another's queue pair, another nonce, garbage, or not at all."""
     async with await open_at(config=Config(negotiate_timeout_ms=100, link_timeout_ms=100)) as one:
         async with await open_at() as innocent:
             where = innocent._parts.where  # type: ignore[union-attr]
@@ -172,7 +172,7 @@ async def test_a_lying_resolver_is_not_believed() -> None:
             assert await lie(b"") == Code.PLAIN_UDP_PEER
             assert one.statistics().peers_rdma == 0
             assert innocent.statistics().peers_rdma == 0
-            # The innocent one was asked for nothing and heard a nonce it does not know.
+            # The innocent one received no request, and a nonce it does not know.
             assert innocent.statistics().received_rdma == 0
 
 
@@ -199,7 +199,7 @@ async def test_a_claim_without_proof_is_worth_nothing() -> None:
             await until(lambda: server.statistics().dropped_unknown == 1, server.statistics)
             assert server.statistics().peers_rdma == 0
             parts.port.bury(route)
-        # A datagram that looks like a proof and is none is data.
+        # A datagram that looks like a proof but is none counts as data.
         looks_like = udp_proof(b"r" * 16)
         attacker._sock.sendto(looks_like, server.local_address)
         assert await server.receive() == (looks_like, attacker.local_address)
@@ -209,7 +209,7 @@ async def test_a_claim_without_proof_is_worth_nothing() -> None:
 
 
 async def test_a_queue_pair_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """The endpoint goes on by UDP."""
+    """The endpoint falls back to UDP."""
     one, other = await open_at(), await open_at()
     await one.resolve(other.local_address)
     with faults("error=1"), contextlib.suppress(anyio.WouldBlock):
@@ -229,8 +229,8 @@ async def test_a_queue_pair_that_fails(caplog: pytest.LogCaptureFixture) -> None
 
 
 async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
-    """Raw work requests: without immediate data, and with that of nothing known, as long as the device
-    takes them. They are counted, and the receives are posted again."""
+    """Raw work requests: without immediate data, and with unknown immediate data, where the device accepts
+    them. They are counted, and the receives are posted again."""
     from pyverbs import enums
     from pyverbs.wr import SGE, SendWR
 
@@ -262,7 +262,7 @@ async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
 
 
 async def test_another_queue_key_reaches_nobody(rdma_pair: Pair) -> None:
-    """The device drops it: not even a counter sees it."""
+    """The device drops it: no counter changes."""
     one, other = rdma_pair
     parts, target = one._parts, other._parts
     assert parts is not None

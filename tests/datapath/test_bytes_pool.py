@@ -1,4 +1,4 @@
-"""Large bytes objects that are filled again: only when nobody can tell."""
+"""Large bytes objects that are reused: only when no other reference can see it."""
 
 from __future__ import annotations
 

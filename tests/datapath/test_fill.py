@@ -1,4 +1,4 @@
-"""bytes that are filled in place."""
+"""bytes filled in place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_what_is_put_into_the_view_is_in_the_object() -> None:
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_size_must_be_positive(size: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        unfilled(size)  # an empty bytes object is shared by everybody
+        unfilled(size)  # the empty bytes object is a shared singleton
 
 
 def test_too_much() -> None:

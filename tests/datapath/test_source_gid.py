@@ -1,4 +1,4 @@
-"""Who sent a datagram: the 40 bytes before it, as devices fill them."""
+"""The sender of a datagram: the 40 bytes before it, as devices fill them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE6 = ipaddress.ip_address("fd99::7").packed
 
 
 def ipv4(check: int | None = None, first: int = 0x45) -> bytes:
-    """An IPv4 header; ``check``: another checksum than the right one."""
+    """An IPv4 header; ``check``: a checksum to use instead of the right one."""
     fields = [first, 0, 80, 7, 0x4000, 64, 17, 0, SOURCE4, SOURCE4]
     total = sum(struct.unpack(">10H", struct.pack(">BBHHHBBH4s4s", *fields)))
     fields[7] = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF if check is None else check
@@ -30,7 +30,7 @@ def test_ipv4() -> None:
 
 
 def test_ipv4_that_nobody_has_summed_up() -> None:
-    """rxe hands over what it sends to itself without a checksum."""
+    """rxe delivers its own loopback packets without a checksum."""
     assert source_gid(bytes(20) + ipv4(0)) == MAPPED
 
 
@@ -44,7 +44,7 @@ def test_ipv6() -> None:
 
 
 def test_an_ipv6_address_that_looks_like_ipv4() -> None:
-    """Its addresses lie where an IPv4 header would be, but for the checksum."""
+    """Its addresses lie where an IPv4 header would be; only the checksum differs."""
     likely = IPV6[:20] + ipv4(0xBEEF)
     assert source_gid(likely) == likely[8:24]
 

@@ -1,4 +1,4 @@
-"""The examples are programs beside the package: these tests import their parts and run them as they are."""
+"""The examples are programs beside the package: these tests import their parts and run them unmodified."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-#: what carries the streams of an example
+#: Transports of an example's streams.
 MODES: tuple[Mode, ...] = ("rdma", "tcp")
 
 
 def compiled_scanner() -> Path:
-    """The proxy's scanner, compiled as `make demo` does if that was not done since it changed."""
+    """Compile the proxy's scanner as `make demo` does, if it changed since."""
     source, declarations = (EXAMPLES / "proxy" / name for name in ("scan.py", "scan.pxd"))
     newest = max(path.stat().st_mtime for path in (source, declarations))
 

@@ -1,4 +1,4 @@
-"""A redis-server, a back and a front: real processes, any of which can be killed and started again."""
+"""A redis-server, a back and a front: real processes, any of which can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class Stack(Proxy):
-    """Everything between a Redis client and a redis-server."""
+    """The whole path between a Redis client and a redis-server."""
 
     def __init__(self, mode: str, *front_options: str) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="redis-proxy-test-")
@@ -43,22 +43,22 @@ class Stack(Proxy):
         super().__init__(mode, port, "--patience", str(5 * SLOWER), *front_options)
 
     def start_redis(self, *options: str) -> None:
-        """A new redis-server on the old port."""
+        """Start a new redis-server on the old port."""
         self.redis = redis_server(self._directory.name, self.redis_port, *options)
 
     def start_front_again(self) -> None:
-        """A new front, for the back's port of now."""
+        """Start a new front for the back's current port."""
         self.front.stop(signal.SIGKILL)
         self.start_front()
 
     def start_back_again(self, port: int) -> None:
-        """A new back on another port."""
+        """Start a new back on another port."""
         self.back.stop(signal.SIGKILL)
         self.back_port = port
         self.start_back()
 
     def client(self, **options: Any) -> redis.Redis:
-        """A redis-py client of the front, without retries of its own."""
+        """A redis-py client of the front, without its own retries."""
         options = {"protocol": 2, "retry": None, "socket_timeout": DEADLINE_S} | options
         client = redis.Redis(port=self.front_port, **options)
         self._clients.append(client)
@@ -82,7 +82,7 @@ class Stack(Proxy):
         self.redis.stop(signal.SIGKILL)
         self._directory.cleanup()
         for name in ("front", "back"):
-            program = getattr(self, name, None)  # None: it did not start, which is an error by itself
+            program = getattr(self, name, None)  # None: it did not start, which is already an error
             assert program is None or "Traceback" not in program.output, program.output
 
 

@@ -1,4 +1,4 @@
-"""`make demo`'s program: all of it at a small scale, and what happens when somebody stops it."""
+"""`make demo`'s program: all of it at a small scale, and its behaviour when interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file copy: whole, cut off anywhere and resumed, with hostile peers."""
+"""The file copy: complete, interrupted anywhere and resumed, with hostile peers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def ignore(done: int, total: int) -> None:
 
 
 class Cut:
-    """A stream that breaks after so many sent bytes."""
+    """A stream that breaks after a given number of sent bytes."""
 
     def __init__(self, stream: Any, left: int) -> None:
         self._stream = stream
@@ -88,7 +88,7 @@ class Cut:
 
 
 class Receiver:
-    """A receiver in this process, for one connection after the other."""
+    """A receiver in this process, for one connection after another."""
 
     def __init__(self, into: Path, mode: Mode) -> None:
         self.into = into
@@ -148,7 +148,7 @@ async def test_cut_off_again_and_again(source: Path, into: Path, mode: Mode) -> 
             with pytest.raises((anyio.BrokenResourceError, anyio.IncompleteRead)):
                 await receiver.take(path, cut_after)
             assert size_of(into / "big") == 0
-            # The receiver may still be writing: wait until it has let go of the file.
+            # The receiver may still be writing: wait until it has released the file.
             await until_unlocked(into, "big")
             assert size_of(part) >= have, "nothing that had arrived was lost"
             starts.append(have)

@@ -1,4 +1,4 @@
-"""The example of calls, as a user runs it: a server, and clients that make one call each."""
+"""The RPC example, as a user runs it: a server, and clients that make one call each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front's shared lanes between the loss of one and its keeper's next turn."""
+"""The front's shared lanes between the loss of one and the next run of its keeper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proxy.pool import Dialer, SharedLanes
 
 
 class OneLane(Dialer):
-    """Opens one lane, on one end of a socket pair, and no second one."""
+    """Opens one lane, on one end of a socket pair, and refuses a second one."""
 
     def __init__(self) -> None:
         super().__init__(Address("127.0.0.1", 1), "tcp", 5)

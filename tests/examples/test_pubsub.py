@@ -89,7 +89,7 @@ async def test_everybody_gets_what_he_asked_for(mode: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_slow_subscriber_loses_and_is_told_how_much() -> None:
-    """Everybody else gets everything."""
+    """All other subscribers receive everything."""
     broker = Broker()
     async with serving(broker) as port:
         publisher, slow, quick = await connect(port), await connect(port, "t"), await connect(port, "t")
@@ -112,7 +112,7 @@ async def test_a_slow_subscriber_loses_and_is_told_how_much() -> None:
             try:
                 data = slow.receive_nowait()
             except anyio.WouldBlock:
-                # Only with the next message does it hear of its losses.
+                # It receives the loss report only with the next message.
                 await publisher.send(wire.publish("t", b"%d" % count + bytes(500)))
                 count += 1
                 await until(lambda count=count: broker.published == count)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The Redis proxy as it runs: redis-server, back, front, and clients that do what clients do."""
+"""The Redis proxy in operation: redis-server, back, front, and typical clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(request: pytest.FixtureRequest, stack: Stack) -> redis.Redis:
 
 
 def connections(stack: Stack) -> list[dict[str, Any]]:
-    """What redis-server sees, without the one that asks."""
+    """The clients that redis-server sees, without the one that asks."""
     return [c for c in stack.direct().client_list() if c["cmd"] != "client|list"]
 
 
@@ -56,7 +56,7 @@ def read_to_end(sock: socket.socket) -> bytes:
     return data
 
 
-# ---- what every client may expect ------------------------------------------------------------------------
+# ---- behaviour for every client --------------------------------------------------------------------------
 
 
 def test_types(client: redis.Redis) -> None:
@@ -223,12 +223,12 @@ def test_split_at_every_byte(stack: Stack) -> None:
             for piece in (commands[:at], commands[at : at + 3], commands[at + 3 :]):
                 sock.sendall(piece)
             reply = read_to_end(sock)
-            # The answer to HELLO names the connection.
+            # The reply to HELLO names the connection.
             assert reply.partition(b"$2\r\nid")[0] == expected.partition(b"$2\r\nid")[0]
             assert reply.endswith(b"+OK\r\n")
 
 
-# ---- who shares what -------------------------------------------------------------------------------------
+# ---- shared connections ----------------------------------------------------------------------------------
 
 
 def test_many_clients_share_few_connections(stack: Stack) -> None:

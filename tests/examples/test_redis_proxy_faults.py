@@ -1,4 +1,4 @@
-"""The Redis proxy when something dies, is away, stops, or does not read."""
+"""The Redis proxy when a process dies, is unreachable, stops, or does not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Redis proxy takes on its command line, and what it refuses before it starts."""
+"""The Redis proxy's command line, and the values it refuses before it starts."""
 
 from __future__ import annotations
 

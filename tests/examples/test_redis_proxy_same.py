@@ -1,4 +1,4 @@
-"""Whatever a client says, the proxy answers what redis-server itself would have answered, byte for byte."""
+"""For any input of a client, the proxy's replies equal those of redis-server, byte for byte."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ _talks = st.builds(
 
 
 def talk(port: int, data: bytes, cuts: list[int]) -> tuple[bytes, bool]:
-    """Says `data` in pieces; returns what was answered, and if that was cut short.
+    """Send `data` in pieces; return the replies, and whether they were cut short.
 
-    A server that hangs up before it has read everything resets the connection, and answers may get lost.
+    A server that disconnects before reading everything resets the connection, and replies may get lost.
     """
     answer = b""
     with socket.create_connection(("127.0.0.1", port), 5) as sock:

@@ -1,4 +1,4 @@
-"""Taking commands apart, and which of them may share a connection."""
+"""Parsing commands, and which of them may share a connection."""
 
 from __future__ import annotations
 

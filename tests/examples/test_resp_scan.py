@@ -1,4 +1,4 @@
-"""The proxy's scanners, as plain Python and compiled: RESP split anywhere, and bytes that are no RESP."""
+"""The proxy's scanners, as plain Python and compiled: RESP split anywhere, and invalid input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scan(request: pytest.FixtureRequest) -> ModuleType:
     return PLAIN if request.param == "plain" else _compiled()
 
 
-# ---- what RESP there is ----------------------------------------------------------------------------------
+# ---- the RESP types -------------------------------------------------------------------------------------
 
 _text = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=12).map(str.encode)
 _simple = st.one_of(
@@ -79,7 +79,7 @@ def _aggregates(items: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 _values = st.recursive(st.one_of(_simple, _bulk, _streamed), _aggregates, max_leaves=12)
 _push = st.lists(_values, min_size=1, max_size=3).map(lambda x: b">%d\r\n" % len(x) + b"".join(x))
-# A reply as it comes on the wire: pushes may come before it.
+# A reply as received: pushes may precede it.
 _replies = st.builds(lambda pushes, value: b"".join(pushes) + value, st.lists(_push, max_size=1), _values)
 _names = st.sampled_from([b"GET", b"SET", b"MGET"])
 _args = st.lists(st.binary(max_size=20), max_size=4)
@@ -101,7 +101,7 @@ _cuts = st.lists(st.integers(0, 10_000), max_size=8)
 
 
 def reply_ends(scan: ModuleType, pieces: list[bytes], want: int) -> tuple[list[int], Any]:
-    """Where replies ended, as told by a scanner that is asked for `want` at a time."""
+    """The ends of replies, from a scanner that is asked for `want` at a time."""
     scanner = scan.ReplyScanner()
     ends: list[int] = []
     before = 0
@@ -186,7 +186,7 @@ def test_plain_and_compiled_agree_on_anything(data: bytes, cuts: list[int]) -> N
 
 
 def feed_all(scanner: Any, pieces: list[bytes]) -> tuple[int, bytes]:
-    """How many commands were counted, and the bytes that are left at the end."""
+    """The number of commands counted, and the bytes left at the end."""
     count = 0
     rest = b""
     for piece in pieces:

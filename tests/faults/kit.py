@@ -1,4 +1,4 @@
-"""Streams under faults: both directions at once, and how each of them ended."""
+"""Streams under faults: both directions at once, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import anyio
 if TYPE_CHECKING:
     from aiordma.streams.stream import RdmaStream
 
-#: A hang is a failure, and says so itself.
+#: A hang is a failure, and reports itself.
 PATIENCE = 20
 
 
 @dataclass
 class Outcome:
-    """What one direction of a connection came to."""
+    """The outcome of one direction of a connection."""
 
     sent: bytes
     got: bytearray = field(default_factory=bytearray)
@@ -43,7 +43,7 @@ async def write(stream: RdmaStream, outcome: Outcome, random: Random) -> None:
         await stream.send_eof()
     except anyio.BrokenResourceError as error:
         outcome.errors.append(error)
-        # A program that gives up closes, and so tells its peer.
+        # A program that gives up closes, which informs its peer.
         await stream.aclose()
 
 
@@ -54,15 +54,15 @@ async def read(stream: RdmaStream, outcome: Outcome, random: Random) -> None:
     except anyio.EndOfStream:
         outcome.ended = True
     except anyio.ClosedResourceError:
-        pass  # the writer of this end has given up, and says why
+        pass  # the writer of this end has given up, and reports the reason
     except anyio.BrokenResourceError as error:
         outcome.errors.append(error)
         await stream.aclose()
 
 
 async def exchange(one: RdmaStream, other: RdmaStream, size: int, seed: int = 0) -> tuple[Outcome, Outcome]:
-    """Send ``size`` random bytes each way and read until the end. What is received is always the beginning of
-    what was sent; the caller judges the rest."""
+    """Send ``size`` random bytes each way and read until the end. The received data is always a prefix of the
+    data sent; the caller judges the rest."""
     random = Random(seed)
     forth, back = Outcome(random.randbytes(size)), Outcome(random.randbytes(size))
     with anyio.fail_after(PATIENCE):
@@ -79,4 +79,4 @@ async def write_quietly(stream: RdmaStream, outcome: Outcome, random: Random) ->
     try:
         await write(stream, outcome, random)
     except anyio.ClosedResourceError:
-        pass  # the reader of this end has given up, and says why
+        pass  # the reader of this end has given up, and reports the reason

@@ -1,4 +1,4 @@
-"""Calls under any mix of rules: each ends in time, with its own result or with an error that says why."""
+"""Calls under any mix of rules: each ends in time, with its own result or an error with the reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def reverse_late(number: int, data: bytes) -> tuple[int, bytes]:
     return number, data[::-1]
 
 
-# Left out is a wrong bit in a message: of its payload only its owner can know.
+# Bit errors in a message are left out: only the application can check its payload.
 _RULES = (
     "delay op={op} p={p} ms={ms}",
     "delay dir=in op={message} p={p} ms={ms}",
@@ -80,7 +80,7 @@ def rule_set(seed: int) -> str:
 
 
 async def calls_work(address: tuple[str, int]) -> None:
-    """Perhaps only after the server has noticed that the old link is gone."""
+    """May succeed only after the server has noticed that the old link is down."""
     while True:
         try:
             async with rpc.connect(*address, config=CONFIG, mode="rdma") as client:
@@ -122,7 +122,7 @@ async def calls(rules: str, seed: int, tasks_count: int) -> None:
                         codes = {error.code for error in ended if error is not None}
                         assert codes <= {rpc.Code.UNAVAILABLE, rpc.Code.DEADLINE_EXCEEDED}, (rules, ended)
                 except (AioRdmaError, OSError):
-                    pass  # it could not connect, and says so
+                    pass  # it could not connect, and raised the reason
             await calls_work(address)
         while any(group.members for group in engine.all_groups):  # noqa: ASYNC110
             await anyio.sleep(0.001)

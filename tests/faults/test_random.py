@@ -37,8 +37,8 @@ SETTINGS = {
     "link_timeout_ms": 500,
 }
 
-# Left out is what nothing below an application can notice: a wrong bit in the payload (corrupt op=write), and
-# a message that its owner never sees (drop dir=in). All the rest must be noticed by somebody.
+# Left out are faults that nothing below an application can detect: bit errors in the payload (corrupt
+# op=write), and lost messages (drop dir=in). At least one end must detect all others.
 _HARMLESS = (
     "delay op={op} p={p} ms={ms}",
     "delay dir=in op={message} p={p} ms={ms}",
@@ -160,7 +160,7 @@ def test_one_loop(loop: str, seed: int, size: int, streams: int) -> None:
 
 
 async def server(control: Control, size: int) -> None:
-    """Exchanges with whoever comes; says port, and then how each ended."""
+    """Accepts and runs exchanges; reports its port, and then the outcome of each."""
 
     async def handle(stream: RdmaStream) -> None:
         forth, back = Outcome(Random(1).randbytes(size)), Outcome(Random(2).randbytes(size))

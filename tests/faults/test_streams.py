@@ -1,4 +1,4 @@
-"""What each act does to streams: the data is whole, or somebody is told why not."""
+"""The effect of each act on streams: the data is whole, or an end gets an error with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-# Here, what breaks a link breaks its streams, so that they report why (otherwise: tests/links/failover).
+# Here, a broken link breaks its streams, so that they report the reason (otherwise: tests/links/failover).
 CONFIG = Config(
     device=DEVICE,
     ring_bytes=16384,
@@ -41,7 +41,7 @@ CONFIG = Config(
 
 @pytest.fixture(autouse=True)
 async def engine() -> AsyncIterator[engines.Engine]:
-    """All of it is given back, whatever happened."""
+    """All resources are released, whatever happened."""
     engine = await engines.current(CONFIG)
     yield engine
     for group in list(engine.all_groups):
@@ -62,7 +62,7 @@ async def under(*rules: str, size: int = 200_000) -> tuple[Outcome, Outcome, fau
     with faults.injected(*rules) as injected:
         forth, back = await exchange(one, other, size)
     for outcome in (forth, back):
-        # No receiver ever got a byte that was not sent, or in another place.
+        # No receiver ever got a byte that was not sent, or at a wrong position.
         assert outcome.sent.startswith(outcome.got)
         assert outcome.whole or not outcome.ended
     await settled()
@@ -98,7 +98,7 @@ async def test_what_a_network_may_do_costs_time_only(rule: str) -> None:
 
 
 def told(outcomes: tuple[Outcome, Outcome], kind: type[AioRdmaError], text: str) -> bool:
-    """Somebody got an error of this kind that says this."""
+    """At least one end got an error of this kind with this text."""
     causes = [cause for outcome in outcomes for cause in outcome.causes()]
     return any(isinstance(cause, kind) and re.search(text, str(cause)) for cause in causes)
 
@@ -141,7 +141,7 @@ async def test_a_message_lost_above_the_link_is_made_up_for_by_the_next() -> Non
 
 
 async def test_a_corrupted_write_changes_one_bit_and_nobody_notices() -> None:
-    """That is what TLS over the stream, and an application's own checks, are for."""
+    """Detecting this is up to TLS over the stream, or the application's own checks."""
     one, other = await pair()
     with faults.injected("corrupt op=write at=3"):
         await one.send(bytes(8))
@@ -174,7 +174,7 @@ async def test_first_contact_waits_for_slow_confirmations(rule: str) -> None:
     """The Confirm Link messages are LLC messages on the new link."""
     with faults.injected(rule) as injected:
         one, other = await pair()
-    # If the engine's timer comes by meanwhile, an end acknowledges the other's message by one of its own.
+    # If the engine's timer fires meanwhile, an end acknowledges the other's message with one of its own.
     assert injected.fired >= 2
     await one.send(b"works")
     assert await other.receive() == b"works"
@@ -194,7 +194,7 @@ async def test_first_contact_waits_for_slow_confirmations(rule: str) -> None:
     ],
 )
 async def test_first_contact_fails_or_the_stream_says_so(rule: str) -> None:
-    """The client may be through when its last confirmation is lost: then its stream breaks."""
+    """The client may have finished when its last confirmation is lost: then its stream breaks."""
 
     async def echo(stream: RdmaStream) -> None:
         async with stream:
@@ -211,7 +211,7 @@ async def test_first_contact_fails_or_the_stream_says_so(rule: str) -> None:
                     ) as stream:
                         await stream.send(b"works")
                         assert await stream.receive() == b"works"
-                        assert "corrupt" in rule  # a bit that means nothing
+                        assert "corrupt" in rule  # a bit without meaning
                 assert injected.fired == 1
             async with await connect("127.0.0.1", listener.port, config=CONFIG, mode="rdma") as stream:
                 await stream.send(b"the next one works")

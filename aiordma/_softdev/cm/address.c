@@ -1,5 +1,5 @@
 /*
- * Addresses: between sockets' and GIDs, which local one leads where, and rdma_getaddrinfo().
+ * Addresses: conversion between socket addresses and GIDs, choice of the local address, and rdma_getaddrinfo().
  */
 #include <netdb.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ bool cm_gid_of(const struct sockaddr *address, uint8_t gid[16])
 	return false;
 }
 
-/* At the same place in both families. */
+/* The port lies at the same offset in both families. */
 uint16_t cm_port_of(const struct sockaddr *address)
 {
 	return ntohs(((const struct sockaddr_in *)(const void *)address)->sin_port);
@@ -129,7 +129,7 @@ static int fill(struct rdma_addrinfo *to, const struct addrinfo *found, const st
 		return to->ai_src_addr ? 0 : EAI_MEMORY;
 	}
 	if ((hints->ai_flags & RAI_NOROUTE) || cm_source_for(address, &source))
-		return 0; /* rdma_resolve_addr() will find it, or say why not */
+		return 0; /* rdma_resolve_addr() will find the source, or report why not */
 	cm_set_port((struct sockaddr *)&source, 0);
 	to->ai_src_len = cm_length_of((struct sockaddr *)&source);
 	to->ai_src_addr = copy_of((struct sockaddr *)&source, to->ai_src_len);
@@ -155,7 +155,7 @@ int soft_rdma_getaddrinfo(const char *node, const char *service, const struct rd
 		wanted.ai_socktype = SOCK_DGRAM;
 	if (!made)
 		return EAI_MEMORY;
-	/* The destination is given as it is: there is nothing to look up. */
+	/* The destination is used as given: no lookup. */
 	int err = 0;
 	if (!node && !service && hints->ai_dst_addr) {
 		struct addrinfo given = { .ai_family = hints->ai_dst_addr->sa_family,

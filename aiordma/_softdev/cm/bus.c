@@ -1,5 +1,5 @@
 /*
- * Messages of the connection manager between processes of this host, and over the network to others.
+ * Transport of connection manager messages between processes of this host, and over the network.
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 
 #include "cm/bus.h"
 
-/* In front of each message between processes. */
+/* Precedes each message between processes. */
 struct head {
 	char magic[8];
 	uint8_t src[16], dst[16];
 	uint16_t src_port;
-	uint8_t net; /* it came from the network */
+	uint8_t net; /* arrived over the network */
 	uint8_t reserved[5];
 };
 static const char magic[8] = { 'a', 'i', 'o', 'r', 'd', 'm', 'c', '1' };
@@ -95,7 +95,7 @@ void cm_bus_after_fork(void)
 	memcpy(&sender_once, &fresh, sizeof(fresh));
 }
 
-/* 0, or errno: ECONNREFUSED when nobody has that name. */
+/* 0, or errno: ECONNREFUSED when no process has that name. */
 static int send_to(const struct sockaddr_un *name, socklen_t length, struct head *head, const uint8_t *mad)
 {
 	struct iovec iov[] = { { head, sizeof(*head) }, { (void *)(uintptr_t)mad, CM_MAD_BYTES } };
@@ -107,7 +107,10 @@ static int send_to(const struct sockaddr_un *name, socklen_t length, struct head
 	return sendmsg(sender, &header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? errno : 0;
 }
 
-/* To whom it is for on this host. False: nobody. A queue that is full loses it: it will come again. */
+/*
+ * Delivers to the destination process on this host. False: there is none. A full queue loses the message;
+ * retransmission repeats it.
+ */
 static bool hand_on(struct head *head, const struct cm_mad *parsed, const uint8_t *mad)
 {
 	const bool request = parsed->attribute == CM_REQ || parsed->attribute == CM_SIDR_REQ;
@@ -158,7 +161,7 @@ bool cm_bus_receive(int fd, struct cm_peer *from, uint8_t mad[CM_MAD_BYTES], siz
 	*size = 0;
 	if (got < 0)
 		return errno == EINTR;
-	/* The name is anybody's to send to. */
+	/* Any process may send to this name. */
 	if (got != (ssize_t)(sizeof(head) + CM_MAD_BYTES) || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
 	    memcmp(head.magic, magic, sizeof(magic)) != 0 || !same_user(&header))
 		return true;
@@ -186,7 +189,7 @@ bool cm_bus_send(struct soft_ctx *ctx, const struct cm_peer *peer, const uint8_t
 	return cm_mad_parse(mad, CM_MAD_BYTES, &parsed) && hand_on(&head, &parsed, mad);
 }
 
-/* From the network: for a process of this host. */
+/* Forwards a message from the network to a process of this host. */
 static void take_packet(const struct soft_mad_path *path, const uint8_t *payload, size_t size)
 {
 	struct head head = { .src_port = path->answer_port, .net = 1 };
@@ -199,14 +202,17 @@ static void take_packet(const struct soft_mad_path *path, const uint8_t *payload
 	memcpy(head.dst, path->dst, 16);
 	if (hand_on(&head, &mad, payload) || !cm_stranger_answer(&mad, &answer))
 		return;
-	/* For no process of this host: there is none that could send the answer. */
+	/* No process of this host has that id, so none would send the answer: answer here. */
 	cm_mad_pack(&answer, bytes);
 	soft_mad_answer(path, bytes);
 }
 
 _Static_assert(SOFT_MAD_BYTES == (int)CM_MAD_BYTES, "all of a datagram");
 
-/* Not with the first rdma_cm call: the process that has port 4791 hands on messages for others, whatever it does itself. */
+/*
+ * Not deferred to the first rdma_cm call: the process that owns port 4791 forwards messages for the others even if it
+ * uses no rdma_cm itself.
+ */
 __attribute__((constructor)) static void receive_packets(void)
 {
 	soft_mad_receive(take_packet);

@@ -1,5 +1,5 @@
 /*
- * Connections of identifiers: asking, answering, ending; and what the protocol tells of them.
+ * Connections of identifiers: connecting, accepting, disconnecting, and the events of the protocol.
  */
 #include <string.h>
 
@@ -10,15 +10,15 @@ static uint8_t least(uint32_t a, uint32_t b)
 	return (uint8_t)(a < b ? a : b);
 }
 
-/* READs and atomics at once: as many as there may be, unless the program says how many. */
+/* READs and atomics outstanding at once: the maximum, unless the program gives a number. */
 static uint8_t depth(uint8_t asked, uint8_t most)
 {
 	return asked == RDMA_MAX_INIT_DEPTH ? most : least(asked, SOFT_MAX_RD_ATOMIC);
 }
 
-/* ---- asking ----------------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------------- */
 
-/* A request's private data: addresses, then the program's. 0 or errno. */
+/* Private data of a request: addresses first, then the program's. 0 or errno. */
 static int put_private(const struct cm_id *id, const struct rdma_conn_param *param, struct cm_mad *mad)
 {
 	const void *data = param && param->private_data_len ? param->private_data : id->connect_data;
@@ -60,7 +60,7 @@ static void put_request(struct cm_id *id, const struct rdma_conn_param *param, s
 	memcpy(mad->dst_gid, id->peer.remote, 16);
 }
 
-/* iWARP's queue pairs that the id does not have are connected all the same: there is no other way. */
+/* On iWARP, rdma_cm also connects queue pairs that are not in the id: they cannot be connected otherwise. */
 static void take_own_qp(struct cm_id *id, const struct rdma_conn_param *param)
 {
 	if (!id->id.qp && id->id.ps != RDMA_PS_UDP && soft_iwarp_by_cm())
@@ -125,14 +125,14 @@ int soft_rdma_establish(struct rdma_cm_id *rdma_id)
 	int err = EINVAL;
 
 	cm_lock();
-	/* With a queue pair in the id it has been done. */
+	/* With a queue pair in the id, this happened on CONNECT_RESPONSE (event.c). */
 	if (cm_is_here(id) && id->conn && !cm_qp_of(id))
 		err = cm_conn_establish(&soft_cm.engine, id->conn);
 	cm_unlock();
 	return err ? cm_fail(err) : 0;
 }
 
-/* ---- answering -------------------------------------------------------------------------------------- */
+/* ---- accepting -------------------------------------------------------------------------------------- */
 
 static void leave_listener(struct cm_id *id)
 {
@@ -167,7 +167,7 @@ static int put_answer(struct cm_id *id, const struct rdma_conn_param *param, str
 	return 0;
 }
 
-/* Both ends of a connection say how much they can; the less holds. */
+/* Each end announces its limit; the smaller one holds. */
 static int prepare(struct cm_id *id, const struct rdma_conn_param *param)
 {
 	const bool datagrams = id->id.ps == RDMA_PS_UDP;
@@ -178,7 +178,7 @@ static int prepare(struct cm_id *id, const struct rdma_conn_param *param)
 	if (!id->conn || (!id->id.qp && !param))
 		return EINVAL;
 	if (id->conn->state != wanted)
-		return id->conn->state == CM_TIMEWAIT ? ECONNRESET : EINVAL; /* the peer gave up meanwhile */
+		return id->conn->state == CM_TIMEWAIT ? ECONNRESET : EINVAL; /* the peer has given up meanwhile */
 	id->initiator_depth = depth(param ? param->initiator_depth : RDMA_MAX_INIT_DEPTH,
 				    least(id->initiator_depth, SOFT_MAX_RD_ATOMIC));
 	id->responder_resources = depth(param ? param->responder_resources : RDMA_MAX_RESP_RES,
@@ -239,7 +239,7 @@ int soft_rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t length
 	return reject(id, data, length, CM_REASON_OPTION);
 }
 
-/* ---- ending ----------------------------------------------------------------------------------------- */
+/* ---- disconnecting ---------------------------------------------------------------------------------- */
 
 int soft_rdma_disconnect(struct rdma_cm_id *rdma_id)
 {
@@ -257,7 +257,7 @@ int soft_rdma_disconnect(struct rdma_cm_id *rdma_id)
 	cm_unlock();
 	if (err)
 		return cm_fail(err);
-	/* The queue pair stops first: nothing may leave it once the peer thinks that it is gone. */
+	/* Stop the queue pair first: nothing may leave it once the peer regards the connection as closed. */
 	cm_qp_error(id);
 	cm_lock();
 	if (id->conn && id->conn->state != CM_IDLE)
@@ -270,17 +270,20 @@ int soft_rdma_disconnect(struct rdma_cm_id *rdma_id)
 int soft_rdma_notify(struct rdma_cm_id *rdma_id, enum ibv_event_type event)
 {
 	(void)rdma_id;
-	/* COMM_EST says that data came before the RTU: the RTU, which is repeated until it comes, will say so, too. */
+	/*
+	 * COMM_EST reports that data arrived before the RTU. The RTU is repeated until it arrives, so nothing more is
+	 * needed.
+	 */
 	return event == IBV_EVENT_COMM_EST ? 0 : cm_fail(EINVAL);
 }
 
-/* ---- what the protocol tells ------------------------------------------------------------------------ */
+/* ---- events of the protocol ------------------------------------------------------------------------- */
 
 static void tell_parameters(struct cm_event *event, const struct cm_mad *mad)
 {
 	struct rdma_conn_param *conn = &event->event.param.conn;
 
-	/* The peer's answers are our requests. */
+	/* The peer's initiator depth is our limit for responder resources, and the reverse. */
 	conn->responder_resources = mad->initiator_depth;
 	conn->initiator_depth = mad->responder_resources;
 	conn->flow_control = mad->flow_control;
@@ -329,7 +332,7 @@ static void on_event(void *owner, struct cm_conn *c, enum cm_event_kind kind, co
 	struct cm_event *event;
 
 	(void)owner;
-	/* Nobody reads the channel of a synchronous id when it has nothing to wait for. */
+	/* The channel of a synchronous id is not read while no call waits on it. */
 	if (kind == CM_EVENT_TIMEWAIT_EXIT && (id->sync || id->id.ps == RDMA_PS_UDP))
 		return;
 	event = cm_event_make(id, types[kind], kind == CM_EVENT_UNREACHABLE ? -ETIMEDOUT : 0);

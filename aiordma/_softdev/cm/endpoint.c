@@ -1,5 +1,6 @@
 /*
- * Endpoints: an identifier with its address, route and queue pair made in one call, and connections taken from one.
+ * rdma_create_ep(): an identifier with its address, route and queue pair made in one call, and connections accepted
+ * from it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 
 enum { RESOLVE_MS = 2000 };
 
-/* What connections that come there shall have. 0 or errno. */
+/* Attributes for connections accepted from this id. 0 or errno. */
 static int keep_passive(struct cm_id *id, struct ibv_pd *pd, const struct ibv_qp_init_attr *attr)
 {
 	if (!attr)
@@ -87,7 +88,7 @@ void soft_rdma_destroy_ep(struct rdma_cm_id *id)
 	soft_rdma_destroy_id(id);
 }
 
-/* The connection request that `listen` holds becomes an id of its own. 0 or errno. */
+/* Makes the connection request that `listen` holds into an id of its own. 0 or errno. */
 static int adopt(struct rdma_cm_id *listen, struct rdma_cm_id *id)
 {
 	struct cm_id *from = to_id(listen);
@@ -129,7 +130,7 @@ int soft_rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
 		soft_rdma_destroy_ep(child);
 		return cm_fail(err);
 	}
-	/* Its parameters and private data are the child's to look at, until its next call. */
+	/* The child may read the event's parameters and private data until its next call. */
 	listen->event = NULL;
 	child->event = event;
 	*id = child;

@@ -1,5 +1,5 @@
 /*
- * Event channels, and what programs are told.
+ * Event channels and the delivery of events.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ struct rdma_event_channel *soft_rdma_create_event_channel(void)
 		errno = err ? err : ENOMEM;
 		return NULL;
 	}
-	/* Like the kernel's: whether reading it waits is for the program to say, on the descriptor. */
+	/* As with the kernel's channels, O_NONBLOCK on the descriptor decides whether reading blocks. */
 	channel->channel.fd = eventfd(0, EFD_CLOEXEC);
 	if (channel->channel.fd < 0) {
 		free(channel);
@@ -31,12 +31,14 @@ struct rdma_event_channel *soft_rdma_create_event_channel(void)
 	return &channel->channel;
 }
 
-/* Its ids were destroyed before, and with them their events.
+/*
+ * The ids of the channel were destroyed before, and their events with them.
  *
- * Programs such as rping have a thread that does nothing but wait for events, and destroy the channel when
- * that thread has handled the last one. With the kernel's channels the thread is back in its wait by then, where
- * the end of the channel does not reach it; here destroying is so quick that it found the channel gone, and
- * ended the program with an error. So it is given time to come back. */
+ * Programs such as rping have a thread that only waits for events, and destroy the channel once that thread has handled
+ * the last one. With the kernel's channels the thread is waiting again by then, and the end of the channel does not
+ * reach it. Here destruction was so quick that the thread found the channel gone and ended the program with an error.
+ * So the thread gets time to return to its wait.
+ */
 void soft_rdma_destroy_event_channel(struct rdma_event_channel *channel)
 {
 	struct cm_channel *ours = to_channel(channel);
@@ -53,12 +55,12 @@ void soft_rdma_destroy_event_channel(struct rdma_event_channel *channel)
 	const bool in_use = ours->readers > 0;
 	cm_unlock();
 	if (in_use)
-		return; /* as the kernel's file, it stays until who waits there has ended */
+		return; /* as the kernel's file, it lives until the waiting threads have left */
 	close(channel->fd);
 	free(ours);
 }
 
-/* Both change under the lock only: the descriptor is readable exactly while there are events. */
+/* Both change under the lock only: the descriptor is readable exactly while events are queued. */
 static void mark_filled(const struct cm_channel *channel)
 {
 	const uint64_t one = 1;
@@ -97,7 +99,7 @@ struct cm_event *cm_event_make(struct cm_id *id, enum rdma_cm_event_type type, i
 void cm_event_data(struct cm_event *event, const uint8_t *data, size_t length)
 {
 	memcpy(event->private_data, data, length);
-	/* The same place in both members of the union. */
+	/* Same offset in both members of the union. */
 	event->event.param.conn.private_data = length ? event->private_data : NULL;
 	event->event.param.conn.private_data_len = (uint8_t)length;
 }
@@ -113,7 +115,7 @@ void cm_event_push(struct cm_event *event)
 	channel->tail = &event->next;
 }
 
-/* Takes the events of an id off its channel: those for which it waits, and those that are about it. */
+/* Takes the events of an id off its channel: those that it waits for and those about it. */
 static struct cm_event *unqueue(struct cm_id *id)
 {
 	struct cm_channel *channel = to_channel(id->id.channel);
@@ -168,7 +170,7 @@ void cm_events_move(struct cm_id *id, struct cm_channel *to)
 	}
 }
 
-/* ---- what the program calls ------------------------------------------------------------------------- */
+/* ---- functions that the program calls --------------------------------------------------------------- */
 
 static struct cm_event *take(struct cm_channel *channel)
 {
@@ -190,7 +192,7 @@ static struct cm_event *take(struct cm_channel *channel)
 	return event;
 }
 
-/* What librdmacm does for the program before it tells it. */
+/* Steps that librdmacm performs for the program before it delivers the event. */
 static void digest(struct cm_event *event)
 {
 	struct cm_id *id = event->owner;
@@ -212,7 +214,7 @@ static void digest(struct cm_event *event)
 	}
 }
 
-/* NULL with errno: none, and the program does not want to wait, or cannot. */
+/* NULL with errno: no event, and the channel is non-blocking or waiting failed. */
 static struct cm_event *await_event(struct cm_channel *channel)
 {
 	struct cm_event *taken;

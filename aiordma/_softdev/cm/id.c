@@ -1,5 +1,5 @@
 /*
- * Identifiers: making and destroying, addresses and routes, listening, options.
+ * Identifiers: creation and destruction, addresses and routes, listening, options.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +10,12 @@
 enum {
 	MAX_BACKLOG = 1024,
 	PORT_TRIES = 4096,
-	FIRST_PORT = 32768, /* that is given to those who want any */
+	FIRST_PORT = 32768, /* range for ephemeral ports */
 	PORTS = 28232,
 	ACK_TIMEOUT = 16, /* 0.27 s */
 };
 
-/* ---- coming and going ------------------------------------------------------------------------------- */
+/* ---- creation and destruction ----------------------------------------------------------------------- */
 
 struct cm_id *cm_id_make(struct rdma_event_channel *channel, void *context, enum rdma_port_space space)
 {
@@ -82,7 +82,7 @@ int soft_rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **
 
 	if (err)
 		return cm_fail(err);
-	/* IPoIB's is InfiniBand's; the port space of plain InfiniBand works with IP addresses all the same. */
+	/* RDMA_PS_IPOIB exists on InfiniBand only; RDMA_PS_IB works with IP addresses too. */
 	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IB)
 		return cm_fail(EOPNOTSUPP);
 	if (!channel)
@@ -109,14 +109,14 @@ int soft_rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	struct rdma_event_channel *own = id->sync ? rdma_id->channel : NULL;
 
 	if (!cm_is_here(id))
-		return cm_fail(EIO); /* the memory is the parent's copy: small, and left */
+		return cm_fail(EIO); /* the memory is a copy of the parent's: small, and leaked */
 	if (rdma_id->event)
 		soft_rdma_ack_cm_event(rdma_id->event);
 	rdma_id->event = NULL;
 	if (id->own_qpn && id->conn)
-		cm_qp_error(id); /* the connection is all that it had */
+		cm_qp_error(id); /* its connection ends with the id */
 	cm_lock();
-	/* No event comes any more, then those that the program has are waited for. */
+	/* No event arrives any more; then wait until the program has acknowledged those that it got. */
 	if (id->conn)
 		cm_conn_release(&soft_cm.engine, id->conn, soft_now_ns());
 	id->conn = NULL;
@@ -151,7 +151,7 @@ bool cm_id_place(struct cm_id *id, const uint8_t gid[16])
 	return true;
 }
 
-/* Makes the port this id's. 0 or errno. */
+/* Binds the id to the port. 0 or errno. */
 static int take_port(struct cm_id *id, struct sockaddr *address)
 {
 	const bool given = cm_port_of(address);
@@ -202,7 +202,7 @@ int soft_rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 	return err ? cm_fail(err) : 0;
 }
 
-/* Fills the source address if there is none yet, and the path's ends. 0 or errno. */
+/* Fills in the source address if there is none yet, and the ends of the path. 0 or errno. */
 static int find_source(struct cm_id *id)
 {
 	struct rdma_addr *route = &id->id.route.addr;
@@ -217,7 +217,7 @@ static int find_source(struct cm_id *id)
 		int err = cm_source_for(&route->dst_addr, &found);
 		if (err)
 			return err;
-		/* The name of such a port leads nobody here: it only tells connections of one source apart. */
+		/* Such a port accepts no requests: it only distinguishes connections of one source. */
 		cm_set_port((struct sockaddr *)&found, port ? port : (uint16_t)(FIRST_PORT + cm_random() % PORTS));
 		route->src_storage = found;
 	}
@@ -228,7 +228,7 @@ static int find_source(struct cm_id *id)
 	return 0;
 }
 
-/* The call has been made; how it went is told by an event. Lock held. 0 or errno. */
+/* The call itself succeeded; an event reports its outcome. Lock held. 0 or errno. */
 static int tell(struct cm_id *id, enum rdma_cm_event_type good, enum rdma_cm_event_type bad, int err)
 {
 	struct cm_event *event = cm_event_make(id, err ? bad : good, -err);
@@ -239,7 +239,7 @@ static int tell(struct cm_id *id, enum rdma_cm_event_type good, enum rdma_cm_eve
 	return 0;
 }
 
-/* Of the destination: any address stands for this host. */
+/* As a destination, the unspecified address means this host. */
 static void set_destination(struct cm_id *id, const struct sockaddr *to)
 {
 	struct rdma_addr *route = &id->id.route.addr;
@@ -260,7 +260,7 @@ int soft_rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, str
 	uint8_t gid[16];
 	int err = 0;
 
-	(void)timeout_ms; /* nobody has to be asked */
+	(void)timeout_ms; /* no ARP query needed */
 	cm_lock();
 	if (!cm_is_here(id))
 		err = EIO;
@@ -316,7 +316,7 @@ static int find_route(struct cm_id *id)
 	cm_path(id, &ah);
 	id->mtu = IBV_MTU_4096;
 	id->peer.port = SOFT_ROCE_UDP_PORT;
-	/* Messages to this host go from process to process, also when everything else takes RoCE. */
+	/* Messages to this host go from process to process, even when everything else uses RoCE. */
 	id->peer.net = !soft_gid_is_local(ctx, &remote);
 	if (soft_roce_wanted(ctx, &ah)) {
 		err = cm_want_net();
@@ -375,7 +375,7 @@ static int hear(struct cm_id *id)
 		if (err)
 			return err;
 	}
-	/* From here on requests come, so all must be ready. */
+	/* Requests arrive from here on, so everything must be ready. */
 	id->step = CM_LISTENING;
 	id->listen_fd =
 		cm_bus_bind_port((uint16_t)id->id.ps, cm_port_of(address), cm_is_any(address) ? NULL : gid, true);
@@ -429,8 +429,8 @@ int soft_rdma_set_option(struct rdma_cm_id *rdma_id, int level, int name, void *
 		else
 			id->ack_timeout = *(const uint8_t *)value;
 		break;
-	case RDMA_OPTION_ID_REUSEADDR: /* a port is free as soon as its id is gone */
-	case RDMA_OPTION_ID_AFONLY:    /* listeners on any address hear both families: see the documentation */
+	case RDMA_OPTION_ID_REUSEADDR: /* a port is free as soon as its id is destroyed */
+	case RDMA_OPTION_ID_AFONLY:    /* wildcard listeners accept both families: see the documentation */
 		break;
 	default:
 		err = ENOSYS;

@@ -47,7 +47,7 @@ struct cm_id {
 	struct cm_conn *conn;
 	int port_fd, listen_fd;    /* cm_bus_bind_port(); -1 */
 	unsigned backlog, waiting; /* connection requests neither accepted nor refused yet */
-	struct cm_id *listener;    /* the channel it waits on */
+	struct cm_id *listener;    /* the listening id, while it waits in that backlog */
 	struct cm_peer peer;
 	uint8_t sgid_index;
 	enum ibv_mtu mtu;
@@ -73,7 +73,7 @@ struct cm {
 	unsigned generation; /* one more in each forked child */
 	int bus_fd, kick_fd, epoll_fd;
 	struct ibv_context *context; /* stays open, as with librdmacm */
-	struct ibv_pd *pd;           /* for queue pairs created without a PD */
+	struct ibv_pd *pd;           /* default, when the program passes no PD */
 	struct cm_engine engine;
 	struct cm_id *ids;
 	bool net; /* the sockets are open */

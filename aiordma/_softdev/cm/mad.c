@@ -1,5 +1,5 @@
 /*
- * Messages of the connection manager: where each field lies.
+ * Encoding and decoding connection manager messages: the position of each field.
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@ enum {
 	CLASS = 0x07,
 	CLASS_VERSION = 2,
 	METHOD_SEND = 3,
-	LID_PERMISSIVE = 0xffff, /* RoCE has none */
+	LID_PERMISSIVE = 0xffff, /* unused with RoCE */
 	PKEY = 0xffff,
 	RATE_10_GBPS = 3,
 };
@@ -43,7 +43,7 @@ static void put64(uint8_t *at, uint64_t value)
 	put(at + 4, 4, (uint32_t)value);
 }
 
-/* Private data is the last thing in each message. */
+/* Private data comes last in each message. */
 static size_t private_at(uint16_t attribute)
 {
 	switch (attribute) {
@@ -99,7 +99,7 @@ static bool parse_req(const uint8_t *d, struct cm_mad *mad)
 	mad->traffic_class = d[92];
 	mad->hop_limit = d[93];
 	mad->ack_timeout = d[95] >> 3;
-	/* Reliable datagrams, and the extended transports, nobody has. */
+	/* Reliable datagrams and the extended transports are not supported. */
 	return mad->transport <= CM_UC && mad->mtu >= 1 && mad->mtu <= 5 && mad->qpn > CM_QPN;
 }
 

@@ -1,6 +1,6 @@
 /*
- * The connection manager's protocol. Who receives a message that was answered already answers again; that, and
- * repeating what was not answered, is all that makes it reliable.
+ * The connection manager protocol. An end that receives a repeated message repeats its answer; that, and retransmission
+ * of unanswered messages, is the whole of its reliability.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static bool same_peer(const struct cm_conn *c, const struct cm_peer *from)
 	       !memcmp(c->peer.local, from->local, 16);
 }
 
-/* Somebody who only guesses an id must also have the peer's address. */
+/* A sender that guesses an id must also have the peer's address. */
 static struct cm_conn *find_from(struct cm_engine *e, const struct cm_peer *from, const struct cm_mad *mad)
 {
 	struct cm_conn *c = find(e, mad->remote_id);
@@ -99,7 +99,7 @@ static bool send_last(struct cm_engine *e, struct cm_conn *c)
 	return !c->has_last || e->calls->send(e->owner, &c->peer, c->last);
 }
 
-/* Also when it comes again. */
+/* Keeps the message, to send it again when the peer repeats its own. */
 static bool send_kept(struct cm_engine *e, struct cm_conn *c, const struct cm_mad *mad)
 {
 	cm_mad_pack(mad, c->last);
@@ -107,7 +107,7 @@ static bool send_kept(struct cm_engine *e, struct cm_conn *c, const struct cm_ma
 	return send_last(e, c);
 }
 
-/* There is nobody (any more) who could answer. */
+/* No process can answer (any more). */
 static void nobody(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 {
 	const enum cm_state state = c->state;
@@ -134,8 +134,9 @@ static void nobody(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 }
 
 /*
- * Until an answer comes. A service that is not there is asked for twice before it is believed: there are servers that
- * end their listening with a first connection and listen anew for the next, which comes at the same time (perftest).
+ * Retransmits until an answer arrives. An absent service counts as absent after the second try only: some servers
+ * (perftest) stop listening with the first connection and listen again for the next one, which arrives at the same
+ * time.
  */
 static void send_repeatedly(struct cm_engine *e, struct cm_conn *c, const struct cm_mad *mad, enum cm_state state,
 			    uint64_t now)
@@ -148,7 +149,7 @@ static void send_repeatedly(struct cm_engine *e, struct cm_conn *c, const struct
 		nobody(e, c, now);
 }
 
-/* ---- what the user does ----------------------------------------------------------------------------- */
+/* ---- calls of the user ------------------------------------------------------------------------------ */
 
 void cm_conn_connect(struct cm_engine *e, struct cm_conn *c, struct cm_mad *mad, uint64_t now)
 {
@@ -176,7 +177,7 @@ int cm_conn_accept(struct cm_engine *e, struct cm_conn *c, struct cm_mad *mad, u
 	mad->tid = c->tid;
 	mad->guid = e->guid;
 	if (sidr) {
-		to_timewait(c, now); /* there is no connection; the answer may be wanted again */
+		to_timewait(c, now); /* there is no connection; the answer may have to be repeated */
 		send_kept(e, c, mad);
 	} else {
 		send_repeatedly(e, c, mad, CM_REP_SENT, now);
@@ -238,7 +239,7 @@ int cm_conn_disconnect(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 	case CM_ESTABLISHED:
 		send_repeatedly(e, c, &mad, CM_DREQ_SENT, now);
 		return 0;
-	case CM_DREQ_SENT: /* by us already, or by the other end, which has its answer */
+	case CM_DREQ_SENT: /* ended already, by us or by the peer, which has its answer */
 	case CM_TIMEWAIT:
 		return 0;
 	default:
@@ -271,7 +272,7 @@ void cm_conn_release(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 	}
 }
 
-/* ---- what comes ------------------------------------------------------------------------------------- */
+/* ---- received messages ------------------------------------------------------------------------------ */
 
 bool cm_stranger_answer(const struct cm_mad *mad, struct cm_mad *answer)
 {
@@ -285,7 +286,7 @@ bool cm_stranger_answer(const struct cm_mad *mad, struct cm_mad *answer)
 		answer->about = CM_ABOUT_REP;
 		answer->reason = CM_REASON_INVALID_ID;
 		return true;
-	case CM_DREQ: /* its DREP was lost, and what we knew of it is gone */
+	case CM_DREQ: /* its DREP was lost, and our state of it is gone */
 		answer->attribute = CM_DREP;
 		answer->local_id = mad->remote_id;
 		return true;
@@ -333,7 +334,7 @@ static void take_request(struct cm_engine *e, const struct cm_peer *from, const 
 {
 	struct cm_conn *c = find_request(e, from, mad);
 
-	if (c) { /* again: it, or the answer, was lost, or the user takes his time */
+	if (c) { /* a repetition: the request or the answer was lost, or the user has not answered yet */
 		if (c->state == CM_REQ_RCVD)
 			send_mra(e, c, CM_ABOUT_REQ);
 		else if (c->state == CM_REP_SENT || c->state == CM_TIMEWAIT || c->state == CM_IDLE)
@@ -385,7 +386,7 @@ static void take_mra(struct cm_conn *c, const struct cm_mad *mad, uint64_t now)
 	if (mad->about == CM_ABOUT_OTHER || c->state != expected || (!c->active && c->remote_id != mad->local_id))
 		return;
 	c->deadline = now + (more < CM_LONGEST_MRA_NS ? more : CM_LONGEST_MRA_NS);
-	c->tries = 1; /* it is alive */
+	c->tries = 1; /* the peer is alive */
 }
 
 static void take_rej(struct cm_engine *e, struct cm_conn *c, const struct cm_mad *mad, uint64_t now)
@@ -496,7 +497,7 @@ void cm_engine_receive(struct cm_engine *e, const struct cm_peer *from, const ui
 	}
 }
 
-/* ---- time ------------------------------------------------------------------------------------------- */
+/* ---- timers ----------------------------------------------------------------------------------------- */
 
 static void give_up(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 {
@@ -512,7 +513,7 @@ static void give_up(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 	event(e, c, state == CM_DREQ_SENT ? CM_EVENT_DISCONNECTED : CM_EVENT_UNREACHABLE, NULL);
 }
 
-/* False: it is gone. */
+/* False: the connection was freed. */
 static bool due(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 {
 	c->deadline = 0;

@@ -1,5 +1,5 @@
 /*
- * Queue pairs of identifiers: made with what the program left out, and moved through their states.
+ * Queue pairs of identifiers: creation with defaults, and their state transitions.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +134,7 @@ void cm_qp_error(struct cm_id *id)
 		soft_qp_modify(qp, &attr, IBV_QP_STATE);
 }
 
-/* ---- making ----------------------------------------------------------------------------------------- */
+/* ---- creation --------------------------------------------------------------------------------------- */
 
 static struct ibv_cq *make_cq(struct rdma_cm_id *id, uint32_t size, struct ibv_comp_channel **channel)
 {
@@ -159,7 +159,7 @@ static void drop_cq(struct ibv_cq **cq, struct ibv_comp_channel **channel)
 	*channel = NULL;
 }
 
-/* Only those that were made here have a channel in the id. */
+/* Only CQs created here have a channel in the id. */
 static void drop_cqs(struct rdma_cm_id *id)
 {
 	if (id->recv_cq_channel)
@@ -189,7 +189,7 @@ static int make_cqs(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 	return err;
 }
 
-/* Datagrams need no peer: they can be sent at once. */
+/* Datagrams need no peer: the queue pair can send at once. */
 static int start_qp(struct cm_id *id)
 {
 	int err = modify(id, IBV_QPS_INIT);

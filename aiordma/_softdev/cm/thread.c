@@ -1,6 +1,6 @@
 /*
- * The connection manager's thread: takes messages, repeats what was not answered. It starts with the first identifier
- * or event channel and stays.
+ * The connection manager's thread: receives messages and retransmits unanswered ones. It starts with the first
+ * identifier or event channel and never ends.
  */
 #include <signal.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct cm soft_cm = {
 	.epoll_fd = -1,
 };
 
-enum { MESSAGES = 64 }; /* from one socket before others have their turn */
+enum { MESSAGES = 64 }; /* limit for one socket before the others get their turn */
 
 uint32_t cm_random(void)
 {
@@ -34,7 +34,7 @@ void cm_kick(void)
 {
 	const uint64_t one = 1;
 
-	/* EAGAIN: it is being woken already. */
+	/* EAGAIN: a wake-up is pending already. */
 	if (write(soft_cm.kick_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		return;
 }
@@ -57,7 +57,7 @@ int cm_want_net(void)
 
 /* ---- thread ----------------------------------------------------------------------------------------- */
 
-/* A socket may have been closed, and its number be another's, since the kernel told of it. */
+/* Since epoll reported it, the socket may have been closed and its number reused. */
 static bool is_ours(int fd)
 {
 	if (fd == soft_cm.bus_fd)
@@ -135,7 +135,7 @@ static void atfork_prepare(void)
 	cm_lock();
 }
 
-/* Names stay taken as long as anybody has their socket, so the child lets go of all. */
+/* A name stays taken while any process holds its socket, so the child closes all of them. */
 static void atfork_child(void)
 {
 	for (struct cm_id *id = soft_cm.ids; id; id = id->next) {

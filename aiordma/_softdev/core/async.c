@@ -1,4 +1,6 @@
-/* Asynchronous events: the queue behind ibv_get_async_event(), acknowledgement, destruction. */
+/*
+ * Asynchronous events: the queue behind ibv_get_async_event(), acknowledgement, and waiting at destruction.
+ */
 #include "core/core.h"
 
 #include <errno.h>
@@ -15,7 +17,7 @@ struct soft_event {
 	struct ibv_async_event event;
 };
 
-/* How many events of an object the application has got; kept from the first one to its destruction. */
+/* Number of events of an object that the application got; kept from the first one until the object is destroyed. */
 struct soft_async_count {
 	struct soft_async_count *next;
 	const void *object;
@@ -23,8 +25,10 @@ struct soft_async_count {
 	uint32_t got;
 };
 
-/* The context's async_fd is an eventfd that holds a count exactly while the queue is not empty; both change
- * under the lock only. */
+/*
+ * The context's async_fd is an eventfd whose count is nonzero exactly while the queue is not empty; both change under
+ * the lock only.
+ */
 struct soft_async {
 	pthread_mutex_t lock;
 	struct soft_event *head, **tail;
@@ -90,7 +94,7 @@ static enum affiliation affiliation(enum ibv_event_type type)
 	}
 }
 
-/* The object an event belongs to; NULL for events of a port or of the whole device. */
+/* The object that an event belongs to; NULL for events of a port or of the whole device. */
 static void *object_of(const struct ibv_async_event *event)
 {
 	switch (affiliation(event->event_type)) {
@@ -128,7 +132,7 @@ static void mark_filled(const struct soft_ctx *ctx)
 	while (n < 0 && errno == EINTR);
 }
 
-/* Never blocks: the caller holds the lock and has just emptied a queue that was marked. */
+/* Never blocks: the caller holds the lock and has just emptied a queue whose eventfd was set. */
 static void mark_empty(const struct soft_ctx *ctx)
 {
 	uint64_t count;
@@ -139,7 +143,7 @@ static void mark_empty(const struct soft_ctx *ctx)
 	while (n < 0 && errno == EINTR);
 }
 
-/* Out of memory loses the event; the state it reports can still be queried. */
+/* Without memory the event is lost; the program can still query the state that it reports. */
 void soft_async_push(struct soft_ctx *ctx, enum ibv_event_type type, void *element)
 {
 	struct soft_async *async = ctx->async;
@@ -170,7 +174,7 @@ void soft_async_push(struct soft_ctx *ctx, enum ibv_event_type type, void *eleme
 	pthread_mutex_unlock(&async->lock);
 }
 
-/* Counts one more event got for the object; false when there is no memory for the count. */
+/* Counts one more event that the application got for the object; false when there is no memory for the count. */
 static bool count_got(struct soft_async *async, const struct ibv_async_event *event)
 {
 	const void *object = object_of(event);
@@ -193,7 +197,7 @@ static bool count_got(struct soft_async *async, const struct ibv_async_event *ev
 	return true;
 }
 
-/* 0, EAGAIN when there is none, or ENOMEM (the event stays queued). */
+/* 0, EAGAIN when the queue is empty, or ENOMEM (the event stays queued). */
 static int take(struct soft_ctx *ctx, struct ibv_async_event *event)
 {
 	struct soft_async *async = ctx->async;
@@ -229,7 +233,7 @@ int soft_get_async_event(struct ibv_context *context, struct ibv_async_event *ev
 	while ((error = take(ctx, event)) == EAGAIN) {
 		struct pollfd readable = { .fd = context->async_fd, .events = POLLIN };
 
-		/* Whether to wait is for the application to say, on the descriptor. */
+		/* O_NONBLOCK on the descriptor, set by the application, decides whether to wait. */
 		if (fcntl(context->async_fd, F_GETFL) & O_NONBLOCK)
 			break;
 		if (poll(&readable, 1, -1) < 0) {
@@ -277,7 +281,7 @@ void soft_ack_async_event(struct ibv_async_event *event)
 	}
 }
 
-/* Drops what is queued for the object and hands over its count, NULL when no event of it was got. */
+/* Drops queued events of the object and returns its count; NULL when the application got none of its events. */
 static struct soft_async_count *drop(struct soft_ctx *ctx, const void *object)
 {
 	struct soft_async *async = ctx->async;

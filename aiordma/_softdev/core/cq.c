@@ -11,7 +11,7 @@ void soft_chan_wake(struct soft_chan *chan)
 	uint64_t one = 1;
 
 	if (write(chan->chan.fd, &one, sizeof(one)) < 0) {
-		/* EAGAIN: the counter is at its maximum, the fd readable */
+		/* EAGAIN: the counter is at its maximum, so the fd is readable */
 	}
 }
 
@@ -29,7 +29,7 @@ static void chan_notify(struct soft_cq *cq)
 	soft_chan_wake(chan);
 }
 
-/* The event that was asked for happens once. */
+/* One request for notification yields one event. */
 static void fire(struct soft_cq *cq, bool solicited)
 {
 	uint32_t armed = atomic_load_explicit(&cq->door->armed, memory_order_relaxed);
@@ -66,7 +66,7 @@ void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
 		fire(cq, solicited || wc->status != IBV_WC_SUCCESS);
 	if (soft_unlikely(overrun)) {
 		soft_async_push(to_ctx(cq->cq.context), IBV_EVENT_CQ_ERR, &cq->cq);
-		/* Its QPs fail too, but not under the locks that are held here. */
+		/* Its QPs fail too, but later, without the locks that are held here. */
 		atomic_store(&cq->broken, true);
 		soft_kick_self();
 	}
@@ -74,9 +74,11 @@ void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
 
 /* ---- polling --------------------------------------------------------------------------------------- */
 
-/* Ticks of fruitless polling after which peers that have not acknowledged are told to look: tenths of a
- * millisecond. A peer that works on its answer that long can bear being kicked once. With many QPs less often, as
- * all of them are looked at. */
+/*
+ * Ticks (tenths of a millisecond) of empty polls after which peers with overdue acknowledgements are kicked. A peer
+ * that takes this long for its answer can afford one kick. With many QPs it happens less often, since all of them are
+ * checked.
+ */
 enum { IDLE_TICKS = 500000, IDLE_TICKS_PER_SLOT = 1000 };
 
 static void idle(struct soft_cq *cq)
@@ -177,7 +179,7 @@ int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 		next = (armed & SOFT_ARM_WANTED) > want ? armed & SOFT_ARM_WANTED : want;
 	while (!atomic_compare_exchange_weak(&cq->door->armed, &armed, next));
 	soft_unlock(&cq->lock);
-	/* See door.h: whoever rang before it could see `armed` has left a bit that we see now. */
+	/* See door.h: a peer that rang before it could see `armed` has left a bit that we see now. */
 	soft_cq_progress(cq);
 	if (atomic_load(&cq->waiting))
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
@@ -188,7 +190,7 @@ int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	return 0;
 }
 
-/* ---- the QPs of a CQ -------------------------------------------------------------------------------- */
+/* ---- QPs of a CQ ------------------------------------------------------------------------------------ */
 
 int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send)
 {
@@ -221,7 +223,7 @@ void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot)
 	soft_unlock(&cq->slot_lock);
 }
 
-/* ---- leaving ---------------------------------------------------------------------------------------- */
+/* ---- destruction ------------------------------------------------------------------------------------ */
 
 static void wait_unpinned(struct soft_cq *cq)
 {

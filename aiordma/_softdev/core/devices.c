@@ -1,5 +1,5 @@
 /*
- * The devices that there are, and what kind they are.
+ * The software devices of the list and their kind.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +14,14 @@
 	}
 
 /*
- * All of them share the process's tables and its way to others: a second one is there so that programs which use
- * several devices can be tried, and one of them can fail.
+ * All of them share the process's tables and its paths to peers. The second one exists so that tests can run programs
+ * with several devices, and let one of them fail.
  */
 struct ibv_device soft_devices[SOFT_MAX_DEVICES] = { DEVICE("0"), DEVICE("1"), DEVICE("2"), DEVICE("3") };
 
 atomic_uint soft_ports_down;
 
-/* In this process, for all time: other processes' devices may be otherwise, as on two hosts. */
+/* Fixed for this process. Devices of other processes may differ, as on two hosts. */
 static int iwarp(void)
 {
 	static atomic_int known = -1;

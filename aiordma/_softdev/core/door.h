@@ -1,22 +1,26 @@
 /*
- * What a process publishes: the doors of its CQs, where peers announce work, and the serials of its keys. The only memory
- * another process can write to is a door and a lane (shm/lane.h); nothing read from there is believed. Each field is read
- * once into a local and checked.
+ * Doors and published keys: the memory through which a process announces work to its peers.
  *
- * Wake-up, and why none is lost.
+ * A process publishes the doors of its CQs, where peers announce work, and the serials of its keys. Another process can
+ * write only to a door and a lane (shm/lane.h), so nothing read from there is trusted: each field is read once into a
+ * local and checked.
+ *
+ * Why no wake-up is lost:
  *   Sender:    publish record (tail, release) ; set door bit (RMW, seq_cst = full barrier) ; read `armed`
  *   Receiver:  write `armed` (RMW, seq_cst)   ; read door bits ; if there are any, take the records
- * Both RMWs are in one total order. If the sender's is first, the receiver reads its door bit (and through the
- * acquire on it, the record). If the receiver's is first, the sender reads `armed` and writes the eventfd.
- * A reader of the door clears bits with an RMW before it reads tails; a record published after that sets the
- * bit again. Bits are thus never lost, only early.
+ * Both RMWs are in one total order. If the sender's is first, the receiver reads its door bit (and through the acquire
+ * on it, the record). If the receiver's is first, the sender reads `armed` and writes the eventfd. A reader of the door
+ * clears bits with an RMW before it reads tails; a record published after that sets the bit again. Bits are thus never
+ * lost, only early.
  */
 #ifndef AIORDMA_SOFT_DOOR_H
 #define AIORDMA_SOFT_DOOR_H
 
 #include "core/objects.h"
 
-/* armed: what the owner of a CQ waits for, and whether another process has already written its eventfd. */
+/*
+ * armed: the kind of completion that the owner of a CQ waits for, and whether a peer has already written its eventfd.
+ */
 enum {
 	SOFT_ARM_NONE = 0,
 	SOFT_ARM_SOLICITED = 1,
@@ -26,8 +30,8 @@ enum {
 };
 
 /*
- * One per CQ: a bit for each of its QPs with something to look at. Bits 0-63 lie in the line that a poll of an
- * empty CQ reads; others are found through a summary in the same line.
+ * One per CQ: a bit for each of its QPs that has work. Bits 0-63 share the cache line that a poll of an empty CQ reads;
+ * the others are found through a summary in the same line.
  */
 struct soft_door {
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) near;
@@ -56,7 +60,7 @@ static inline void soft_door_ring(struct soft_door *door, uint32_t bit)
 	if (!atomic_fetch_or(&door->far[word], UINT64_C(1) << (bit % 64)))
 		atomic_fetch_or(&door->summary[word / 64], UINT64_C(1) << (word % 64));
 }
-/* Anything but what the caller looks at anyway? */
+/* True if a bit is set besides those in `but`, which the caller checks anyway. */
 static inline bool soft_door_any(struct soft_door *door, uint64_t but)
 {
 	return ((atomic_load_explicit(&door->near, memory_order_relaxed) & ~but) |

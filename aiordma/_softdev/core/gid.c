@@ -1,10 +1,13 @@
-/* The GID table: the addresses of this host's interfaces, as RoCEv2 has them.
+/*
+ * The GID table: the addresses of this host's interfaces, as RoCEv2 maps them.
  *
- * An index means the same address as long as the host has that address: one that goes leaves a hole, one that
- * comes takes the first free place. The kernel's word that something changed waits in a netlink socket, and
- * is read when somebody asks for the table.
- * Addresses that other hosts can reach come first, so that index 0, the default of most tools, is one of
- * them; a host without a network has its loopback addresses there. */
+ * An index denotes the same address as long as the host has that address: an address that disappears leaves a hole, and
+ * a new one takes the first free entry. Kernel notifications of changes wait in a netlink socket, which is read when
+ * the table is queried.
+ *
+ * Addresses that other hosts can reach come first, so that index 0, the default of most tools, is one of them. A host
+ * without a network has its loopback addresses there.
+ */
 #include "core/core.h"
 
 #include <arpa/inet.h>
@@ -21,8 +24,8 @@
 
 struct soft_gids {
 	pthread_mutex_t lock;
-	int changes_fd; /* -1: no news, the table stays as it was when the context was opened */
-	unsigned count; /* places ever used */
+	int changes_fd; /* -1: no notifications, the table stays as it was when the context was opened */
+	unsigned count; /* entries ever used */
 	struct ibv_gid_entry entries[SOFT_GID_TABLE];
 	bool used[SOFT_GID_TABLE];
 };
@@ -90,7 +93,7 @@ static int fill(struct soft_gids *table)
 
 	if (getifaddrs(&all))
 		return errno;
-	/* First what is there no more, so that its places are free. */
+	/* First remove stale addresses, so that their entries are free. */
 	for (const struct ifaddrs *one = all; one; one = one->ifa_next) {
 		union ibv_gid gid;
 		int at = rank_of(one, &gid) == UNUSABLE ? -1 : find(table, &gid);
@@ -108,7 +111,7 @@ static int fill(struct soft_gids *table)
 		}
 	}
 	freeifaddrs(all);
-	/* No interface is up, not even the loopback: two processes of one host can still talk. */
+	/* No interface is up, not even loopback: two processes of one host can still communicate. */
 	bool any = false;
 	for (unsigned i = 0; i < table->count; i++)
 		any |= table->used[i];
@@ -134,7 +137,7 @@ static int watch_changes(void)
 	return fd;
 }
 
-/* The table as it is now; give it back with release(). */
+/* The current table; the caller ends its use with release(). */
 static struct soft_gids *current(struct soft_ctx *ctx)
 {
 	struct soft_gids *table = ctx->gids;
@@ -143,7 +146,7 @@ static struct soft_gids *current(struct soft_ctx *ctx)
 	ssize_t got;
 
 	pthread_mutex_lock(&table->lock);
-	/* ENOBUFS: so many changes that some messages were dropped. */
+	/* ENOBUFS: too many changes, some notifications were dropped. */
 	while ((got = recv(table->changes_fd, message, sizeof message, MSG_DONTWAIT)) > 0 ||
 	       (got < 0 && errno == ENOBUFS))
 		changed = true;
@@ -164,7 +167,7 @@ int soft_gids_init(struct soft_ctx *ctx)
 	if (!table)
 		return ENOMEM;
 	pthread_mutex_init(&table->lock, NULL);
-	table->changes_fd = watch_changes(); /* before the first look: nothing is missed between */
+	table->changes_fd = watch_changes(); /* before the first read, so that no change in between is missed */
 	int error = fill(table);
 	ctx->gids = table;
 	if (error)
@@ -227,7 +230,7 @@ int soft_query_gid(struct ibv_context *context, uint8_t port_num, int index, uni
 	struct ibv_gid_entry entry;
 	int error = soft_query_gid_ex(context, port_num, (uint32_t)index, &entry, 0, sizeof entry);
 
-	/* An unused entry reads as zeros: callers of this old function know no other sign. */
+	/* An unused entry reads as zeros: this old function has no other way to mark it. */
 	if (error == ENODATA)
 		memset(gid, 0, sizeof *gid);
 	else if (error)

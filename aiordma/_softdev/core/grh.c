@@ -1,5 +1,5 @@
 /*
- * The routing header in front of a received datagram.
+ * The global routing header in front of a received datagram.
  */
 #include <netinet/in.h>
 #include <netinet/ip.h>
@@ -73,7 +73,7 @@ static void map_ipv4(union ibv_gid *gid, uint32_t address)
 	memcpy(gid->raw + 12, &address, sizeof address);
 }
 
-/* The two kinds of header share the 40 bytes; an IPv4 header is known by its checksum. */
+/* The two kinds of header share the 40 bytes; a valid checksum identifies an IPv4 header. */
 static bool holds_ipv4(const struct ibv_grh *grh, struct iphdr *header)
 {
 	uint16_t check;

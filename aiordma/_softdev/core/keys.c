@@ -1,5 +1,5 @@
 /*
- * The table of keys: what they open, and who may.
+ * The table of keys: the memory that each opens, and the access it allows.
  */
 #include "core/internal.h"
 
@@ -16,8 +16,9 @@ int soft_key_reserve(uint32_t *index)
 
 	pthread_mutex_lock(&soft_proc.lock);
 	for (uint32_t n = 0; n < SOFT_MAX_MR; n++) {
-		/* Round robin: a key that was just given up stays invalid for long. Index 0 stays free, so key 0 opens
-		 * nothing. */
+		/*
+		 * Round robin: a key just released stays invalid for long. Index 0 stays free, so key 0 opens nothing.
+		 */
 		uint32_t i = soft_proc.key_cursor = (soft_proc.key_cursor + 1) % SOFT_MAX_MR;
 		if (i && !atomic_load(&soft_proc.keys[i])) {
 			atomic_store(&soft_proc.keys[i], &reserved);
@@ -78,7 +79,7 @@ char *soft_remote_addr(struct soft_qp *qp, uint32_t rkey, uint64_t addr, uint64_
 	return r->host + (addr - r->base);
 }
 
-/* Every access happens under a QP lock, so whoever passes through all of them leaves no access behind. */
+/* Every access happens under a QP lock, so after passing through all of them no earlier access is left. */
 void soft_quiesce(void)
 {
 	for (uint32_t i = 0; i < SOFT_MAX_QP; i++) {

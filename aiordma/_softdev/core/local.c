@@ -1,5 +1,5 @@
 /*
- * Both QPs in one process: the requester carries out the responder's side, under its rq_lock.
+ * The path between two QPs of one process: the requester runs the responder's side, under the responder's rq_lock.
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@ struct piece {
 	uint32_t length;
 };
 
-/* The WR's buffers as host addresses; false: a local key forbids. */
+/* The WR's buffers as host addresses; false: a local key forbids the access. */
 static bool resolve(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t access, struct piece *out)
 {
 	for (uint32_t i = 0; i < wqe->num_sge; i++) {
@@ -47,7 +47,10 @@ static int receive(struct soft_qp *b, const struct soft_qp *a, const struct soft
 			return IBV_WC_REM_INV_REQ_ERR;
 		}
 		for (uint32_t i = 0; i < wqe->num_sge && !status; i++) {
-			/* resolve() has filled num_sge of them, which nobody changes meanwhile; the analyser cannot know. */
+			/*
+			 * resolve() has filled num_sge of them and nothing changes them meanwhile, which the analyser
+			 * cannot see.
+			 */
 			/* NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage) */
 			status = soft_rx_place(b, offset, pieces[i].addr, pieces[i].length, after);
 			offset += pieces[i].length;
@@ -85,7 +88,7 @@ static int one_sided(struct soft_qp *b, struct soft_wqe *wqe, const struct piece
 static enum soft_run absent(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	if (qp->qp.qp_type == IBV_QPT_UC)
-		return SOFT_RUN_DONE; /* nobody tells */
+		return SOFT_RUN_DONE; /* unreliable: no error is reported */
 	if (qp->met) {
 		wqe->status = IBV_WC_RETRY_EXC_ERR;
 		return SOFT_RUN_DONE;
@@ -136,7 +139,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		if (!status)
 			status = receive(b, qp, wqe, pieces, after);
 		else
-			b->current = NULL; /* its own receive stays posted, and is flushed */
+			b->current = NULL; /* the QP's own receive stays posted, and is flushed */
 	}
 	soft_unlock(&b->rq_lock);
 	if (reliable)
@@ -144,7 +147,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	return SOFT_RUN_DONE;
 }
 
-/* A requester of this process may have been waiting for this QP to come up. */
+/* A requester of this process may be waiting for this QP to become ready. */
 static void connected(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_qp *peer = soft_qp_find(qp->attr.dest_qp_num);

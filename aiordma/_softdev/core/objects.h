@@ -1,5 +1,5 @@
 /*
- * The objects of the device. A part of the core's contract (core.h), where their locks and lifetimes are described.
+ * The objects of the device. Part of the core's contract (core.h), which describes their locks and lifetimes.
  */
 #ifndef AIORDMA_SOFT_OBJECTS_H
 #define AIORDMA_SOFT_OBJECTS_H
@@ -19,7 +19,7 @@ enum {
 	SOFT_MAX_SLOT = 1 << (24 - SOFT_QPN_INDEX_BITS),
 	SOFT_GRH_BYTES = 40,
 	SOFT_PKEY = 0xffff,  /* the only one */
-	SOFT_GID_TABLE = 64, /* length of the GID table; most of it is empty */
+	SOFT_GID_TABLE = 64, /* length of the GID table; mostly empty */
 	SOFT_COMP_VECTORS = 1,
 	SOFT_MAX_PD = 1 << 16,
 	SOFT_MAX_AH = 1 << 16,
@@ -38,7 +38,7 @@ struct soft_wqe;  /* core.h */
 struct soft_async;
 struct soft_gids;
 struct soft_path_ops; /* path.h */
-/* Opaque here: what a path keeps with an object. */
+/* Opaque here: per-object state of a path. */
 struct soft_out;
 struct soft_in;
 struct soft_ud_in;
@@ -46,11 +46,11 @@ struct soft_slab;
 struct soft_roce;
 struct roce_route;
 
-/* verbs_context "grows up" at its front, so our own fields follow it. */
+/* verbs_context is extended at its front, so our own fields follow it. */
 struct soft_ctx {
 	struct verbs_context v;   /* v.context is what callers hold */
 	atomic_bool dead;         /* inherited over fork(): no verb may touch it */
-	atomic_uint objects;      /* PDs, CQs, channels that were not destroyed */
+	atomic_uint objects;      /* PDs, CQs, channels not destroyed yet */
 	struct soft_ctx *next;    /* soft_proc's list */
 	struct soft_async *async; /* async.c: queue behind v.context.async_fd */
 	struct soft_gids *gids;   /* gid.c */
@@ -62,7 +62,7 @@ struct soft_pd {
 	struct soft_pd *parent; /* parent domain: the PD whose memory it shares; else NULL */
 };
 
-/* What a key opens. MRs and bound MWs; found through soft_key_find(). */
+/* The memory that a key opens: MRs and bound MWs; found through soft_key_find(). */
 struct soft_region {
 	_Atomic(uint32_t) key; /* index << 8 | tag */
 	uint32_t access;       /* enum ibv_access_flags */
@@ -71,8 +71,8 @@ struct soft_region {
 	char *host; /* first byte in our memory */
 	struct soft_pd *pd;
 	uint32_t qp_num;           /* type 2 MW: the only QP that may use it; else 0 */
-	uint64_t serial;           /* never used twice; also in the published key table */
-	struct soft_slab *slab;    /* shareable memory all of it lies in, or NULL */
+	uint64_t serial;           /* never reused; also in the published key table */
+	struct soft_slab *slab;    /* the shareable memory that contains all of it, or NULL */
 	bool window;               /* of an MW: never a local key */
 	struct soft_region *older; /* MW: earlier binding, freed with the MW */
 };
@@ -96,14 +96,14 @@ struct soft_ah {
 	struct ibv_ah ah;
 	struct ibv_ah_attr attr;
 	union ibv_gid sgid;       /* of attr.grh.sgid_index when it was created */
-	bool here;                /* leads to this host */
-	uint32_t max;             /* bytes that a datagram there may have */
-	struct roce_route *route; /* roce: leads to another host, or goes by the network all the same; else NULL */
+	bool here;                /* the destination is on this host */
+	uint32_t max;             /* limit for a datagram's bytes */
+	struct roce_route *route; /* roce: to another host, or over the network all the same; else NULL */
 };
 
 struct soft_chan {
 	struct ibv_comp_channel chan; /* chan.fd is the eventfd: readable while an event may be waiting */
-	uint64_t id;                  /* never used twice in this process */
+	uint64_t id;                  /* never reused in this process */
 	struct soft_lock lock;
 	struct soft_cq *head, **tail; /* CQs with undelivered events */
 	struct soft_cq *members;      /* all CQs of the channel */
@@ -119,7 +119,7 @@ struct soft_cq {
 		struct ibv_cq cq;
 		struct ibv_cq_ex cq_ex;
 	};
-	struct soft_door *door; /* in the published segment: who has work for this CQ, is it armed */
+	struct soft_door *door; /* in the published segment: QPs with work for this CQ, and its arming */
 	uint32_t index;         /* of the door */
 	bool timestamps, ignore_overrun, single_threaded;
 	uint64_t wc_flags;            /* cq_ex */
@@ -129,14 +129,14 @@ struct soft_cq {
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock lock;
 	uint32_t mask;
 	struct soft_cqe *ring;
-	atomic_uint head, tail; /* written under lock; read without it to see that there is nothing */
+	atomic_uint head, tail; /* written under lock; read without it to detect an empty queue */
 	bool overrun;
-	atomic_bool broken;           /* overrun, and its QPs are to fail */
-	atomic_uint waiting;          /* QPs with work that completes when a peer process has acknowledged it */
-	atomic_bool unacked;          /* there may be other messages that a peer has not acknowledged */
-	_Atomic(uint64_t) idle_since; /* ticks; first empty poll since something was found, 0: none */
+	atomic_bool broken;           /* overrun; its QPs must fail */
+	atomic_uint waiting;          /* QPs with work that completes when a peer process acknowledges it */
+	atomic_bool unacked;          /* more messages may lack the peer's acknowledgement */
+	_Atomic(uint64_t) idle_since; /* ticks; first empty poll since the last entry, 0: none */
 
-	_Atomic(uint64_t) hot; /* slots whose lanes are looked at without their bits: progress.c */
+	_Atomic(uint64_t) hot; /* slots whose lanes are checked without their bits: progress.c */
 	atomic_uint hot_misses;
 
 	struct soft_lock slot_lock;
@@ -144,7 +144,7 @@ struct soft_cq {
 	atomic_uint slots_used;         /* highest slot ever used + 1 */
 	uint32_t slot_hint;             /* no free slot below */
 	atomic_uint users;              /* QPs: ibv_destroy_cq answers EBUSY */
-	atomic_uint pins;               /* threads inside that found it in a list: ibv_destroy_cq waits */
+	atomic_uint pins;               /* threads using it after a list lookup: ibv_destroy_cq waits */
 
 	struct soft_cq *chan_next, *event_next;
 	unsigned events_queued;    /* under chan.lock */
@@ -186,7 +186,7 @@ struct soft_qp {
 	struct ibv_qp_cap cap;
 	bool sq_sig_all;
 	bool remote;                      /* RC, UC: the destination is in another process */
-	const struct soft_path_ops *path; /* how it is reached; both locks to change */
+	const struct soft_path_ops *path; /* how the destination is reached; both locks to change */
 	struct soft_srq *srq;
 	uint32_t send_slot, recv_slot; /* bits in the doors of its CQs */
 	struct soft_ex *ex;            /* qp_ex.c: state between wr_start and wr_complete; freed by soft_ex_free */
@@ -195,43 +195,43 @@ struct soft_qp {
 	struct soft_wqe *sq;
 	struct ibv_sge *sq_sge; /* cap.max_send_sge for each entry: copies, made when a WR has to wait */
 	uint32_t sq_mask;
-	uint32_t sq_head, sq_next, sq_tail; /* oldest not complete; next to carry out; next to post */
-	uint32_t wait;                      /* enum soft_wait: why sq_next stands still */
-	uint64_t issued, acked;             /* messages sent to another process or host; of them acknowledged */
-	bool unsent;                        /* run() left something that push() lets leave */
-	uint64_t astray;                    /* WRITEs that posting did not carry out: see aiordma_soft.h */
-	bool met;                           /* the destination has answered: its going away is a failure at once */
+	uint32_t sq_head, sq_next, sq_tail; /* oldest incomplete; next to carry out; next to post */
+	uint32_t wait;                      /* enum soft_wait: why sq_next is stalled */
+	uint64_t issued, acked;             /* messages sent to another process or host; number acknowledged */
+	bool unsent;                        /* run() queued something for push() to send */
+	uint64_t astray;                    /* WRITEs that posting did not finish: see aiordma_soft.h */
+	bool met;                           /* the destination has answered: its loss is a failure at once */
 	struct soft_roce *roce;             /* roce: its end of the connection, or NULL; both locks to change */
-	_Atomic(uint64_t) roce_due_ns;      /* roce: it wants to be looked at then; 0: never */
+	_Atomic(uint64_t) roce_due_ns;      /* roce: time of its next check; 0: never */
 	struct soft_out *out;               /* shm: requester's end of the lane to a QP of another process, or NULL */
-	uint32_t waited, waited_wqe;        /* the wait that deadline_ns is of */
+	uint32_t waited, waited_wqe;        /* the wait that deadline_ns belongs to */
 	uint8_t rnr_timer;                  /* of the destination */
 	uint16_t tries;                     /* of a datagram */
 	bool heard;                         /* the destination's process has answered the last attempt to reach it */
-	uint64_t silent_ns;                 /* that it has not, and its process lives */
+	uint64_t silent_ns;                 /* time without an answer, though its process lives */
 	_Atomic(uint64_t) deadline_ns;      /* the waiting WR fails then (CLOCK_MONOTONIC); 0: never */
 
 	_Alignas(SOFT_CACHE_LINE) struct soft_lock rq_lock;
 	struct soft_rq rq;
 	struct soft_in *in;                /* shm: responder's end of the lane from a QP of another process, or NULL */
 	struct soft_ud_in *ud_in;          /* shm: of a UD QP, lanes from other processes */
-	struct soft_ud_held *ud_held;      /* UD: a datagram that the next one overtakes (fault) */
+	struct soft_ud_held *ud_held;      /* UD: a datagram to be delivered after the next one (fault) */
 	struct soft_rwqe *srq_wqe;         /* SRQ: copy of the receive in use */
-	struct soft_rwqe *current;         /* receive that a message is being placed in, or NULL */
+	struct soft_rwqe *current;         /* receive that a message is being written to, or NULL */
 	atomic_bool starved;               /* a message waits for a receive */
 	_Atomic(uint64_t) rnr_deadline_ns; /* shm: it is refused then; 0: never */
 
 	atomic_bool fail_queued, pump_queued;
 	struct soft_qp *after_fail, *after_pump; /* struct soft_after's lists */
 	struct soft_qp *next;                    /* pool */
-	struct soft_qp *service_next;            /* shm: what the progress thread has to do for it */
+	struct soft_qp *service_next;            /* shm: pending work of the progress thread for it */
 	uint32_t service;                        /* under soft_shm.service_lock */
 	bool service_queued;
 	atomic_uint mcast;         /* multicast groups it is attached to */
-	_Atomic(uint64_t) attempt; /* shm: numbers the tries to reach its destination */
+	_Atomic(uint64_t) attempt; /* shm: number of the current attempt to reach its destination */
 };
 
-/* ---- from what callers hold ------------------------------------------------------------------------- */
+/* ---- from the objects that callers hold ---------------------------------------------------------- */
 
 static inline struct soft_ctx *to_ctx(struct ibv_context *c)
 {

@@ -1,12 +1,13 @@
 /*
- * What the core calls without knowing who it is: tables of operations. A part of the core's contract (core.h).
+ * Paths and fabrics: the tables of operations through which the core calls higher folders. Part of the core's contract
+ * (core.h).
  *
- * A path is how one QP reaches its destination: in this process (core/local.c), through memory that it shares with another
- * process of this host (shm), or by packets (roce). soft_qp.path is never NULL; it is chosen when the QP goes to RTR, with
- * both of its locks held, and may be read with either. A fabric is what the process as a whole needs for such paths: one
- * to the other processes of this host, one to other hosts.
+ * A path is how one QP reaches its destination: in this process (core/local.c), through memory shared with another
+ * process of this host (shm), or by packets (roce). soft_qp.path is never NULL. It is chosen when the QP goes to RTR,
+ * with both of its locks held, and may be read under either. A fabric is the per-process part of such paths: one for
+ * the other processes of this host, one for other hosts.
  *
- * Operations that are NULL have nothing to do. None takes a lock that stands further left than those it is called with.
+ * An operation that does nothing is NULL. None takes a lock that stands further left than those it is called with.
  */
 #ifndef AIORDMA_SOFT_PATH_H
 #define AIORDMA_SOFT_PATH_H
@@ -18,42 +19,42 @@ struct soft_wqe;
 
 enum soft_run {
 	SOFT_RUN_DONE, /* complete, or failed: wqe->status says */
-	SOFT_RUN_SENT, /* on its way: complete when qp->acked has reached wqe->msn */
-	SOFT_RUN_WAIT, /* qp->wait says for what */
+	SOFT_RUN_SENT, /* in flight: complete when qp->acked has reached wqe->msn */
+	SOFT_RUN_WAIT, /* qp->wait has the reason */
 };
 
 struct soft_path_ops {
 	/* ---- the requester's side: sq_lock held ---- */
 
-	/* Carries a work request out, or puts it on its way; never NULL. Numbers what it sends by ++qp->issued. */
+	/* Carries out or sends a work request; never NULL. Numbers what it sends by ++qp->issued. */
 	enum soft_run (*run)(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after);
 	/*
-	 * Lets everything leave that run() has put on its way (qp->unsent): once for all WRs of a post, and whenever more may
-	 * leave. True: some may be complete.
+	 * Sends what run() has queued (qp->unsent): once for all WRs of a post, and whenever more may be sent. True:
+	 * some may be complete.
 	 */
 	bool (*push)(struct soft_qp *qp);
-	/* Brings qp->acked up to date, if nothing else does. */
+	/* Brings qp->acked up to date, where nothing else does. */
 	void (*count_acked)(struct soft_qp *qp);
-	/* Takes acknowledgements and responses, retires what they complete. False: there is no lane to take them from. */
+	/* Takes acknowledgements and responses, and completes their WRs. False: there is no lane to take them from. */
 	bool (*collect)(struct soft_qp *qp, struct soft_after *after);
-	/* An acknowledgement is overdue: let the other end look. False: nothing is outstanding. */
+	/* An acknowledgement is overdue: makes the peer check. False: nothing is outstanding. */
 	bool (*kick)(struct soft_qp *qp);
 	/* The send queue was flushed: nothing is outstanding any more. */
 	void (*flushed)(struct soft_qp *qp);
-	/* The QP went to RTS, for the first time or again: its attributes for sending are there. */
+	/* The QP went to RTS, for the first time or again: its attributes for sending are set. */
 	void (*may_send)(struct soft_qp *qp, bool first);
 
 	/* ---- the responder's side: rq_lock held ---- */
 
-	/* Takes what has come. True: there was something, and more may follow soon. */
+	/* Handles what has arrived. True: there was something, and more may follow soon. */
 	bool (*receive)(struct soft_qp *qp, struct soft_after *after);
 	/* The same before the program ends the QP. */
 	bool (*last_look)(struct soft_qp *qp, struct soft_after *after);
-	/* The QP answers no more. */
+	/* The QP stops answering. */
 	void (*close)(struct soft_qp *qp);
-	/* Access rights of the QP changed: peers ask again. */
+	/* Access rights of the QP changed: peers must ask again. */
 	void (*rights_changed)(struct soft_qp *qp);
-	/* Returns when no peer is inside an access to our memory that began before. */
+	/* Returns when no peer is inside an access to our memory that began before the call. */
 	void (*quiesce)(struct soft_qp *qp);
 
 	/* ---- both locks held ---- */
@@ -65,33 +66,33 @@ struct soft_path_ops {
 
 	/* The QP went to RTR. */
 	void (*connected)(struct soft_qp *qp, struct soft_after *after);
-	/* After leave(): frees what needs one lock at a time. */
+	/* After leave(): frees resources that need one lock at a time. */
 	void (*drop)(struct soft_qp *qp);
-	/* After last_look(): takes what has come for any QP. */
+	/* After last_look(): takes what has arrived for any QP. */
 	void (*catch_up)(void);
 };
 
-extern const struct soft_path_ops soft_local_path;    /* RC, UC: the destination is in this process, or not known yet */
+extern const struct soft_path_ops soft_local_path;    /* RC, UC: the destination is in this process, or unknown yet */
 extern const struct soft_path_ops soft_datagram_path; /* UD */
 
 struct soft_fabric_ops {
 	/* ---- the progress thread, no lock held ---- */
 
-	/* An epoll event. False: `what` is not of this fabric. */
+	/* Handles an epoll event. False: `what` does not belong to this fabric. */
 	bool (*event)(void *what, uint32_t events, struct soft_after *after);
-	/* The thread was woken by soft_kick_self() or the timer. */
+	/* soft_kick_self() or the timer woke the thread. */
 	void (*service)(void);
-	/* The timer went off: once for each QP, then tick(). */
+	/* The timer expired: once for each QP, then tick(). */
 	void (*timer)(struct soft_qp *qp, uint64_t now, struct soft_after *after);
 	void (*tick)(void);
-	/* The last context closes. The thread has ended. */
+	/* The last context closes. The progress thread has ended. */
 	void (*close)(struct soft_after *after);
 
 	/* ---- polls of any CQ, no lock held; only while soft_pollers is not 0 ---- */
 
-	/* Looks for packets and deals with them; returns at once when another thread is at it. */
+	/* Receives and handles packets; returns at once when another thread does so already. */
 	void (*poll)(void);
-	/* A thread goes to sleep: from now on the progress thread is woken. */
+	/* A thread goes to sleep: from now on packets wake the progress thread. */
 	void (*sleep)(void);
 
 	/* ---- datagrams; sq_lock held to send, rq_lock for the others ---- */
@@ -100,10 +101,10 @@ struct soft_fabric_ops {
 				       const uint8_t grh[SOFT_GRH_BYTES], const char *payload);
 	/* qp->ud_in is not NULL. */
 	void (*take_datagrams)(struct soft_qp *qp, struct soft_after *after);
-	/* The QP leaves: lanes that lead to it are closed. */
+	/* The QP goes away: closes the lanes to it. */
 	void (*close_datagrams)(struct soft_qp *qp);
 
-	/* ---- fork(): before it and in the parent after it; in the child, which keeps nothing ---- */
+	/* ---- fork(): before it, and in the parent after it; in the child, which keeps nothing ---- */
 
 	void (*fork_prepare)(void);
 	void (*fork_parent)(void);
@@ -117,7 +118,7 @@ struct soft_fabrics {
 /* Set by the first soft_ctx_init(), never changed. */
 extern struct soft_fabrics soft_fabrics;
 
-/* Users of the net that want polls to look for packets: QPs, address handles, the connection manager. */
+/* Users of the network that want polls to receive packets: QPs, address handles, the connection manager. */
 extern atomic_uint soft_pollers;
 
 #endif

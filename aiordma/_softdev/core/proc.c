@@ -1,5 +1,5 @@
 /*
- * What the process has: its tables, its contexts, and what becomes of them in a forked child.
+ * Per-process state: tables, contexts, and their cleanup in a forked child.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +51,10 @@ void soft_timer_want(uint64_t when_ns)
 		if (set && when_ns >= set)
 			return;
 	} while (!atomic_compare_exchange_weak(&soft_proc.timer_ns, &set, when_ns));
-	/* Who wanted an earlier time since may have set it before we set ours: the last one to set sees all that. */
+	/*
+	 * A thread that wanted an earlier time meanwhile may have set its timer before we set ours; the last one sees
+	 * both.
+	 */
 	do {
 		set = when_ns;
 		set_timer(set);
@@ -59,7 +62,7 @@ void soft_timer_want(uint64_t when_ns)
 	} while (when_ns && when_ns < set);
 }
 
-/* The operations of a context that was inherited over fork(): the parent's memory and rings are not ours. */
+/* Operations of a context inherited over fork(): the parent's memory and rings must not be used. */
 static int dead_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	(void)cq, (void)n, (void)wc;
@@ -128,9 +131,9 @@ static void atfork_parent(void)
 }
 
 /*
- * The child keeps nothing of the device: sockets are closed (or the parent's death would go unnoticed while
- * the child lives), the published segments are unmapped from its view, every context answers EIO. What the
- * parent allocated stays allocated; other threads of the parent may have been in the middle of anything.
+ * The child keeps nothing of the device. It closes sockets (otherwise peers would not notice the parent's death while
+ * the child lives) and unmaps the published segments, and every context answers EIO. What the parent allocated stays
+ * allocated, because other threads of the parent may have been in the middle of any operation.
  */
 static void atfork_child(void)
 {
@@ -162,7 +165,7 @@ static void atfork_child(void)
 	soft_proc.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-static const struct soft_fabrics *_Atomic offered; /* all contexts offer the same */
+static const struct soft_fabrics *_Atomic offered; /* identical for all contexts */
 
 static void first_use(void)
 {
@@ -188,7 +191,7 @@ static int proc_open(void)
 	}
 	soft_proc.keys_shm = map;
 	soft_proc.keys_ro_fd = soft_memfd_read_only(soft_proc.keys_fd);
-	if (soft_proc.keys_ro_fd < 0) /* no /proc: peers are trusted with their copy */
+	if (soft_proc.keys_ro_fd < 0) /* no /proc: peers get a writable descriptor, and are trusted not to write */
 		soft_proc.keys_ro_fd = fcntl(soft_proc.keys_fd, F_DUPFD_CLOEXEC, 0);
 	err = soft_thread_start();
 	if (err)
@@ -216,8 +219,8 @@ int soft_ctx_init(struct soft_ctx *ctx, const struct soft_fabrics *fabrics)
 }
 
 /*
- * A program may close a device and leave objects behind (the kernel would destroy them): nothing may find them any
- * more. Their memory is lost, as it is with libibverbs.
+ * A program may close a device and leave objects behind (the kernel would destroy them): no lookup may find them any
+ * more. Their memory leaks, as with libibverbs.
  */
 static void abandon(struct soft_ctx *ctx)
 {

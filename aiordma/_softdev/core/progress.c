@@ -1,18 +1,19 @@
 /*
- * What the doors of a CQ announce is carried out: by polls, by arming, by ibv_get_cq_event, by the progress thread.
+ * Progress of a CQ: handling the work that its doors announce. Polls, arming, ibv_get_cq_event and the progress thread
+ * run it.
  *
  * Hot lanes. Door bits cost two transfers of a cache line between CPUs for each message. A receiver that keeps polling
- * spares both sides that: it leaves the bit of a busy lane set and looks at the lane itself at each poll. A sender
- * that finds the bit set has nothing to do: whoever looks at this door, for whatever reason, looks at that lane.
- *   Sender:    publish (tail, seq_cst)  ; read the bit ; if it is clear, set it as ever ; read `armed`
- *   Receiver:  clear the bit (seq_cst)  ; look at the lane once more
- * Either the sender sees the bit clear, or the receiver's last look finds the record.
+ * saves both sides that cost: it leaves the bit of a busy lane set and checks the lane itself at each poll. A sender
+ * that finds the bit set has nothing to do, since every check of this door includes that lane.
+ *   Sender:    publish (tail, seq_cst)  ; read the bit ; if it is clear, set it as usual ; read `armed`
+ *   Receiver:  clear the bit (seq_cst)  ; check the lane once more
+ * Either the sender sees the bit clear, or the receiver's last check finds the record.
  */
 #include "core/internal.h"
 
 enum {
-	HOT_LANES = 2,      /* of one CQ: each costs an empty poll some nanoseconds */
-	HOT_MISSES = 65536, /* polls without anything on a hot lane, after which it is hot no more */
+	HOT_LANES = 2,      /* per CQ: each costs an empty poll some nanoseconds */
+	HOT_MISSES = 65536, /* polls with an empty hot lane after which it is no longer hot */
 };
 
 static struct soft_qp *qp_of(uintptr_t entry)
@@ -30,7 +31,7 @@ static void heat(struct soft_cq *cq, uint32_t slot)
 	if (hot & bit) {
 		atomic_store_explicit(&cq->hot_misses, 0, memory_order_relaxed);
 	} else if (__builtin_popcountll(hot) < HOT_LANES) {
-		/* The bit first: while it is clear senders set it, and the lane is found as ever. */
+		/* The bit first: once it is clear, senders set it and the lane is found the usual way. */
 		atomic_fetch_or(&cq->door->near, bit);
 		atomic_fetch_or(&cq->hot, bit);
 		atomic_store_explicit(&cq->hot_misses, 0, memory_order_relaxed);
@@ -55,7 +56,7 @@ static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after
 
 	if (!qp)
 		return;
-	/* The QP may have been destroyed, even been made again, since: then there is nothing to find, or its own. */
+	/* The QP may have been destroyed or even recreated meanwhile: then there is nothing to do, or its own work. */
 	if (entry & SOFT_SLOT_SEND) {
 		soft_lock(&qp->sq_lock);
 		if (qp->path->collect && qp->path->collect(qp, after) && qp->sq_next != qp->sq_tail)
@@ -85,7 +86,7 @@ void soft_cq_progress(struct soft_cq *cq)
 	struct soft_door *door = cq->door;
 	struct soft_after after = { 0 };
 	uint64_t hot = atomic_load(&cq->hot);
-	/* seq_cst loads: those of req_notify and get_cq_event may not go before what they wrote to `armed`. */
+	/* seq_cst loads: those of req_notify and get_cq_event must not be reordered before their stores to `armed`. */
 	uint64_t rung = atomic_load(&door->near) & ~hot;
 
 	if (rung)
@@ -142,7 +143,7 @@ void soft_cq_idle(struct soft_cq *cq)
 	uint32_t n = atomic_load(&cq->slots_used);
 	bool unacked = false;
 
-	atomic_store(&cq->unacked, false); /* before looking: who sends from now on sets it again */
+	atomic_store(&cq->unacked, false); /* before the check: later senders set it again */
 	for (uint32_t i = 0; i < n; i++) {
 		uintptr_t entry = (uintptr_t)atomic_load(&cq->slots[i]);
 		struct soft_qp *qp = qp_of(entry);

@@ -1,5 +1,5 @@
 /*
- * Queue pairs: their state, and what becomes of their work when it ends.
+ * Queue pairs: their state, and the end of their outstanding work.
  */
 #include <stdlib.h>
 
@@ -40,15 +40,15 @@ void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
 	soft_unlock(&qp->sq_lock);
 	if (!flushed)
 		return;
-	/* A requester of this process that waits for this QP finds out that it went. */
+	/* Lets a requester of this process that waits for this QP find out that it went away. */
 	struct soft_qp *peer = soft_qp_find(dest);
 	if (peer && peer != qp)
 		soft_after_pump(after, peer);
 }
 
 /*
- * An adapter would have received it, and told its sender, without being asked. Here nobody may have looked, and from now
- * on nobody will.
+ * An adapter would have received the data and acknowledged it by itself. Here perhaps no thread has polled, and from
+ * now on none will.
  */
 void soft_qp_last_look(struct soft_qp *qp)
 {

@@ -40,7 +40,7 @@ static bool has_op(uint32_t set, uint8_t opcode)
 	return set & BIT(opcode);
 }
 
-/* ---- what has to wait until no lock is held -------------------------------------------------------- */
+/* ---- work deferred until no lock is held ----------------------------------------------------------- */
 
 void soft_after_fail(struct soft_after *after, struct soft_qp *qp)
 {
@@ -146,7 +146,7 @@ bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe)
 
 /* ---- waiting -------------------------------------------------------------------------------------- */
 
-/* Absolute time at which a wait for the destination beginning now ends; 0 = never. */
+/* Absolute deadline of a wait for the destination that begins now; 0: none. */
 static uint64_t retry_deadline(const struct soft_qp *qp)
 {
 	if (!qp->attr.timeout)
@@ -173,7 +173,7 @@ static void wait_begin(struct soft_qp *qp)
 	uint64_t when = 0;
 
 	if (qp->waited_wqe == qp->sq_next && qp->waited == qp->wait)
-		return; /* goes on */
+		return; /* continues */
 	qp->tries = 0;
 	qp->silent_ns = 0;
 	qp->waited_wqe = qp->sq_next;
@@ -198,7 +198,7 @@ static void wait_end(struct soft_qp *qp)
 	qp->wait = SOFT_RUN;
 }
 
-/* A datagram is tried again in a tenth of a millisecond, and dropped after twenty. */
+/* A datagram is retried after a tenth of a millisecond, and dropped after twenty tries. */
 static void datagram_timeout(struct soft_qp *qp, struct soft_after *after)
 {
 	if (++qp->tries < DATAGRAM_TRIES) {
@@ -214,8 +214,9 @@ static void datagram_timeout(struct soft_qp *qp, struct soft_after *after)
 }
 
 /*
- * What an adapter would say at once a process says when it runs next: that the destination is there, or is not. One that
- * lives and has said nothing is not absent, however long a pause its machine makes, up to a limit. Of this process we know.
+ * An adapter answers at once whether the destination exists; a process answers when it next runs. A live process that
+ * has not answered counts as present, however long its host pauses it, up to a limit. Destinations in this process are
+ * known directly.
  */
 static bool may_answer_yet(struct soft_qp *qp)
 {
@@ -255,7 +256,7 @@ void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 		else if (qp->wait == SOFT_WAIT_RNR || (qp->wait == SOFT_WAIT_PEER && !may_answer_yet(qp))) {
 			struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next);
 			wqe->status = qp->wait == SOFT_WAIT_RNR ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
-			soft_sq_pump(qp, after); /* sees the status, runs nothing */
+			soft_sq_pump(qp, after); /* fails by its status, runs nothing */
 		}
 	} else if (when) {
 		soft_timer_want(when);
@@ -301,7 +302,9 @@ void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
 
 	while (qp->sq_head != qp->sq_next) {
 		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_head);
-		/* msn: what the peer must have carried out first. A WR that the peer refused is the one after those. */
+		/*
+		 * msn: messages that the peer must have carried out first. A WR that the peer refused is the next one.
+		 */
 		if (wqe->msn > acked && !(wqe->status != IBV_WC_SUCCESS && wqe->state == SOFT_WQE_SENT))
 			break;
 		if (wqe->answered && wqe->offset < wqe->length && wqe->status == IBV_WC_SUCCESS)
@@ -309,7 +312,7 @@ void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
 		qp->sq_head++;
 		complete(qp, wqe, wqe->status);
 		if (soft_unlikely(wqe->status != IBV_WC_SUCCESS)) {
-			/* RC stops altogether; UC and UD keep receiving (IBTA 10.3.1.7, SQE). */
+			/* RC stops completely; UC and UD keep receiving (IBTA 10.3.1.7, SQE). */
 			bool all = qp->qp.qp_type == IBV_QPT_RC;
 			soft_qp_set_state(qp, all ? IBV_QPS_ERR : IBV_QPS_SQE);
 			soft_sq_flush(qp);
@@ -360,7 +363,7 @@ static enum soft_run carry_out(struct soft_qp *qp, struct soft_wqe *wqe, struct 
 	return qp->path->run(qp, wqe, after);
 }
 
-/* The same, with its outcome noted and sq_next moved on. */
+/* The same; records the outcome and advances sq_next. */
 static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
 	enum soft_run r = carry_out(qp, wqe, after);
@@ -371,7 +374,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	if (r == SOFT_RUN_SENT) {
 		wqe->state = SOFT_WQE_SENT;
 		if (wqe->answered)
-			soft_wqe_keep(qp, wqe); /* never inline, so it cannot fail: where the answer goes */
+			soft_wqe_keep(qp, wqe); /* the response address; never inline, so it cannot fail */
 	} else {
 		wqe->state = SOFT_WQE_DONE;
 		wqe->msn = qp->issued;
@@ -388,7 +391,7 @@ void soft_sq_pump(struct soft_qp *qp, struct soft_after *after)
 		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next);
 		uint32_t state = soft_state(qp);
 
-		/* Draining: what has begun goes on. */
+		/* Draining: what has begun continues. */
 		if (soft_unlikely(state != IBV_QPS_RTS && !(state == IBV_QPS_SQD && wqe->offset)))
 			break;
 		if (soft_unlikely(run(qp, wqe, after) == SOFT_RUN_WAIT)) {

@@ -1,5 +1,5 @@
 /*
- * Receive queues, a QP's own and shared ones.
+ * Receive queues: a QP's own and shared ones.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static int append(struct soft_rq *rq, const struct ibv_recv_wr *wr)
 	return 0;
 }
 
-/* A message waits at this QP and may find a receive now. */
+/* A message that waits at this QP may find a receive now. */
 static void feed(struct soft_qp *qp, struct soft_after *after)
 {
 	soft_lock(&qp->rq_lock);

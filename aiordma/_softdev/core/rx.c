@@ -1,6 +1,6 @@
 /*
- * The responder's side of every operation, for every path: run by a requester of the same process, by the owner that
- * takes records from a lane, or for packets. The responder's rq_lock is held.
+ * The responder's side of every operation, for every path: run by a requester of the same process, by the process that
+ * takes records from a lane, or for received packets. The responder's rq_lock is held.
  */
 #include <string.h>
 
@@ -135,8 +135,8 @@ char *soft_rx_remote(struct soft_qp *qp, uint8_t opcode, uint32_t rkey, uint64_t
 }
 
 /*
- * One-sided accesses are the application's to order, by means that no sanitizer sees (a message over a socket,
- * a flag in the memory itself): ThreadSanitizer must not take them for ours.
+ * The application orders one-sided accesses itself, by means that no sanitizer sees (a message over a socket, a flag in
+ * the memory itself). ThreadSanitizer must not report them as races of the device.
  */
 #ifdef __SANITIZE_THREAD__
 __attribute__((no_sanitize("thread"))) void soft_rx_copy(char *to, const char *from, uint64_t n)
@@ -166,7 +166,7 @@ __attribute__((no_sanitize("thread"))) uint64_t soft_rx_atomic(uint8_t opcode, c
 
 	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
 		return __atomic_fetch_add(word, compare_add, __ATOMIC_SEQ_CST);
-	/* On a mismatch the builtin leaves what it found in compare_add; otherwise that was the old value. */
+	/* On a mismatch the builtin stores the value found in compare_add; otherwise that was the old value. */
 	__atomic_compare_exchange_n(word, &compare_add, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	return compare_add;
 }

@@ -1,8 +1,8 @@
 /*
- * The slot of this process among those of its user on this host: the high bits of its QP numbers. Who has one listens
- * at a Unix socket with an abstract name made of user and slot.
+ * The slot of this process among those of its user on this host: the high bits of its QP numbers. The owner of a slot
+ * listens on a Unix socket whose abstract name contains user and slot.
  *
- * Anybody may bind any abstract name: one that another user has taken is skipped.
+ * Any process may bind any abstract name: a name that another user has taken is skipped.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ unsigned soft_slot_address(uint32_t slot, struct sockaddr_un *address)
 int soft_slot_claim(void)
 {
 	struct sockaddr_un address;
-	/* Where to start differs from process to process: the number of one that died is not taken at once. */
+	/* Processes start the search at different slots, so the slot of a dead process is not reused at once. */
 	uint32_t first = (uint32_t)getpid();
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -51,7 +51,7 @@ bool soft_slot_taken(uint32_t slot)
 	struct sockaddr_un address;
 	const socklen_t length = soft_slot_address(slot, &address);
 	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	/* Whoever looks for a slot at this moment finds the next one. */
+	/* A concurrent search for a slot takes the next one. */
 	const bool taken = fd < 0 || bind(fd, (struct sockaddr *)&address, length);
 
 	if (fd >= 0)

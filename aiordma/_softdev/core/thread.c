@@ -1,6 +1,6 @@
 /*
- * The progress thread: sleeps until a peer kicks it, a link has something to say, or a timer that somebody set goes
- * off. It takes over where no application thread looks: messages whose sender waits, timeouts, connections.
+ * The progress thread: sleeps until a peer kicks it, a link has input, or a timer expires. It makes progress where no
+ * application thread polls: messages whose sender waits, timeouts, connections.
  */
 #include <signal.h>
 #include <sys/epoll.h>
@@ -36,7 +36,7 @@ static void run_doors(void)
 	}
 }
 
-/* Peers that owe an acknowledgement to somebody who sleeps on it. True: some still do. */
+/* Kicks peers that owe an acknowledgement to a sleeping thread. True: some still do. */
 static bool run_stalls(void)
 {
 	bool again = false;

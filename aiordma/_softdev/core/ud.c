@@ -1,12 +1,12 @@
 /*
- * Unreliable datagrams.
+ * Unreliable datagrams: sending, delivery and injected reordering.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/internal.h"
 
-/* Follows the datagram that it came before. rq_lock. */
+/* A datagram held back until the next one is delivered. rq_lock. */
 struct soft_ud_held {
 	struct soft_rx rx;
 	uint32_t qkey;
@@ -14,7 +14,7 @@ struct soft_ud_held {
 	char payload[SOFT_UD_MTU];
 };
 
-/* What came for a UD QP: the first 40 bytes of its receive are for the routing header (IBTA 10.4.1.2). */
+/* A received datagram: the first 40 bytes of its receive are for the routing header (IBTA 10.4.1.2). */
 static void receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 		    const char *payload, struct soft_after *after)
 {
@@ -86,7 +86,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		.src_qp = qp->qp.qp_num,
 		.length = wqe->length,
 	};
-	/* A queue key with the highest bit set stands for the QP's own (IBTA 10.2.5). */
+	/* A queue key with the highest bit set means the QP's own (IBTA 10.2.5). */
 	uint32_t qkey = wqe->ud.qkey & 0x80000000u ? qp->attr.qkey : wqe->ud.qkey;
 	const struct soft_ah *ah = wqe->ud.ah;
 	uint8_t grh[SOFT_GRH_BYTES];
@@ -120,7 +120,7 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 	return SOFT_RUN_DONE;
 }
 
-/* False: lanes of datagrams are never hot. */
+/* False: datagram lanes are never hot. */
 static bool take(struct soft_qp *qp, struct soft_after *after)
 {
 	if (qp->ud_in)

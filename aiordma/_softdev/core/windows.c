@@ -1,6 +1,6 @@
 /*
- * What memory windows open, and invalidation of keys. A binding is a region of its own that never changes once it is
- * published; the next binding makes a new one, and all are freed with the window, after a quiesce.
+ * Memory windows and invalidation of keys. A binding is a region of its own that never changes once published; the next
+ * binding makes a new one, and destroying the window frees all of them, after a quiesce.
  */
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ struct soft_mw *soft_mw_find(uint32_t index)
 	return index < SOFT_MAX_MR ? atomic_load(&soft_proc.mws[index]) : NULL;
 }
 
-/* Takes the binding out of use; a quiesce or the end of the window frees it. mw->lock held. */
+/* Invalidates the binding; a quiesce or destroying the window frees it. mw->lock held. */
 void soft_mw_unbind(struct soft_mw *mw)
 {
 	if (!mw->bound)
@@ -37,7 +37,7 @@ void soft_mw_unbind(struct soft_mw *mw)
 int soft_mw_bind(struct soft_qp *qp, struct ibv_mw *ibmw, const struct ibv_mw_bind_info *info, uint32_t rkey)
 {
 	const unsigned writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-	/* Local access goes by the region: programs give it all the same. */
+	/* Local access depends on the region, but programs pass the flag anyway. */
 	const unsigned all = writes | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
 	struct soft_mw *mw = to_mw(ibmw);
 	struct soft_region *r = NULL;

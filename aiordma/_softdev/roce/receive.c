@@ -7,7 +7,7 @@
 
 #include "roce/port.h"
 
-/* Trailer of a packet that is forwarded to another process of this host. */
+/* Header in front of a packet that is forwarded to another process of this host. */
 struct forwarded {
 	char magic[8];
 	uint8_t src[16], dst[16];

@@ -1,10 +1,10 @@
 /*
- * Lanes and mappings are asked for, granted and taken back: what links carry. Progress thread, but for
+ * Requesting, granting and revoking lanes and mappings over Unix links. Runs on the progress thread, except
  * soft_service(), soft_lanes_drop() and soft_links_slab_gone().
  *
- * A requester asks (ATTACH) when its QP goes to RTR. The responder grants as soon as its own QP is in RTR with the
- * requester as its destination; a request that comes before that waits. As with a NIC, what is posted meanwhile
- * waits for the retry timeout. The answer to an attempt that was given up is detached again at once.
+ * A requester asks for a lane (ATTACH) when its QP goes to RTR. The responder grants it as soon as its own QP is in RTR
+ * with the requester as its destination; an earlier request waits. As with a NIC, work posted meanwhile waits for the
+ * retry timeout. If the answer belongs to an attempt that was given up, the requester detaches at once.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ void soft_links_slab_gone(uint64_t slab_id)
 	struct soft_gone *gone = malloc(sizeof(*gone));
 
 	if (!gone)
-		return; /* peers keep a mapping of memory that is nobody's any more */
+		return; /* peers keep a mapping of freed memory */
 	gone->slab = slab_id;
 	soft_lock(&soft_shm.service_lock);
 	gone->next = soft_shm.gone;
@@ -64,7 +64,7 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 
 	soft_lock(&qp->rq_lock);
 	if (qp->in && qp->in->link == link) {
-		soft_in_progress(qp, after); /* what it has sent has been sent; may find that it left in good order */
+		soft_in_progress(qp, after); /* handles what was sent; may find that the peer left in good order */
 		if (qp->in) {
 			lost = true;
 			soft_in_free(qp);
@@ -73,7 +73,7 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 	soft_unlock(&qp->rq_lock);
 	soft_lock(&qp->sq_lock);
 	if (qp->out && (lost || qp->out->link == link)) {
-		/* A peer that closed its QP before it went left a closed gate: its requester stays as it is. */
+		/* A peer that closed its QP before it exited left a closed gate: this requester keeps its state. */
 		bool closed = !lost && !atomic_load(&qp->out->seg->gate);
 		qp->out->dead = !closed;
 		soft_out_collect(qp, after);
@@ -81,7 +81,7 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 			soft_sq_pump(qp, after);
 		lost |= !closed;
 	} else if (lost && qp->sq_next != qp->sq_tail) {
-		/* The lane that it waits for will never come. */
+		/* The lane that it waits for will never be granted. */
 		soft_sq_at(qp, qp->sq_next)->status = IBV_WC_RETRY_EXC_ERR;
 		soft_sq_pump(qp, after);
 	}
@@ -90,7 +90,7 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 		soft_after_fail(after, qp);
 }
 
-/* ---- requester: asking ------------------------------------------------------------------------------ */
+/* ---- requester: requests ---------------------------------------------------------------------------- */
 
 static struct soft_chan *chan_of(struct ibv_cq *cq)
 {
@@ -125,7 +125,7 @@ static void ask_attach(struct soft_qp *qp)
 		soft_link_send(link, &msg, chan ? &chan->chan.fd : NULL, chan ? 1 : 0, -1);
 		return;
 	}
-	/* Nobody there yet: again when the timer next goes off, as long as the QP wants to. */
+	/* No such process yet: retry when the timer next expires, as long as the QP wants the lane. */
 	soft_lock(&soft_shm.service_lock);
 	qp->service |= SOFT_SERVICE_REDIAL;
 	soft_unlock(&soft_shm.service_lock);
@@ -156,7 +156,7 @@ static void ask_resolve(struct soft_qp *qp)
 		soft_link_send(link, &msgs[i], NULL, 0, -1);
 }
 
-/* ---- responder: granting ---------------------------------------------------------------------------- */
+/* ---- responder: grants ------------------------------------------------------------------------------ */
 
 static struct soft_in *make_in(struct soft_link *link, const struct soft_message *msg, int *event_fd, int *seg_fd)
 {
@@ -183,7 +183,7 @@ static struct soft_in *make_in(struct soft_link *link, const struct soft_message
 	return in;
 }
 
-/* False: not (yet) the other end of this request. */
+/* False: this QP is not (yet) the other end of the request. */
 static bool grant(struct soft_link *link, const struct soft_message *msg, int *event_fd)
 {
 	struct soft_message answer = *msg;
@@ -197,7 +197,7 @@ static bool grant(struct soft_link *link, const struct soft_message *msg, int *e
 	ok = atomic_load(&qp->number) == msg->dst_qpn && soft_receives(soft_state(qp)) && qp->remote &&
 	     qp->path == &soft_shm_path && qp->attr.dest_qp_num == msg->src_qpn && qp->qp.qp_type == msg->qp_type;
 	if (ok) {
-		soft_in_free(qp); /* the requester began anew */
+		soft_in_free(qp); /* the requester restarted */
 		qp->in = make_in(link, msg, event_fd, &fds[0]);
 		ok = qp->in != NULL;
 	}
@@ -227,13 +227,13 @@ static bool on_attach(struct soft_link *link, const struct soft_message *msg, in
 		return false;
 	if (grant(link, msg, &fds[0]))
 		return true;
-	/* One request of a QP replaces its earlier ones. */
+	/* A new request of a QP replaces its earlier ones. */
 	for (early = link->early; early; early = early->next)
 		if (early->msg.src_qpn == msg->src_qpn)
 			break;
 	if (!early) {
 		if (link->nearly == MAX_EARLY || !(early = calloc(1, sizeof(*early))))
-			return true; /* it times out */
+			return true; /* the requester times out */
 		early->next = link->early;
 		link->early = early;
 		link->nearly++;
@@ -262,7 +262,7 @@ void soft_attach_forget(struct soft_link *link)
 	link->nearly = 0;
 }
 
-/* The QP came up: requests that were early are in time now. */
+/* The QP is ready: requests that came early can be granted now. */
 static void grant_early(uint32_t qpn)
 {
 	for (struct soft_link *link = soft_shm.links; link; link = link->next) {
@@ -290,7 +290,7 @@ static bool on_resolve(struct soft_link *link, const struct soft_message *msg)
 	answer.access = 0;
 	if (!qp)
 		return true;
-	/* Under the lock nobody deregisters the region, and the slab lives as long as it. */
+	/* The lock keeps the region registered, and the slab outlives the region. */
 	soft_lock(&qp->rq_lock);
 	struct soft_region *r = soft_key_find(msg->rkey);
 	if (qp->in && qp->in->link == link && qp->attr.dest_qp_num == msg->src_qpn && r && !r->window &&
@@ -312,7 +312,7 @@ static bool on_resolve(struct soft_link *link, const struct soft_message *msg)
 			answer.slab = r->slab->id;
 			answer.slab_offset = (uint64_t)(r->host - r->slab->addr);
 			answer.slab_length = r->slab->length;
-			/* Ours: the slab may be given back before the packet leaves. */
+			/* A duplicate of our own: the slab may be freed before the packet leaves. */
 			fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		}
 	}
@@ -323,7 +323,7 @@ static bool on_resolve(struct soft_link *link, const struct soft_message *msg)
 
 /* ---- requester: answers ----------------------------------------------------------------------------- */
 
-/* The answer to an attempt that is no more: the responder's end is closed again. */
+/* The answer to an attempt that was given up: closes the responder's end again. */
 static void decline(struct soft_link *link, const struct soft_message *msg, struct soft_seg *seg)
 {
 	atomic_store(&seg->detached, 1);
@@ -378,7 +378,7 @@ static bool on_attached(struct soft_link *link, const struct soft_message *msg, 
 	return true;
 }
 
-/* The destination is not ready, and no more can be said: from now on a retry timeout, as on a network. */
+/* The destination is not ready, and no further answer will come: from now on a retry timeout, as on a network. */
 static void on_absent(const struct soft_message *msg)
 {
 	struct soft_qp *qp = soft_qp_find(msg->src_qpn);

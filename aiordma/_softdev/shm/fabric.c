@@ -1,5 +1,5 @@
 /*
- * Shared memory as the core sees it: the two tables of operations.
+ * Shared memory as seen by the core: the two tables of operations.
  */
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 struct soft_shm soft_shm = { .links_lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* ---- of a QP ---------------------------------------------------------------------------------------- */
+/* ---- per QP ----------------------------------------------------------------------------------------- */
 
 static void connected(struct soft_qp *qp, struct soft_after *after)
 {
@@ -32,7 +32,7 @@ const struct soft_path_ops soft_shm_path = {
 	.drop = soft_lanes_drop,
 };
 
-/* ---- of the process --------------------------------------------------------------------------------- */
+/* ---- per process ------------------------------------------------------------------------------------ */
 
 static void timer(struct soft_qp *qp, uint64_t now, struct soft_after *after)
 {
@@ -64,7 +64,7 @@ static void fork_parent(void)
 	pthread_mutex_unlock(&soft_shm.links_lock);
 }
 
-/* Sockets are closed, or the parent's death would go unnoticed while the child lives. */
+/* Close sockets; otherwise peers would not notice the parent's death while the child lives. */
 static void fork_child(void)
 {
 	soft_links_close_fds();

@@ -1,5 +1,5 @@
 /*
- * What the files of shared memory share with each other.
+ * Functions and state that the files of shared memory share.
  *
  * Locks, all innermost: take nothing while you hold one, except a link's event lock under ud_lock.
  */

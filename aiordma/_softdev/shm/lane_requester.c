@@ -1,9 +1,9 @@
 /*
- * The requester's end of a lane: requests go into the ring or, for memory that is mapped, straight to where they
- * belong; acknowledgements and response data come back.
+ * The requester's end of a lane: requests go into the ring or, for mapped memory, directly to their destination;
+ * acknowledgements and response data come back.
  *
- * A direct access and a request in the ring may not overtake one another on the same memory, so while a WRITE,
- * READ or atomic is in the ring, later ones follow it there. SENDs do not matter: their data goes elsewhere.
+ * A direct access and a request in the ring must not overtake each other on the same memory. So while a WRITE, READ or
+ * atomic is in the ring, later ones follow it there. SENDs do not matter: their data goes elsewhere.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static uint32_t align(uint32_t n)
 	return (n + SOFT_RECORD_ALIGN - 1) & ~(uint32_t)(SOFT_RECORD_ALIGN - 1);
 }
 
-/* ---- being told of acknowledgements ---------------------------------------------------------------- */
+/* ---- notification of acknowledgements -------------------------------------------------------------- */
 
 static void count(struct soft_qp *qp)
 {
@@ -31,7 +31,7 @@ static void count(struct soft_qp *qp)
 		return;
 	qp->out->counted = true;
 	atomic_fetch_add_explicit(&cq->waiting, 1, memory_order_relaxed);
-	/* Somebody may sleep on it already: then nobody polls here, and the timer has to look after the peer. */
+	/* A thread may already sleep on this CQ and poll no more: then the timer has to check the peer. */
 	if (atomic_load_explicit(&cq->door->armed, memory_order_relaxed))
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
 }
@@ -65,7 +65,7 @@ static bool has_room(struct soft_out *o, uint32_t need)
 	return o->tail + need - head <= SOFT_REQ_RING;
 }
 
-/* Room for a record with so many bytes in one piece. NULL: ring full, and the responder will tell. */
+/* Reserves contiguous space for a record. NULL: ring full; the responder rings when there is room. */
 static char *reserve(struct soft_out *o, uint32_t bytes)
 {
 	uint32_t size = align(bytes), left = SOFT_REQ_RING - (uint32_t)(o->tail & REQ_MASK);
@@ -85,14 +85,14 @@ static char *reserve(struct soft_out *o, uint32_t bytes)
 	return (char *)o->seg->req + (o->tail & REQ_MASK);
 }
 
-/* soft_out_flush() makes it visible: once for all WRs of a post. */
+/* soft_out_flush() publishes it: once for all WRs of a post. */
 static void publish(struct soft_qp *qp, uint32_t bytes)
 {
 	qp->out->tail += align(bytes);
 	qp->unsent = true;
 }
 
-/* The message whose last record is about to be published. */
+/* Called for the message whose last record is about to be published. */
 static void number(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct soft_out *o = qp->out;
@@ -108,7 +108,7 @@ static void number(struct soft_qp *qp, struct soft_wqe *wqe)
 	}
 }
 
-/* When to look at a full ring again, should the responder not tell. */
+/* Delay until a full ring is checked again without a signal from the responder. */
 enum { ROOM_NS = 1000000 };
 
 static enum soft_run wait_room(struct soft_qp *qp, struct soft_wqe *wqe)
@@ -119,7 +119,7 @@ static enum soft_run wait_room(struct soft_qp *qp, struct soft_wqe *wqe)
 	}
 	qp->wait = SOFT_WAIT_ROOM;
 	count(qp);
-	/* Nothing is complete yet, so no event wakes a responder that sleeps. */
+	/* Nothing is complete yet, so no event wakes a sleeping responder. */
 	if (qp->out->asleep || atomic_load(&qp->out->door->armed))
 		soft_out_kick(qp);
 	soft_timer_want(soft_now_ns() + ROOM_NS);
@@ -137,14 +137,14 @@ static uint8_t message_flags(const struct soft_wqe *wqe)
 	return flags;
 }
 
-/* The message makes a completion at the responder. */
+/* The message produces a completion at the responder. */
 static void will_fire(struct soft_out *o, const struct soft_wqe *wqe)
 {
 	o->fire = true;
 	o->solicited |= wqe->flags & IBV_SEND_SOLICITED;
 }
 
-/* SEND, and WRITE to memory that is not mapped: payload through the ring, in pieces. */
+/* SEND, and WRITE to unmapped memory: payload through the ring, in pieces. */
 static enum soft_run stream(struct soft_qp *qp, struct soft_wqe *wqe, bool write)
 {
 	struct soft_out *o = qp->out;
@@ -179,7 +179,7 @@ static enum soft_run stream(struct soft_qp *qp, struct soft_wqe *wqe, bool write
 		if (last)
 			number(qp, wqe);
 		publish(qp, head + n);
-		if (!last) /* the responder may begin */
+		if (!last) /* the responder may start */
 			atomic_store_explicit(&o->seg->tail, o->tail, memory_order_release);
 		wqe->offset += n;
 	} while (wqe->offset < wqe->length);
@@ -190,7 +190,7 @@ static enum soft_run stream(struct soft_qp *qp, struct soft_wqe *wqe, bool write
 	return SOFT_RUN_SENT;
 }
 
-/* READ and atomics that the responder carries out. */
+/* READ and atomics carried out by the responder. */
 static enum soft_run fetch(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct soft_out *o = qp->out;
@@ -221,7 +221,7 @@ static enum soft_run fetch(struct soft_qp *qp, struct soft_wqe *wqe)
 	return SOFT_RUN_SENT;
 }
 
-/* The immediate of a WRITE whose data is already there. */
+/* The immediate of a WRITE whose data has already been written. */
 static enum soft_run immediate(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct soft_out *o = qp->out;
@@ -258,7 +258,7 @@ static void ask(struct soft_qp *qp, uint32_t rkey)
 
 enum direct { DIRECT_DONE, DIRECT_NO, DIRECT_PROT };
 
-/* Memory that is not shareable: the kernel copies, in one call and without the owner's CPU. */
+/* Memory that is not shareable: the kernel copies it, in one call and without the owner's CPU. */
 static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, const struct soft_reg *r, uint32_t access)
 {
 	const bool write = access == IBV_ACCESS_REMOTE_WRITE;
@@ -285,7 +285,7 @@ static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, cons
 		return DIRECT_DONE;
 	if (done < 0 && (errno == EPERM || errno == ENOSYS))
 		atomic_store(&link->no_vm, true);
-	return DIRECT_NO; /* the responder carries it out, or says what is wrong */
+	return DIRECT_NO; /* the responder carries it out, or reports the error */
 }
 
 static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access)
@@ -333,7 +333,7 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 		ok = soft_wqe_scatter(qp, wqe, 0, at, wqe->length);
 	} else if ((uintptr_t)at & 7) {
 		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
-		return DIRECT_NO; /* the responder refuses it, in its place */
+		return DIRECT_NO; /* the responder refuses it, in order */
 	} else {
 		uint64_t old = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap);
 		ok = soft_wqe_scatter(qp, wqe, 0, (const char *)&old, sizeof(old));
@@ -372,7 +372,7 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 	default:
 		access = IBV_ACCESS_REMOTE_ATOMIC;
 	}
-	/* A WRITE that has begun in the ring goes on there; one that was made waits for room for its immediate. */
+	/* A WRITE started in the ring continues there; one written directly waits for room for its immediate. */
 	switch (wqe->offset ? DIRECT_NO : wqe->placed ? DIRECT_DONE : direct(qp, wqe, access)) {
 	case DIRECT_PROT:
 		wqe->status = IBV_WC_LOC_PROT_ERR;
@@ -383,7 +383,7 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 			return immediate(qp, wqe);
 		}
 		if ((wqe->flags & IBV_SEND_SIGNALED) && qp->issued > qp->acked) {
-			/* Complete after the messages before it; see lane.h for the order. */
+			/* Completes after the messages before it; see lane.h for the order. */
 			o->wanted = qp->issued;
 			atomic_store(&o->seg->want_ack, qp->issued);
 			count(qp);
@@ -396,7 +396,7 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 	return access == IBV_ACCESS_REMOTE_WRITE ? stream(qp, wqe, true) : fetch(qp, wqe);
 }
 
-/* ---- the responder's attention ---------------------------------------------------------------------- */
+/* ---- waking the responder --------------------------------------------------------------------------- */
 
 bool soft_out_flush(struct soft_qp *qp)
 {
@@ -404,7 +404,7 @@ bool soft_out_flush(struct soft_qp *qp)
 
 	if (!o || !qp->unsent)
 		return false;
-	/* A lane whose bit is set is looked at anyway: see progress.c for why this store is seq_cst. */
+	/* A lane whose bit is set is checked anyway; progress.c explains why this store is seq_cst. */
 	atomic_store(&o->seg->tail, o->tail);
 	if (o->bit >= 64 || !(atomic_load(&o->door->near) & UINT64_C(1) << o->bit))
 		soft_door_ring(o->door, o->bit);
@@ -412,7 +412,7 @@ bool soft_out_flush(struct soft_qp *qp)
 		soft_door_fire(o->door, o->event, o->solicited);
 	qp->unsent = o->fire = o->solicited = false;
 	if (soft_unlikely(o->now)) {
-		/* An answer is waited for, and nobody polled when the last one was: not again after a while only. */
+		/* The caller waits for an answer, and no thread polled for the last one: kick now. */
 		o->now = false;
 		o->kicked = qp->issued;
 		soft_link_kick(o->link);
@@ -429,7 +429,7 @@ void soft_door_fire(struct soft_door *door, const struct soft_event *event, bool
 		if (!atomic_compare_exchange_weak(&door->armed, &armed, armed | SOFT_ARM_FIRED))
 			continue;
 		if (event && !soft_fault(SOFT_FAULT_EVENT) && write(event->fd, &one, sizeof(one)) < 0) {
-			/* EAGAIN: readable as it is */
+			/* EAGAIN: readable already */
 		}
 		return;
 	}
@@ -469,7 +469,7 @@ bool soft_out_collect_acks(struct soft_qp *qp)
 		return false;
 	}
 	if (acked > o->kicked)
-		o->asleep = false; /* it came without a kick */
+		o->asleep = false; /* the acknowledgement came without a kick */
 	qp->acked = acked;
 	if (acked >= o->wanted && qp->wait != SOFT_WAIT_ROOM)
 		uncount(qp);
@@ -486,7 +486,7 @@ static struct soft_wqe *first_unanswered(struct soft_qp *qp)
 	return NULL;
 }
 
-/* False: the responder broke the rules. */
+/* False: the responder violated the protocol. */
 static bool take_responses(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
@@ -528,7 +528,7 @@ static bool take_responses(struct soft_qp *qp)
 	return true;
 }
 
-/* The first request without answer fails; what follows is flushed. */
+/* The first unanswered request fails; what follows is flushed. */
 static void fail_first(struct soft_qp *qp, enum ibv_wc_status status, struct soft_after *after)
 {
 	struct soft_out *o = qp->out;
@@ -550,11 +550,11 @@ bool soft_out_collect(struct soft_qp *qp, struct soft_after *after)
 
 	if (!o)
 		return false;
-	/* Read before `acked`: what was acknowledged before the lane was closed counts. */
+	/* Read before `acked`: acknowledgements from before the lane was closed count. */
 	uint32_t gate = atomic_load(&o->seg->gate);
 	uint32_t nak = atomic_load(&o->seg->nak);
 
-	/* In this order: an acknowledged READ has all its data in the ring. */
+	/* In this order: once a READ is acknowledged, all its data is in the ring. */
 	if (!soft_out_collect_acks(qp) || !take_responses(qp)) {
 		o->dead = true;
 		fail_first(qp, IBV_WC_FATAL_ERR, after);

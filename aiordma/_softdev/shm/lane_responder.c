@@ -1,7 +1,7 @@
 /*
- * The responder's end of a lane: takes records out of the request ring, in order, and carries them out. Whoever
- * finds the door bit runs this: a poll of the receive CQ, ibv_get_cq_event, a post_recv that a message waited for,
- * or the progress thread when the requester has kicked it.
+ * The responder's end of a lane: takes records out of the request ring, in order, and carries them out. It runs in the
+ * thread that finds the door bit: a poll of the receive CQ, ibv_get_cq_event, a post_recv that a message waited for, or
+ * the progress thread when the requester has kicked it.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void ring_requester(struct soft_in *in, bool fire)
 		soft_door_fire(in->door, in->event, false);
 }
 
-/* The message after those acknowledged is refused; nothing more is taken. */
+/* Refuses the message after those acknowledged; nothing more is accepted. */
 static enum take nak(struct soft_qp *qp, int status)
 {
 	struct soft_in *in = qp->in;
@@ -39,7 +39,7 @@ static enum take nak(struct soft_qp *qp, int status)
 	return STOP;
 }
 
-/* Records that no honest requester writes: this QP is lost, nothing else. */
+/* A correct requester never writes such records: this QP fails, nothing else. */
 static enum take corrupt(struct soft_qp *qp, struct soft_after *after)
 {
 	soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_QP_FATAL, &qp->qp);
@@ -68,7 +68,7 @@ static enum take not_ready(struct soft_qp *qp)
 	return STOP;
 }
 
-/* qp->current for the message, unless it is there already. STOP: none (RC); dropping (UC). */
+/* Sets qp->current for the message, unless it is set already. STOP: no receive (RC); dropping (UC). */
 static enum take receive_for(struct soft_qp *qp)
 {
 	if (qp->current || soft_rq_take(qp)) {
@@ -173,7 +173,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 	if (rec->length > in->total - in->placed)
 		return corrupt(qp, after);
 	bool last = rec->flags & SOFT_REC_LAST, imm = rec->flags & SOFT_REC_IMM;
-	/* Before anything is placed: if there is no receive, this record is taken again from its beginning. */
+	/* Before anything is written: if there is no receive, this record is processed again from its beginning. */
 	if (last && imm && receive_for(qp) == STOP) {
 		return STOP;
 	}
@@ -196,7 +196,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 	return TAKEN;
 }
 
-/* The data of a direct WRITE is there; its immediate takes a receive. */
+/* The data of a direct WRITE has been written; its immediate consumes a receive. */
 static enum take take_imm(struct soft_qp *qp, const struct soft_rec *rec, struct soft_after *after)
 {
 	if (qp->in->in_message)
@@ -207,7 +207,7 @@ static enum take take_imm(struct soft_qp *qp, const struct soft_rec *rec, struct
 	return deliver(qp, rec, true, after);
 }
 
-/* Room in the response ring, in one piece. NULL: full, and the requester will ring. */
+/* Reserves contiguous space in the response ring. NULL: full, and the requester will ring. */
 static char *respond(struct soft_in *in, uint32_t bytes)
 {
 	uint32_t size = align(bytes), left = SOFT_RESP_RING - (uint32_t)(in->resp_tail & RESP_MASK);
@@ -216,7 +216,7 @@ static char *respond(struct soft_in *in, uint32_t bytes)
 	for (int attempt = 0;; attempt++) {
 		uint64_t head = atomic_load(&in->seg->resp_head);
 		if (head >= in->resp_head && head <= in->resp_tail)
-			in->resp_head = head; /* else it lies: we go on with what we know */
+			in->resp_head = head; /* an invalid value is ignored; the last valid one stands */
 		if (in->resp_tail + need - in->resp_head <= SOFT_RESP_RING)
 			break;
 		if (attempt)
@@ -244,7 +244,7 @@ static enum take take_read(struct soft_qp *qp, const struct soft_rec *rec, const
 {
 	struct soft_in *in = qp->in;
 	int status = 0;
-	/* Looked up each time it goes on: the region may have been withdrawn while the ring was full. */
+	/* Looked up at each continuation: the region may have been deregistered while the ring was full. */
 	const char *from = soft_rx_remote(qp, IBV_WR_RDMA_READ, reth->rkey, reth->addr, rec->total, &status, after);
 
 	if (!from)
@@ -289,7 +289,7 @@ static enum take take_atomic(struct soft_qp *qp, const struct soft_rec *rec, con
 
 /* ---- the ring --------------------------------------------------------------------------------------- */
 
-/* One record at head, of at most `left` bytes. *size: how far to move on. */
+/* Processes one record at head, of at most `left` bytes. *size: how far to advance. */
 static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uint32_t *size, struct soft_after *after)
 {
 	const bool fetch_ok = qp->qp.qp_type == IBV_QPT_RC;
@@ -325,7 +325,7 @@ static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uin
 static void take_all(struct soft_qp *qp, struct soft_after *after)
 {
 	struct soft_in *in = qp->in;
-	/* seq_cst: may not go before what the caller wrote to `armed` or to a door bit (progress.c). */
+	/* seq_cst: must not be reordered before the caller's store to `armed` or to a door bit (progress.c). */
 	uint64_t tail = atomic_load(&in->seg->tail);
 
 	if (soft_unlikely(tail - in->head > SOFT_REQ_RING || tail % SOFT_RECORD_ALIGN)) {
@@ -362,7 +362,7 @@ bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 	if (soft_likely(!in->stopped && soft_receives(soft_state(qp))))
 		take_all(qp, after);
 	if (in->acked != in->published && soft_fault(SOFT_FAULT_DELAY)) {
-		soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot); /* not now: when we look again */
+		soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot); /* not now: at the next check */
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
 		return true;
 	}
@@ -374,7 +374,7 @@ bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 		if (atomic_load(&in->seg->want_ack) > before)
 			ring_requester(in, true);
 	}
-	/* Half a ring at a time: a requester that waits for room is not woken for every record. */
+	/* Half a ring at a time, so that a requester waiting for room is not woken for every record. */
 	if (soft_unlikely(atomic_load(&in->seg->blocked)) &&
 	    atomic_load(&in->seg->tail) - in->head <= SOFT_REQ_RING / 2) {
 		atomic_store(&in->seg->blocked, 0);
@@ -408,10 +408,13 @@ void soft_in_timeout(struct soft_qp *qp, struct soft_after *after)
 
 /* ---- closing ---------------------------------------------------------------------------------------- */
 
-/* How long a peer may take to leave a direct access: it is one memcpy, unless its process was stopped inside. */
+/* How long a peer may take to leave a direct access: one memcpy, unless its process was stopped inside. */
 enum { LEAVE_NS = 1000000000 };
 
-/* What it waits for was withdrawn by a seq_cst store, so it is either seen, or sees that (lane_requester.c, direct()). */
+/*
+ * The key or gate was withdrawn by a seq_cst store: either we see the peer inside, or it sees the withdrawal
+ * (lane_requester.c, direct()).
+ */
 static void wait_outside(struct soft_in *in)
 {
 	uint64_t end = 0;

@@ -40,7 +40,7 @@ SOFT_EXPORT void *aiordma_soft_alloc(struct ibv_pd *pd, size_t length)
 		free(slab);
 		return NULL;
 	}
-	/* For regions that grant READ only. Without /proc such regions are simply not mapped by peers. */
+	/* For regions that grant READ only. Without /proc peers do not map such regions. */
 	slab->fd_ro = soft_memfd_read_only(slab->fd);
 	slab->addr = map;
 	slab->length = length;

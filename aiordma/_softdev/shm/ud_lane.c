@@ -1,7 +1,7 @@
 /*
- * Datagrams to other processes: one lane from a process to a UD QP, shared by all of the process's UD QPs. There
- * are no acknowledgements: a datagram is sent when it is in the ring. When the ring is full, the send queue waits for a
- * moment and then drops it, as a congested network would. While the lane is not there yet it waits for longer, once.
+ * Datagrams to other processes: one lane from a process to a UD QP, shared by all of the process's UD QPs. There are no
+ * acknowledgements: a datagram counts as sent when it is in the ring. When the ring is full, the send queue waits for a
+ * moment and then drops the datagram, as a congested network would. A lane not granted yet is waited for longer, once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +28,8 @@ struct soft_ud_out {
 	struct soft_ud_out *next;
 	uint32_t qpn;
 	enum out_state state;
-	uint64_t until;        /* ABSENT: ask again then */
-	uint64_t answer_until; /* ASKED: nobody waits for it longer than that */
+	uint64_t until;        /* ABSENT: time of the next request */
+	uint64_t answer_until; /* ASKED: end of the wait for an answer */
 	uint64_t attempt;
 	struct soft_link *link;
 	struct soft_seg *seg;
@@ -82,7 +82,7 @@ static void mark_absent(struct soft_ud_out *out)
 	out->until = soft_now_ns() + ABSENT_NS;
 }
 
-/* The lane to that QP when it can be used now. *hopeless: nobody is there. ud_lock held. */
+/* Returns the lane to that QP if it is usable now. *hopeless: no such QP. ud_lock held. */
 static struct soft_ud_out *usable(struct soft_qp *qp, uint32_t qpn, bool *hopeless)
 {
 	struct soft_ud_out *out = find(qpn);
@@ -170,20 +170,20 @@ enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qk
 		soft_door_ring(out->door, out->bit);
 		soft_door_fire(out->door, out->event, wqe->flags & IBV_SEND_SOLICITED);
 	} else if (out && out->seg) {
-		soft_link_kick(out->link); /* full: nobody polls there */
+		soft_link_kick(out->link); /* full: the receiver does not poll */
 	}
 	soft_unlock(&soft_shm.ud_lock);
 	if (at || hopeless)
 		return SOFT_RUN_DONE;
 	if (!out)
-		qp->tries = 0; /* they are for full rings */
+		qp->tries = 0; /* counts tries with a full ring */
 	qp->wait = SOFT_WAIT_DATAGRAM;
 	return SOFT_RUN_WAIT;
 }
 
 /* ---- receiving -------------------------------------------------------------------------------------- */
 
-/* One lane; false: it is at its end, or its sender does not keep to the rules. */
+/* Reads one lane; false: it has ended, or its sender violated the protocol. */
 static bool take_lane(struct soft_qp *qp, struct soft_ud_in *in, struct soft_after *after)
 {
 	bool last = atomic_load(&in->seg->detached);
@@ -265,7 +265,7 @@ void soft_ud_ask(void)
 			for (struct soft_ud_out *out = soft_shm.ud_out[b]; out && n < 16; out = out->next) {
 				if (out->state != ASKED || out->until)
 					continue;
-				out->until = UINT64_MAX; /* asked for good */
+				out->until = UINT64_MAX; /* the request is out: do not repeat it */
 				msgs[n++] = (struct soft_message){ .type = SOFT_ATTACH,
 								   .qp_type = IBV_QPT_UD,
 								   .src_qpn = soft_proc.slot << SOFT_QPN_INDEX_BITS,
@@ -387,7 +387,7 @@ void soft_ud_lost(const struct soft_link *link)
 			continue;
 		soft_lock(&qp->rq_lock);
 		for (struct soft_ud_in *in = qp->ud_in; in; in = in->next)
-			if (in->link == link) { /* taken to its end, then freed */
+			if (in->link == link) { /* read to its end, then freed */
 				atomic_store(&in->seg->detached, 1);
 				soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot);
 			}
@@ -395,7 +395,7 @@ void soft_ud_lost(const struct soft_link *link)
 	}
 }
 
-/* Every lane to QPs of other processes, when the last context closes. */
+/* Closes every lane to QPs of other processes when the last context closes. */
 void soft_ud_close(void)
 {
 	for (unsigned b = 0; b < SOFT_UD_BUCKETS; b++) {

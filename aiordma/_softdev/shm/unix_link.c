@@ -1,9 +1,9 @@
 /*
  * Unix links: sockets (SOCK_SEQPACKET, abstract names carrying user and slot) between processes of one user. They
- * carry questions and descriptors, never data. The end of a peer is noticed here, at once.
+ * transfer requests and descriptors, never data, and report the end of a peer at once.
  *
- * Anybody may bind any abstract name, so both sides check the other's credentials: a process of another user is not
- * talked to.
+ * Any process may bind any abstract name, so both sides check the peer's credentials and reject a process of another
+ * user.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ void soft_link_kick(struct soft_link *link)
 	uint64_t one = 1;
 
 	if (link->kick_fd >= 0 && write(link->kick_fd, &one, sizeof(one)) < 0) {
-		/* EAGAIN: it is being woken */
+		/* EAGAIN: a wake-up is pending already */
 	}
 }
 
@@ -196,7 +196,7 @@ void soft_event_release(struct soft_link *link, struct soft_event *event)
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
 
-/* 1: sent; 0: the socket is full; -1: broken. */
+/* 1: sent; 0: the socket is full; -1: the link failed. */
 static int send_now(struct soft_link *link, const struct soft_message *msg, const int *fds, unsigned nfds)
 {
 	union {
@@ -218,7 +218,7 @@ static int send_now(struct soft_link *link, const struct soft_message *msg, cons
 	}
 	if (sendmsg(link->fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*msg))
 		return 1;
-	/* ETOOMANYREFS: too many descriptors under way; the peer has to read some first. */
+	/* ETOOMANYREFS: too many descriptors in flight; the peer must read some first. */
 	return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? 0 : -1;
 }
 
@@ -250,7 +250,7 @@ void soft_link_send(struct soft_link *link, struct soft_message *msg, const int 
 			return;
 		}
 	}
-	/* A broken socket reports itself as readable at its end. */
+	/* A failed socket reports itself as readable at its end. */
 	if (close_fd >= 0)
 		close(close_fd);
 }
@@ -277,7 +277,7 @@ static bool greeted(struct soft_link *link, const struct soft_message *msg, int 
 {
 	if (link->ready || fds[0] < 0 || fds[1] < 0 || fds[2] < 0 || (link->dialled && msg->slot != link->slot))
 		return false;
-	/* A write to what the peer calls its kick must not block us. */
+	/* Writing to the descriptor that the peer passed as its kick must not block us. */
 	int flags = fcntl(fds[2], F_GETFL);
 	if (flags < 0 || !(flags & O_NONBLOCK))
 		return false;
@@ -301,7 +301,7 @@ static void close_all(int *fds)
 			close(fds[i]);
 }
 
-/* 1: a packet; 0: none now; -1: end or garbage. */
+/* 1: a packet; 0: none now; -1: end or malformed. */
 static int receive(struct soft_link *link, struct soft_message *msg, int *fds)
 {
 	union {
@@ -367,10 +367,10 @@ bool soft_link_event(void *what, uint32_t events, struct soft_after *after)
 		accept_all();
 		return true;
 	}
-	/* It may have gone with an event before this one. */
+	/* An event before this one may have closed the link. */
 	if (!link_alive(link))
 		return false;
-	/* Data before the end: answers that were sent before the peer went still count. */
+	/* Data before the end: answers sent before the peer exited still count. */
 	if (!read_all(link, after) || (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) ||
 	    ((events & EPOLLOUT) && !write_queued(link)))
 		soft_link_lost(link, after);

@@ -1,11 +1,13 @@
-/* Address handles. */
+/*
+ * Address handles: creation, and the checks of their attributes.
+ */
 #include "verbs/internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Can RoCE send there: our port, a GRH, a source GID that exists? */
+/* True if RoCE can send there: our port, a GRH, an existing source GID. */
 static bool route_is_valid(struct soft_ctx *ctx, const struct ibv_ah_attr *attr)
 {
 	union ibv_gid sgid;

@@ -1,7 +1,7 @@
 /*
- * Completion channels. The eventfd is readable while an event may be waiting: one that was queued here, or one
- * that another process announced by writing it (door.armed has SOFT_ARM_FIRED then); whether a completion really
- * came of that shows when its records are taken.
+ * Completion channels. The eventfd is readable while an event may be waiting: one queued here, or one that another
+ * process announced by writing the eventfd (door.armed has SOFT_ARM_FIRED then). Only taking the records shows whether
+ * such an announcement produced a completion.
  */
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -59,7 +59,7 @@ void soft_chan_join(struct soft_cq *cq)
 	soft_unlock(&chan->lock);
 }
 
-/* Takes the readiness of a channel whose last event was dropped. The fd may be a blocking one. */
+/* Clears the readiness of a channel whose last event was dropped. The fd may be a blocking one. */
 static void quieten(struct soft_chan *chan)
 {
 	uint64_t count;
@@ -67,8 +67,8 @@ static void quieten(struct soft_chan *chan)
 	struct soft_cq *cq;
 
 	if (preadv2(chan->chan.fd, &iov, 1, -1, RWF_NOWAIT) < 0)
-		return; /* nothing to take, or a kernel without it: then the next reader finds nothing */
-	/* Others of the channel may have announced something meanwhile. */
+		return; /* nothing to read, or an older kernel: then the next reader finds nothing */
+	/* Other CQs of the channel may have announced events meanwhile. */
 	soft_lock(&chan->lock);
 	bool more = chan->head != NULL;
 	for (cq = chan->members; cq && !more; cq = cq->chan_next)
@@ -99,14 +99,14 @@ void soft_chan_leave(struct soft_cq *cq)
 	soft_unlock(&chan->lock);
 	quieten(chan);
 
-	/* Events that were handed out must be acknowledged before the CQ may go. */
+	/* Delivered events must be acknowledged before the CQ is destroyed. */
 	pthread_mutex_lock(&cq->cq.mutex);
 	while (cq->cq.comp_events_completed != cq->events_delivered)
 		pthread_cond_wait(&cq->cq.cond, &cq->cq.mutex);
 	pthread_mutex_unlock(&cq->cq.mutex);
 }
 
-/* Takes one queued event. The fd stays readable while there are more. */
+/* Takes one queued event. The fd stays readable while more are queued. */
 static struct soft_cq *take_queued(struct soft_chan *chan)
 {
 	soft_lock(&chan->lock);
@@ -115,7 +115,7 @@ static struct soft_cq *take_queued(struct soft_chan *chan)
 		chan->head = cq->event_next;
 		if (!chan->head)
 			chan->tail = &chan->head;
-		if (--cq->events_queued) { /* several of one CQ: back to the end of the line */
+		if (--cq->events_queued) { /* several events of one CQ: back to the end of the queue */
 			cq->event_next = NULL;
 			*chan->tail = cq;
 			chan->tail = &cq->event_next;
@@ -134,7 +134,7 @@ static struct soft_cq *take_queued(struct soft_chan *chan)
 	return cq;
 }
 
-/* What other processes announced becomes queued events, or nothing. */
+/* Turns announcements of other processes into queued events, where there is a completion. */
 static void take_fired(struct soft_chan *chan)
 {
 	struct soft_cq *cq;
@@ -144,7 +144,7 @@ static void take_fired(struct soft_chan *chan)
 		for (cq = chan->members; cq; cq = cq->chan_next) {
 			if (!(atomic_load(&cq->door->armed) & SOFT_ARM_FIRED))
 				continue;
-			/* Armed again before the door is read: a record published from here on is announced anew. */
+			/* Rearmed before the door is read: a record published from here on is announced again. */
 			atomic_fetch_and(&cq->door->armed, ~(uint32_t)SOFT_ARM_FIRED);
 			atomic_fetch_add(&cq->pins, 1);
 			break;
@@ -168,7 +168,7 @@ SOFT_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq
 	if (!soft_usable(to_ctx(channel->context)))
 		return -1;
 	do {
-		/* Blocks or not as the caller set the fd; an interrupted or empty read is the caller's to see. */
+		/* O_NONBLOCK on the fd decides whether this blocks; the caller handles an interrupted or empty read. */
 		if (read(channel->fd, &count, sizeof(count)) != (ssize_t)sizeof(count))
 			return -1;
 		take_fired(chan);

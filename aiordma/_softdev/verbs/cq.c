@@ -1,12 +1,12 @@
 /*
- * Completion queues: making, resizing and destroying them.
+ * Completion queues: creation, resizing and destruction.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "verbs/internal.h"
 
-/* As NICs do, some more than was asked for: programs have come to count on it (perftest with a depth of 1). */
+/* Some more entries than requested, as NICs do: programs rely on it (perftest with a depth of 1). */
 static uint32_t entries_for(uint32_t cqe)
 {
 	const uint32_t least = 64;

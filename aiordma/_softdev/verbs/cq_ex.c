@@ -1,4 +1,6 @@
-/* Extended completion queues: an entry at a time, between start_poll and end_poll, read field by field. */
+/*
+ * Extended completion queues: one entry at a time, between start_poll and end_poll, read field by field.
+ */
 #include "verbs/internal.h"
 
 #include <time.h>
@@ -26,7 +28,7 @@ static int next_poll(struct ibv_cq_ex *cq)
 	return 0;
 }
 
-/* The current entry is the CQ's, so one thread at a time has it: from a successful start to the end. */
+/* The CQ stores the current entry, so one thread at a time owns it: from a successful start to the end. */
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	struct soft_cq *soft = of(cq);

@@ -1,4 +1,6 @@
-/* The device list, contexts, and what a device and its one port say of themselves. */
+/*
+ * The device list, contexts, and the attributes of a device and its one port.
+ */
 #include "verbs/internal.h"
 
 #include <errno.h>
@@ -11,17 +13,17 @@
 #include <time.h>
 #include <unistd.h>
 
-static atomic_uint shown; /* devices in the list; 0: as the environment has it */
+static atomic_uint shown; /* devices in the list; 0: as set in the environment */
 
 #define FIRMWARE "1.0"
-/* A vendor id that no IEEE OUI can have; the kernel's software devices use the same. */
+/* A vendor id that is no valid IEEE OUI; the kernel's software devices use the same. */
 #define VENDOR_ID 0xffffff
 #define CAPABILITIES                                                                                                   \
 	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
 	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |       \
 	 IBV_DEVICE_MEM_WINDOW_TYPE_2B)
 
-/* The real list must be given back to the real library, so it is kept in front of the array we return. */
+/* The real list must be freed by the real library, so it is kept in front of the array we return. */
 struct device_list {
 	struct ibv_device **real;
 	struct ibv_device *devices[];
@@ -73,7 +75,7 @@ struct ibv_device **soft_get_device_list(int *num_devices)
 {
 	__typeof__(&ibv_get_device_list) real_get = REAL(ibv_get_device_list, "IBVERBS_1.1");
 	int count = 0;
-	/* Without RDMA in the kernel the real function fails with ENOSYS: for us that is an empty list. */
+	/* Without RDMA in the kernel the real function fails with ENOSYS, treated here as an empty list. */
 	struct ibv_device **real = real_get ? real_get(&count) : NULL;
 
 	if (!real)
@@ -198,7 +200,7 @@ static int query_device_ex(struct ibv_context *context, const struct ibv_query_d
 	return 0;
 }
 
-/* QPs that are connected already are left to their owner, who hears of it. */
+/* Connected queue pairs are left to their owner, which gets the event. */
 SOFT_EXPORT int aiordma_soft_port(const char *device, int up)
 {
 	unsigned n = 0;

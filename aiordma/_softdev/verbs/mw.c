@@ -1,6 +1,5 @@
 /*
- * Memory windows, and invalidation of keys. A binding is a region of its own that never changes once it is
- * published; the next binding makes a new one, and all are freed with the window, after a quiesce.
+ * Memory windows: allocation, and binding through the verbs. core/windows.c implements the bindings.
  */
 #include <stdlib.h>
 

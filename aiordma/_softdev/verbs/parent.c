@@ -1,7 +1,9 @@
-/* Parent domains and thread domains: a PD seen under another name, and a promise about threads.
+/*
+ * Parent domains and thread domains: a PD under another handle, and a promise about threads.
  *
- * The device takes its locks anyway, and allocates its queues itself: the custom allocators of a parent domain
- * are for memory that hardware reads, of which there is none here. */
+ * The device takes its locks anyway and allocates its queues itself: the custom allocators of a parent domain serve
+ * memory that hardware reads, and there is none here.
+ */
 #include "verbs/internal.h"
 
 #include <stdlib.h>

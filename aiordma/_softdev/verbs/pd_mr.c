@@ -1,5 +1,5 @@
 /*
- * Protection domains, memory regions and the table of keys.
+ * Protection domains and memory regions.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ SOFT_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 
 /* ---- memory regions ------------------------------------------------------------------------------- */
 
-/* The kernel pins pages when it registers them and refuses what is not mapped; at least look. */
+/* The kernel pins pages at registration and refuses unmapped memory; here at least check the mapping. */
 static bool is_mapped(const void *addr, size_t length)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -1,5 +1,5 @@
 /*
- * Queue pairs: making, querying, destroying.
+ * Queue pairs: creation, queries, destruction.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,18 +8,20 @@
 
 /* ---- memory --------------------------------------------------------------------------------------- */
 
-/* All there ever were: also those of a parent process, which its forked child can neither use nor free. */
+/* All QPs ever allocated: also those of a parent process, which its forked child can neither use nor free. */
 static struct soft_qp *pool;
 
-/* From the pool, with a number. Never given back to the heap: see core.h. */
+/* Takes a QP from the pool and gives it a number. Its memory never returns to the heap: see core.h. */
 static struct soft_qp *qp_take(void)
 {
 	struct soft_qp *qp = NULL;
 	uint32_t n, i = 0;
 
 	pthread_mutex_lock(&soft_proc.lock);
-	/* Round robin, so that messages to a QP that is gone do not meet a new one. The last number of the last
-	 * slot is the multicast QP's. */
+	/*
+	 * Round robin, so that messages to a destroyed QP do not reach a new one. The last number of the last slot is
+	 * the multicast QP's.
+	 */
 	for (n = 0; n < SOFT_MAX_QP - 1; n++) {
 		i = soft_proc.qp_cursor = (soft_proc.qp_cursor + 1) % (SOFT_MAX_QP - 1);
 		struct soft_qp *old = atomic_load(&soft_proc.qps[i]);
@@ -32,7 +34,7 @@ static struct soft_qp *qp_take(void)
 		qp = aligned_alloc(SOFT_CACHE_LINE, sizeof(*qp));
 		if (qp) {
 			memset(qp, 0, sizeof(*qp));
-			qp->path = &soft_local_path; /* in the table it may be locked and looked at */
+			qp->path = &soft_local_path; /* once in the table, other threads may lock and inspect it */
 			qp->next = pool;
 			pool = qp;
 			atomic_store(&soft_proc.qps[i], qp);
@@ -46,7 +48,7 @@ static struct soft_qp *qp_take(void)
 	return qp;
 }
 
-/* Everything but the locks and the number, which others may look at any time. */
+/* Clears everything but the locks and the number, which other threads may read at any time. */
 static void qp_clear(struct soft_qp *qp)
 {
 	uint32_t number = qp->qp.qp_num;
@@ -112,7 +114,7 @@ static int queues_make(struct soft_qp *qp)
 	return qp->sq && qp->sq_sge && (!qp->srq || qp->srq_wqe) ? 0 : ENOMEM;
 }
 
-/* A door bit of its CQs for each side. */
+/* Allocates a door bit of its CQ for each side. */
 static bool slots_take(struct soft_qp *qp)
 {
 	const int send = soft_cq_slot_get(to_cq(qp->qp.send_cq), qp, true);
@@ -150,7 +152,7 @@ struct soft_qp *soft_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 		errno = ENOMEM;
 		return NULL;
 	}
-	/* In the table, but in RESET: nobody does anything to it. */
+	/* In the table, but in RESET: no operation touches it. */
 	soft_lock(&qp->sq_lock);
 	soft_lock(&qp->rq_lock);
 	qp->qp.qp_num = atomic_load(&qp->number);
@@ -267,6 +269,6 @@ SOFT_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp)
 	atomic_fetch_sub(&to_pd(ibqp->pd)->refs, 1);
 	soft_unlock(&qp->rq_lock);
 	soft_unlock(&qp->sq_lock);
-	atomic_store(&qp->number, 0); /* last: from here on it may be taken again */
+	atomic_store(&qp->number, 0); /* last: from here on it may be reused */
 	return 0;
 }

@@ -1,7 +1,9 @@
-/* Extended queue pairs: work requests built call by call between wr_start and wr_complete.
+/*
+ * Extended queue pairs: work requests built call by call between wr_start and wr_complete.
  *
- * They are gathered as ordinary work requests and posted together, so there is one way into a send queue.
- * All or nothing: whatever is wrong with one of them, wr_complete says so and posts none. */
+ * They are collected as ordinary work requests and posted together, so there is one path into a send queue. All or
+ * nothing: if one of them is invalid, wr_complete returns the error and posts none.
+ */
 #include "verbs/internal.h"
 
 #include <stdlib.h>
@@ -18,8 +20,10 @@
 	 IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV)
 #define SUPPORTED_MASK (IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS)
 
-/* A request under construction. Its SGEs and inline bytes lie in arrays that may still move, so they are
- * remembered by position. */
+/*
+ * A request under construction. Its SGEs and inline bytes lie in arrays that may still move, so they are stored by
+ * position.
+ */
 struct built {
 	struct ibv_send_wr wr;
 	size_t first_sge;
@@ -40,7 +44,7 @@ static struct soft_qp *of(struct ibv_qp_ex *qp)
 	return soft_container_of(qp, struct soft_qp, qp_ex);
 }
 
-/* Makes room for `more` elements behind the first `count`. */
+/* Reserves `more` elements after the first `count`. */
 static bool grow(void **array, size_t *room, size_t count, size_t more, size_t size)
 {
 	size_t wanted = count + more;
@@ -73,7 +77,7 @@ static struct ibv_send_wr *add(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode)
 	return &one->wr;
 }
 
-/* The request that setters work on: the last one begun, if all is well. */
+/* The request that setters modify: the last one begun, if there is no error. */
 static struct built *last(struct ibv_qp_ex *qp)
 {
 	struct soft_ex *ex = of(qp)->ex;
@@ -217,7 +221,7 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 	wr_set_sge_list(qp, 1, &sge);
 }
 
-/* The caller has its bytes back when this returns, so they are kept here until they are posted. */
+/* The caller may reuse its bytes when this returns, so they are copied here until they are posted. */
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf, const struct ibv_data_buf *buf_list)
 {
 	struct soft_ex *ex = of(qp)->ex;
@@ -269,7 +273,7 @@ static void wr_abort(struct ibv_qp_ex *qp)
 	pthread_mutex_unlock(&of(qp)->ex->mutex);
 }
 
-/* Nothing moves any more: turn positions into addresses, and the array into a list. */
+/* The arrays no longer move: turn positions into addresses, and the array into a list. */
 static void link_up(struct soft_ex *ex)
 {
 	for (size_t i = 0; i < ex->wr_count; i++) {
@@ -282,13 +286,13 @@ static void link_up(struct soft_ex *ex)
 	}
 }
 
-/* Others may only make room in the queue meanwhile, as long as nobody posts in the old way at the same time. */
+/* Other threads can only make room in the queue meanwhile, as long as none uses ibv_post_send at the same time. */
 static bool has_room(struct soft_qp *qp, size_t count)
 {
 	struct soft_after after = { 0 };
 
 	soft_lock(&qp->sq_lock);
-	/* Unsignalled requests leave the queue when somebody looks at what the peer has acknowledged. */
+	/* Unsignalled requests leave the queue when the peer's acknowledgements are checked. */
 	const bool room = soft_sq_has_room(qp, count, &after);
 	soft_unlock(&qp->sq_lock);
 	soft_after_run(&after);

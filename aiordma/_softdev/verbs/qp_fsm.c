@@ -1,5 +1,5 @@
 /*
- * The QP state machine: which transitions there are, which attributes they require and allow (IBTA 11.2.5.2).
+ * The QP state machine: its transitions, and the attributes that each requires and allows (IBTA 11.2.5.2).
  */
 #include "verbs/internal.h"
 
@@ -98,7 +98,7 @@ static bool values_ok(const struct ibv_qp_attr *a, int mask)
 	return true;
 }
 
-/* With RoCE switched off only destinations on this host exist. */
+/* With RoCE switched off, only destinations on this host exist. */
 static int address_check(struct soft_qp *qp, const struct ibv_ah_attr *ah)
 {
 	struct soft_ctx *ctx = to_ctx(qp->qp.context);
@@ -146,7 +146,7 @@ static void take_values(struct soft_qp *qp, const struct ibv_qp_attr *from, int 
 #undef TAKE
 }
 
-/* What a transition sets going, after the attributes are in place. */
+/* Starts the work of a transition, after the attributes are set. */
 static void entered(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to, int mask)
 {
 	struct soft_after after = { 0 };
@@ -173,7 +173,7 @@ static void entered(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_stat
 	soft_after_run(&after);
 }
 
-/* 0 or errno: is there such a transition, with these attributes? */
+/* 0, or errno if there is no such transition or its attributes are wrong. */
 static int check(struct soft_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to, const struct ibv_qp_attr *attr,
 		 int mask)
 {
@@ -193,7 +193,7 @@ static void fail(struct soft_qp *qp, enum ibv_qp_state from)
 	struct soft_after after = { 0 };
 
 	if (from == IBV_QPS_RESET)
-		soft_qp_set_state(qp, IBV_QPS_INIT); /* it leaves RESET, where an error means nothing */
+		soft_qp_set_state(qp, IBV_QPS_INIT); /* it leaves RESET, where an error has no effect */
 	soft_qp_last_look(qp);
 	soft_qp_error(qp, &after);
 	soft_after_run(&after);
@@ -224,7 +224,7 @@ int soft_qp_modify(struct soft_qp *qp, struct ibv_qp_attr *attr, int mask)
 	}
 	soft_lock(&qp->sq_lock);
 	soft_lock(&qp->rq_lock);
-	/* It may have failed meanwhile. */
+	/* The QP may have failed meanwhile. */
 	err = soft_state(qp) == (uint32_t)from ? 0 : EINVAL;
 	if (!err) {
 		take_values(qp, attr, mask);

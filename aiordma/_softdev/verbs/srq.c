@@ -1,5 +1,5 @@
 /*
- * Shared receive queues.
+ * Shared receive queues: creation, changes, queries and destruction.
  */
 #include <stdlib.h>
 #include <string.h>

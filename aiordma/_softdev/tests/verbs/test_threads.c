@@ -260,7 +260,7 @@ static void region_goes_under_traffic(void)
         while (atomic_load(&writes) < 3)
             sched_yield();
         OK(ibv_dereg_mr(mr));
-        /* From here on only this process uses the memory. */
+        /* From here on the peer no longer writes to the memory. */
         memset(memory, 0x11, 4096);
         CHECK(!pthread_join(thread, NULL));
         CHECK(all_bytes(memory, 4096, 0x11));
