@@ -204,7 +204,7 @@ def test_help_teaches() -> None:
         ((), ("broker", "subscribe", "publish", "--wait")),
         (("broker",), ("--listen", "slow subscribers")),
         (("subscribe",), ("a final * matches", "--count")),
-        (("publish",), ("lines of its input",)),
+        (("publish",), ("lines of standard input",)),
     ):
         text = subprocess.run(
             program(*arguments, "--help"), capture_output=True, text=True, timeout=20, check=True

@@ -3,8 +3,8 @@
  *
  * Guarantees: a queue pair on this path interoperates with adapters and the kernel's rxe over RoCEv2 (IBTA volume 1,
  * annex A17). Packets from the network or from strangers can damage at most the queue pair that they address in its
- * peer's name. Depends on core and base. Callers: verbs and cm; the core calls through the two tables below. Own locks:
- * receive lock > qp.sq_lock > qp.rq_lock; the others are innermost. internal.h explains the design.
+ * peer's name. Depends on core and base. Callers: verbs and cm; the core calls through the two tables below.
+ * Locks: receive lock > qp.sq_lock > qp.rq_lock; the others are innermost. internal.h explains the design.
  */
 #ifndef AIORDMA_SOFT_ROCE_H
 #define AIORDMA_SOFT_ROCE_H
