@@ -18,7 +18,7 @@ from tests.world import SLOWER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DEADLINE_S = processes.DEADLINE_S = 20.0 * SLOWER
+DEADLINE_S = processes.DEADLINE_S = 30.0 * SLOWER
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

@@ -373,8 +373,17 @@ def test_several_files_by_the_programs(programs: Programs, source: Path, into: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["sender", "receiver"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+# The signal and the path have nothing to do with each other: each meets both ends.
+@pytest.mark.parametrize(
+    ("mode", "number", "victim"),
+    [
+        ("rdma", signal.SIGINT, "sender"),
+        ("rdma", signal.SIGKILL, "receiver"),
+        ("tcp", signal.SIGINT, "receiver"),
+        ("tcp", signal.SIGKILL, "sender"),
+    ],
+    indirect=["mode"],
+)
 def test_stopped_in_the_middle_and_run_again(
     programs: Programs, source: Path, into: Path, victim: str, number: signal.Signals
 ) -> None:

@@ -203,7 +203,7 @@ def test_help_teaches() -> None:
     for arguments, words in (
         ((), ("broker", "subscribe", "publish", "--wait")),
         (("broker",), ("--listen", "slow subscribers")),
-        (("subscribe",), ("with * at its end", "--count")),
+        (("subscribe",), ("a final * matches", "--count")),
         (("publish",), ("lines of its input",)),
     ):
         text = subprocess.run(

@@ -135,7 +135,7 @@ def test_every_folder_has_a_layer_and_a_contract() -> None:
         contract = (SOFTDEV / folder / f"{folder}.h").read_text(encoding="utf-8")
         essay = contract.split("*/")[0]
         assert essay.startswith("/*\n"), folder
-        assert re.search(r"^ \* (What it promises|Threads):", essay, re.MULTILINE), folder
+        assert re.search(r"^ \* (What it promises|Guarantees|Threads):", essay, re.MULTILINE), folder
         assert re.search(r"^ \* (Threads|Locks)\b", essay, re.MULTILINE), folder
 
 
