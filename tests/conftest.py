@@ -135,12 +135,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if id(item) not in gone]
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported and collected stays: a full garbage collection, which many tests make, need not look
     through it. That took 0.1 s each time.
     """
-    # Its entry point in trio looks for referrers of an object, which a frozen one seems not to have.
-    importlib.import_module("hypothesis")
+    if session.config.pluginmanager.hasplugin("hypothesispytest"):
+        # Its plugin imports it at the end, when it would take trio's frozen random generator for garbage.
+        importlib.import_module("hypothesis")
     gc.collect()
     gc.freeze()
 
