@@ -9,6 +9,7 @@ APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build p
        librdmacm-dev ibverbs-providers ibverbs-utils rdmacm-utils perftest redis-server redis-tools iproute2 \
        procps tshark
 APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
+APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core
 APT_LINT := clang-format clang-tidy
 APT_FUZZ := clang libclang-rt-14-dev
 
@@ -23,7 +24,8 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-late test-rxe test-wire-rxe test-siw
+        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-many soak \
+        fabric-suite wheels test-wheels
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -75,13 +77,22 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 
 # ---- checks ------------------------------------------------------------------------------------------------
 
-# The tests wait for timers and for each other's processes more than they compute: two at a time.
-TWO := -n 2 --dist loadgroup
+# The tests wait for timers and for each other's processes as long as they compute: two at a time on each CPU.
+WORKERS := -n $(shell expr 2 \* $$(nproc)) --dist loadgroup
 test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest instead)
-	$(PY) -m pytest -q $(or $(ARGS),$(TWO))
+	$(PY) -m pytest -q $(or $(ARGS),$(WORKERS))
 
 test-quick: install .venv/.examples ## most tests, on one event loop each, in under two minutes; no C tests, no slow ones
-	$(PY) -m pytest -q $(TWO) --one-loop -m "not slow" $(ARGS)
+	$(PY) -m pytest -q $(WORKERS) --one-loop -m "not slow" $(ARGS)
+
+# rdma-core's own tests are in its source only. Without it the table says so; RDMA_CORE=DIRECTORY names another copy.
+.venv/.stacks: .venv/.apt tests/system/stacks/source
+	@.ci/apt $(APT_STACKS)
+	@tests/system/stacks/source build/stacks || echo "rdma-core's source could not be had: its own tests are left out"
+	@touch $@
+
+test-stacks: install .venv/.stacks ## rdma-core's tests, perftest, qperf, UCX, libfabric and MPI on the device (ARGS: words)
+	$(PY) -m tests.system.stacks $(ARGS)
 
 # ---- checks on other devices, and with delays ------------------------------------------------------------------
 
@@ -108,6 +119,9 @@ test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kern
 	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 -- \
 	  $(PY) -m pytest -p no:cacheprovider --durations 10 $(or $(ARGS),@tests/vm/suite.txt)
 
+test-rxe-long: ## the tests for rxe that take longest there, and are not a part of .ci/run
+	@$(MAKE) --no-print-directory test-rxe ARGS=@tests/vm/long.txt
+
 # A fifth of that is usual; what hangs must not cost the whole check its time.
 test-wire-rxe: RXE_LIMIT := 900
 test-wire-rxe: VM := wire
@@ -124,6 +138,27 @@ test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in
 	$(call collected,$(or $(ARGS),@tests/vm/siw.txt))
 	tests/vm/run --net none --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=siw0 --env AIORDMA_TEST_SLOWER=6 -- \
 	  tests/vm/siw run $(VM_KERNEL) $(PY) -m pytest -p no:cacheprovider --durations 5 $(or $(ARGS),@tests/vm/siw.txt)
+
+# ---- checks that take as long as you like ----------------------------------------------------------------------
+
+.venv/.deps-soak: .venv/.deps tests/soak/requirements.txt
+	@echo "== what draws the picture of a soak"
+	@$(PY) -m pip install -q --disable-pip-version-check -r tests/soak/requirements.txt
+	@touch $@
+
+KILLS ?= 500
+test-kills: install ## kill -9 of a server, and of a client, KILLS=500 times each, while data flows; 8 to 15 minutes
+	AIORDMA_TEST_ROUNDS=$$(($(KILLS) / 4)) $(PY) -m pytest -q --timeout 0 --one-loop \
+	  tests/system/adversity/test_killed.py -k "test_server or test_client" $(ARGS)
+
+FABRIC_NETWORK ?= examples/fabric/clos64.toml
+fabric-suite: install ## all traffic models on a simulated network: build/fabric.html (FABRIC_NETWORK, ARGS)
+	@mkdir -p build
+	$(PY) -m aiordma fabric simulate $(FABRIC_NETWORK) --database build/fabric.sqlite --html build/fabric.html $(ARGS)
+
+MINUTES ?= 60
+soak: install .venv/.deps-soak ## everything at once, with processes that are killed: what grows, hangs, is wrong (MINUTES=60)
+	$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 # ---- checks of the software device, and of the sources --------------------------------------------------------
 
@@ -177,6 +212,22 @@ docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
+# ---- wheels ------------------------------------------------------------------------------------------------
+
+# In an environment of their own, since auditwheel and twine bring many packages.
+build/wheels/.tools: tests/wheels/requirements.txt .venv/.apt
+	@echo "== what builds and checks wheels (tests/wheels/requirements.txt)"
+	@mkdir -p build/wheels && /usr/bin/python3 -m venv build/wheels/tools
+	@build/wheels/tools/bin/python -m pip install -q --disable-pip-version-check -r tests/wheels/requirements.txt
+	@touch $@
+
+# PYTHONS="python3.13 /opt/python3.14/bin/python3": these instead of those on PATH and of pyenv.
+wheels: build/wheels/.tools ## dist/: a wheel for every Python at hand, and the sdist (PYTHONS: others)
+	build/wheels/tools/bin/python -m tests.wheels.build $(PYTHONS)
+
+test-wheels: build/wheels/.tools ## each wheel in an empty environment: the README's program and tests by RDMA (PYTHONS)
+	build/wheels/tools/bin/python -m tests.wheels.check $(ARGS) $(PYTHONS)
+
 # ---- to look at --------------------------------------------------------------------------------------------
 
 # A peer is compared when it can be had; without it the report says that it was not measured, and why.
@@ -190,6 +241,9 @@ docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 
 bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)
 	$(PY) -m benchmarks $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
+bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)
+	$(PY) -m benchmarks.many $(ARGS)
 
 demo: install .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)

@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING, Any
 from .verbs import import_order
 
 if TYPE_CHECKING:
+    from . import rpc as rpc
+    from . import testing as testing
     from .attributes import RdmaAttribute
-    from .compat.connection import create_connection, create_server, open_connection, start_server
+    from .compat.connection import (
+        connect_accepted_socket,
+        create_connection,
+        create_server,
+        open_connection,
+        start_server,
+    )
     from .compat.datagram import create_datagram_connection, create_datagram_endpoint, create_datagram_server
+    from .compat.own_methods import unpatched
+    from .compat.upgrade import start_tls
     from .config import Config
-    from .control import statistics, switch_path
+    from .control import change_settings, statistics, switch_path
     from .credit import CreditWindow
     from .datagrams.connection import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
     from .datagrams.endpoint import DatagramEndpoint, EndpointStatistics, open_datagram_endpoint
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         VerbsError,
     )
+    from .launch.hooks import install, uninstall
     from .links.statistics import EngineStatistics
     from .streams.connector import connect
     from .streams.info import StreamInfo
@@ -42,6 +53,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 import_order.watch()
+
+#: Packages that are part of the public interface; they, too, are loaded when they are first used.
+_PACKAGES = ("memory", "rpc", "testing")
 
 _HOME = {
     "RdmaAttribute": "attributes",
@@ -57,16 +71,22 @@ _HOME = {
     "EndpointStatistics": "datagrams.endpoint",
     "EngineStatistics": "links.statistics",
     "RdmaListener": "streams.listener",
+    "connect_accepted_socket": "compat.connection",
     "create_connection": "compat.connection",
     "create_datagram_connection": "compat.datagram",
     "create_datagram_endpoint": "compat.datagram",
     "create_datagram_server": "compat.datagram",
     "create_server": "compat.connection",
+    "install": "launch.hooks",
     "listen": "streams.listener",
     "open_connection": "compat.connection",
     "RdmaStream": "streams.stream",
     "StreamInfo": "streams.info",
     "start_server": "compat.connection",
+    "start_tls": "compat.upgrade",
+    "uninstall": "launch.hooks",
+    "unpatched": "compat.own_methods",
+    "change_settings": "control",
     "statistics": "control",
     "switch_path": "control",
     "AioRdmaError": "errors",
@@ -103,24 +123,32 @@ __all__ = [
     "RemoteProtocolError",
     "StreamInfo",
     "VerbsError",
+    "change_settings",
     "connect",
+    "connect_accepted_socket",
     "connect_datagram",
     "create_connection",
     "create_datagram_connection",
     "create_datagram_endpoint",
     "create_datagram_server",
     "create_server",
+    "install",
     "listen",
     "listen_datagram",
     "open_connection",
     "open_datagram_endpoint",
     "start_server",
+    "start_tls",
     "statistics",
     "switch_path",
+    "uninstall",
+    "unpatched",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f".{name}", __name__)
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -130,4 +158,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -46,6 +46,7 @@ cdef class CompletionPoller:
     cdef int64_t idle_since                 # when a turn ended that called nothing; 0: none
     cdef uint64_t hits_seen
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
+    cdef public uint32_t second             # the loop's clock, as the engine's timer saw it last: dates what is in use
     cdef readonly SpareBytes spare          # for the receivers of this engine
     cdef readonly uint64_t completions, events, arms, spins, spin_hits, budget_exhausted
     cdef readonly uint64_t dispatch_errors, stale_completions, polls, empty_polls, slow_polls

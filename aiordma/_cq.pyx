@@ -112,6 +112,10 @@ cdef class CompletionPoller:
 
     # ---- settings and state
 
+    def set_max_fragments(self, uint32_t max_fragments) -> None:
+        """Change the limit at run time. Beyond a smaller one, what is under way goes on."""
+        self.max_fragments = max_fragments
+
     def set_busy_poll(self, busy_poll_us: int | None) -> None:
         """Change the polling policy at run time: None = adaptive, 0 = events only, else microseconds."""
         self.spin_fixed_ns = -1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000

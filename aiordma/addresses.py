@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Address", "plain_address", "show"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Address", "check_port", "looking_up", "plain_address", "show"]
 
 Address = tuple[str, int]
 """Host and port. An IPv6 scope is part of the host (``fe80::1%2``)."""
@@ -22,3 +26,19 @@ def show(sockaddr: Any) -> str:
     if not isinstance(sockaddr, tuple):
         return str(sockaddr)
     return f"[{sockaddr[0]}]:{sockaddr[1]}" if ":" in sockaddr[0] else f"{sockaddr[0]}:{sockaddr[1]}"
+
+
+def check_port(port: Any) -> None:
+    """:raises ValueError: it is a number, and no port has it. (The name of a service is looked up.)"""
+    if isinstance(port, int) and not 0 <= port <= 65535:
+        raise ValueError(f"port={port!r}: must be from 0 to 65535")
+
+
+@contextlib.contextmanager
+def looking_up(host: Any, port: Any) -> Iterator[None]:
+    """Around a look-up of ``host``: if it fails, the error (a ``socket.gaierror``) names host and port."""
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise type(error)(error.errno, f"cannot look up {host!r} (port {port}): {said}") from error

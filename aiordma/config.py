@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -16,12 +17,31 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from .proto.filter import parse as parse_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Config", "Mode", "Setting", "settings"]
+__all__ = ["Config", "Mode", "Setting", "settings", "unknown_variables"]
+
+logger = logging.getLogger("aiordma.config")
 
 Mode = Literal["auto", "rdma", "tcp"]
 Check: TypeAlias = "Callable[[Any], bool]"
+
+#: Variables that are no settings: the software device reads them (_softdev), the import of the package, and
+#: `aiordma run`.
+OTHER_VARIABLES = (
+    "AIORDMA_PRIVATE_APIS",
+    "AIORDMA_RUN",
+    "AIORDMA_RUN_RULES",
+    "AIORDMA_SOFT_CAPTURE",
+    "AIORDMA_SOFT_CNP_DSCP",
+    "AIORDMA_SOFT_CONGESTION",
+    "AIORDMA_SOFT_DSCP",
+    "AIORDMA_SOFT_FAULTS",
+    "AIORDMA_SOFT_IWARP",
+    "AIORDMA_VERBS",
+)
+#: What tests and their virtual machines read.
+_OTHERS_BEGIN_WITH = ("AIORDMA_TEST_", "AIORDMA_VM")
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -144,7 +164,11 @@ class Config:
         "microseconds that an operation polls before it sleeps; 0: events only; unset: adaptive",
         online=True,
     )
-    ring_bytes: int = _power(512 * _KIB, (16 * _KIB, 512 * _MIB), "size of a stream's receive ring")
+    ring_bytes: int = _power(
+        512 * _KIB,
+        (16 * _KIB, 512 * _MIB),
+        "largest receive ring of a stream, which follows its traffic; the ring of a datagram connection",
+    )
     window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")
     recv_reserve: int = _number(
         8, (4, 1024), "receives posted beyond the window, for messages outside it", online=False
@@ -228,6 +252,13 @@ class Config:
         "lost link breaks its streams",
         online=True,
     )
+    stopped_peer_ms: int = _number(
+        300_000,
+        (0, 86_400_000),
+        "time for which a stream that leaves RDMA waits for a peer whose process does not run (a debugger, a "
+        "paused machine) while its host answers on TCP; 0: no longer than carry_timeout_ms",
+        online=True,
+    )
     qp_cache: int = _number(16, (0, 4096), "closed queue pairs kept for reuse", online=True)
     tickets: int = _number(
         8,
@@ -246,6 +277,13 @@ class Config:
         60_000, (0, 86_400_000), "time for which a link without connections stays open", online=True
     )
 
+    admin: Literal["on", "off"] = _setting(
+        "on",
+        lambda v: v in ("on", "off"),
+        "on or off",
+        "whether `aiordma stat` and `aiordma adm` of the same user (and of root) see this process, and can "
+        "change its online settings; decided by the first connection of each event loop",
+    )
     trace_mode: Literal["bare", "req-res"] = _setting(
         "bare",
         lambda v: v in ("bare", "req-res"),
@@ -292,6 +330,8 @@ class Config:
 
         :raises ValueError: naming the variable, its value, and what is allowed.
         """
+        if environ is None:
+            _warn_of_unknown_variables()
         if environ is None and not overrides and _raw_environ is not None:
             return _parsed_raw(tuple(map(_raw_environ.get, _raw_variables())))
         environ = os.environ if environ is None else environ
@@ -325,6 +365,30 @@ def settings() -> list[Setting]:
         )
         for field in dataclasses.fields(Config)
     ]
+
+
+def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
+    """The ``AIORDMA_*`` variables among ``names`` that nothing reads, each with the known one most alike."""
+    known = (*_variables(), *OTHER_VARIABLES)
+    return {
+        name: _nearest(name, known)
+        for name in sorted(names)
+        if name.startswith("AIORDMA_") and name not in known and not name.startswith(_OTHERS_BEGIN_WITH)
+    }
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    import difflib  # for the few processes that need it
+
+    return next(iter(difflib.get_close_matches(name, list(known), 1, 0.8)), None)
+
+
+@functools.cache
+def _warn_of_unknown_variables() -> None:
+    """Once per process: what the user meant to set has no effect."""
+    for name, nearest in unknown_variables(os.environ).items():
+        hint = f"did you mean {nearest}?" if nearest else "`aiordma doctor` lists those that are set"
+        logger.warning("the environment variable %s is unknown and has no effect: %s", name, hint)
 
 
 @functools.cache
@@ -361,7 +425,7 @@ def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
 def _parse(row: Setting, text: str) -> Any:
     field = next(f for f in dataclasses.fields(Config) if f.name == row.name)
     value: Any = text
-    if row.name not in ("mode", "device", "soft_wire", "trace_mode", "filter"):
+    if row.name not in ("mode", "device", "soft_wire", "admin", "trace_mode", "filter"):
         try:
             value = int(text)
         except ValueError:

@@ -1,4 +1,6 @@
-"""Look into a running program and steer it: :func:`aiordma.statistics`, :func:`aiordma.switch_path`."""
+"""Look into a running program and steer it: :func:`aiordma.statistics`, :func:`aiordma.switch_path`,
+:func:`aiordma.change_settings`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from .streams.info import StreamInfo
 if TYPE_CHECKING:
     import asyncio
 
+    from .config import Config
     from .datagrams.connection import DatagramConnection
     from .links.statistics import EngineStatistics
     from .streams.stream import RdmaStream
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
         RdmaStream | DatagramConnection | StreamInfo | asyncio.StreamWriter | asyncio.BaseTransport
     )
 
-__all__ = ["statistics", "switch_path"]
+__all__ = ["change_settings", "statistics", "switch_path"]
 
 Path = Literal["tcp", "rdma"]
 
@@ -34,6 +37,30 @@ def statistics() -> EngineStatistics | None:
     """
     running = engine.running()
     return None if running is None else cast("EngineStatistics", running.statistics())
+
+
+def change_settings(**changes: Any) -> Config:
+    """Change *online* settings (:class:`aiordma.Config`) of the running event loop's engine.
+
+    They apply at once to everything that the engine does: polling, limits, keepalive, timers, tracing, fault
+    rules. ``aiordma.change_settings(busy_poll_us=0)`` makes a loop sleep instead of polling. What a
+    connection reads when it is made, such as ``negotiate_timeout_ms``, comes from its ``config=`` or from the
+    environment.
+
+    :return: the settings from now on.
+    :raises ValueError: an unknown setting, one that is read when the engine starts, or a value that is not
+        allowed; nothing has changed.
+    :raises RuntimeError: the loop has no engine yet, or no event loop is running in this thread.
+    """
+    running = engine.running()
+    if running is None:
+        raise RuntimeError(
+            "no engine is running in this event loop, so there is nothing to change: set AIORDMA_* "
+            "variables, or pass config= to the first connection"
+        )
+    config = running.devices.config.changed(**changes)
+    running.devices.change_config(config)
+    return config
 
 
 async def switch_path(target: Switchable | None, path: Path, *, reason: str = "") -> int:

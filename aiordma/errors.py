@@ -11,7 +11,9 @@ place translates the last two into the first: :func:`stream_errors` (anyio) and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import resource
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ __all__ = [
     "VerbsError",
     "as_connection_error",
     "describe",
+    "remedy",
     "stream_errors",
     "wc_status_name",
 ]
@@ -82,6 +85,23 @@ def wc_status_name(status: int) -> str:
     return _WC_STATUS[status] if 0 <= status < len(_WC_STATUS) else f"STATUS_{status}"
 
 
+def remedy(number: int) -> str:
+    """What is used up, and what helps, for an errno of want of descriptors or memory; "" for others."""
+    if number == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"this process has no file descriptors left (limit {limit}); raise it with ulimit -n"
+    if number == errno.ENFILE:
+        return "the system has no file descriptors left; raise it with sysctl fs.file-max"
+    if number == errno.ENOMEM:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            return f"the limit of this process's address space is {limit} bytes; raise it with ulimit -v"
+        return "the kernel has no memory for it; see the limits of the cgroup and locked memory (ulimit -l)"
+    if number == errno.ENOSPC:
+        return "the memory of the host or of the cgroup is used up"
+    return ""
+
+
 class VerbsError(AioRdmaError, OSError):
     """A verbs call failed.
 
@@ -92,7 +112,8 @@ class VerbsError(AioRdmaError, OSError):
 
     def __init__(self, errno: int, operation: str, detail: str = "") -> None:
         reason = os.strerror(errno) if errno else "failed without an error number"
-        OSError.__init__(self, errno, f"{operation}: {reason}" + (f" ({detail})" if detail else ""))
+        notes = "; ".join(note for note in (detail, remedy(errno)) if note)
+        OSError.__init__(self, errno, f"{operation}: {reason}" + (f" ({notes})" if notes else ""))
         self.operation = operation
         self.detail = detail
 
@@ -161,6 +182,11 @@ class NegotiationError(AioRdmaError, ConnectionError):
         return type(self), (self.code, self.detail)
 
 
+def _named(code: int) -> int:
+    """The :class:`Code` of a number, if it has one."""
+    return Code._value2member_map_.get(code, code)  # type: ignore[return-value]
+
+
 @dataclass(frozen=True, slots=True)
 class FallbackReason:
     """Why a stream runs on TCP. ``str()`` follows ``smcss``: ``TCP 0xlocal/0xpeer: text``."""
@@ -178,17 +204,18 @@ class FallbackReason:
     def of_local(cls, code: int, detail: str = "") -> FallbackReason:
         """This end decided, for ``code``."""
         text = describe(code)
-        return cls(int(code), f"{text}: {detail}" if detail else text, int(code))
+        return cls(_named(code), f"{text}: {detail}" if detail else text, _named(code))
 
     @classmethod
     def of_peer(cls, diagnosis: int) -> FallbackReason:
         """The peer declined with ``diagnosis``."""
-        return cls(diagnosis, f"the peer declined: {describe(diagnosis)}", int(Code.PEER_DECLINED), diagnosis)
+        text = f"the peer declined: {describe(diagnosis)}"
+        return cls(_named(diagnosis), text, Code.PEER_DECLINED, _named(diagnosis))
 
     @classmethod
     def of_error(cls, error: NegotiationError) -> FallbackReason:
         """This end decided because of ``error``."""
-        return cls(error.code, error.text, error.code)
+        return cls(_named(error.code), error.text, _named(error.code))
 
     def __str__(self) -> str:
         peer = "" if self.peer is None else f"/0x{self.peer:08x}"

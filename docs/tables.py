@@ -37,7 +37,8 @@ def settings_page() -> str:
         "variables when they create a connection, unless you pass `config=`. An invalid value raises a",
         "`ValueError` that names the variable, the value, and the valid values.",
         "",
-        "You can change *online* settings while an engine runs. An engine reads the others when it starts,",
+        "You can change *online* settings while an engine runs (`aiordma.change_settings()`). An engine",
+        "reads the others when it starts,",
         "with the event loop's first RDMA connection.",
         "",
         "| variable | field | default | allowed | online | meaning |",
@@ -55,7 +56,99 @@ def settings_page() -> str:
         "event loop uses aiordma: `AIORDMA_PRIVATE_APIS` (`auto` or `off`; default `auto`). `off` keeps",
         "aiordma from using private interfaces of asyncio, uvloop and anyio to save time, in case a new",
         "version of theirs misbehaves with it. Everything works without them, a little slower.",
+        "",
+        "Another one for the whole process is `AIORDMA_VERBS` (`auto`, `pyverbs` or `own`; default `auto`):",
+        "the verbs binding, see [](../howto/install.md). `auto` is pyverbs where it can be used, else",
+        "aiordma's own.",
     ]
+    return "\n".join(rows) + "\n"
+
+
+def commands_page() -> str:
+    """What `--help` says."""
+    import click
+
+    from aiordma.cli.main import main
+
+    group = click.Context(main, info_name="aiordma", **main.context_settings)
+    rows = [
+        "# Commands",
+        "",
+        "`aiordma` has these subcommands. Each is described in the words of its `--help`.",
+        "[](stat-json.md) has their JSON. [](../howto/slow.md) shows them at work.",
+        "",
+        'For completion in bash: `eval "$(_AIORDMA_COMPLETE=bash_source aiordma)"` (also `zsh_source` and',
+        "`fish_source`).",
+    ]
+    for name in main.list_commands(group):
+        command = main.get_command(group, name)
+        assert command is not None
+        context = click.Context(
+            command, parent=group, info_name=name, max_content_width=100, terminal_width=100
+        )
+        rows += ["", f"## aiordma {name}", "", "```text", command.get_help(context), "```"]
+    return "\n".join(rows) + "\n"
+
+
+def _fields(source: str, name: str) -> tuple[str, list[tuple[str, str, str]]]:
+    """The docstring of a class, and its fields: name, type, and the ``#:`` comment before them."""
+    found = next(
+        node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    lines, fields = source.splitlines(), []
+    for node in found.body:
+        if isinstance(node, ast.AnnAssign):
+            at, comment = node.lineno - 2, list[str]()
+            while lines[at].strip().startswith("#:"):
+                comment.insert(0, lines[at].strip()[2:].strip())
+                at -= 1
+            fields.append((ast.unparse(node.target), ast.unparse(node.annotation), " ".join(comment)))
+    return " ".join((ast.get_docstring(found) or "").split()), fields
+
+
+#: Of the sources of the report and of its rows.
+JSON_CLASSES = {
+    "admin/report": ("Report", "Process"),
+    "admin/messages": (
+        "Connection",
+        "Link",
+        "Device",
+        "Memory",
+        "Method",
+        "Fallback",
+        "Totals",
+        "Engine",
+    ),
+    "cli/pinging": ("Ping", "Run"),
+    "cli/performing": ("Perf", "Point"),
+}
+
+
+def stat_json_page() -> str:
+    rows = [
+        "# The JSON of the commands",
+        "",
+        "`aiordma stat --json` prints one object, a `Report`, on one line; `aiordma stat --schema` its JSON",
+        "schema. The field `schema` has the name and the version, `aiordma-stat/1`: fields may be added",
+        "within a version. A view that was not asked for is null. A meaning holds for the fields below it,",
+        "too, until the next one. `aiordma ping --json` prints a `Ping`, `aiordma perf --json` a `Perf`.",
+    ]
+    for module, names in JSON_CLASSES.items():
+        source = (ROOT / "aiordma" / f"{module}.py").read_text(encoding="utf-8")
+        for name in names:
+            text, fields = _fields(source, name)
+            rows += [
+                "",
+                f"## {name}",
+                "",
+                text.replace("``", "`"),
+                "",
+                "| field | type | meaning |",
+                "| --- | --- | --- |",
+            ]
+            for field, kind, meaning in fields:
+                kind, meaning = kind.replace("|", "\\|"), meaning.replace("``", "`").replace("|", "\\|")
+                rows.append(f"| `{field}` | `{kind}` | {meaning} |")
     return "\n".join(rows) + "\n"
 
 
@@ -218,6 +311,8 @@ PAGES = {
     REFERENCE / "settings.md": settings_page,
     REFERENCE / "reasons.md": reasons_page,
     REFERENCE / "module-map.md": module_map_page,
+    REFERENCE / "commands.md": commands_page,
+    REFERENCE / "stat-json.md": stat_json_page,
 }
 
 

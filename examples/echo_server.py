@@ -1,6 +1,6 @@
 """Echo server: python examples/echo_server.py [HOST PORT]"""
 
-import sys
+import argparse
 
 import anyio
 
@@ -8,18 +8,18 @@ import aiordma
 
 
 async def echo(stream: aiordma.RdmaStream) -> None:
-    async with stream:
-        async for data in stream:
-            await stream.send(data)
+    async for data in stream:
+        await stream.send(data)
 
 
-async def main(host: str = "127.0.0.1", port: int = 7000) -> None:
-    async with await aiordma.listen(host, port) as listener:
+async def main(host: str, port: int) -> None:
+    async with aiordma.listen(host, port) as listener:
         print(f"listening on {host}:{listener.extra(anyio.abc.SocketAttribute.local_port)}", flush=True)
         await listener.serve(echo)
 
 
-if len(sys.argv) > 1:
-    anyio.run(main, sys.argv[1], int(sys.argv[2]))
-else:
-    anyio.run(main)
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("host", nargs="?", default="127.0.0.1")
+parser.add_argument("port", nargs="?", type=int, default=7000)
+options = parser.parse_args()
+anyio.run(main, options.host, options.port)

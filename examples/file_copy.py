@@ -72,7 +72,7 @@ async def receive(listen: tuple[str, int], into: Path, mode: Mode) -> None:
             logging.getLogger("file_copy").info("%s: connected by %s", peer, stream.path)
             await receive_files(stream, str(into), peer)
 
-    async with await aiordma.listen(*listen, mode=mode) as listener:
+    async with aiordma.listen(*listen, mode=mode) as listener:
         print(f"listening on {listen[0]}:{listener.extra(SocketAttribute.local_port)}", flush=True)
         await listener.serve(handle)
 
@@ -86,7 +86,7 @@ async def send(to: tuple[str, int], files: list[Path], mode: Mode) -> None:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    async with await aiordma.connect(*to, mode=mode) as stream:
+    async with aiordma.connect(*to, mode=mode) as stream:
         channel = Channel(stream)
         with Progress(*columns) as bars:
             for path in files:

@@ -78,14 +78,14 @@ def _address(value: str) -> Address:
 async def run_broker(listen: Address, wait: bool, mode: Mode) -> None:
     """Run the broker until cancelled."""
     broker = Broker(wait=wait)
-    async with await aiordma.listen_datagram(*listen, mode=mode) as listener:
+    async with aiordma.listen_datagram(*listen, mode=mode) as listener:
         print(f"listening on {listen[0]}:{listener.port}", flush=True)
         await listener.serve(broker.serve)
 
 
 async def subscribe(broker: Address, topics: list[str], count: int | None, mode: Mode) -> None:
     """Print messages until the broker ends or ``count`` messages have arrived."""
-    async with await aiordma.connect_datagram(*broker, mode=mode) as connection:
+    async with aiordma.connect_datagram(*broker, mode=mode) as connection:
         await connection.send_many([wire.subscribe(topic) for topic in topics])
         waiting, got = len(topics), 0
         async for data in connection:
@@ -105,7 +105,7 @@ async def subscribe(broker: Address, topics: list[str], count: int | None, mode:
 
 async def publish(broker: Address, topic: str, messages: list[str], mode: Mode) -> None:
     """Send ``messages`` or the lines of standard input; return when the broker has taken all of them."""
-    async with await aiordma.connect_datagram(*broker, mode=mode) as connection:
+    async with aiordma.connect_datagram(*broker, mode=mode) as connection:
         if messages:
             await connection.send_many([wire.publish(topic, message.encode()) for message in messages])
         else:

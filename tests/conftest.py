@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -36,8 +37,11 @@ _NEEDED = {
     "anyio": "anyio",
     "blockbuster": "blockbuster",
     "hypothesis": "hypothesis",
+    "jsonschema": "jsonschema",
     "msgspec": "msgspec",
     "opentelemetry.sdk": "opentelemetry-sdk",
+    "optuna": "optuna",
+    "prometheus_client": "prometheus_client",
     "pytest_asyncio": "pytest-asyncio",
     "pytest_timeout": "pytest-timeout",
     "pyverbs": "pyverbs (the system's python3-pyverbs)",
@@ -61,7 +65,9 @@ def check_machine() -> None:
 
     :raises pytest.UsageError: a module that the tests import is missing.
     """
-    missing = [provider for module, provider in _NEEDED.items() if not _is_there(module)]
+    own = os.environ.get("AIORDMA_VERBS") == "own"
+    needed = {name: provider for name, provider in _NEEDED.items() if not (own and name == "pyverbs")}
+    missing = [provider for module, provider in needed.items() if not _is_there(module)]
     if missing:
         raise pytest.UsageError(
             f"the tests cannot run: {', '.join(missing)} missing for {sys.executable}.\n"
@@ -186,4 +192,31 @@ def blockbuster() -> Iterator[BlockBuster]:
     from blockbuster import blockbuster_ctx
 
     with blockbuster_ctx("aiordma") as bb:
+        # Opening the device, once in an event loop: it looks for devices and loads libraries. Seen only where
+        # the package is installed: of an editable one, blockbuster watches the compiled modules only.
+        for function in bb.functions.values():
+            function.can_block_in("links/engine.py", "current")
         yield bb
+
+
+class _Failures(logging.Handler):
+    """What listeners report of handlers that failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(self.format(record))
+
+
+@pytest.fixture(autouse=True)
+def handler_failures() -> Iterator[list[str]]:
+    """A server survives a handler that fails; a test whose assertion is in a handler must not. One that has
+    handlers fail on purpose takes this fixture, and clears the list."""
+    logger = logging.getLogger("aiordma.serve")
+    failures = _Failures()
+    logger.addHandler(failures)
+    yield failures.records
+    logger.removeHandler(failures)
+    assert not failures.records, "\n".join(failures.records)

@@ -82,5 +82,5 @@ async def nothing_left() -> AsyncIterator[engines.Engine]:
         assert group.link.queue_pair.flow_count == out, left()
         assert group.rings.used_bytes == group.pregranted.ring_bytes, left()
     parts = [group.link.parts for group in engine.all_groups] + engine.cache.parked
-    used = engine.pool.statistics().used_bytes - sum(g.pregranted.ring_bytes for g in engine.all_groups)
+    used = engine.pool.statistics().used_bytes - sum(g.pregranted.held_bytes for g in engine.all_groups)
     assert used == sum(part.pool_bytes for part in parts), left()

@@ -84,6 +84,7 @@ class Forker:
         socket.send_fds(self._orders, [json.dumps(order).encode()], descriptors)
         while "status" in (report := self._report()):
             pass
+        self._ended.pop(report["pid"], None)  # of an earlier process with this number
         return Forked(self, report["pid"])
 
     def status(self, pid: int, timeout: float) -> int:

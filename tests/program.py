@@ -116,7 +116,10 @@ def forked(orders: socket.socket) -> list[str]:
                         json.dumps({"pid": pid, "status": os.waitstatus_to_exitcode(status)}).encode()
                     )
                     continue
-                order, descriptors, _, _ = socket.recv_fds(orders, 1 << 16, 3)
+                try:
+                    order, descriptors, _, _ = socket.recv_fds(orders, 1 << 16, 3)
+                except ConnectionResetError:
+                    sys.exit()  # who ordered has ended, and did not read every report
                 if not order:
                     sys.exit()
                 pid = os.fork()

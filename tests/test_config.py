@@ -1,8 +1,17 @@
 """Settings: defaults, the environment, and clear refusals."""
 
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from aiordma.config import Config, settings
+import aiordma
+from aiordma.config import OTHER_VARIABLES, Config, settings, unknown_variables
 
 
 def test_defaults_are_valid_and_documented() -> None:
@@ -70,3 +79,49 @@ def test_online_settings_change_offline_ones_do_not() -> None:
         config.changed(colour=1)
     with pytest.raises(ValueError, match="keepalive_ms"):
         config.changed(keepalive_ms=-1)
+
+
+# ---- variables that nothing reads
+
+
+def warned(**environment: str) -> str:
+    """What a program prints that reads the settings twice."""
+    code = (
+        "from aiordma.config import Config\nfor _ in range(2): Config.from_env(); Config.from_env(window=8)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return done.stderr
+
+
+def test_an_unknown_variable_is_named_once_with_the_nearest_one() -> None:
+    assert warned(AIORDMA_RING_BYTE="65536") == (
+        "the environment variable AIORDMA_RING_BYTE is unknown and has no effect: did you mean "
+        "AIORDMA_RING_BYTES?\n"
+    )
+    assert "AIORDMA_SOFT_WIER is unknown and has no effect: did you mean AIORDMA_SOFT_WIRE?" in warned(
+        AIORDMA_SOFT_WIER="auto"
+    )
+    assert warned(AIORDMA_XYZ="1").count("AIORDMA_XYZ is unknown") == 1
+
+
+def test_what_others_read_is_not_unknown() -> None:
+    names = {"AIORDMA_SOFT_DSCP", "AIORDMA_SOFT_FAULTS", "AIORDMA_TEST_DEVICE", "AIORDMA_VM", "AIORDMA_MODE"}
+    assert unknown_variables({*names, "PATH", "AIORDMA_VM_KERNEL"}) == {}
+
+
+def test_the_list_of_variables_is_that_of_the_sources() -> None:
+    root = Path(aiordma.__file__).parent
+    read = {row.variable for row in settings()}
+    found = set()
+    for path in (*root.rglob("*.c"), *root.rglob("*.h"), *root.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "/tests/" not in str(path):
+            found |= set(re.findall(r'(?:getenv\(|\.get\(|VARIABLE = |read_one\()"(AIORDMA_\w+)', text))
+    assert found - read == set(OTHER_VARIABLES)

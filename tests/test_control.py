@@ -9,7 +9,10 @@ import typing
 import pytest
 
 import aiordma
+from aiordma import faults
+from aiordma.links import engine as engines
 from aiordma.links.statistics import DeviceStatistics, LinkStatistics
+from aiordma.observe import trace
 
 from .health import until
 from .roles import port_of
@@ -18,6 +21,7 @@ from .world import DEVICE
 pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")
 
 CONFIG = aiordma.Config(device=DEVICE)
+RULE = "delay op=cdc nth=1000000 ms=1.0"
 
 
 @pytest.mark.anyio
@@ -156,3 +160,49 @@ async def test_asyncio_writers_change_their_path() -> None:
         assert await reader.read() == b"hello"
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.anyio
+async def test_online_settings_change_while_the_engine_runs() -> None:
+    with pytest.raises(RuntimeError, match="no engine is running in this event loop"):
+        aiordma.change_settings(busy_poll_us=0)
+    async with await aiordma.listen("127.0.0.1", config=CONFIG) as listener:
+        async with await aiordma.connect("127.0.0.1", listener.port, config=CONFIG, mode="rdma") as stream:
+            async with await listener.accept() as other:
+                engine = engines.running()
+                assert engine is not None
+                changed = aiordma.change_settings(
+                    busy_poll_us=7,
+                    memory_limit_bytes=64 << 20,
+                    keepalive_ms=1234,
+                    slow_request_us=99,
+                    filter=RULE,
+                )
+                assert (engine.config, engine.devices.config) == (changed, changed)
+                assert engine.poller.spin_budget_ns == 7000
+                assert engine.pool.limit_bytes == 64 << 20
+                assert {group.link._keepalive._idle for group in engine.all_groups} == {1.234}
+                assert trace.recorder.settings.slow_request_us == 99
+                assert [str(rule) for rule, _ in faults.rules().values()] == [RULE]
+                await stream.send(b"four")
+                assert await other.receive() == b"four"
+                aiordma.change_settings(busy_poll_us=None, slow_request_us=0, filter=None)
+                assert engine.poller.spin_budget_ns > 7000
+                assert trace.recorder.settings.slow_request_us == 0
+                assert not faults.rules()
+
+
+@pytest.mark.anyio
+async def test_settings_that_cannot_be_changed_change_nothing() -> None:
+    async with await aiordma.listen("127.0.0.1", config=CONFIG):
+        engine = engines.running()
+        assert engine is not None
+        before = engine.config
+        for changes, words in (
+            ({"ring_bytes": 65536}, "ring_bytes is read when the engine starts"),
+            ({"bsy_poll_us": 1}, "unknown setting 'bsy_poll_us'"),
+            ({"busy_poll_us": -1}, "busy_poll_us=-1"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                aiordma.change_settings(**changes)
+        assert engine.config is before

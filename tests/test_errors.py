@@ -99,3 +99,11 @@ def test_no_two_codes_are_the_same_number() -> None:
     """A second name for a number would silently become another word for the first, with its text."""
     aliases = {name: code.name for name, code in errors.Code.__members__.items() if name != code.name}
     assert aliases == {}
+
+
+def test_the_codes_of_a_reason_have_names() -> None:
+    local = errors.FallbackReason.of_local(errors.Code.DISABLED)
+    assert (local.code, repr(local.code)) == (errors.Code.DISABLED, repr(errors.Code.DISABLED))
+    peer = errors.FallbackReason.of_peer(0x03030000)
+    assert peer.code is peer.peer is errors.Code.NO_DEVICE
+    assert errors.FallbackReason.of_peer(0x0A1DFFFF).code == 0x0A1DFFFF

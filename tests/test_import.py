@@ -65,3 +65,10 @@ async def main():
 anyio.run(main)
 """
     assert run(code) == "b'hello' tcp OTHER_PYTHON"
+
+
+@pytest.mark.parametrize("package", ["memory", "rpc", "testing"])
+def test_public_packages_need_no_import_of_their_own(package: str) -> None:
+    assert run(f"import aiordma; print(aiordma.{package}.__name__, {package!r} in dir(aiordma))") == (
+        f"aiordma.{package} True"
+    )

@@ -6,11 +6,13 @@ pytest's options ``--device`` and ``--slower`` say it, and processes that tests 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import sys
 from typing import Any
 
 import anyio
+import pytest
 
 #: The device of every test that needs RDMA and does not care whose.
 DEVICE = os.environ.get("AIORDMA_TEST_DEVICE", "soft")
@@ -18,6 +20,10 @@ DEVICE = os.environ.get("AIORDMA_TEST_DEVICE", "soft")
 LATE = DEVICE != "soft" or bool(os.environ.get("AIORDMA_FILTER"))
 #: The deadlines of the tests, which end what hangs, are this many times longer. The library's are not.
 SLOWER = float(os.environ.get("AIORDMA_TEST_SLOWER", "1"))
+#: Whether aiordma's objects are pyverbs'.
+PYVERBS = os.environ.get("AIORDMA_VERBS") != "own" and importlib.util.find_spec("pyverbs") is not None
+#: For tests that look into pyverbs' objects, or post work requests of their own with them.
+needs_pyverbs = pytest.mark.skipif(not PYVERBS, reason="aiordma's own verbs binding is used")
 
 
 def _stretch() -> None:

@@ -66,6 +66,12 @@ uint64_t aiordma_soft_calls(void);
 uint64_t aiordma_soft_rnr(void);
 
 /*
+ * errno of the last resource (descriptors, memory) that this process, or with `peer` the other process, could not get
+ * for a connection, since the last call; 0: none. Such a connection fails; others go on.
+ */
+int aiordma_soft_shortage(int peer);
+
+/*
  * Sets the faults that the device injects in this process, in the format of the environment variable
  * AIORDMA_SOFT_FAULTS. "seed=7,event=0.01,error=1e-4" gives each kind a probability from 0 to 1; kinds that are not
  * named get 0, and NULL or "" ends all. A seed makes the sequence of draws repeatable.

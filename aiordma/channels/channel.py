@@ -8,11 +8,13 @@ packages above. One contract, three carriers: a link (``pipes/_link_channel.pyx`
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import anyio.abc
 
 from .. import wake
+from ..addresses import show
 from ..errors import Code, NegotiationError
 from ..negotiation import peer_cache
 from ..negotiation.accept import ConnectionListener, open_listener
@@ -22,9 +24,10 @@ from ..observe.trace import recorder
 from ..pipes.tcp_channel import TcpChannel
 from ..proto.clc import Kind
 from ..proto.message import MAX_HEAD_BYTES, ChannelStatistics
+from ..wake.ending import release_unclosed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from ssl import SSLObject
     from typing import Unpack
 
@@ -49,7 +52,8 @@ __all__ = [
 
 class ConnectedChannel(anyio.abc.AsyncResource):
     """A channel whose path is agreed on, and what is known of its peer. Closing it closes the channel in
-    order.
+    order; one that is dropped without that gives a ``ResourceWarning``, and the channel is closed, unless
+    :meth:`detach` was called.
     """
 
     def __init__(
@@ -70,10 +74,32 @@ class ConnectedChannel(anyio.abc.AsyncResource):
         self.remote_address = remote_address
         self.tls = tls
         """The TLS session of the connection, if it has one."""
+        self._waker = wake.current()
+        self._waker.bind(self)
+        self._owns = True
+
+    def detach(self) -> Channel:
+        """The channel, which this object does not close any more when it is dropped."""
+        self._owns = False
+        return self.channel
+
+    def loop_ended(self) -> None:
+        """See :class:`aiordma.wake.base.LoopBound`."""
+        if self._owns and self.channel.path == "tcp":  # the engine ends what runs on RDMA
+            self.channel.close()
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        if getattr(self, "_owns", False):
+            release_unclosed(self, self._waker, self.channel.close, _warn)
 
     async def aclose(self) -> None:
+        self._owns = False
         self.channel.close()
         await wake.current().checkpoint()
+
+    def __repr__(self) -> str:
+        local, remote = show(self.local_address), show(self.remote_address)
+        return f"<{type(self).__name__} {self.path} {local} - {remote}>"
 
 
 async def channel_of(result: NegotiationResult, kind: int, config: Config) -> ConnectedChannel:

@@ -33,8 +33,8 @@ def preload(program: str | None, arguments: tuple[str, ...]) -> None:
     library = softlib.locate()
     if library is None:
         raise click.ClickException(
-            f"{softlib.LIBRARY} is not installed: aiordma was built without <infiniband/verbs.h>. "
-            "Install libibverbs-dev and build aiordma again."
+            f"{softlib.LIBRARY} is not installed: aiordma was built without the RDMA headers. "
+            "Install libibverbs-dev and librdmacm-dev, and build aiordma again."
         )
     if program is None:
         click.echo(library)

@@ -1,4 +1,6 @@
-"""`create_connection`, `create_server`, `open_connection`, `start_server`: asyncio's functions, over RDMA.
+"""`create_connection`, `create_server`, `connect_accepted_socket`, `open_connection`, `start_server`.
+
+They are asyncio's functions and methods of these names, over RDMA.
 
 Each has the signature of the asyncio function of the same name, always uses the running loop, and takes two
 more settings: `config` and `mode`. A connection is negotiated on TCP; it then runs on a ring, or stays on the
@@ -11,28 +13,33 @@ event loop's own TCP transport. `get_extra_info()` of transports and writers sho
 
 With TLS, "ssl_object", "peercert" and "cipher" are available as in asyncio.
 
-Options that only TCP supports keep a connection on TCP, and the fallback reason names them: the caller's own
-socket or local port, and `ssl` (the TLS of the event loop). With `rdma_outside_tls=True`, payload may leave
-TLS: RDMA is negotiated inside TLS, and the payload travels over RDMA, unencrypted, if the peer allows it as
-well; otherwise it stays inside TLS, over TCP.
+Options that only TCP supports keep a connection on TCP, and the fallback reason names them: a local port,
+and `ssl` (the TLS of the event loop). A connected socket that the caller brings (`sock=`) is negotiated on,
+unless it has carried data before. With `rdma_outside_tls=True`, payload may leave TLS: RDMA is negotiated
+inside TLS, and the payload travels over RDMA, unencrypted, if the peer allows it as well; otherwise it stays
+inside TLS, over TCP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import asyncio.trsock
+import dataclasses
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..config import Config
-from ..errors import Code, FallbackReason, NegotiationError
+from ..addresses import plain_address, show
+from ..errors import Code, FallbackReason
 from ..negotiation import peer_cache
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.engine import find_engine, warm_up
 from ..negotiation.options import ConnectOptions, PathOptions
 from ..negotiation.server import negotiate_accepted
+from .arguments import check_accepted, check_client, check_server
+from .choice import Choice, abort, info_of, on_own_transport
 from .fallback import Introduction, tcp_info, with_info
+from .given_socket import move_into
+from .own_methods import unpatched
 from .server import RdmaServer, bind_sockets
 from .streams import (
     AioRdmaStreamWriter,
@@ -41,14 +48,13 @@ from .streams import (
     TcpStreamReaderProtocol,
     ring_streams,
 )
-from .tls import TLS_OPTIONS, TlsTransport, take_tls, tls_info
-from .transport import RingTransport
+from .tls import take_tls
 
 if TYPE_CHECKING:
     import ssl as ssl_module
     from collections.abc import Callable, Iterable
 
-    from ..config import Mode
+    from ..config import Config, Mode
     from ..negotiation.engine import Engine
     from ..negotiation.result import NegotiationResult
     from .streams import ClientConnected
@@ -56,80 +62,10 @@ if TYPE_CHECKING:
     Factory = Callable[[], asyncio.BaseProtocol]
     InfoFactory = Callable[[dict[str, Any]], asyncio.BaseProtocol]
     Hosts = str | Iterable[str | None] | None
+    #: An option of servers that `aiordma run` sets: whether this accepted connection may be negotiated.
+    Permits = Callable[[socket.socket], bool]
 
 _LIMIT = 64 * 1024
-
-#: options of asyncio's create_connection() that do not force TCP: they only control which addresses are tried
-_ANY_PATH = {"all_errors", "family", "flags", "happy_eyeballs_delay", "interleave", "proto"}
-
-
-def _on_any_path(name: str, value: Any) -> bool:
-    return name in _ANY_PATH or name in TLS_OPTIONS or (name == "local_addr" and not value[1])
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """The caller's settings for the path, beside asyncio's own options."""
-
-    config: Config
-    mode: Mode
-    rdma_outside_tls: bool
-
-    @classmethod
-    def of(cls, config: Config | None, mode: Mode | None, rdma_outside_tls: bool) -> _Choice:
-        config = Config.from_env() if config is None else config
-        return cls(config, config.mode if mode is None else mode, rdma_outside_tls)
-
-    def plain_reason(self, options: dict[str, Any]) -> FallbackReason | None:
-        """The reason to use TCP without a negotiation; None: negotiate.
-
-        :raises NegotiationError: the mode is "rdma", which forbids plain TCP
-        """
-        if options.get("ssl") and not self.rdma_outside_tls:
-            reason = FallbackReason.of_local(Code.TLS_PAYLOAD_POLICY, "ssl= is TLS over TCP")
-        elif self.mode == "tcp":
-            reason = FallbackReason.of_local(Code.DISABLED)
-        elif given := sorted(
-            name for name, value in options.items() if value and not _on_any_path(name, value)
-        ):
-            reason = FallbackReason.of_local(Code.CONFIGURATION, f"{', '.join(given)} given, for TCP only")
-        else:
-            return None
-        if self.mode == "rdma":
-            raise NegotiationError(reason.code, f"{reason.text}; mode is 'rdma'")
-        return reason
-
-
-def _info(result: NegotiationResult) -> dict[str, Any]:
-    info: dict[str, Any] = {}
-    if result.pipe is None:
-        info = tcp_info(result.fallback)
-    if result.pipe is not None or result.tls is not None:
-        info["peername"] = result.remote_address
-        info["sockname"] = result.local_address
-        info["socket"] = asyncio.trsock.TransportSocket(result.sock)
-    if result.tls is not None:
-        info |= tls_info(result.tls)
-    return info
-
-
-def _on_own_transport(
-    loop: asyncio.AbstractEventLoop,
-    result: NegotiationResult,
-    protocol: asyncio.BaseProtocol,
-    info: dict[str, Any],
-    **options: Any,
-) -> RingTransport:
-    if result.pipe is not None:
-        return RingTransport(loop, result.pipe, protocol, extra=info, **options)
-    return TlsTransport(loop, result, protocol, extra=info, **options)
-
-
-def _abort(result: NegotiationResult) -> None:
-    if result.pipe is not None:
-        result.pipe.abort()
-    else:
-        result.sock.close()
 
 
 # ---- clients ------------------------------------------------------------------------------------------
@@ -138,7 +74,7 @@ def _abort(result: NegotiationResult) -> None:
 async def create_connection(
     protocol_factory: Factory,
     host: str | None = None,
-    port: int | None = None,
+    port: int | str | None = None,
     *,
     ssl: ssl_module.SSLContext | bool | None = None,
     sock: socket.socket | None = None,
@@ -155,21 +91,10 @@ async def create_connection(
     :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is unavailable (also an `OSError`)
     """
     options.update(ssl=ssl, sock=sock)
-    result, info = await _negotiate(host, port, _Choice.of(config, mode, rdma_outside_tls), options)
+    check_client(host, port, options)
+    result, info = await _negotiate(host, port, Choice.of(config, mode, rdma_outside_tls), options)
     if result is not None and (result.pipe is not None or result.tls is not None):
-        try:
-            protocol = protocol_factory()
-        except BaseException:
-            _abort(result)
-            raise
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        transport = _on_own_transport(waiter.get_loop(), result, protocol, info, waiter=waiter)
-        try:
-            await waiter
-        except BaseException:
-            transport.abort()
-            raise
-        return transport, protocol
+        return await _own_connection(protocol_factory, result, info, sock)
     introduction: Introduction | None = None
 
     def introduce() -> Introduction:
@@ -185,7 +110,7 @@ async def create_connection(
 
 async def open_connection(
     host: str | None = None,
-    port: int | None = None,
+    port: int | str | None = None,
     *,
     limit: int = _LIMIT,
     ssl: ssl_module.SSLContext | bool | None = None,
@@ -197,14 +122,15 @@ async def open_connection(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect and return (reader, writer). See `asyncio.open_connection()`; errors as `create_connection`."""
     options.update(ssl=ssl, sock=sock)
-    result, info = await _negotiate(host, port, _Choice.of(config, mode, rdma_outside_tls), options)
+    check_client(host, port, options)
+    result, info = await _negotiate(host, port, Choice.of(config, mode, rdma_outside_tls), options)
     if result is not None and result.pipe is not None:
-        return ring_streams(result.pipe, limit, info)
+        return ring_streams(result.pipe, limit, info, sock)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     if result is not None and result.tls is not None:
-        own = _on_own_transport(loop, result, protocol, info, at_once=True)
+        own = on_own_transport(loop, result, protocol, info, at_once=True, sock=sock)
         return reader, AioRdmaStreamWriter(own, protocol, reader, loop, {})
     transport = await _tcp_connection(lambda: protocol, host, port, result, options)
     with_info(transport, info)
@@ -212,43 +138,94 @@ async def open_connection(
 
 
 async def _negotiate(
-    host: str | None, port: int | None, choice: _Choice, options: dict[str, Any]
+    host: str | None, port: int | str | None, choice: Choice, options: dict[str, Any]
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
     """Connect and negotiate; returns the result (None for plain TCP) and the extra info."""
     reason = choice.plain_reason(options)
-    if reason is not None or host is None or port is None:
+    sock: socket.socket | None = options.get("sock")
+    if reason is not None or (sock is None and (host is None or port is None)):
         return None, tcp_info(reason)
+    if sock is not None:
+        return await _negotiate_on(sock, choice, options)
+    assert host is not None
+    assert port is not None
     name = host
-    if family := options.get("family"):
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-        host = str(found[0][4][0])
+    if options.get("family") or not isinstance(port, int):
+        host, port = await _look_up(host, port, options)
     local_host = options["local_addr"][0] if options.get("local_addr") else None
     tls = take_tls(options, name, server_side=False)
     result = await connect_and_negotiate(
         host, port, ConnectOptions(choice.config, choice.mode, tls, local_host)
     )
     peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
-    return result, _info(result)
+    return result, info_of(result)
+
+
+async def _look_up(host: str, port: int | str, options: dict[str, Any]) -> tuple[str, int]:
+    """The address of a certain family, or the number of a service's port."""
+    loop = asyncio.get_running_loop()
+    family = options.get("family") or socket.AF_UNSPEC
+    found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    address = found[0][4]
+    return str(address[0]) if options.get("family") else host, int(address[1])
+
+
+async def _negotiate_on(
+    sock: socket.socket, choice: Choice, options: dict[str, Any]
+) -> tuple[NegotiationResult | None, dict[str, Any]]:
+    """Negotiate on the caller's socket, which stays open and the caller's if this fails."""
+    (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
+    tls = take_tls(options, None, server_side=False)
+    connect = ConnectOptions(choice.config, choice.mode, tls, host)
+    result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
+    peer_cache.announce("server", show(remote), result.path, result.fallback)
+    if result.pipe is not None:
+        return result, info_of(result, sock)
+    if result.tls is None:
+        move_into(sock, result.sock)
+        result = dataclasses.replace(result, sock=sock)
+    else:
+        sock.close()  # the session is bound to the other descriptor, and perhaps to another connection
+    return result, info_of(result)
+
+
+async def _own_connection(
+    protocol_factory: Factory, result: NegotiationResult, info: dict[str, Any], sock: socket.socket | None
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """Transport and protocol of a result that the event loop has no transport for."""
+    try:
+        protocol = protocol_factory()
+    except BaseException:
+        abort(result)
+        raise
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    transport = on_own_transport(waiter.get_loop(), result, protocol, info, waiter=waiter, sock=sock)
+    try:
+        await waiter
+    except BaseException:
+        transport.abort()
+        raise
+    return transport, protocol
 
 
 async def _tcp_connection(
     factory: Factory,
     host: str | None,
-    port: int | None,
+    port: int | str | None,
     result: NegotiationResult | None,
     options: dict[str, Any],
 ) -> asyncio.Transport:
     """Use the loop's own transport, for a new connection or one that the negotiation left on TCP."""
-    loop: Any = asyncio.get_running_loop()
+    own = unpatched(asyncio.get_running_loop())
     transport: asyncio.Transport
     if result is None:
-        transport, _ = await loop.create_connection(factory, host, port, **options)
+        transport, _ = await own.create_connection(factory, host, port, **options)
         return transport
     try:
-        transport, _ = await loop.create_connection(factory, sock=result.sock)
+        transport, _ = await own.create_connection(factory, sock=result.sock)
     except BaseException:
-        result.sock.close()
+        if result.sock is not options.get("sock"):
+            result.sock.close()
         raise
     return transport
 
@@ -279,7 +256,7 @@ async def create_server(
         return protocol_factory()
 
     protocols = _Protocols(make, make)
-    return await _serve(protocols, host, port, _Choice.of(config, mode, rdma_outside_tls), options)
+    return await _serve(protocols, host, port, Choice.of(config, mode, rdma_outside_tls), options)
 
 
 async def start_server(
@@ -308,7 +285,55 @@ async def start_server(
         return TcpStreamReaderProtocol(reader, client_connected_cb, loop, info)
 
     protocols = _Protocols(on_ring, on_tcp)
-    return await _serve(protocols, host, port, _Choice.of(config, mode, rdma_outside_tls), options)
+    return await _serve(protocols, host, port, Choice.of(config, mode, rdma_outside_tls), options)
+
+
+async def connect_accepted_socket(
+    protocol_factory: Factory,
+    sock: socket.socket,
+    *,
+    ssl: ssl_module.SSLContext | None = None,
+    config: Config | None = None,
+    mode: Mode | None = None,
+    rdma_outside_tls: bool = False,
+    **options: Any,
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """Serve a connection that the program has accepted. See asyncio's `loop.connect_accepted_socket()`.
+
+    It waits for the client's first bytes, for a silent client as long as `Config.server_first_wait_ms`.
+
+    :raises OSError: the connection broke
+    :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is unavailable, or `ssl` requires TCP
+    """
+    options["ssl"] = ssl
+    check_accepted(sock, options)
+    choice = Choice.of(config, mode, rdma_outside_tls)
+    reason = choice.plain_reason(options)
+    late_proposal: int | None
+    if reason is None:
+        tls = take_tls(options, None, server_side=True)
+        sock.setblocking(False)
+        result = await negotiate_accepted(sock, PathOptions(choice.config, choice.mode, tls))
+        peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
+        info = info_of(result)
+        if result.pipe is not None or result.tls is not None:
+            return await _own_connection(protocol_factory, result, info, None)
+        late_proposal = Code.PLAIN_TCP_PEER if result.silent else None
+    else:
+        info = tcp_info(reason)
+        late_proposal = reason.code
+    introduction: Introduction | None = None
+
+    def introduce() -> Introduction:
+        nonlocal introduction
+        introduction = Introduction(protocol_factory(), info, late_proposal=late_proposal)
+        return introduction
+
+    own = unpatched(asyncio.get_running_loop())
+    await own.connect_accepted_socket(introduce, sock, **options)
+    assert introduction is not None
+    assert introduction.transport is not None
+    return introduction.transport, introduction.protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +345,10 @@ class _Protocols:
 
 
 async def _serve(
-    protocols: _Protocols, host: Hosts, port: int | str | None, choice: _Choice, options: dict[str, Any]
+    protocols: _Protocols, host: Hosts, port: int | str | None, choice: Choice, options: dict[str, Any]
 ) -> asyncio.AbstractServer:
+    permits: Permits | None = options.pop("permits", None)
+    check_server(host, port, options)
     if options.get("ssl") and (not choice.rdma_outside_tls or choice.mode == "tcp"):
         return await _serve_tls(protocols.on_tcp, host, port, choice, options)
     path = PathOptions(choice.config, choice.mode, take_tls(options, None, server_side=True))
@@ -333,15 +360,18 @@ async def _serve(
         engine = None
 
     async def begin(server: RdmaServer, connection: socket.socket) -> None:
+        if permits is not None and not permits(connection):
+            await _begin_plain(protocols, server, connection)
+            return
         result = await negotiate_accepted(connection, path, service=server.service)
         peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
         await _begin(protocols, server, result)
 
-    return await _listen(begin, engine, host, port, **options)
+    return await _listen(begin, engine, host, port, announces=path.mode != "tcp", **options)
 
 
 async def _serve_tls(
-    on_tcp: InfoFactory, host: Hosts, port: int | str | None, choice: _Choice, options: dict[str, Any]
+    on_tcp: InfoFactory, host: Hosts, port: int | str | None, choice: Choice, options: dict[str, Any]
 ) -> asyncio.AbstractServer:
     """Serve on the event loop's own TLS, without a negotiation."""
     reason = choice.plain_reason({"ssl": True})
@@ -352,25 +382,38 @@ async def _serve_tls(
         # A client that allows payload outside TLS sends a Proposal, inside TLS.
         return Introduction(on_tcp(info), info, late_proposal=code)
 
-    loop: Any = asyncio.get_running_loop()
-    server: asyncio.AbstractServer = await loop.create_server(introduce, host, port, **options)
+    own = unpatched(asyncio.get_running_loop())
+    server: asyncio.AbstractServer = await own.create_server(introduce, host, port, **options)
     return server
+
+
+async def _begin_plain(protocols: _Protocols, server: RdmaServer, connection: socket.socket) -> None:
+    """An accepted connection on which nothing may be negotiated: at once on the loop's own transport."""
+    reason = FallbackReason.of_local(Code.CONFIGURATION, "the rules keep it plain")
+    info = tcp_info(reason)
+    own = unpatched(asyncio.get_running_loop())
+    try:
+        introduction = Introduction(protocols.on_tcp(info), info, server.adopt)
+        await own.connect_accepted_socket(lambda: introduction, connection)
+    except BaseException:
+        connection.close()
+        raise
 
 
 async def _begin(protocols: _Protocols, server: RdmaServer, result: NegotiationResult) -> None:
     """Give an accepted connection its protocol and transport."""
     loop: Any = asyncio.get_running_loop()
-    info = _info(result)
+    info = info_of(result)
     try:
         if result.pipe is not None or result.tls is not None:
             make = protocols.on_tcp if result.pipe is None else protocols.on_ring
-            _on_own_transport(loop, result, make(info), info, server=server)
+            on_own_transport(loop, result, make(info), info, server=server)
             return
         late_proposal = Code.PLAIN_TCP_PEER if result.silent else None
         introduction = Introduction(protocols.on_tcp(info), info, server.adopt, late_proposal)
-        await loop.connect_accepted_socket(lambda: introduction, result.sock)
+        await unpatched(loop).connect_accepted_socket(lambda: introduction, result.sock)
     except BaseException:
-        _abort(result)
+        abort(result)
         raise
 
 
@@ -380,12 +423,13 @@ async def _listen(
     host: Hosts,
     port: int | str | None,
     *,
+    announces: bool,
     backlog: int = 100,
     start_serving: bool = True,
     **options: Any,
 ) -> RdmaServer:
     sockets = await _sockets(host, port, **options)
-    server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog, engine)
+    server = RdmaServer(asyncio.get_running_loop(), sockets, begin, backlog, engine, announces=announces)
     if start_serving:
         await server.start_serving()
     return server
@@ -403,14 +447,8 @@ async def _sockets(
 ) -> list[socket.socket]:
     """The sockets to listen on: newly bound, or the caller's own."""
     if sock is None:
-        if host is None and port is None:
-            raise ValueError("Neither host/port nor sock were specified")
         return await bind_sockets(
             host, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
         )
-    if host is not None or port is not None:
-        raise ValueError("host/port and sock can not be specified at the same time")
-    if sock.type != socket.SOCK_STREAM:
-        raise ValueError(f"A Stream Socket was expected, got {sock!r}")
     sock.setblocking(False)
     return [sock]

@@ -1,8 +1,9 @@
 """Connections that stay on TCP: the event loop's own transports, as fast as they are without aiordma.
 
-All that is added is extra info ("aiordma.path" and its relatives). asyncio's transports keep theirs in a
-dictionary. uvloop's cannot be given any, so there protocols and users see a `TransportView`, whose methods
-are the bound methods of uvloop's transport. Data and later callbacks pass by this module on both loops.
+All that is added is extra info ("aiordma.path" and its relatives), with TLS as without. asyncio's transports
+keep theirs in a dictionary. uvloop's cannot be given any, so there protocols and users see a `TransportView`,
+whose methods are the bound methods of uvloop's transport. Data and later callbacks pass by this module on
+both loops.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from ..errors import FallbackReason
 
 _log = logging.getLogger("aiordma.compat")
+
+
+#: Names of the extra info about the path of a connection.
+PATH_INFO = ("aiordma.path", "aiordma.fallback_reason", "aiordma.stream")
 
 
 def tcp_info(reason: FallbackReason | None) -> dict[str, Any]:
@@ -55,7 +60,8 @@ _METHODS = [
 
 def with_info(transport: asyncio.Transport, info: Mapping[str, Any]) -> asyncio.Transport:
     """The transport to show to users, which answers `get_extra_info()` for the names of `info`."""
-    extra = getattr(transport, "_extra", None)
+    # With TLS, asyncio's transports have theirs in the TLS protocol.
+    extra = getattr(getattr(transport, "_ssl_protocol", transport), "_extra", None)
     if isinstance(extra, dict):
         extra.update(info)
         return transport

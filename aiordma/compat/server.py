@@ -13,7 +13,9 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ..addresses import looking_up
 from ..errors import AioRdmaError
+from ..negotiation.announcement import Announcement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -39,10 +41,13 @@ class RdmaServer(asyncio.AbstractServer):
         connect: Callable[[RdmaServer, socket.socket], Awaitable[None]],
         backlog: int,
         engine: Engine | None = None,
+        *,
+        announces: bool = True,
     ) -> None:
         """`connect(server, socket)` makes a transport on an accepted connection; the socket is its own.
 
         `engine` gives clients rings in advance (tickets): no other process accepts these connections.
+        `announces`: clients of this host may know that it negotiates.
         """
         self._loop = loop
         self._sockets: list[socket.socket] | None = sockets
@@ -56,6 +61,8 @@ class RdmaServer(asyncio.AbstractServer):
         self._active = 0
         self.service = None if engine is None else engine.grant_rings(self._has_room)
         self._waiters: list[asyncio.Future[None]] = []
+        self._announces = announces
+        self._announcement: Announcement | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} sockets={self.sockets!r}>"
@@ -82,6 +89,10 @@ class RdmaServer(asyncio.AbstractServer):
 
         :raises RuntimeError: the server is closed
         """
+        self._start()
+        await asyncio.sleep(0)
+
+    def _start(self) -> None:
         if self._sockets is None:
             raise RuntimeError(f"server {self!r} is closed")
         if not self._serving:
@@ -89,7 +100,8 @@ class RdmaServer(asyncio.AbstractServer):
             for sock in self._sockets:
                 sock.listen(self._backlog)
                 self._watch(sock)
-        await asyncio.sleep(0)
+            if self._announces:
+                self._announcement = Announcement(sock.getsockname()[1] for sock in self._sockets)
 
     async def serve_forever(self) -> None:
         """Accept connections until the caller is cancelled, then close the server.
@@ -98,7 +110,8 @@ class RdmaServer(asyncio.AbstractServer):
         """
         if self._forever is not None:
             raise RuntimeError(f"server {self!r} is already being awaited on serve_forever()")
-        await self.start_serving()
+        # Without a checkpoint: from its first step on, to cancel this closes the server.
+        self._start()
         self._forever = self._loop.create_future()
         try:
             await self._forever
@@ -199,6 +212,8 @@ class RdmaServer(asyncio.AbstractServer):
             if self._serving:
                 self._loop.remove_reader(sock.fileno())
             sock.close()
+        if self._announcement is not None:
+            self._announcement.close()
         if self.service is not None:
             self.service.close()
         self._serving = False
@@ -255,9 +270,12 @@ async def bind_sockets(
     hosts: list[str | None] = (
         [None if host == "" else host] if host is None or isinstance(host, str) else [*host]
     )
-    found = await asyncio.gather(
-        *(loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags) for name in hosts)
-    )
+
+    async def look_up(name: str | None) -> list[Any]:
+        with looking_up(name, port):
+            return await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+
+    found = await asyncio.gather(*map(look_up, hosts))
     sockets: list[socket.socket] = []
     try:
         for family, kind, proto, _, address in dict.fromkeys(itertools.chain.from_iterable(found)):

@@ -22,8 +22,11 @@ from .. import wake
 from .contracts import PullProtocol
 from .fallback import TransportView, with_info
 from .transport import RingTransport
+from .upgrade import start_tls
 
 if TYPE_CHECKING:
+    import socket
+    import ssl
     from collections.abc import Awaitable, Callable, Mapping
 
     from ..pipes.contracts import Pipe
@@ -376,13 +379,13 @@ class TcpStreamReaderProtocol(asyncio.StreamReaderProtocol):
 
 
 def ring_streams(
-    pipe: Pipe, limit: int, extra: Mapping[str, Any] | None = None
+    pipe: Pipe, limit: int, extra: Mapping[str, Any] | None = None, sock: socket.socket | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Reader and writer on a connected ring pipe."""
+    """Reader and writer on a connected ring pipe. `sock`: as for the transport."""
     loop = asyncio.get_running_loop()
     reader = RingStreamReader(limit, loop)
     protocol = RingStreamReaderProtocol(reader, None, loop)
-    transport = RingTransport(loop, pipe, protocol, extra=extra, at_once=True)
+    transport = RingTransport(loop, pipe, protocol, extra=extra, at_once=True, sock=sock)
     return reader, AioRdmaStreamWriter(transport, protocol, reader, loop, {})
 
 
@@ -449,18 +452,46 @@ class AioRdmaStreamWriter(asyncio.StreamWriter):
     def _bind(self) -> None:
         # One call less on the path of every message.
         self._view = None
-        self.write = self._transport.write  # type: ignore[attr-defined, method-assign]
+        self.write = self._transport.write  # type: ignore[method-assign]
 
-    async def start_tls(self, *args: Any, **kwargs: Any) -> None:
-        """See asyncio."""
-        await super().start_tls(*args, **kwargs)
+    async def start_tls(self, sslcontext: ssl.SSLContext, **options: Any) -> None:
+        """See asyncio; on uvloop, too, and over RDMA."""
+        protocol: Any = self._protocol  # type: ignore[attr-defined]
+        await self.drain()
+        # asyncio's own method would call the loop's start_tls(), and uvloop's knows uvloop's transports only.
+        before: asyncio.Transport = self._transport
+        self._transport: Any = await start_tls(
+            before,
+            protocol,
+            sslcontext,
+            server_side=protocol._client_connected_cb is not None,
+            **options,
+        )
+        if hasattr(protocol, "_replace_writer"):  # before Python 3.13
+            protocol._replace_writer(self)
+        else:
+            protocol._replace_transport(self._transport)
         self._bind()
+        self._replace_readers_transport(before)
+
+    def _replace_readers_transport(self, before: asyncio.Transport) -> None:
+        """Since Python 3.14 the reader changes its transport, too. Bytes right behind the handshake may have
+        made it pause the old one, which nobody else would resume.
+        """
+        reader: Any = self._reader  # type: ignore[attr-defined]
+        if reader is None:
+            return
+        if reader._transport is before and hasattr(reader, "_replace_transport"):
+            reader._replace_transport(self._transport)
+        if reader._paused and reader._transport is not before:
+            before.resume_reading()
+            reader._transport.pause_reading()
 
     @property
     def transport(self) -> asyncio.Transport:
         """See asyncio."""
         if self._view is None:
-            transport: asyncio.Transport = self._transport  # type: ignore[attr-defined]
+            transport: asyncio.Transport = self._transport
             self._view = with_info(transport, self._info) if self._info else transport
         return self._view
 
@@ -468,7 +499,7 @@ class AioRdmaStreamWriter(asyncio.StreamWriter):
         """See asyncio; beside its names "aiordma.path" and its relatives, see `aiordma.open_connection`."""
         if name in self._info:
             return self._info[name]
-        return self._transport.get_extra_info(name, default)  # type: ignore[attr-defined]
+        return self._transport.get_extra_info(name, default)
 
     async def drain(self) -> None:
         """See asyncio. Costs no iteration of the loop while the connection is open and not paused."""
@@ -478,6 +509,6 @@ class AioRdmaStreamWriter(asyncio.StreamWriter):
             protocol._paused
             or protocol._connection_lost
             or (reader is not None and reader._exception is not None)
-            or self._transport.is_closing()  # type: ignore[attr-defined]
+            or self._transport.is_closing()
         ):
             await super().drain()

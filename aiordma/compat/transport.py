@@ -23,6 +23,7 @@ import contextvars
 import errno
 import logging
 import warnings
+import weakref
 from asyncio import constants
 from asyncio.log import logger as asyncio_logger
 from collections import deque
@@ -35,6 +36,7 @@ from ..streams.info import StreamInfo
 from .contracts import PullProtocol
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable, Mapping
 
     from ..pipes.contracts import Buffer, Pipe
@@ -57,7 +59,9 @@ _FLUSH_BUDGET = 64
 class RingTransport(asyncio.transports._FlowControlMixin):
     """`asyncio.Transport` over a ring pipe; made by `aiordma.create_connection` and its relatives."""
 
+    # With a dictionary beside them: test suites replace write() and its like in a transport.
     __slots__ = (
+        "__dict__",
         "__weakref__",
         "_closing",
         "_conn_lost",
@@ -77,6 +81,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         "_reader",
         "_receive",
         "_server",
+        "_sock",
         "_started",
         "_try_send",
     )
@@ -102,8 +107,11 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         server: TransportOwner | None = None,
         waiter: asyncio.Future[None] | None = None,
         at_once: bool = False,
+        sock: socket.socket | None = None,
     ) -> None:
         """`waiter` is set when connection_made() has been called.
+
+        `sock`: the socket that the caller brought, closed at the end; the pipe has one of its own beside it.
 
         `at_once`: connection_made() is called here, not from the loop: the protocol is none of a user's.
         """
@@ -114,6 +122,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         self._context = contextvars.copy_context()
         self._inside = False  # a callback of the loop runs in this context: it cannot be entered again
         self._server = server
+        self._sock = sock
         self._queue: deque[Buffer] = deque()
         self._queued = 0
         self._head = 0  # bytes of the first queued buffer that are sent
@@ -128,6 +137,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         self._pumping = False
         self._reader: PullReader | None = None
         self._set_protocol(protocol)
+        self._claim_descriptor()
         if server is not None:
             server.attach(self)
         pipe.on_writable = self._on_writable
@@ -156,6 +166,19 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         if not getattr(self, "_conn_lost", True):
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
             self._pipe.abort()
+            self._close_socket()
+
+    def _claim_descriptor(self) -> None:
+        """Have asyncio's add_reader() and its like refuse the connection's descriptor, as any transport's."""
+        transports = getattr(self._loop, "_transports", None)
+        shown = self._extra.get("socket")
+        if shown is not None and isinstance(transports, weakref.WeakValueDictionary):
+            transports[shown.fileno()] = self
+
+    def _close_socket(self) -> None:
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
 
     def _call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         self._loop.call_soon(self._run, callback, args, context=self._context)
@@ -555,6 +578,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
                 self._pipe.abort()
             else:
                 self._pipe.close()
+            self._close_socket()
             if self._server is not None:
                 self._server.detach(self)
                 self._server = None

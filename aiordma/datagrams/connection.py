@@ -1,6 +1,6 @@
 """Connected datagrams: whole messages, reliable and in order, over RDMA or TCP.
 
-``await connect_datagram(host, port)`` and ``await listen_datagram(host, port)`` give both ends a
+``connect_datagram(host, port)`` and ``listen_datagram(host, port)`` give both ends a
 :class:`DatagramConnection`. One message sent is one message received, however the bytes travelled: on a ring
 (``pipes/_ring_records.pyx``) or on a connection of the kernel (``pipes/tcp_records.py``).
 
@@ -19,6 +19,7 @@ from ..errors import AioRdmaError, Code, NegotiationError
 from ..negotiation import peer_cache
 from ..negotiation.accept import ConnectionListener, open_listener
 from ..negotiation.connect import connect_and_negotiate
+from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..pipes.tcp_records import TcpDatagrams
 from ..proto.clc import Kind
@@ -290,8 +291,9 @@ def _connection(pipe: MessagePipe, result: NegotiationResult) -> DatagramConnect
 
 
 @documented_by(ConnectOptions.of)
+@opening
 async def connect_datagram(host: str, port: int, **keywords: Unpack[ConnectKeywords]) -> DatagramConnection:
-    """Connect to a server of datagrams (:func:`listen_datagram`).
+    """Connect to a server of datagrams (:func:`listen_datagram`): with ``async with``, or ``await``.
 
     Parameters and path as in :func:`aiordma.connect`. The server must listen for datagrams; one that listens
     for streams, or another program, is recognized and refused.
@@ -326,8 +328,9 @@ class DatagramListener(ConnectionListener[DatagramConnection]):
 
 
 @documented_by(ListenOptions.of)
+@opening
 async def listen_datagram(
     host: str | Sequence[str] | None = None, port: int = 0, **keywords: Unpack[ListenKeywords]
 ) -> DatagramListener:
-    """Listen for datagram connections. Parameters and errors as in :func:`aiordma.listen`."""
+    """Listen for datagram connections. Parameters, use and errors as in :func:`aiordma.listen`."""
     return await open_listener(DatagramListener, host, port, ListenOptions.of(**keywords))

@@ -26,6 +26,9 @@ from ..attributes import RdmaAttribute, address_attributes
 from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation.engine import find_engine
+from ..negotiation.opening import opening
+from ..negotiation.options import check_mode
+from ..negotiation.remedies import warn_once
 from ..proto.record import too_large
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
@@ -367,7 +370,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         if self._parts is not None:
             self._parts.close()
         self._queue.clear()
-        _open[self._waker].discard(self)
+        self._waker.locals.get(_OPEN, set()).discard(self)
         self._wake_all()
 
     def _check_open(self) -> None:
@@ -447,23 +450,24 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             self._port.park()
 
 
-_open: dict[Waker, set[DatagramEndpoint]] = {}
+_OPEN = "datagram endpoints"
 
 
 def _register(waker: Waker, endpoint: DatagramEndpoint) -> None:
     """Loops end with what is left in them: queue pairs before the device."""
-    if waker not in _open:
-        _open[waker] = set()
+    if _OPEN not in waker.locals:
+        waker.locals[_OPEN] = set()
         waker.at_loop_end(functools.partial(_close_all, waker))
-    _open[waker].add(endpoint)
+    waker.locals[_OPEN].add(endpoint)
 
 
 def _close_all(waker: Waker) -> None:
-    for endpoint in list(_open.get(waker, ())):
+    for endpoint in list(waker.locals.get(_OPEN, ())):
         endpoint.close()
-    _open.pop(waker, None)
+    waker.locals.pop(_OPEN, None)
 
 
+@opening
 async def open_datagram_endpoint(
     local: tuple[str | None, int] | None = None,
     remote: Address | None = None,
@@ -473,7 +477,7 @@ async def open_datagram_endpoint(
     max_peers: int = 1024,
     receive_queue: int = 1024,
 ) -> DatagramEndpoint:
-    """Open an endpoint for datagrams to and from any peer.
+    """Open an endpoint for datagrams to and from any peer: with ``async with``, or ``await``.
 
     :param local: host and port (UDP, and TCP for the resolver); default: any interface and a free port.
     :param remote: the only peer: items may leave out its address, and what others send is dropped.
@@ -484,12 +488,14 @@ async def open_datagram_endpoint(
         reached by RDMA); beyond so many, those not used for the longest time are forgotten.
     :param receive_queue: datagrams that wait to be received; beyond so many they are dropped and counted.
     :raises OSError: the address cannot be bound, naming it.
+    :raises ValueError: a parameter has no valid value.
     :raises aiordma.NegotiationError: mode "rdma", and this end has no RDMA.
     """
     if max_peers < 1 or receive_queue < 1:
         raise ValueError(f"max_peers={max_peers} and receive_queue={receive_queue} must be at least 1")
     config = config or Config.from_env()
     mode = mode or config.mode
+    check_mode(mode)
     make_parts, reason = await _find_device(config, mode)
     remote, family, sockaddr = await addresses(local or (None, 0), remote)
     sockets = bind(family, sockaddr, alone=mode == "tcp")
@@ -529,4 +535,5 @@ async def _find_device(config: Config, mode: Mode) -> tuple[MakeParts | None, Fa
     except NegotiationError as error:
         if mode == "rdma":
             raise
+        warn_once(error)
         return None, FallbackReason.of_error(error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
-from ..addresses import plain_address, show
+from ..addresses import looking_up, plain_address, show
 from ..errors import FallbackReason, NegotiationError
 from ..negotiation import peer_cache
 from ..proto.resolve import sender_key
@@ -126,7 +126,8 @@ class PeerTable:
         except ValueError:
             if address is None or not 0 < address[1] < 65536 or _is_number(address[0]):
                 raise
-        infos = await anyio.getaddrinfo(*address, family=self._family, type=socket.SOCK_DGRAM)
+        with looking_up(*address):
+            infos = await anyio.getaddrinfo(*address, family=self._family, type=socket.SOCK_DGRAM)
         if len(self._names) >= self._most:
             self._names.clear()
         found = self._names[address] = plain_address(infos[0][4])

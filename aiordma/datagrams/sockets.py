@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from ..addresses import plain_address, show
+from ..addresses import looking_up, plain_address, show
 
 if TYPE_CHECKING:
     from ..addresses import Address
@@ -40,12 +40,14 @@ async def addresses(local: tuple[str | None, int], remote: Address | None) -> tu
     """The numeric address of ``remote``, and the address family and address to bind to."""
     family = 0
     if remote is not None:
-        infos = await anyio.getaddrinfo(*remote, type=socket.SOCK_DGRAM)
+        with looking_up(*remote):
+            infos = await anyio.getaddrinfo(*remote, type=socket.SOCK_DGRAM)
         family, remote = infos[0][0], plain_address(infos[0][4])
     host, port = local
-    infos = await anyio.getaddrinfo(
-        host or None, port, family=family, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
-    )
+    with looking_up(host, port):
+        infos = await anyio.getaddrinfo(
+            host or None, port, family=family, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )
     return remote, infos[0][0], infos[0][4]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..datapath._ud import Route, UdPort
 from ..errors import Code, NegotiationError, VerbsError
 from ..proto.resolve import QueuePairAddress
-from ..verbs.memory import MemoryLimitError
+from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpPath, QpSize
 from ..verbs.registrar import DeviceRegistrar
 from ..verbs.ud import GRH_BYTES, AddressHandle, UdQp
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..links.contracts import EngineView
-    from ..verbs.memory import Arena, Block
+    from ..verbs.memory.arena import Arena, Block
 
 logger = logging.getLogger("aiordma.datagram")
 
@@ -68,7 +68,7 @@ class UdParts:
         except BaseException as error:
             self._release()
             if isinstance(error, MemoryLimitError):
-                raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+                raise NegotiationError(error.code, str(error)) from error
             if isinstance(error, VerbsError):
                 raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
             raise

@@ -113,6 +113,7 @@ cdef class QueuePair(CompletionOwner):
     cdef int ack_if_due(self) except -1
     cdef void enqueue(self, Flow flow)
     cdef void wait_for_room(self, Flow flow)
+    cdef object flow_at(self, uint32_t token)
     cdef int register(self, Flow flow) except -1
     cdef void unregister(self, Flow flow)
     cdef int on_receive(self, ibv_wc *wc) except -1

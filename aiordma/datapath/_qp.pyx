@@ -73,6 +73,11 @@ cdef bint is_announced_ack(unsigned char first) noexcept:
 
 
 cdef class Flow(SendQueueWaiter):
+    @property
+    def qp_num(self) -> int:
+        """Number of the queue pair that it runs on."""
+        return self.qp.qp_num
+
     cdef int on_cdc(self, const unsigned char *message, uint32_t length) except -1:
         return self.on_broken(
             RemoteProtocolError("the peer broke the protocol: cursors of a stream for something else"))
@@ -221,6 +226,18 @@ cdef class QueuePair(CompletionOwner):
             flow.queued = False
             self.waiting_flows.remove(flow)
         self.cq.fair_queue.remove(flow)
+
+    cdef object flow_at(self, uint32_t token):
+        cdef uint32_t index = token & 0xffff
+        if index < <uint32_t>len(self.flows):
+            found = self.flows[index]
+            if found is not None and (<Flow>found).token == token:
+                return found
+        return None
+
+    def flow_of(self, uint32_t token) -> Flow | None:
+        """The flow with this alert token; None: it is gone."""
+        return self.flow_at(token)
 
     @property
     def flow_count(self) -> int:
@@ -585,7 +602,7 @@ cdef class QueuePair(CompletionOwner):
         return self.after_receive()
 
     cdef int dispatch(self, const unsigned char *message, uint32_t length) except -1:
-        cdef uint32_t token, index
+        cdef uint32_t token
         cdef object found
         cdef bint channel = CHANNEL_FIRST <= message[0] <= CHANNEL_LAST
         if not channel and message[0] != CDC_TYPE:
@@ -598,13 +615,11 @@ cdef class QueuePair(CompletionOwner):
         elif length != CDC_BYTES:
             return self.fail(RemoteProtocolError(f"CDC message of {length} bytes, must be {CDC_BYTES}"))
         token = (<uint32_t>message[4] << 24) | (<uint32_t>message[5] << 16) | (<uint32_t>message[6] << 8) | message[7]
-        index = token & 0xffff
-        if index < <uint32_t>len(self.flows):
-            found = self.flows[index]
-            if found is not None and (<Flow>found).token == token:
-                if channel:
-                    return (<Flow>found).on_channel(message, length)
-                return (<Flow>found).on_cdc(message, length)
+        found = self.flow_at(token)
+        if found is not None:
+            if channel:
+                return (<Flow>found).on_channel(message, length)
+            return (<Flow>found).on_cdc(message, length)
         if not channel and is_damaged(message):
             # Its token may be damaged, too: any flow may have lost it.
             return self.fail(RemoteProtocolError("a cursor message arrived damaged"))

@@ -63,6 +63,7 @@ class CmConnection:
     :param library: the device's rdma_cm (``Backend.rdma_cm()``).
     :param device: name of the queue pair's device; connections over other devices are refused.
     :param depth: READs that may be outstanding, in either direction.
+    :param traffic_class: of what this end sends.
     :param on_peer: server: called with the number of the client's queue pair, before anything comes from it.
     :param on_lost: called once with the reason when the connection has ended, after it had been made.
     """
@@ -74,11 +75,12 @@ class CmConnection:
         device: str,
         qp_number: int,
         depth: int,
+        traffic_class: int,
         on_peer: Callable[[int], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._waker, self._device, self._qp_number, self._depth = waker, device, qp_number, depth
-        self._on_peer, self._on_lost = on_peer, on_lost
+        self._traffic_class, self._on_peer, self._on_lost = traffic_class, on_peer, on_lost
         self._token = b""
         self._listener: ConnectionId | None = None
         self._id: ConnectionId | None = None
@@ -103,6 +105,7 @@ class CmConnection:
                 continue  # an address with a scope
             listener = ConnectionId(self._channel)
             try:
+                listener.set_traffic_class(self._traffic_class)
                 port = listener.listen(address)
             except VerbsError as error:
                 listener.close()
@@ -157,6 +160,7 @@ class CmConnection:
         :raises VerbsError: the server does not answer, or not over this device.
         """
         self._id = own = ConnectionId(self._channel)
+        own.set_traffic_class(self._traffic_class)
         own.resolve_address(sockaddr(place.host, place.port), _RESOLVE_MS)
         await self._expect(CmEvent.ADDR_RESOLVED)
         if own.device != self._device:

@@ -19,10 +19,11 @@ from ..errors import Code, LinkError, NegotiationError, VerbsError
 from ..proto.clc import Accept, Confirm, Proposal
 from ..proto.proof import accept_proof, confirm_proof, link_secret
 from ..verbs.abi import Mtu
-from ..verbs.memory import MemoryLimitError
+from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpAddress
 from .cm_connect import CmPlace
 from .contracts import LinkKey
+from .failover.leave import may_fail_over
 from .group import GroupOwner, LinkGroup
 
 if TYPE_CHECKING:
@@ -125,10 +126,35 @@ class _Contact:
         if self.group is not None:
             self.group.link.queue_pair.break_link(LinkError(reason, self.group.peer))
 
+    def outlive(self, reason: Exception) -> Any:
+        """The link has failed when both ends had agreed.
+
+        :return: the connection, which goes on over its TCP connection once that is attached; None: it cannot.
+        """
+        group, member = self.group, self.member
+        if self._done or group is None or member is None or member.connection is None:
+            return None
+        if not may_fail_over(reason) or not group.streams_go_on or not member.whole:
+            return None
+        if group.link.orderly:
+            return None  # the peer has given the connection up
+        member.awaits_tcp = True
+        if not group.link.queue_pair.failed:
+            group.link.queue_pair.break_link(reason)
+        if not member.fails_over:
+            return None
+        self._done = True
+        return member.connection
+
     @property
     def is_over(self) -> bool:
         """Whether the pipe has been handed out, or never will be."""
         return self._done
+
+    def shortage(self) -> str:
+        """Descriptors or memory that the device lacked for a connection of late, and what helps; "": none."""
+        soft = self.engine.backend.soft
+        return "" if soft is None else soft.shortage()
 
     def abandon(self) -> None:
         """Release everything. Idempotent; without effect once the pipe has been handed out."""
@@ -200,7 +226,7 @@ class ClientContact(_Contact):
                 self.member = known.join(self.kind)
             self._connect(accept)
         except MemoryLimitError as error:
-            raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+            raise NegotiationError(error.code, str(error)) from error
         except VerbsError as error:
             engine.path_failed(peer, str(error))
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
@@ -279,6 +305,7 @@ class ServerContact(_Contact):
         self.first_contact = group is None
         self.group = LinkGroup(engine, key, self._peer) if group is None else group
         self.member = self.group.join(self.kind)
+        self.member.reserve_mirror()
         self.accept = Accept(
             **self._answer_fields(),  # type: ignore[arg-type]
             **self._listener_fields(),  # type: ignore[arg-type]
@@ -313,8 +340,9 @@ class ServerContact(_Contact):
             try:
                 await self._bring_up(confirm)
             except VerbsError as error:
+                # The client has not been asked to confirm the link, so it does not use it: decline.
                 self.engine.path_failed(self._peer, str(error))
-                raise LinkError(str(error), self._peer) from error
+                raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
             self.group.secret = link_secret(self.accept, confirm)
         elif confirm.qpn != self.group.link.peer_qpn:
             raise NegotiationError(Code.OUT_OF_SYNC, "the Confirm names another link")
@@ -322,7 +350,10 @@ class ServerContact(_Contact):
             raise NegotiationError(
                 Code.PROTOCOL_VIOLATION, "the Confirm does not come from the client that made the link"
             )
-        self._connect(confirm)
+        try:
+            self._connect(confirm)
+        except MemoryLimitError as error:
+            raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
         if self.first_contact:
             await self._confirm_link(ask=not self.engine.backend.by_cm)
         if self._listener is not None and self.group.granter is not None:

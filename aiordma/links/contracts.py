@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ..proto.clc import Proposal
     from ..verbs.cq import CompletionQueue
     from ..verbs.device import Backend
-    from ..verbs.memory import Block, MemoryPool
+    from ..verbs.memory.arena import Block
+    from ..verbs.memory.pool import MemoryPool
     from ..wake.base import Waker
 
 __all__ = [
@@ -84,6 +85,9 @@ class EngineView(Protocol):
     @property
     def all_groups(self) -> Collection[GroupView]:
         """Every group that is not closed, also of failed links."""
+
+    def change_config(self, config: Config) -> None:
+        """Use other settings from now on."""
 
     def read_events(self) -> None:
         """Read the device's asynchronous events now."""
@@ -163,6 +167,10 @@ class MemberView(Protocol):
 
     @property
     def ring(self) -> Block: ...
+    @property
+    def held_bytes(self) -> int:
+        """Registered memory that it holds."""
+
     def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
         """Take the peer's half. :raises NegotiationError: it is not usable."""
 

@@ -14,7 +14,9 @@ import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .. import faults
 from ..errors import NegotiationError, VerbsError
+from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
 from ..verbs.backend import device_list
 from ..verbs.lifetime import release_all
@@ -93,6 +95,15 @@ class Devices(Generic[E]):
         """16 bytes."""
         self._last_byte = (self._last_byte + 1) % 256
         return self._loop_id + bytes([self._last_byte])
+
+    def change_config(self, config: Config) -> None:
+        """Use other settings from now on, of which only the online ones differ (``Config.changed()``)."""
+        before, self.config = self.config, config
+        for engine in self.engines:
+            engine.change_config(config)
+        recorder.change(before, config)
+        if config.filter != before.filter:
+            faults.install(config.filter or "")
 
     # ---- which one
 

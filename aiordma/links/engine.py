@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,13 +21,15 @@ from .. import faults, wake
 from .._cq import CompletionPoller
 from ..config import Config
 from ..errors import Code, NegotiationError, VerbsError
+from ..observe import companion
 from ..observe.trace import recorder
 from ..verbs.abi import EventType
 from ..verbs.backend import open_backend
 from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import release_all
-from ..verbs.memory import MemoryLimitError, MemoryPool
+from ..verbs.memory.budget import MemoryLimitError
+from ..verbs.memory.pool import MemoryPool
 from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
-    from ..wake.base import Handle, Waker
+    from ..wake.base import Handle
     from .group import LinkGroup
     from .link import Link, LinkParts
     from .pregranted import GrantingListener, Grants
@@ -49,7 +53,7 @@ logger = logging.getLogger("aiordma.link")
 #: Completions a link may have outstanding: its receives and its signalled sends.
 _CQ_DEPTH = 16384
 _TICK_SECONDS = 1.0
-_TRIM_SECONDS = 30.0
+_TRIM_SECONDS = 3.0
 #: Longest time that the end of a loop waits for peers to take leave, and how often it looks.
 _LINGER_SECONDS = 1.0
 _LINGER_LOOK_SECONDS = 0.0005
@@ -72,6 +76,9 @@ def host_id(is_soft: bool) -> bytes:
 class Engine:
     """Use :func:`current`. :raises NegotiationError: no device, with the reason in words."""
 
+    #: What :attr:`past_links` sums up, as in ``LinkStatistics``.
+    LINK_COUNTERS = ("bytes_written", "messages_sent", "messages_received", "credit_waits", "keepalives")
+
     def __init__(self, devices: Devices[Engine], index: int) -> None:
         self.devices = devices
         self.waker, self.config = waker, config = devices.waker, devices.config
@@ -81,6 +88,8 @@ class Engine:
         #: Groups that new connections can join; and all that are not closed, also of failed links.
         self.groups: dict[LinkKey, LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
+        #: Counters of links that are closed.
+        self.past_links: Counter[str] = Counter()
         #: Negotiations that this end began.
         self._contacts: weakref.WeakSet[ClientContact] = weakref.WeakSet()
         self.closed = False
@@ -97,6 +106,7 @@ class Engine:
         self.pool = MemoryPool(
             slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
         )
+        self.pool.budget.reclaim = self.cache.close_one
         self.poller = CompletionPoller(
             self.cq.cq_pointer,
             channel=self.cq.channel_pointer,
@@ -114,8 +124,9 @@ class Engine:
         self._async_events = AsyncEvents(self.backend)
         waker.watch_fd(self.cq.fd, self.poller.on_readable)
         waker.watch_fd(self._async_events.fd, self.read_events)
+        self.poller.second = int(waker.now())
         self.poller.begin()
-        waker.at_loop_end(self._end)
+        waker.at_loop_end(self._end, self._end_now)
         self._tick_soon()
 
     # ---- called by link groups
@@ -162,7 +173,10 @@ class Engine:
 
     def remove_group(self, group: LinkGroup) -> None:
         """The group is closed."""
-        self.all_groups.discard(group)
+        if group in self.all_groups:
+            self.all_groups.discard(group)
+            counts = group.link.statistics()
+            self.past_links.update({name: counts[name] for name in self.LINK_COUNTERS})
         self.unlist_group(group)
 
     def path_failed(self, peer: str, why: str) -> None:
@@ -292,7 +306,7 @@ class Engine:
             await contact.prepare()
         except MemoryLimitError as error:
             contact.abandon()
-            raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+            raise NegotiationError(error.code, str(error)) from error
         except VerbsError as error:
             contact.abandon()
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
@@ -356,6 +370,15 @@ class Engine:
             return event.number == group.qp_num
         return self._is_of_device(event)
 
+    def change_config(self, config: Config) -> None:
+        """Use other settings from now on (called by :class:`Devices`)."""
+        self.config = config
+        self.poller.set_busy_poll(config.busy_poll_us)
+        self.poller.set_max_fragments(config.max_outstanding_wrs)
+        self.pool.set_limit(config.memory_limit_bytes)
+        for group in self.all_groups:
+            group.link.config_changed()
+
     # ---- the regular timer: keepalive, pre-granted rings, idle links and memory
 
     def _tick_soon(self) -> None:
@@ -366,6 +389,7 @@ class Engine:
         if self.closed:
             return
         now = self.waker.now()
+        self.poller.second = int(now)
         for group in list(self.all_groups):
             group.link.look(now)
             group.look(now)
@@ -406,6 +430,17 @@ class Engine:
         finally:
             self.close()
 
+    def _end_now(self, patient: bool) -> None:
+        """The same for a loop that is closed, or was dropped, without having been shut down."""
+        deadline = time.monotonic() + (_LINGER_SECONDS if patient else 0.0)
+        try:
+            while not self.devices.ended and self._is_parting() and time.monotonic() < deadline:
+                time.sleep(_LINGER_LOOK_SECONDS)
+                for engine in self.devices.engines:
+                    engine.poller.drain()
+        finally:
+            self.close()
+
     def _is_parting(self) -> bool:
         return any(
             group.active and member.pipe.is_closed and member.pipe.error is None
@@ -419,9 +454,10 @@ class Engine:
         nothing in a forked child."""
         if self.backend.in_forked_child:
             return
-        front = _engines.get(self.waker)
+        front = self.waker.locals.get(_ENGINE)
         if front is not None and front.devices is self.devices:
-            del _engines[self.waker]
+            del self.waker.locals[_ENGINE]
+            _engines.pop(id(self.waker), None)
         self.devices.close()
 
     def close_alone(self) -> None:
@@ -474,14 +510,16 @@ class Engine:
         return {"wire": soft.wire_counters()}
 
 
-#: The engine that a loop began with, or that took its place.
-_engines: dict[Waker, Engine] = {}
+#: Where a loop has the engine that it began with, or that took its place. A table here would keep it alive.
+_ENGINE = "engine"
+#: All of them, by ``id()`` of their wakers.
+_engines: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
 _refusals: dict[str | None, NegotiationError] = {}
 
 
 def running() -> Engine | None:
     """The running loop's engine, None while there is none."""
-    return _engines.get(wake.current())
+    return wake.current().locals.get(_ENGINE)
 
 
 async def current(config: Config | None = None) -> Engine:
@@ -490,7 +528,7 @@ async def current(config: Config | None = None) -> Engine:
     :raises NegotiationError: RDMA is not available; the reason is remembered for the life of the process.
     """
     waker = wake.current()
-    engine = _engines.get(waker)
+    engine: Engine | None = waker.locals.get(_ENGINE)
     if engine is not None:
         return engine if not engine.devices.several else engine.best()
     config = config or Config.from_env()
@@ -504,5 +542,6 @@ async def current(config: Config | None = None) -> Engine:
         raise
     except (VerbsError, OSError) as error:
         raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
-    _engines[waker] = engine
+    waker.locals[_ENGINE] = _engines[id(waker)] = engine
+    companion.begin(config)
     return engine

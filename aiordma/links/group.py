@@ -7,22 +7,29 @@ never used for another group, so the rkeys that a peer knows open only that peer
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import LinkError
+from ..errors import Code, LinkError, RemoteProtocolError
+from ..pipes._ring import RingPipe
 from ..proto.clc import Kind
+from ..proto.llc import RingResize, Ticket, TicketBack
 from ..verbs.lifetime import release_all
 from ..verbs.registrar import DeviceRegistrar
 from .contracts import EngineView, LinkKey, LinkState
 from .failover.leave import may_fail_over
 from .link import Link
-from .member import ChannelMember, Member
+from .link_memory import LinkMemory
+from .member import ChannelMember, DatagramMember, Member
 from .message_memory import MessageMemory
 from .pregranted import Grants, RingGranter, RingHolder
+from .ring_size import first_ring_bytes
 
 if TYPE_CHECKING:
-    from ..verbs.memory import Arena, Block
+    from collections.abc import Iterator
+
+    from ..verbs.memory.arena import Arena, Block
     from ..wake.base import Waiter
     from .link import LinkParts
 
@@ -30,6 +37,14 @@ logger = logging.getLogger("aiordma.link")
 
 #: Time in which a peer answers Delete Link.
 _DELETE_LINK_SECONDS = 2.0
+#: Members that the timer looks at in one turn: with thousands of them, the loop must not stand still.
+_LOOKS = 1000
+_MEMBERS: dict[int, type[Member]] = {
+    Kind.STREAM: Member,
+    Kind.DATAGRAMS: DatagramMember,
+    Kind.CALLS: ChannelMember,
+    Kind.MEMORY: ChannelMember,
+}
 
 
 class GroupOwner(EngineView, Protocol):
@@ -93,18 +108,22 @@ class LinkGroup:
                 peer,
                 on_failed=self._on_link_failed,
                 in_use=self._in_use,
-                on_grant_message=self.pregranted.on_message,
+                on_group_message=self._on_message,
                 on_ack_owed=engine.ack_owed,
             )
         except BaseException:
             parts.close()
             raise
-        ring = engine.config.ring_bytes
         self.rings: Arena = engine.pool.arena(
-            DeviceRegistrar(engine.backend, parts.pd, remote=True), first_slab_bytes=ring * 2
+            DeviceRegistrar(engine.backend, parts.pd, remote=True),
+            first_slab_bytes=first_ring_bytes(engine.config, engine.pool) * 2,
         )
+        #: Members that the timer has not looked at in this round.
+        self._to_look_at: Iterator[Member] = iter(())
         self._messages: MessageMemory | None = None
+        self._link_memory: LinkMemory | None = None
         self._page: Block | None = None
+        self._page_arena: Arena | None = None
         engine.add_group(self)
 
     @property
@@ -127,11 +146,22 @@ class LinkGroup:
         return self._messages
 
     @property
+    def link_memory(self) -> LinkMemory:
+        """Users' memory on this link, made for the first one that asks."""
+        if self._link_memory is None:
+            self._link_memory = LinkMemory(self.engine, self.link, self.messages)
+        return self._link_memory
+
+    @property
     def page(self) -> Block:
         """Memory that the peer may write and this end never reads: the target of the keepalive of a link
-        without rings."""
+        without rings. :raises MemoryLimitError:"""
         if self._page is None:
-            self._page = self.rings.allocate(4096)
+            if self._page_arena is None:
+                # Of its own: a slab of rings would be held for this page alone.
+                registrar = DeviceRegistrar(self.engine.backend, self.link.parts.pd, remote=True)
+                self._page_arena = self.engine.pool.arena(registrar, first_slab_bytes=4096)
+            self._page = self._page_arena.allocate(4096)
         return self._page
 
     def free_page(self) -> None:
@@ -144,7 +174,12 @@ class LinkGroup:
         self.pregranted.look(now)
         if self._messages is not None:
             self._messages.look()
-            for member in list(self.members):
+        some = list(itertools.islice(self._to_look_at, _LOOKS))
+        if not some:
+            self._to_look_at = iter(tuple(self.members))
+            some = list(itertools.islice(self._to_look_at, _LOOKS))
+        for member in some:
+            if member in self.members:
                 member.look(now)
 
     @property
@@ -180,13 +215,19 @@ class LinkGroup:
 
     def join(self, kind: int = 0) -> Member:
         """What one more connection needs (``Proposal.kind``). :raises MemoryLimitError: no memory."""
-        member = ChannelMember(self) if kind == Kind.CALLS else Member(self)
+        member = _MEMBERS[kind](self)
         self.enter(member)
         return member
 
     def prepare(self) -> Member:
         """As :meth:`join`, for a stream that the peer may begin later; it counts from :meth:`enter` on."""
-        return Member(self)
+        member = Member(self)
+        try:
+            member.reserve_mirror()
+        except BaseException:
+            member.withdraw(used=False)
+            raise
+        return member
 
     def enter(self, member: Member) -> None:
         """Count a connection from now on."""
@@ -198,6 +239,21 @@ class LinkGroup:
             self.idle_since = self.engine.waker.now()
             if not self.active and not self.setting_up:
                 self.close()
+
+    def _on_message(self, message: Ticket | TicketBack | RingResize) -> None:
+        """:raises RemoteProtocolError: it cannot be."""
+        if not isinstance(message, RingResize):
+            self.pregranted.on_message(message)
+            return
+        flow = self.link.queue_pair.flow_of(message.token)
+        # None: the stream is over at this end, and the message crossed its last one.
+        if isinstance(flow, RingPipe):
+            member: Any = flow.owner
+            if member.ring_size is not None:
+                member.ring_size.on_message(message)
+                return
+        if flow is not None:
+            raise RemoteProtocolError("a ring was to be replaced that never is", Code.PROTOCOL_VIOLATION)
 
     @property
     def has_another(self) -> bool:
@@ -270,8 +326,10 @@ class LinkGroup:
             self.link.close,
             self.set_up_ended,
             silence,
+            *(() if self._link_memory is None else (self._link_memory.close,)),
             self.free_page,
             *(() if self._messages is None else (self._messages.close,)),
             self.rings.close,
+            *(() if self._page_arena is None else (self._page_arena.close,)),
             lambda: self.engine.return_parts(self.link.parts, reusable=reusable),
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..datapath._filter import LinkFilter
     from ..verbs.events import DeviceEvent
-    from ..verbs.memory import Arena, Block
+    from ..verbs.memory.arena import Arena, Block
     from ..wake.base import Handle
     from .contracts import EngineView, LinkKey
 
@@ -130,7 +130,7 @@ class Link:
     :param peer: the other end, for log messages.
     :param on_failed: called once with the reason.
     :param in_use: whether connections would break with it.
-    :param on_grant_message: called with messages about pre-granted rings; raises RemoteProtocolError.
+    :param on_group_message: called with messages about rings; raises RemoteProtocolError.
     :param on_ack_owed: called when the link has received a message that it has not acknowledged; not again
         before :meth:`acknowledge`.
     """
@@ -144,7 +144,7 @@ class Link:
         *,
         on_failed: Callable[[BaseException], None],
         in_use: Callable[[], bool],
-        on_grant_message: Callable[[llc.Ticket | llc.TicketBack], None],
+        on_group_message: Callable[[llc.Ticket | llc.TicketBack | llc.RingResize], None],
         on_ack_owed: Callable[[Link], None],
     ) -> None:
         self.engine, self.parts, self.peer = engine, parts, peer
@@ -163,7 +163,7 @@ class Link:
         )
         self._on_failed = on_failed
         self._in_use = in_use
-        self._on_grant_message, self._on_ack_owed = on_grant_message, on_ack_owed
+        self._on_group_message, self._on_ack_owed = on_group_message, on_ack_owed
         self._confirmed = engine.waker.new_waiter()
         parts.qp.to_init()
         self.queue_pair = QueuePair(
@@ -234,6 +234,7 @@ class Link:
             backend.name,
             self.parts.qp.number,
             min(backend.limits.max_qp_rd_atom, backend.limits.max_qp_init_rd_atom, MAX_READS),
+            self.traffic_class,
             self._on_cm_peer,
             self._on_cm_lost,
         )
@@ -327,9 +328,9 @@ class Link:
                 self.orderly = True
                 text = f"the peer closed the link (reason 0x{message.reason:08x})"
                 self.queue_pair.break_link(LinkError(text, self.peer))
-            case llc.Ticket() | llc.TicketBack():
+            case llc.Ticket() | llc.TicketBack() | llc.RingResize():
                 try:
-                    self._on_grant_message(message)
+                    self._on_group_message(message)
                 except RemoteProtocolError as error:
                     self.queue_pair.break_link(error)
             case _:
@@ -373,7 +374,12 @@ class Link:
         except VerbsError as error:
             logger.debug("QP %d: %s", self.parts.qp.number, error)
 
-    # ---- called by the engine's timer
+    # ---- called by the engine
+
+    def config_changed(self) -> None:
+        """The engine's settings are others now."""
+        config = self.engine.config
+        self._keepalive.set_times(config.keepalive_ms / 1000, config.keepalive_timeout_ms / 1000)
 
     def look(self, now: float) -> None:
         """Keepalive (X-RDMA: silence, then a zero-byte WRITE that the peer's device answers by itself)."""

@@ -10,19 +10,22 @@ from ..pipes._link_channel import MessageChannel
 from ..pipes._ring import RingPipe
 from ..pipes._switchable import SwitchablePipe
 from ..pipes.tls import TlsLayer
+from ..proto.clc import MIN_RING_BYTES
 from ..proto.failover import MAGIC, MESSAGE_BYTES, Refuse
 from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
 from .failover.leave import Failover, may_fail_over
 from .failover.tcp_carrier import PEER_DIED, lost_because
+from .ring_size import RingSize, first_ring_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ..pipes.tls import Carrier
-    from ..verbs.memory import Arena, Block
+    from ..verbs.memory.arena import Arena, Block
     from .contracts import EarlyOpenView
     from .link import Link
+    from .link_memory import LinkMemory
     from .message_memory import MessageMemory
 
 
@@ -39,6 +42,8 @@ class MemberOwner(GroupView, Protocol):
 
     @property
     def messages(self) -> MessageMemory: ...
+    @property
+    def link_memory(self) -> LinkMemory: ...
     @property
     def page(self) -> Block:
         """The target of keepalives where there is no ring."""
@@ -63,6 +68,8 @@ class Member:
     pipe: Any
     #: What the user holds, from connect() on: a SwitchablePipe over the rings, or the MessageChannel itself.
     connection: Any = None
+    #: Judges and replaces the ring; None where there is none.
+    ring_size: RingSize | None = None
 
     def __init__(self, group: MemberOwner) -> None:
         self.group = group
@@ -75,24 +82,29 @@ class Member:
         self._failed_because: BaseException | None = None
         #: Set for a connection that began on a pre-granted ring.
         self.early_open: EarlyOpenView | None = None
+        #: What is copied from, where the device takes too little inline.
+        self.mirror: Block | None = None
         self._open()
         self.pipe.on_finished = self._on_finished
 
     def _open(self) -> None:
-        config = self._engine.config
-        self.ring: Block = self.group.rings.allocate(config.ring_bytes, minimum=min(config.ring_bytes, 16384))
-        self.mirror: Block | None = None
+        self._open_ring(first_ring_bytes(self._engine.config, self._engine.pool))
+        self.ring_size = RingSize(self, self._engine.waker.now())
+
+    def _open_ring(self, size: int) -> None:
+        self.ring: Block = self.group.rings.allocate(size, minimum=MIN_RING_BYTES)
         try:
             self.pipe = RingPipe(
                 self._link.queue_pair,
                 rx_addr=self.ring.address,
                 rx_size=self.ring.length,
-                fragment=config.fragment_bytes,
+                fragment=self._engine.config.fragment_bytes,
                 owner=self,
             )
         except BaseException:
             self.ring.free(0)
             raise
+        self._first_ring = self.ring
 
     def offered(self) -> dict[str, int]:
         """Fields of Accept and Confirm: what the peer may use."""
@@ -104,19 +116,56 @@ class Member:
         }
 
     def connect(self, *, peer_token: int, ring_addr: int, rkey: int, ring_bytes: int, recv_bytes: int) -> Any:
-        """Take the peer's half, from its Accept or Confirm. :raises NegotiationError: it is not usable."""
-        queue_pair = self._link.queue_pair
-        inline = min(self._engine.config.fragment_bytes, ring_bytes)
-        if queue_pair.max_inline < inline or not queue_pair.counts_astray:
-            self.mirror = self._link.allocate_local(ring_bytes)
+        """Take the peer's half, from its Accept or Confirm.
+
+        :raises NegotiationError: it is not usable.
+        :raises MemoryLimitError: the device needs a copy of the peer's ring, and there is no memory for it.
+        """
+        if self._needs_mirror(ring_bytes):
+            if self.mirror is not None and self.mirror.length < ring_bytes:
+                self.mirror.free(0)
+                self.mirror = None
+            if self.mirror is None:
+                self.mirror = self._link.allocate_local(ring_bytes)
             self.pipe.use_mirror(self.mirror.address, self.mirror.lkey)
         self._link.probe_target = (ring_addr, rkey)
         self.pipe.connect(peer_token=peer_token, tx_addr=ring_addr, tx_rkey=rkey, tx_size=ring_bytes)
         self.connection = SwitchablePipe(self.pipe)
         return self.connection
 
+    def _needs_mirror(self, ring_bytes: int) -> bool:
+        queue_pair = self._link.queue_pair
+        inline = min(self._engine.config.fragment_bytes, ring_bytes)
+        return queue_pair.max_inline < inline or not queue_pair.counts_astray
+
+    def reserve_mirror(self) -> None:
+        """Have memory for :meth:`connect` before the peer may begin: it cannot be refused any more then. It
+        suffices for a peer whose rings are not larger than this end's. :raises MemoryLimitError:"""
+        ring_bytes = self._engine.config.ring_bytes
+        if self._needs_mirror(ring_bytes):
+            self.mirror = self._link.allocate_local(ring_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Registered memory that it holds."""
+        return self.ring.length + (0 if self.mirror is None else self.mirror.length)
+
     def look(self, now: float) -> None:
         """Called by the engine's timer."""
+        if self.ring_size is not None and self.needs_link:
+            self.ring_size.look(now)
+
+    # ---- the ring changes its size
+
+    def ring_turned(self) -> None:
+        """The whole ring was read while the peer waited for room (called by the ring pipe)."""
+        if self.ring_size is not None:
+            self.ring_size.turned()
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the peer has the connection, on the link."""
+        return self.failover is None and self._peer_takes_part
 
     # ---- the TCP connection stays open: for liveness, the order of the end, and failover
 
@@ -226,6 +275,11 @@ class Member:
         self._begin_failover().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
         return True
 
+    @property
+    def fails_over(self) -> bool:
+        """Whether it leaves a link that has failed, or will as soon as it has its TCP connection."""
+        return self._failed_because is not None or self.failover is not None
+
     def quiesced(self) -> None:
         """The pipe has stopped sending, and nothing of it is under way."""
         if self.failover is not None:  # otherwise attach_tcp() asks again
@@ -274,9 +328,13 @@ class Member:
             self.early_open.over()
 
     def _free(self) -> None:
+        if self.ring_size is not None:
+            self.ring_size.end()
         if not self.ring.freed:
+            # A ring that took another's place was not filled from its beginning.
+            known = self.failover is None and self.ring is self._first_ring
             used = min(self.pipe.bytes_received + self.pipe.readable, self.ring.length)
-            self.ring.free(used if self.failover is None else None)
+            self.ring.free(used if known else None)
             if self.mirror is not None:
                 self.mirror.free()
 
@@ -287,6 +345,8 @@ class Member:
         """
         self.pipe.forget()
         self.ring.free(None if used else 0)
+        if self.mirror is not None:
+            self.mirror.free(0)
 
     def discard(self) -> None:
         """The negotiation failed: the peer never wrote to this ring, or the link breaks, too."""
@@ -294,6 +354,13 @@ class Member:
         self._drop_tcp()
         self._free()
         self.group.left(self)
+
+
+class DatagramMember(Member):
+    """What one datagram connection holds. Its ring keeps its size: the largest datagram depends on it."""
+
+    def _open(self) -> None:
+        self._open_ring(self._engine.config.ring_bytes)
 
 
 class ChannelMember(Member):
@@ -304,6 +371,7 @@ class ChannelMember(Member):
     def _open(self) -> None:
         config = self._engine.config
         self._link.prepare_long_messages()
+        _ = self.group.page  # now: later there is no way to say that it is not to be had
         self.pipe = MessageChannel(
             self._link.queue_pair,
             memory=self.group.messages,
@@ -312,6 +380,14 @@ class ChannelMember(Member):
             fragment=config.fragment_bytes,
             own=self,
         )
+
+    @property
+    def link_memory(self) -> LinkMemory:
+        """Users' memory on the link of this channel."""
+        return self.group.link_memory
+
+    def reserve_mirror(self) -> None:
+        """There is none."""
 
     def offered(self) -> dict[str, int]:
         """The ring's fields: a page for the keepalive, and how much this end keeps for its user."""

@@ -12,11 +12,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..verbs.abi import Access
-from ..verbs.memory import MemoryLimitError
+from ..verbs.memory.budget import MemoryLimitError, Purpose
 from ..verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
-    from ..verbs.memory import Block, Waiting
+    from ..verbs.memory.arena import Block
+    from ..verbs.memory.queue import Waiting
     from .contracts import EngineView
     from .link import LinkParts
 
@@ -30,64 +31,77 @@ class MessageMemory:
     def __init__(self, engine: EngineView, parts: LinkParts) -> None:
         self._engine = engine
         backend, pool = engine.backend, engine.pool
+        pool.budget.begin_messages()
         # On iWARP the sink of a READ is a target of remote writes.
         sink = Access.LOCAL_WRITE | (Access.REMOTE_WRITE if backend.is_iwarp else Access(0))
         self._sources = pool.arena(
             DeviceRegistrar(backend, parts.pd, remote=False, access=Access.REMOTE_READ),
             first_slab_bytes=_FIRST_SLAB_BYTES,
+            purpose=Purpose.SOURCES,
         )
         self._sinks = pool.arena(
             DeviceRegistrar(backend, parts.pd, remote=False, access=sink, private=True),
             first_slab_bytes=_FIRST_SLAB_BYTES,
+            purpose=Purpose.SINKS,
         )
         self._thread = threading.get_ident()
         self._released: list[Block] = []  # by other threads, or in the middle of something of ours
         self._busy = False
 
-    def check(self, length: int) -> None:
-        """:raises MemoryLimitError: a message of ``length`` bytes may never find room: a quarter of the pool
-        is kept for pulls, and blocks are powers of two.
-        """
-        most = 1 << ((self._engine.pool.limit_bytes // 4).bit_length() - 1)
-        if length > most:
-            raise MemoryLimitError(
-                f"a message of {length} bytes, and AIORDMA_MEMORY_LIMIT_BYTES leaves {most} for one: raise "
-                "it, or lower AIORDMA_MAX_MESSAGE_BYTES"
-            )
-
     def take_source(self, length: int) -> Block | None:
-        """A block for a message to be announced; None: no memory now.
+        """A block for a message to be announced; None: other messages have the memory, and give it back.
 
-        A part of the pool is reserved for pulls: two ends that had put all their memory into messages for
-        each other would wait endlessly.
+        :raises MemoryLimitError: it may never be had.
         """
         pool = self._engine.pool
-        if pool.used_bytes + length > pool.limit_bytes // 4 * 3:
-            return None
-        try:
-            return self._sources.allocate(length)
-        except MemoryLimitError:
-            return None
+        refusal = None
+        if not pool.queue.must_wait(Purpose.SOURCES):
+            try:
+                return self._sources.allocate(length)
+            except MemoryLimitError as error:
+                refusal = error
+        self._consider(refusal, length, pool.budget.longest_source)
+        return None
+
+    def _consider(self, refusal: MemoryLimitError | None, length: int, most: int) -> None:
+        """Whether to wait. :raises MemoryLimitError: for what may never come."""
+        pool = self._engine.pool
+        if length > most:
+            held = pool.limit_bytes - pool.budget.for_messages
+            raise MemoryLimitError(
+                f"a message of {length} bytes, and AIORDMA_MEMORY_LIMIT_BYTES leaves {most} for one, as "
+                f"connections hold {held} of {pool.limit_bytes}: raise it, have fewer connections or smaller "
+                "rings (AIORDMA_RING_BYTES), or lower AIORDMA_MAX_MESSAGE_BYTES"
+            ) from refusal
+        if refusal is not None and not pool.budget.message_bytes:
+            raise refusal  # the device refuses, or the system
 
     def release_source(self, block: Block) -> None:
         """The peer READs it no more. (What is left in it was meant for this peer.)"""
         block.free(0)
 
     def take_sink(self, length: int) -> Block | None:
-        """A block to pull a message into; None: no memory now."""
+        """A block to pull a message into; None: other messages have the memory, and give it back.
+
+        :raises MemoryLimitError: it may never be had.
+        """
+        pool = self._engine.pool
+        refusal = None
         self._busy = True
         try:
             self._reclaim()
-            return self._sinks.allocate(length)
-        except MemoryLimitError:
-            return None
+            if not pool.queue.must_wait(Purpose.SINKS):
+                return self._sinks.allocate(length)
+        except MemoryLimitError as error:
+            refusal = error
         finally:
             self._busy = False
+        self._consider(refusal, length, pool.budget.longest_sink)
+        return None
 
     def may_lend(self) -> bool:
-        """Whether users may keep further blocks; if not, they get copies. Half of the pool is for others."""
-        pool = self._engine.pool
-        return pool.used_bytes <= pool.limit_bytes // 2
+        """Whether users may keep further blocks; if not, they get copies."""
+        return self._engine.pool.budget.may_keep_sinks()
 
     def release_sink(self, block: Block) -> None:
         """Release a block, also one that a user had. In any thread, and from inside the garbage
@@ -103,9 +117,13 @@ class MessageMemory:
             self._released.pop().free(0)
         self._busy = was_busy
 
-    def wait(self, channel: Waiting) -> None:
-        """Have its ``on_memory()`` called when some memory of the engine was released."""
-        self._engine.pool.wait(channel)
+    def wait_for_source(self, channel: Waiting) -> None:
+        """Have its ``on_memory()`` called when it may :meth:`take_source`."""
+        self._engine.pool.queue.wait(channel, Purpose.SOURCES)
+
+    def wait_for_sink(self, channel: Waiting) -> None:
+        """Have its ``on_memory()`` called when it may :meth:`take_sink`."""
+        self._engine.pool.queue.wait(channel, Purpose.SINKS)
 
     def look(self) -> None:
         """Reclaim what other threads have released."""
@@ -116,3 +134,4 @@ class MessageMemory:
         self._reclaim()
         self._sources.close()
         self._sinks.withdraw()
+        self._engine.pool.budget.end_messages()

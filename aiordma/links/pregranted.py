@@ -31,7 +31,8 @@ from ..addresses import show
 from ..errors import Code, NegotiationError, RemoteProtocolError
 from ..proto import clc, clcstream, llc
 from ..proto.proof import claim_proof
-from ..verbs.memory import MemoryLimitError
+from ..verbs.memory.budget import MemoryLimitError
+from .ring_size import first_ring_bytes
 
 if TYPE_CHECKING:
     import socket
@@ -124,6 +125,11 @@ class RingGranter:
         """Memory of the rings granted and not claimed."""
         return sum(member.ring.length for member, _ in self._out.values())
 
+    @property
+    def held_bytes(self) -> int:
+        """The same with what the device needs to use them."""
+        return sum(member.held_bytes for member, _ in self._out.values())
+
     def on_negotiated(self, listener: GrantingListener, *, first: bool) -> None:
         """The client has negotiated a connection.
 
@@ -143,7 +149,7 @@ class RingGranter:
             and listener.number in self._grants.listeners
             and listener.has_room()
             and self._group.active
-            and engine.pool.has_spare(engine.config.ring_bytes)
+            and engine.pool.budget.has_spare(first_ring_bytes(engine.config, engine.pool))
         ):
             try:
                 member = self._group.prepare()
@@ -191,7 +197,7 @@ class RingGranter:
                 recv_bytes=0,
             )
         except MemoryLimitError as error:
-            raise NegotiationError(Code.OUT_OF_MEMORY, str(error)) from error
+            raise NegotiationError(error.code, str(error)) from error
         del self._out[claim.ticket]
         self._group.enter(member)
         member.pipe.greet()
@@ -302,6 +308,8 @@ class RingHolder:
     def ring_bytes(self) -> int:
         """Memory reserved at this end: none, as a ring is allocated only when a connection begins."""
         return 0
+
+    held_bytes = ring_bytes
 
     def learn(self, accept: clc.Accept, peer: str) -> None:
         """The server's listener may grant rings.

@@ -61,6 +61,13 @@ class QpCache:
         """Release that room."""
         self.limit += share
 
+    def close_one(self) -> bool:
+        """Close what was parked first: its memory is needed. False: nothing is parked."""
+        if self.parked:
+            self.parked.pop(0).close()
+            return True
+        return False
+
     def take_all(self) -> list[LinkParts]:
         """Everything that is parked, to be closed."""
         parked, self.parked = self.parked, []

@@ -63,7 +63,7 @@ class EngineStatistics(TypedDict, total=False):
     streams_moved: int
     streams_waiting: int
     links: list[LinkStatistics]
-    #: registered memory: see ``aiordma.verbs.memory.PoolStatistics``
+    #: registered memory: see ``aiordma.verbs.memory.budget.PoolStatistics``
     memory: dict[str, int]
     #: queue pairs kept for reuse
     parked_qps: int

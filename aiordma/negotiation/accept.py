@@ -11,6 +11,8 @@ import errno
 import functools
 import logging
 import math
+import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import anyio
@@ -21,20 +23,25 @@ from .. import wake
 from ..addresses import plain_address, show
 from ..attributes import address_attributes
 from ..errors import AioRdmaError
+from ..wake.ending import release_unclosed
 from . import peer_cache
+from .announcement import Announcement
 from .engine import warm_up
 from .listening import listening_sockets
 from .server import negotiate_accepted
+from .serving import Handlers, check_on_error
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from ..addresses import Address
-    from ..wake.base import Job
+    from ..links.pregranted import GrantingListener
+    from ..wake.base import Job, Waker
     from .engine import Engine
     from .options import ListenOptions
     from .result import NegotiationResult
+    from .serving import OnError
 
 __all__ = ["ConnectionListener", "ListenerStatistics", "open_listener"]
 
@@ -67,6 +74,12 @@ class ListenerStatistics(NamedTuple):
     negotiating: int
     #: streams that wait for accept()
     waiting: int
+    #: handlers of serve() that run now
+    serving: int = 0
+    #: handlers that raised an exception which was not the loss of their client
+    handlers_failed: int = 0
+    #: handlers that ended because their client was lost (killed, crashed, unreachable)
+    handlers_lost: int = 0
 
 
 class ConnectionListener(anyio.abc.Listener[T]):
@@ -90,8 +103,17 @@ class ConnectionListener(anyio.abc.Listener[T]):
         self._queue, self._finished = anyio.create_memory_object_stream[T](math.inf)
         self._accepting = False
         self._closed = False
+        self._handlers: Handlers[T] = Handlers()
         self._accepted = self._rdma = self._tcp = self._failed = self._negotiating = self._waiting = 0
-        self._service = None if engine is None else engine.grant_rings(self._has_room)
+        # The loop and the engine must not keep a listener that everybody has dropped.
+        me = weakref.ref(self)
+        self._on_connection = functools.partial(_accept_some, me)
+        self._service = None if engine is None else engine.grant_rings(lambda: _has_room(me))
+        ports = [] if options.mode == "tcp" else [port for _, port in self._addresses]
+        self._announcement = Announcement(ports)
+        self._waker.bind(self)
+        #: Nobody has closed it.
+        self._forgotten = True
         self._accept_again()
 
     async def _make(self, result: NegotiationResult) -> T:
@@ -119,38 +141,98 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
     async def serve(
         self,
-        handler: Callable[[T], Any],
+        handler: Callable[[T], Awaitable[object]],
         task_group: anyio.abc.TaskGroup | None = None,
+        *,
+        on_error: OnError[T] = "log",
     ) -> None:
         """Run ``handler(connection)`` in a new task for every connection, until cancelled.
 
+        The connection belongs to this method: it is closed when its handler returns or raises, as by ``async
+        with connection``. (A handler may close it earlier.) So a handler that hands its connection to another
+        task must wait for that task; a program that keeps connections calls :meth:`accept` itself.
+
+        A handler that fails ends its own connection only. Its exception is counted (:meth:`statistics`)
+        and logged with the client's address by the logger ``aiordma.serve``: at level INFO if the client was
+        lost (``BrokenResourceError``, ``EndOfStream``, ``IncompleteRead``, ``ConnectionResetError`` and the
+        like, or a group of nothing else), at level ERROR with the traceback if it is anything else.
+        Cancellation, ``KeyboardInterrupt``, ``SystemExit``, whatever is no ``Exception``, pass through.
+
         :param task_group: where to run the handlers; default: a task group of this call, which then waits
             for them.
+        :param on_error: ``"log"``; ``"raise"``: the exception of one handler ends this method and all other
+            handlers, as with anyio's listeners; or a function that is called with the connection (open, but
+            perhaps broken) and the exception instead of logging, and may be async. What it raises ends this
+            method.
         :raises anyio.ClosedResourceError: the listener is closed.
+        :raises ValueError: ``on_error`` is none of these.
         """
+        check_on_error(on_error)
         async with contextlib.AsyncExitStack() as stack:
             if task_group is None:
                 task_group = await stack.enter_async_context(anyio.create_task_group())
             while True:
-                task_group.start_soon(handler, await self.accept())
+                connection = await self.accept()
+                try:
+                    task_group.start_soon(self._handlers.run, handler, connection, on_error)
+                except BaseException:  # the task group has ended
+                    await anyio.aclose_forcefully(connection)
+                    raise
+
+    async def report(self, connection: T, exc: Exception) -> None:
+        """Log and count an exception of a handler that :meth:`serve` did not run."""
+        await self._handlers.report(connection, exc, "log")
 
     async def aclose(self) -> None:
         """Stop listening. Closes unfinished connections, and streams that were not accepted. Idempotent."""
+        self._forgotten = False
         if not self._closed:
-            self._closed = True
-            self._stop_accepting()
-            for sock in self._sockets:
-                sock.close()
-            if self._service is not None:
-                self._service.close()
-            for job in self._jobs.values():
-                job.cancel()
-            self._queue.close()
-            with contextlib.suppress(anyio.WouldBlock, EndOfStream):
-                while True:
-                    await anyio.aclose_forcefully(self._finished.receive_nowait())
-            self._finished.close()
+            self._close()
+            for stream in self._take_waiting():
+                await anyio.aclose_forcefully(stream)
         await self._waker.checkpoint()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._accepting = False
+        _stop_listening(self._waker, self._sockets, self._service, self._announcement)
+        for job in self._jobs.values():
+            job.cancel()
+
+    def _take_waiting(self) -> list[T]:
+        """The streams that nobody has accepted."""
+        with contextlib.suppress(RuntimeError):  # a task waits in accept(), and its loop is closed
+            self._queue.close()
+        streams = []
+        # ClosedResourceError: a finalizer has taken them, and the loop ends before the listener is gone.
+        with contextlib.suppress(anyio.WouldBlock, EndOfStream, ClosedResourceError):
+            while True:
+                streams.append(self._finished.receive_nowait())
+        self._finished.close()
+        return streams
+
+    def loop_ended(self) -> None:
+        """See :class:`aiordma.wake.base.LoopBound`."""
+        if not self._closed:
+            self._forgotten = True
+            self._close()
+            self._take_waiting()
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        if not getattr(self, "_forgotten", False):
+            return
+        if self._closed:  # with its loop
+            release_unclosed(self, self._waker, None, _warn)
+            return
+        waker, sockets, service, streams = self._waker, self._sockets, self._service, self._take_waiting()
+        announcement = self._announcement
+
+        def release() -> None:
+            _stop_listening(waker, sockets, service, announcement)
+            for stream in streams:
+                waker.spawn(functools.partial(anyio.aclose_forcefully, stream))
+
+        release_unclosed(self, waker, release, _warn)
 
     @property
     def addresses(self) -> list[Address]:
@@ -176,6 +258,9 @@ class ConnectionListener(anyio.abc.Listener[T]):
             undecided=len(self._jobs) - self._negotiating,
             negotiating=self._negotiating,
             waiting=self._waiting,
+            serving=self._handlers.running,
+            handlers_failed=self._handlers.failed,
+            handlers_lost=self._handlers.lost,
         )
 
     def __repr__(self) -> str:
@@ -187,14 +272,15 @@ class ConnectionListener(anyio.abc.Listener[T]):
     def _is_full(self) -> bool:
         return len(self._jobs) + self._waiting >= self._options.max_pending
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether it would take one more connection now."""
         return not self._is_full()
 
     def _accept_again(self) -> None:
         if not self._accepting and not self._closed and not self._is_full():
             self._accepting = True
             for sock in self._sockets:
-                self._waker.watch_fd(sock.fileno(), functools.partial(self._accept_some, sock))
+                self._waker.watch_fd(sock.fileno(), functools.partial(self._on_connection, sock))
 
     def _stop_accepting(self) -> None:
         if self._accepting:
@@ -202,7 +288,8 @@ class ConnectionListener(anyio.abc.Listener[T]):
             for sock in self._sockets:
                 self._waker.unwatch_fd(sock.fileno())
 
-    def _accept_some(self, listening: socket.socket) -> None:
+    def accept_some(self, listening: socket.socket) -> None:
+        """A listening socket is readable."""
         for _ in range(_ACCEPTS_PER_TURN):
             if self._is_full():
                 self._stop_accepting()
@@ -260,6 +347,31 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 self._negotiating -= 1
             del self._jobs[sock]
             self._accept_again()
+
+
+def _accept_some(listener: weakref.ref[ConnectionListener[Any]], listening: socket.socket) -> None:
+    found = listener()
+    if found is not None:
+        found.accept_some(listening)
+
+
+def _has_room(listener: weakref.ref[ConnectionListener[Any]]) -> bool:
+    found = listener()
+    return found is not None and found.has_room()
+
+
+def _stop_listening(
+    waker: Waker,
+    sockets: Sequence[socket.socket],
+    service: GrantingListener | None,
+    announcement: Announcement,
+) -> None:
+    announcement.close()
+    for sock in sockets:
+        waker.unwatch_fd(sock.fileno())
+        sock.close()
+    if service is not None:
+        service.close()
 
 
 async def open_listener(

@@ -43,7 +43,10 @@ class ClcIO:
         self._waiter: Waiter | None = None
         self.now: Callable[[], float] = self._waker.now
         self.local = plain_address(self.sock.getsockname())
-        self.remote = plain_address(self.sock.getpeername())
+        try:
+            self.remote = plain_address(self.sock.getpeername())
+        except OSError:  # the peer has reset the connection already, which shows when it is read
+            self.remote = ("", 0)
         self.peer = show(self.remote)
         self._head = b""  # of a message that has been read in part
         self._missing = 0

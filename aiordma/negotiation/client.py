@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import Code, NegotiationError
-from ..proto.events import Accepted, Failed, PlainPeer, Send, UseRdma, UseTcp
+from ..proto.events import Accepted, Failed, LinkLost, PlainPeer, Send, UseRdma, UseTcp
 from ..proto.handshake import ClientHandshake, State
 from ..proto.proof import accept_proof
 from .dialogue import Dialogue
@@ -78,7 +78,7 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
 
     async def _bring_up(self) -> None:
         assert self.contact is not None
-        step = LastStep(self.contact.established, self.handshake, self.io)
+        step = LastStep(self.contact.established, self.handshake, self.io, self.contact.outlive)
         self.pipe, events = await step.run(watch=self._first_contact)
         self.queue(events)
 
@@ -115,6 +115,12 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         else:
             self.queue(self.handshake.ready(confirm, self.io.now()))
 
+    async def on_link_lost(self, event: LinkLost) -> None:
+        """The link was up at the server, so the connection was on RDMA there, and leaves it."""
+        if self.options.mode == "rdma":
+            raise NegotiationError(Code.LINK_LOST, "the link failed while it was made")
+        self.use_pipe(event.rest)
+
     async def on_plain_peer(self, event: PlainPeer) -> None:
         raise self._plain_peer(event.text)
 
@@ -124,6 +130,7 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         PlainPeer: on_plain_peer,
         UseTcp: Dialogue.on_use_tcp,
         UseRdma: Dialogue.on_use_rdma,
+        LinkLost: on_link_lost,
         Failed: Dialogue.on_failed,
     }
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from .. import wake
 from ..addresses import plain_address, show
 from ..errors import Code, FallbackReason, NegotiationError
+from ..observe import connections
 from . import peer_cache
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine
+from .remedies import warn_once
 from .result import NegotiationResult
 from .tcp_connect import connect_tcp, resolve
 
@@ -35,19 +37,29 @@ _OPEN_SHARE = 16
 
 
 async def connect_and_negotiate(
-    host: str, port: int, options: ConnectOptions, kind: int = 0
+    host: str, port: int, options: ConnectOptions, kind: int = 0, *, sock: socket.socket | None = None
 ) -> NegotiationResult:
     """Connect to ``host``:``port`` and agree on the path. With TLS, nothing is ever sent in clear.
 
     :param kind: what the connection will carry (``clc.Proposal.kind``).
+    :param sock: a non-blocking TCP connection to ``host``:``port`` that has carried nothing yet: the
+        negotiation takes place on it, and it is this function's from here on.
     :raises OSError: no TCP connection could be made.
     :raises NegotiationError: mode "rdma", and RDMA cannot be used; or, in any mode, the negotiation broke off
         at a point where the two ends might disagree about its result; or the peer listens for another kind of
         connection.
     """
-    attempt = _Attempt(await resolve(host, port), options, kind)
     try:
-        return await attempt.run((host, port, options.tls is not None))
+        candidates = await resolve(host, port)
+    except BaseException:
+        if sock is not None:
+            sock.close()
+        raise
+    attempt = _Attempt(candidates, options, kind, sock)
+    try:
+        result = await attempt.run((host, port, options.tls is not None))
+        connections.enter(result, kind, "client")
+        return result
     finally:
         attempt.close()
 
@@ -55,10 +67,12 @@ async def connect_and_negotiate(
 class _Attempt:
     """One call of :func:`connect_and_negotiate`."""
 
-    def __init__(self, candidates: list[Candidate], options: ConnectOptions, kind: int) -> None:
+    def __init__(
+        self, candidates: list[Candidate], options: ConnectOptions, kind: int, spare: socket.socket | None
+    ) -> None:
         self._candidates, self._options, self._kind = candidates, options, kind
         #: A TCP connection that is open and unused.
-        self._spare: socket.socket | None = None
+        self._spare = spare
 
     def close(self) -> None:
         """Close what was not used."""
@@ -80,6 +94,7 @@ class _Attempt:
         except NegotiationError as error:
             if mode == "rdma":
                 raise
+            warn_once(error)
             return _plain(await self._connect(), FallbackReason.of_error(error))
         opened = await self._open_early(engine)
         if opened is not None:
@@ -90,10 +105,13 @@ class _Attempt:
             return await self._negotiate_or_fall_back(engine, peer)
 
     async def _connect(self) -> Carrier:
+        return await self._options.begin(await self._connect_tcp())
+
+    async def _connect_tcp(self) -> socket.socket:
         spare, self._spare = self._spare, None
         if spare is not None:
             return spare
-        return await self._options.begin(await connect_tcp(self._candidates, self._options.local_host))
+        return await connect_tcp(self._candidates, self._options.local_host)
 
     # ---- without a round trip
 
@@ -102,10 +120,11 @@ class _Attempt:
         wanted = self._options.config.traffic_class
         if self._options.tls is not None or self._kind:
             return None
-        if not any((show(sockaddr), wanted) in engine.early_servers for _, sockaddr in self._candidates):
+        servers = engine.early_servers
+        if not any((show(sockaddr), wanted) in servers for _, sockaddr in self._candidates):
             return None
         await _give_way()
-        sock = await connect_tcp(self._candidates, self._options.local_host)
+        sock = await self._connect_tcp()
         try:
             local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
             pipe = engine.open_early(sock, show(remote), wanted)

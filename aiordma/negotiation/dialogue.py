@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from ..errors import Code, FallbackReason, NegotiationError
+from ..errors import Code, FallbackReason, NegotiationError, describe
+from ..proto.clc import Kind
 from ..proto.events import Failed, Send, UseRdma, UseTcp
 from .clc_io import ClcIO
 from .engine import Contact
+from .remedies import warn_once
 from .result import NegotiationResult
 
 if TYPE_CHECKING:
@@ -23,10 +25,16 @@ if TYPE_CHECKING:
     from .clc_io import Carrier
     from .options import PathOptions
 
-__all__ = ["Dialogue"]
+__all__ = ["Dialogue", "wrong_kind"]
 
 H = TypeVar("H", "ClientHandshake", "ServerHandshake")
 C = TypeVar("C", bound=Contact)
+
+
+def wrong_kind(client: int, server: int | None) -> NegotiationError:
+    """The two ends speak of different things, which no path can repair."""
+    text = f"the client wants {Kind.name_of(client)}, the server serves {Kind.name_of(server)}"
+    return NegotiationError(Code.WRONG_KIND, text)
 
 
 class Dialogue(Generic[H, C]):
@@ -64,13 +72,19 @@ class Dialogue(Generic[H, C]):
                 except BaseException:
                     await self.before_release()
                     raise
-        except BaseException:
+        except BaseException as error:
+            missing = self._missing()
             if self.contact is not None:
                 self.contact.abandon()
             if self.pipe is not None:
                 self.pipe.abort()
             self.carrier.close()
+            if missing and isinstance(error, NegotiationError):
+                raise NegotiationError(Code.DEVICE_FAILURE, missing) from error
             raise
+
+    def _missing(self) -> str:
+        return self.contact.shortage() if self.contact is not None else ""
 
     async def _converse(self) -> NegotiationResult:
         await self.begin()
@@ -103,16 +117,24 @@ class Dialogue(Generic[H, C]):
 
     def refuse(self, error: NegotiationError) -> None:
         """This end cannot use RDMA: decline, with the reason."""
+        if missing := self._missing():
+            error = NegotiationError(Code.DEVICE_FAILURE, missing)
+        if error.code == Code.DEVICE_FAILURE and self.options.mode != "rdma":
+            warn_once(error)
         self.refusal = error
-        self.queue(self.handshake.refuse(error.code, self.io.now()))
+        kind = self.kind if error.code == Code.WRONG_KIND else None
+        self.queue(self.handshake.refuse(error.code, self.io.now(), kind))
 
     def use_tcp(self, reason: FallbackReason, *, silent: bool = False) -> None:
         """The end: the stream goes over this TCP connection.
 
         :raises NegotiationError: that is no way to go on here.
         """
-        if self.options.mode == "rdma" or reason.code == Code.WRONG_KIND:
-            raise NegotiationError(reason.code, reason.text)
+        if self.refusal is not None and reason.code == Code.WRONG_KIND:
+            raise self.refusal
+        if self.options.mode == "rdma":
+            said = "the peer declined" if reason.peer is not None else reason.text
+            raise NegotiationError(reason.code, said.removeprefix(describe(reason.code)).removeprefix(": "))
         io = self.io
         self.result = NegotiationResult(None, io.sock, reason, io.local, io.remote, io.tls, silent)
 
@@ -124,15 +146,27 @@ class Dialogue(Generic[H, C]):
             self.contact.abandon()
             if event.peer is not None:
                 self.contact = None  # the peer uses nothing of what it was offered
+        if event.peer == Code.WRONG_KIND:
+            raise wrong_kind(self.kind, event.kind)
         if event.peer is not None or self.refusal is None:
             self.use_tcp(FallbackReason.of_peer(event.code))
         else:
             self.use_tcp(FallbackReason.of_error(self.refusal))
 
     async def on_use_rdma(self, event: UseRdma) -> None:
+        self.use_pipe()
+
+    def use_pipe(self, received: bytes = b"") -> None:
+        """The end: the stream is on the pipe.
+
+        :param received: what has come on the TCP connection beside it.
+        """
         io = self.io
         io.release()
-        self.pipe.attach_tcp(io.tls or io.sock)
+        if received:
+            self.pipe.attach_tcp(io.tls or io.sock, received)
+        else:
+            self.pipe.attach_tcp(io.tls or io.sock)
         self.result = NegotiationResult(self.pipe, io.sock, None, io.local, io.remote, io.tls)
 
     async def on_failed(self, event: Failed) -> None:

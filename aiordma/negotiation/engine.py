@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Code, NegotiationError
+from ..observe import companion
+from .remedies import warn_once, with_remedy
 
 if TYPE_CHECKING:
     import socket
@@ -27,6 +29,13 @@ class Contact(Protocol):
     awaits_tcp: bool
 
     def abandon(self) -> None: ...
+    def outlive(self, reason: Exception) -> Any:
+        """The link has failed when both ends had agreed.
+
+        :return: the connection, which goes on over its TCP connection once that is attached; None: it cannot.
+        """
+
+    def shortage(self) -> str: ...
 
 
 class ClientContact(Contact, Protocol):
@@ -75,11 +84,26 @@ async def find_engine(config: Config) -> Engine:
     if config.device == "none":
         raise NegotiationError(Code.DISABLED)
     try:
+        engine: Engine = await _engines().current(config)
+    except NegotiationError as error:
+        companion.begin(config)  # who looks from outside wants to see this
+        explained = with_remedy(error)
+        raise explained from explained.__cause__
+    return engine
+
+
+@functools.cache
+def _engines() -> Any:
+    """The module of the engines, which needs pyverbs.
+
+    :raises NegotiationError: it cannot be imported.
+    """
+    try:
         from ..links import engine
     except ImportError as exc:
         pyverbs = (exc.name or "").partition(".")[0] == "pyverbs"
         raise NegotiationError(Code.NO_PYVERBS if pyverbs else Code.OTHER_PYTHON, str(exc)) from exc
-    return await engine.current(config)
+    return engine
 
 
 async def warm_up(options: PathOptions) -> Engine | None:
@@ -89,6 +113,9 @@ async def warm_up(options: PathOptions) -> Engine | None:
     take it for a plain one. Why RDMA cannot be used is reported to each client when it asks.
     """
     if options.mode != "tcp":
-        with contextlib.suppress(NegotiationError):
+        try:
             return await find_engine(options.config)
+        except NegotiationError as error:
+            if options.mode != "rdma":
+                warn_once(error)
     return None

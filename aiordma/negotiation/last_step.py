@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ..errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
+from ..proto.events import Failed, LinkLost
 from ..proto.handshake import ServerHandshake, State
 
 if TYPE_CHECKING:
@@ -25,23 +26,42 @@ class LastStep:
     The result of the work and the peer's message may arrive in the same turn of the event loop: what ends the
     handshake first decides.
 
+    If the link fails, the two ends could disagree: the client may have answered the server's Confirm Link,
+    and use RDMA. So the server decides, and tells the client by TCP: either that RDMA was agreed on and the
+    connection leaves it (as in :mod:`aiordma.proto.failover`), or that the server declines.
+
     :param work: gives the pipe.
+    :param outlive: the link has failed for this reason: gives a pipe that goes on over TCP, or None.
+    :param may_decline: server: a client that uses RDMA already would notice that this end has declined, and
+        break. (A stream could take what such a client sends for bytes of the stream.)
     """
 
     def __init__(
-        self, work: Callable[[], Awaitable[Any]], handshake: ClientHandshake | ServerHandshake, io: ClcIO
+        self,
+        work: Callable[[], Awaitable[Any]],
+        handshake: ClientHandshake | ServerHandshake,
+        io: ClcIO,
+        outlive: Callable[[Exception], Any] | None = None,
+        *,
+        may_decline: bool = False,
     ) -> None:
-        self._work, self._handshake, self._io = work, handshake, io
+        self._work, self._handshake, self._io, self._outlive = work, handshake, io, outlive
+        self._may_decline = may_decline
+        self._is_server = isinstance(handshake, ServerHandshake)
         self._pipe: Any = None
         self._events: list[Event] = []
         self._refused: NegotiationError | None = None
+        #: Client: why the link has failed; the server's word is awaited.
+        self._lost: Exception | None = None
 
     async def run(self, *, watch: bool) -> tuple[Any, list[Event]]:
-        """Return the pipe if the link is to be used, else None; and the events that end the negotiation.
+        """Return the pipe if the link is to be used, or was, else None; and the events that end the
+        negotiation.
 
         :param watch: whether to read from the peer during the work. On a link that exists already there is
             nothing to wait for, and so nothing to watch.
-        :raises NegotiationError: the peer's answer does not fit; it can still be declined.
+        :raises NegotiationError: the peer's answer does not fit, or the link has failed; it can still be
+            declined.
         """
         try:
             if watch:
@@ -55,6 +75,7 @@ class LastStep:
             if self._pipe is not None:
                 self._pipe.abort()
             raise
+        self._take_the_servers_word()
         if self._pipe is not None and self._handshake.state is not State.RDMA:
             self._pipe.abort()
             self._pipe = None
@@ -64,7 +85,8 @@ class LastStep:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch, tasks.cancel_scope)
             await self._do_work()
-            tasks.cancel_scope.cancel()
+            if self._lost is None:
+                tasks.cancel_scope.cancel()
 
     async def _watch(self, scope: anyio.CancelScope) -> None:
         events = await self._io.receive(self._handshake)
@@ -79,16 +101,44 @@ class LastStep:
             self._refused = error
         except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
             if not self._handshake.done:
-                events = self._handshake.broken(_code_of(error), str(error), self._io.now())
-                self._events.extend(events)
+                self._on_failed_link(error)
         else:
             # At once: what the peer sends from now on belongs to the stream.
             if not self._handshake.done:
                 self._events.extend(self._handshake.established(self._io.now()))
 
+    def _on_failed_link(self, error: Exception) -> None:
+        """Of a client: wait for the server's word. Of a server: say it."""
+        if self._outlive is not None and not isinstance(error, RemoteProtocolError):
+            if not self._is_server:
+                self._lost = error
+                return
+            self._pipe = self._outlive(error)
+            if self._pipe is not None:
+                self._events.extend(self._handshake.established(self._io.now()))
+                return
+            if self._may_decline:
+                self._refused = NegotiationError(_code_of(error), str(error))
+                return
+        self._events.extend(self._handshake.broken(_code_of(error), str(error), self._io.now()))
+
+    def _take_the_servers_word(self) -> None:
+        """Client: the last event says what the server does about a link that has failed."""
+        if not self._events:
+            return
+        last, lost = self._events[-1], self._lost
+        if isinstance(last, LinkLost):
+            reason = lost or LinkError("the server has lost the link", self._io.peer)
+            if self._pipe is None and self._outlive is not None:
+                self._pipe = self._outlive(reason)
+            if self._pipe is None:
+                self._events = [Failed(_code_of(reason), str(reason))]
+        elif isinstance(last, Failed) and lost is not None:
+            self._events = [Failed(_code_of(lost), f"{lost}; the server: {last.text}")]
+
     def _on_refused(self, error: NegotiationError) -> None:
         """A server can still decline; a client has sent its Confirm already."""
-        if isinstance(self._handshake, ServerHandshake):
+        if self._is_server:
             raise error
         self._events = self._handshake.broken(error.code, error.detail, self._io.now())
 

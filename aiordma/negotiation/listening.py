@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..addresses import show
+from ..addresses import check_port, looking_up, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,11 +28,15 @@ async def listening_sockets(
     """Non-blocking listening sockets, one for each address of ``host``, all on the same port.
 
     :raises OSError: the address cannot be listened on, naming it.
+    :raises ValueError: ``port`` is no port number.
     """
+    check_port(port)
     hosts: Sequence[str | None] = [host or None] if host is None or isinstance(host, str) else host
     candidates: dict[tuple[int, Any], None] = {}
     for name in hosts:
-        for info in await anyio.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+        with looking_up(name, port):
+            infos = await anyio.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for info in infos:
             candidates[int(info[0]), info[4]] = None
     with contextlib.ExitStack() as stack:
         sockets: list[socket.socket] = []

@@ -29,10 +29,19 @@ __all__ = [
     "ListenKeywords",
     "ListenOptions",
     "PathOptions",
+    "check_mode",
     "documented_by",
 ]
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+_MODES = get_args(Mode)
+
+
+def check_mode(mode: object) -> None:
+    """:raises ValueError: it is none; the message names those that exist."""
+    if mode not in _MODES:
+        raise ValueError(f"mode={mode!r}: must be one of {', '.join(map(repr, _MODES))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,7 @@ class PathOptions:
     tls: TlsOptions | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise ValueError(f"mode={self.mode!r}: must be one of {', '.join(map(repr, get_args(Mode)))}")
+        check_mode(self.mode)
 
     @property
     def rdma_ruled_out(self) -> Code | None:

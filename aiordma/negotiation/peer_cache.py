@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .. import wake
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Hashable
+    from collections.abc import AsyncIterator, Callable, Hashable
 
     from ..errors import FallbackReason
     from ..wake.base import Waiter
 
-__all__ = ["announce", "ask_alone", "forget", "is_known", "plain_reason", "remember_clc", "remember_plain"]
+__all__ = [
+    "announce",
+    "ask_alone",
+    "forget",
+    "is_known",
+    "observe",
+    "plain_reason",
+    "remember_clc",
+    "remember_plain",
+]
 
 _log = logging.getLogger("aiordma.clc")
 
@@ -44,6 +53,7 @@ class _Recent(OrderedDict[K, V], Generic[K, V]):
 # Address of a peer -> why it counts as plain, and until when (time.monotonic()); None: it negotiates.
 _known: _Recent[object, tuple[FallbackReason, float] | None] = _Recent()
 _announced: _Recent[tuple[str, str], str] = _Recent()
+_observer: Callable[[str, str, str, FallbackReason | None], object] | None = None
 _asking: dict[tuple[object, object], list[Waiter]] = {}
 
 
@@ -106,8 +116,16 @@ async def ask_alone(peer: object) -> AsyncIterator[None]:
             waiter.set()
 
 
+def observe(observer: Callable[[str, str, str, FallbackReason | None], object] | None) -> None:
+    """Have every :func:`announce` call this as well, or nothing any more."""
+    global _observer
+    _observer = observer
+
+
 def announce(role: str, host: str, path: str, reason: FallbackReason | None) -> None:
     """Log the path of connections with ``host``: once, and again when it changes."""
+    if _observer is not None:
+        _observer(role, host, path, reason)
     text = f"{path}: {reason.text}" if reason is not None else path
     if _announced.get((role, host)) != text:
         _announced.put((role, host), text)

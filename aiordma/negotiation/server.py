@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import Code, FallbackReason, NegotiationError
+from ..observe import connections
+from ..proto.clc import Kind
 from ..proto.events import Claimed, Confirmed, Failed, Proposed, Send, UseRdma, UseTcp
 from ..proto.handshake import ServerHandshake, State
-from .dialogue import Dialogue
+from .dialogue import Dialogue, wrong_kind
 from .engine import ServerContact, find_engine
 from .first_bytes import FirstBytes
 from .last_step import LastStep
@@ -53,7 +55,9 @@ async def negotiate_accepted(
         is closed.
     """
     carrier = await options.begin(sock)
-    return await ServerNegotiation(carrier, options, kind, service, may_use_rdma).run()
+    result = await ServerNegotiation(carrier, options, kind, service, may_use_rdma).run()
+    connections.enter(result, kind, "server")
+    return result
 
 
 class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
@@ -124,7 +128,7 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
     def _check(self, proposal: clc.Proposal) -> None:
         """:raises NegotiationError: it is to be declined."""
         if proposal.is_aiordma and proposal.kind != self.kind:
-            raise NegotiationError(Code.WRONG_KIND, f"kind {proposal.kind} there, {self.kind} here")
+            raise wrong_kind(proposal.kind, self.kind)
         if (code := self.options.rdma_ruled_out) is not None:
             raise NegotiationError(code)
         if not self._may_use_rdma():
@@ -143,7 +147,11 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
         assert self.contact is not None
         self.contact.awaits_tcp = True
         work = functools.partial(self.contact.confirmed, event.confirm)
-        step = LastStep(work, self.handshake, self.io)
+        # In mode "rdma" there is no way to go on without the link.
+        outlive = None if self.options.mode == "rdma" else self.contact.outlive
+        step = LastStep(
+            work, self.handshake, self.io, outlive, may_decline=self.kind in (Kind.CALLS, Kind.MEMORY)
+        )
         try:
             self.pipe, events = await step.run(watch=event.confirm.first_contact)
         except NegotiationError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
-from ..addresses import show
+from ..addresses import check_port, looking_up, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,15 +28,18 @@ async def resolve(host: str | None, port: int) -> list[Candidate]:
     """The addresses of ``host``, best first. An IP address takes no look-up.
 
     :raises OSError: the name is not known.
+    :raises ValueError: ``port`` is no port number.
     """
-    if host:
+    check_port(port)
+    if host and isinstance(port, int):
         with contextlib.suppress(OSError):
             socket.inet_pton(socket.AF_INET, host)
             return [(socket.AF_INET, (host, port))]
         with contextlib.suppress(OSError):
             socket.inet_pton(socket.AF_INET6, host)
             return [(socket.AF_INET6, (host, port, 0, 0))]
-    infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    with looking_up(host, port):
+        infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(int(info[0]), info[4]) for info in infos]
 
 

@@ -149,6 +149,16 @@ class Recorder(Tracer):
         if any(getattr(self.settings, name) != value for name, value in changes.items()):
             self.configure(dataclasses.replace(self.settings, **changes))
 
+    def change(self, before: Config, config: Config) -> None:
+        """Settings of an engine were changed: of these, what belongs to tracing is changed here, too."""
+        changes = {
+            name: getattr(config, field)
+            for name, field in _SETTINGS.items()
+            if getattr(config, field) != getattr(before, field)
+        }
+        if changes:
+            self.configure(dataclasses.replace(self.settings, **changes))
+
     def watch(self, engine: Any) -> None:
         """A new engine; its ``poller`` is the completion queue."""
         self._engines.add(engine)

@@ -9,6 +9,7 @@ from ._rendezvous cimport Pulls, Sources
 
 @cython.final
 cdef class MessageChannel(Flow):
+    cdef object __weakref__
     cdef Outbox outbox
     cdef Inbox inbox                # what the user has not been given yet
     cdef Sources sources            # what the peer has to pull
@@ -26,6 +27,7 @@ cdef class MessageChannel(Flow):
     cdef bint ending, close_sent, abort_sent, aborting, finished
     cdef uint32_t closing_position
     cdef readonly uint64_t times_blocked, credits_sent
+    cdef readonly uint32_t active_at    # when a message came or went (CompletionPoller.second); 0: none has
 
     cdef int refuse(self) except -1
     cdef int blocked(self, int why) except -1

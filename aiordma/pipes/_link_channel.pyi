@@ -1,6 +1,6 @@
 import socket
 from collections.abc import Callable
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from typing_extensions import Buffer
 
@@ -18,6 +18,7 @@ class MessageChannel(Flow):
     on_closed: Callable[[BaseException | None], None] | None
     times_blocked: int
     credits_sent: int
+    active_at: int
     def __init__(
         self,
         qp: QueuePair,
@@ -31,6 +32,8 @@ class MessageChannel(Flow):
     def connect(self, *, peer_token: int, budget: int, message_bytes: int) -> None: ...
     def attach_tcp(self, sock: socket.socket) -> None: ...
     def forget(self) -> None: ...
+    @property
+    def own(self) -> Any: ...
     @property
     def max_message_bytes(self) -> int: ...
     @property

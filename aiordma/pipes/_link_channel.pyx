@@ -81,6 +81,11 @@ cdef class MessageChannel(Flow):
         self.inbox.drop()
         self.finish()
 
+    @property
+    def own(self):
+        """What holds it."""
+        return self._own
+
     # ---- state
 
     @property
@@ -176,18 +181,19 @@ cdef class MessageChannel(Flow):
         if lacks != WANT_NOTHING:
             self.blocked(lacks)
             return False
+        self.active_at = self.qp.cq.second
         if self.in_turn:
             self.quota -= 1
         return True
 
     cdef int refuse(self) except -1:
         if self.closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self.error is not None:
-            raise BrokenResourceError from self.error
+            raise BrokenResourceError(f"the connection is lost: {self.error}") from self.error
         if self.outbox.budget is None:
             raise RuntimeError("not connected yet")
-        raise BrokenResourceError from LinkError("the peer has closed the connection")
+        raise BrokenResourceError("the peer has closed the connection") from LinkError("the peer has closed the connection")
 
     cdef int blocked(self, int why) except -1:
         """Remember what try_send() lacks: on_writable is due when it comes."""
@@ -196,7 +202,7 @@ cdef class MessageChannel(Flow):
         if why == WANT_LINK:
             self.qp.enqueue(self)
         elif why == WANT_MEMORY:
-            self.sources.memory.wait(self)
+            self.sources.memory.wait_for_source(self)
         elif not self.asked:
             # The peer must know that we wait, or it may keep credit that it could report.
             self.ask = True
@@ -282,6 +288,7 @@ cdef class MessageChannel(Flow):
 
     cdef int receive(self, const unsigned char *message, uint32_t length) except -1:
         cdef bint small = message[0] == MESSAGE
+        self.active_at = self.qp.cq.second
         if self.closed or self.distrusted:
             return 0
         if self.peer_ended:

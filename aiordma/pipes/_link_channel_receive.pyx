@@ -87,11 +87,6 @@ cdef class Inbox:
         if not self.pulls.can_read():
             return self.refuse("a message to be pulled, and the devices agreed on no READs")
         pull.head = message[ANNOUNCE_BYTES:length]
-        try:
-            self.pulls.memory.check(pull.room())
-        except MemoryError as error:
-            self.error = error
-            return PEER_FAILED
         self.waiting.append(pull)
         self.pulls.begin(pull)
         return GOES_ON

@@ -22,7 +22,9 @@ cdef class Pull:
     """One announced message on its way here."""
     cdef object block               # the sink; None before it begins
     cdef bytes head
-    cdef unsigned char *start       # of the message in the sink
+    cdef bytes copy                 # where it is put together, if the sink has room for one READ only; else None
+    cdef unsigned char *start       # of the message in the sink, or in the copy
+    cdef uint32_t staged            # bytes of the READ into such a sink
     cdef uint64_t remote_addr
     cdef uint32_t rkey, remote_bytes, posted
     cdef uint32_t under_way         # READs posted and not completed
@@ -73,5 +75,6 @@ cdef class Pulls:
     cdef int link_failed(self) except -1
     cdef bint covers(self, uint64_t remote_addr) noexcept
     cdef bint may_read(self)
+    cdef bint find_sink(self, Pull pull) except -1
     cdef int post_read(self) except -2
     cdef int read_done(self) noexcept

@@ -4,7 +4,8 @@
 The *source* is a copy in memory that the peer may READ. It stays until the peer has reported that it has handed the
 message over, or that it READs no more. The receiver pulls a message into one block, the *sink*, with READs of a
 fragment each. The channels of a link take turns, fragment by fragment. The queue pair, its send queue and the
-fragments of all links of the engine bound how many READs are under way.
+fragments of all links of the engine bound how many READs are under way. A message for which there may never be room
+is pulled through a sink for one READ at a time, and put together outside.
 
 A channel has one :class:`Sources` and one :class:`Pulls`. Neither knows what a channel is. :class:`Pulls` reports to
 the flow that it was made for: ``on_room()`` when a pull has ended, ``on_memory()`` when it may go on.
@@ -44,7 +45,6 @@ cdef class Sources:
         cdef object block = self.memory.take_source(length)
         cdef uint64_t address
         if block is None:
-            self.memory.check(length)
             return None
         address = block.address
         if length < LONG_COPY_BYTES:
@@ -134,11 +134,15 @@ cdef class Puller(SendQueueWaiter):
             pulls.in_turns = False
             if not pulls.may_read():
                 continue
-            more = pulls.post_read()
+            try:
+                more = pulls.post_read()
+            except MemoryError as error:
+                pulls.flow.on_broken(error)     # there will never be enough
+                continue
             if more > 0:
                 self.add(pulls)
             elif more < 0:
-                pulls.memory.wait(pulls.flow)
+                pulls.memory.wait_for_sink(pulls.flow)
             if self.turns and qp.cq.fair_queue.waiting:
                 # Others of this engine wait for the same limit: one each.
                 qp.cq.fair_queue.add(self)
@@ -189,6 +193,9 @@ cdef class Pulls:
         """A message that is complete, as its user gets it."""
         cdef LentSink lent
         block, pull.block = pull.block, None
+        if pull.copy is not None:
+            self.memory.release_sink(block)
+            return memoryview(pull.copy)
         if not self.memory.may_lend():
             # Users hold so much already that pulls could find no memory: they get further messages as copies.
             message = PyBytes_FromStringAndSize(<char *>pull.start, pull.size())
@@ -234,27 +241,57 @@ cdef class Pulls:
 
     cdef bint may_read(self):
         """A pull does not begin while the user takes no messages: it would keep memory that others need."""
-        return bool(self.to_read) and (self.wanted or (<Pull>self.to_read[0]).block is not None)
+        cdef Pull pull
+        if not self.to_read:
+            return False
+        pull = <Pull>self.to_read[0]
+        if pull.block is None:
+            return self.wanted
+        return pull.copy is None or pull.under_way == 0
+
+    cdef bint find_sink(self, Pull pull) except -1:
+        """Memory to pull the message into; False: not now. :raises MemoryError: not even for a fragment."""
+        cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head)
+        block = None
+        if pull.copy is None:
+            try:
+                block = self.memory.take_sink(pull.room())
+            except MemoryError:
+                pull.copy = PyBytes_FromStringAndSize(NULL, pull.size())
+        if pull.copy is not None:
+            block = self.memory.take_sink(min(pull.remote_bytes, self.fragment))
+        if block is None:
+            return False
+        pull.block = block
+        if pull.copy is None:
+            pull.start = <unsigned char *><uintptr_t><uint64_t>block.address + pull.pad()
+        else:
+            pull.start = <unsigned char *>PyBytes_AS_STRING(pull.copy)
+        memcpy(pull.start, PyBytes_AS_STRING(pull.head), head_bytes)
+        self.reading.append(pull)
+        return True
 
     cdef int post_read(self) except -2:
-        """Post one READ. 1: there are more to post; 0: not now; -1: no memory."""
+        """Post one READ. 1: there are more to post; 0: not now; -1: no memory.
+
+        :raises MemoryError: there will never be enough.
+        """
         cdef Pull pull = self.to_read[0]
         cdef QueuePair qp = self.puller.qp
         cdef aio_chain chain
         cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head), n
-        if pull.block is None:
-            block = self.memory.take_sink(pull.room())
-            if block is None:
-                return -1
-            pull.block = block
-            pull.start = <unsigned char *><uintptr_t><uint64_t>block.address + pull.pad()
-            memcpy(pull.start, PyBytes_AS_STRING(pull.head), head_bytes)
-            self.reading.append(pull)
+        cdef uint64_t sink
+        if pull.block is None and not self.find_sink(pull):
+            return -1
         n = pull.remote_bytes - pull.posted
         if n > self.fragment:
             n = self.fragment
+        if pull.copy is None:
+            sink = <uint64_t><uintptr_t>pull.start + head_bytes + pull.posted
+        else:
+            sink, pull.staged = pull.block.address, n
         chain.length = 0
-        aio_chain_read(&chain, qp._send_id(&chain), <uint64_t><uintptr_t>pull.start + head_bytes + pull.posted, n,
+        aio_chain_read(&chain, qp._send_id(&chain), sink, n,
                        pull.block.lkey, IBV_SEND_SIGNALED, pull.remote_addr + pull.posted, pull.rkey)
         pull.posted += n
         pull.under_way += 1
@@ -275,6 +312,11 @@ cdef class Pulls:
         pull.under_way -= 1
         self.reads -= 1
         self.puller.reads -= 1
+        if pull.copy is not None and not pull.cancelled:
+            memcpy(pull.start + PyBytes_GET_SIZE(pull.head) + pull.posted - pull.staged,
+                   <void *><uintptr_t><uint64_t>pull.block.address, pull.staged)
+            if pull.posted != pull.remote_bytes:
+                self.puller.add(self)
         if pull.under_way == 0 and (pull.cancelled or pull.posted == pull.remote_bytes):
             self.reading.popleft()
             if pull.cancelled:

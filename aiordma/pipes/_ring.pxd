@@ -26,6 +26,11 @@ cdef class RingPipe(Flow):
     cdef uint32_t step                      # most bytes that one WRITE places
     cdef uint32_t fragment
     cdef uint32_t read_step                 # most bytes that are read before their room is announced
+    # rings that change (_ring_resize.pyx)
+    cdef bint paused                        # nothing may be written until the peer names its ring
+    cdef bint viewed                        # a view of the ring is out
+    cdef public bint grows                  # owner.ring_turned() is to be called
+    cdef uint64_t turned_at                 # bytes received when it was called last
     # the end
     cdef bint eof_sent, shut, closed, finished
     cdef bint alone                         # the peer never took part: it is not waited for at the end

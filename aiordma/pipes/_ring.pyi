@@ -4,6 +4,7 @@ from typing import NamedTuple, final
 from typing_extensions import Buffer
 
 from ..datapath._qp import Flow, QueuePair
+from ._ring_cursors import RingPosition
 from .contracts import RingOwner
 
 class PipeStatistics(NamedTuple):
@@ -26,6 +27,7 @@ class RingPipe(Flow):
     on_writable: Callable[[], None] | None
     bytes_sent: int
     bytes_received: int
+    grows: bool
     def __init__(
         self,
         qp: QueuePair,
@@ -56,6 +58,8 @@ class RingPipe(Flow):
     def peer_gone(self) -> bool: ...
     @property
     def drained(self) -> bool: ...
+    @property
+    def position(self) -> RingPosition | None: ...
     @property
     def counters(self) -> tuple[int, int]: ...
     def statistics(self) -> PipeStatistics: ...

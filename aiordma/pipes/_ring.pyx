@@ -14,7 +14,8 @@ keeps that behind its last WRITE), or when the QP is gone. Freed earlier, the pe
 connection.
 
 A ring pipe is made of parts: the cursors (_ring_cursors.pyx) and what it needs to leave RDMA (_ring_failover.pyx).
-Users hold it inside a SwitchablePipe (_switchable.pyx); polling is in _ring_polling.pyx.
+Users hold it inside a SwitchablePipe (_switchable.pyx); polling is in _ring_polling.pyx, and the replacement of a ring
+by one of another size in _ring_resize.pyx.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -170,6 +171,11 @@ cdef class RingPipe(Flow):
         return self.failover.stage == LEFT and self.rx.available() == 0 and not self.cursors.peer_has(SENDING_DONE)
 
     @property
+    def position(self):
+        """Where the rings stand (a ``RingPosition``); None until connect()."""
+        return self.cursors.position()
+
+    @property
     def counters(self) -> tuple[int, int]:
         """Bytes sent and received."""
         return self.bytes_sent, self.bytes_received
@@ -217,13 +223,13 @@ cdef class RingPipe(Flow):
 
     cdef int check_sendable(self) except -1:
         if self.closed or self.eof_sent:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self.failure is not None:
-            raise BrokenResourceError from self.failure
+            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
         if self.tx is None:
             raise RuntimeError("not connected yet")
         if self.shut:
-            raise BrokenResourceError from LinkError("the peer has closed the stream")
+            raise BrokenResourceError("the peer has closed the stream") from LinkError("the peer has closed the stream")
         return 0
 
     cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=0) except -1:
@@ -310,7 +316,7 @@ cdef class RingPipe(Flow):
     cdef int give_way(self) except -1:
         """Nothing fits: wait for the device if it is the device that has no room."""
         cdef QueuePair qp = self.qp
-        if self.tx.free() > 0:
+        if self.tx.free() > 0 and not self.paused:
             qp.wait_for_room(self)
         elif self.reserved:
             qp.cq.fair_queue.end_reservation(self)
@@ -355,6 +361,8 @@ cdef class RingPipe(Flow):
         cdef uint32_t free = self.tx.free(), own
         cdef QueuePair qp = self.qp
         if qp.sq_free() <= SQ_RESERVE + CHAIN * (1 + qp.reservations - self.reserved) or self.failover.stage != ON_RDMA:
+            return 0
+        if self.paused:
             return 0
         if self.mirror != NULL:
             if self.mirror_busy:
@@ -429,15 +437,15 @@ cdef class RingPipe(Flow):
     cdef object nothing(self, Py_ssize_t max_bytes):
         """What an operation results in that can take no data: None or b"", or it raises."""
         if self.closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
         if not self.cursors.peer_has(SENDING_DONE | ABNORMAL_CLOSE):
             if self.failure is None:
                 return None
-            raise BrokenResourceError from self.failure
+            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
         if self.cursors.peer_has(ABNORMAL_CLOSE):
-            raise BrokenResourceError from self.failure
+            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
         return b"" if self.rx.available() == 0 else None
 
     cpdef object view(self):
@@ -446,12 +454,14 @@ cdef class RingPipe(Flow):
         if n == 0 or self.closed:
             self.nothing(1)
             return memoryview(b"")
+        self.viewed = True
         return PyMemoryView_FromMemory(<char *>self.rx_memory + self.rx.offset(), first if first < n else n, PyBUF_READ)
 
     cpdef object consume(self, Py_ssize_t n):
         """Release the first n bytes of view() to the peer as credit."""
         if n < 0 or n > self.rx.available():
             raise ValueError(f"consume({n}): {self.rx.available()} bytes are readable")
+        self.viewed = False
         if n and not self.closed:
             self.receives += 1
             self.consumed(<uint32_t>n)
@@ -461,6 +471,10 @@ cdef class RingPipe(Flow):
         self.bytes_received += n
         if self.rx.update_due():
             self.announce(self.rx.peer_blocked)
+            if self.grows and self.rx.peer_blocked and self.bytes_received - self.turned_at >= self.rx_size:
+                # The writer waits, and what it waits for is read.
+                self.turned_at = self.bytes_received
+                self.owner.ring_turned()
         if self.failover.stage == LEFT and self.rx.available() == 0:
             self.finish()
         return 0
@@ -493,6 +507,7 @@ cdef class RingPipe(Flow):
         cdef aio_chain chain
         cdef bint stopping = self.failover.stage != ON_RDMA
         self.cursors.write(qp.message_room())
+        self.cursors.active_at = qp.cq.second
         chain.length = 0
         # The last message is signalled: only when the peer's device has it may the TCP connection go (see link group).
         qp.add_message(&chain, CDC_BYTES, self.closed or stopping)
@@ -518,6 +533,7 @@ cdef class RingPipe(Flow):
             self.on_broken(RemoteProtocolError("the peer sent a malformed CDC message"))
             return 0
         changes = cursors.apply()
+        cursors.active_at = self.qp.cq.second
         if changes & CHANGE_INVALID:
             self.on_broken(RemoteProtocolError(f"the peer broke the protocol: {cursors.cdc.fault_text()}"))
             self.abort_after_fault()

@@ -20,13 +20,16 @@ cdef class RingCursors:
     cdef uint32_t unannounced               # bytes placed since the last CDC
     cdef bint update_wanted                 # something else than bytes is to be announced
     cdef uint64_t sent, received            # CDC messages
+    cdef uint32_t active_at                 # when the last of them came or went (CompletionPoller.second)
     cdef uint32_t high_water                # most bytes that waited in our ring
+    cdef uint32_t recent_high_water         # the same since the ring's size was judged last
 
     cdef int connect(self, uint32_t peer_token, uint32_t tx_size) except -1
     cdef void write(self, unsigned char *message) noexcept
     cdef bint parse(self, const unsigned char *message, uint32_t length) noexcept
     cdef int apply(self) noexcept
     cdef bint set_local(self, unsigned int flags) noexcept
+    cdef object position(self)
 
     cdef inline bint has_update(self) noexcept:
         return self.update_wanted or self.unannounced > 0

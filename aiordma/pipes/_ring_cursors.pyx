@@ -9,6 +9,24 @@ from libc.stdint cimport uint32_t
 from ..proto.cdc cimport CHANGE_DATA, CdcConnection, CdcMessage
 from ..proto.cursor cimport RxWindow, TxWindow
 
+from typing import NamedTuple
+
+
+class RingPosition(NamedTuple):
+    """Where the two rings of a stream stand. Cursors are as in CDC messages: (wrap, count)."""
+
+    #: how far the peer has written into our ring, how far it was read
+    rx_produced: tuple[int, int]
+    rx_consumed: tuple[int, int]
+    #: how far we have written into the peer's ring, and how far the peer has read, as it announced
+    tx_produced: tuple[int, int]
+    tx_consumed: tuple[int, int]
+    #: state flags of CDC messages: what each end has announced
+    local_flags: int
+    peer_flags: int
+    #: second of the loop's clock in which the last cursor message came or went; 0: none has
+    active_at: int
+
 
 cdef class RingCursors:
     def __init__(self, uint32_t rx_size):
@@ -36,10 +54,23 @@ cdef class RingCursors:
         """Believe the message just parsed. What it changed: the CHANGE flags of ``proto/cdc.py``."""
         cdef int changes = self.cdc.receive(self.incoming)
         self.received += 1
-        if changes & CHANGE_DATA and self.rx.available() > self.high_water:
-            self.high_water = self.rx.available()
+        if changes & CHANGE_DATA and self.rx.available() > self.recent_high_water:
+            self.recent_high_water = self.rx.available()
+            if self.recent_high_water > self.high_water:
+                self.high_water = self.recent_high_water
         return changes
 
     cdef bint set_local(self, unsigned int flags) noexcept:
         """Add to our own state; whether that is news to the peer."""
         return self.cdc.set_local_state(flags)
+
+    cdef object position(self):
+        """A RingPosition; None until connect()."""
+        cdef RxWindow rx = self.rx
+        cdef TxWindow tx = self.tx
+        if tx is None:
+            return None
+        return RingPosition(
+            ((rx.prod >> rx.shift) & 0xFFFF, rx.prod & rx.turn), (rx.wrap(), rx.count()),
+            (tx.wrap(), tx.count()), ((tx.cons >> tx.shift) & 0xFFFF, tx.cons & tx.turn),
+            self.cdc.local_state, self.cdc.peer_state, self.active_at)

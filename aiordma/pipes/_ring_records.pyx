@@ -96,9 +96,9 @@ cdef class RingDatagrams(CompletionOwner):
 
     cdef int check(self) except -1:
         if self.ending:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self.failure is not None:
-            raise BrokenResourceError from self.failure
+            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
         if self.rings.failover.stage == LEFT:
             self.pipe.try_send(b"")
             return 0
@@ -348,19 +348,19 @@ cdef class RingDatagrams(CompletionOwner):
     cdef object nothing(self):
         """What an operation results in when no whole message is here: None, or it raises."""
         if self.faulty:
-            raise BrokenResourceError from self.error
+            raise BrokenResourceError(f"the connection is lost: {self.error}") from self.error
         if self.reader is not None:
             if not self.reader_done:
                 return None
             if not self.reader.pending:
-                raise EndOfStream
+                raise EndOfStream("the peer has finished sending, and everything was received")
             self.fault("it finished in the middle of a message")
-            raise BrokenResourceError from self.error
+            raise BrokenResourceError(f"the connection is lost: {self.error}") from self.error
         if self.rings.nothing(1) is not None:
-            raise EndOfStream
+            raise EndOfStream("the peer has finished sending, and everything was received")
         if self.rings.rx.available() and self.rings.cursors.peer_has(SENDING_DONE):
             self.fault("it finished in the middle of a message")
-            raise BrokenResourceError from self.error
+            raise BrokenResourceError(f"the connection is lost: {self.error}") from self.error
         return None
 
     cdef int fault(self, object reason) except -1:

@@ -5,6 +5,7 @@ from ._ring cimport RingPipe
 
 @cython.final
 cdef class SwitchablePipe:
+    cdef object __weakref__
     cdef readonly RingPipe ring             # the newest rings, in use or not
     cdef readonly object fallback           # what carries the stream while it is not on RDMA; None while it is
     cdef RingPipe sending_ring              # `sending` when that is a ring pipe, else None

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from ..errors import Code, FallbackReason
     from ..proto.message import ChannelStatistics
-    from ..verbs.memory import Block, Waiting
+    from ..verbs.memory.arena import Block
+    from ..verbs.memory.queue import Waiting
 
 __all__ = [
     "Buffer",
@@ -202,6 +203,9 @@ class RingOwner(Protocol):
     def attach_tcp(self, carrier: Any, received: bytes = b"") -> None:
         """Take the TCP connection over; ``received``: what the peer has sent on it since it became silent."""
 
+    def ring_turned(self) -> None:
+        """A whole ring of bytes was read while the peer waited for room, and ``grows`` is set."""
+
 
 class MessagePipe(Protocol):
     """Whole messages in each direction. Every method is synchronous and none blocks."""
@@ -252,17 +256,20 @@ class RendezvousMemory(Protocol):
     which messages are pulled into.
     """
 
-    def check(self, length: int, /) -> None:
-        """:raises MemoryError: a message of ``length`` bytes may never find room."""
-
     def take_source(self, length: int, /) -> Block | None:
-        """A block for a message to be announced; None: no memory now."""
+        """A block for a message to be announced; None: no memory now.
+
+        :raises MemoryError: it may never be had.
+        """
 
     def release_source(self, block: Block, /) -> None:
         """The peer READs it no more."""
 
     def take_sink(self, length: int, /) -> Block | None:
-        """A block to pull a message into; None: no memory now."""
+        """A block to pull a message into; None: no memory now.
+
+        :raises MemoryError: it may never be had.
+        """
 
     def release_sink(self, block: Block, /) -> None:
         """Neither the device nor the user needs it any more. In any thread."""
@@ -270,5 +277,8 @@ class RendezvousMemory(Protocol):
     def may_lend(self) -> bool:
         """Whether users may keep further sinks; if not, they get copies."""
 
-    def wait(self, channel: Waiting, /) -> None:
-        """Have its ``on_memory()`` called when some memory has been released."""
+    def wait_for_source(self, channel: Waiting, /) -> None:
+        """Have its ``on_memory()`` called when it may take a source."""
+
+    def wait_for_sink(self, channel: Waiting, /) -> None:
+        """Have its ``on_memory()`` called when it may take a sink."""

@@ -22,22 +22,22 @@ class Draining(Generic[T]):
 
     def __init__(self, end: Callable[[T], None]) -> None:
         self._end = end
-        self._by_loop: dict[Waker, set[T]] = {}
 
     def add(self, waker: Waker, one: T) -> None:
-        kept = self._by_loop.get(waker)
+        kept = waker.locals.get(self)
         if kept is None:
-            kept = self._by_loop[waker] = set()
+            # With the loop, not here: it must not keep a loop that was dropped.
+            kept = waker.locals[self] = set()
             waker.at_loop_end(lambda: self._end_all(waker))
         kept.add(one)
 
     def discard(self, waker: Waker, one: T) -> None:
         """It has delivered. Nothing happens if it was not added."""
-        kept = self._by_loop.get(waker)
+        kept = waker.locals.get(self)
         if kept is not None:
             kept.discard(one)
 
     def _end_all(self, waker: Waker) -> None:
-        for one in list(self._by_loop[waker]):
+        for one in list(waker.locals[self]):
             self._end(one)
-        del self._by_loop[waker]
+        del waker.locals[self]

@@ -127,7 +127,7 @@ class TcpPipe:
 
     def _refuse_sending(self) -> None:
         if self._closed or self._eof_sent:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         raise BrokenResourceError(f"the TCP connection is lost: {self._error}") from self._error
 
     def _watch_writable(self) -> None:
@@ -227,7 +227,7 @@ class TcpPipe:
     def _nothing(self) -> bytes | None:
         """What try_receive() returns when no data is there; makes sure that the callback will come."""
         if self._closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self._error is not None:
             raise BrokenResourceError(f"the TCP connection is lost: {self._error}") from self._error
         if self._eof:

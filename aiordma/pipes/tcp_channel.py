@@ -147,10 +147,11 @@ class TcpChannel:
 
     def _refuse(self) -> None:
         if self._closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self.error is not None:
-            raise BrokenResourceError from self.error
-        raise BrokenResourceError from LinkError("the peer has closed the connection")
+            raise BrokenResourceError(f"the connection is lost: {self.error}") from self.error
+        cause = LinkError("the peer has closed the connection")
+        raise BrokenResourceError(str(cause)) from cause
 
     def _put(self, data: bytes | memoryview) -> None:
         """Append short data to the queue."""

@@ -76,9 +76,9 @@ class TcpDatagrams:
     def try_send(self, data: Buffer) -> bool:
         """Accept the whole message, or nothing of it (False). Errors as on a ring."""
         if self._ending is not None or self._closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self._fault is not None:
-            raise BrokenResourceError from self._fault
+            raise BrokenResourceError(f"the connection is lost: {self._fault}") from self._fault
         view = memoryview(data).cast("B")
         size = len(view)
         if size > self.max_message_bytes:
@@ -137,9 +137,9 @@ class TcpDatagrams:
     def _look(self) -> memoryview | None:
         """The next message, read from the pipe as far as needed; None: not here yet; raises at the end."""
         if self._closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self._fault is not None:
-            raise BrokenResourceError from self._fault
+            raise BrokenResourceError(f"the connection is lost: {self._fault}") from self._fault
         try:
             while (view := self._reader.peek()) is None:
                 data = self.pipe.try_receive(_READ_BYTES)
@@ -148,12 +148,12 @@ class TcpDatagrams:
                 if not data:
                     if self._reader.pending:
                         raise RemoteProtocolError("the peer finished in the middle of a message")
-                    raise EndOfStream
+                    raise EndOfStream("the peer has finished sending, and everything was received")
                 self._reader.feed(data)
         except RemoteProtocolError as fault:
             self._fault = fault
             self.pipe.abort()
-            raise BrokenResourceError from fault
+            raise BrokenResourceError(f"the connection is lost: {fault}") from fault
         return view
 
     def try_receive(self) -> bytes | None:

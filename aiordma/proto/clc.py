@@ -64,6 +64,23 @@ class Kind(enum.IntEnum):
     """Datagrams on the rings of a stream."""
     CALLS = 2
     """The messages of ``aiordma.rpc``."""
+    MEMORY = 3
+    """The messages of ``aiordma.memory``, and READs and WRITEs beside them."""
+
+    @staticmethod
+    def name_of(kind: int | None) -> str:
+        """A kind for people; None: the peer did not say."""
+        return (
+            _KIND_NAMES.get(kind, f"kind {kind} (of a newer version)") if kind is not None else "another kind"
+        )
+
+
+_KIND_NAMES: dict[int, str] = {
+    Kind.STREAM: "streams (aiordma.connect, aiordma.listen)",
+    Kind.DATAGRAMS: "datagrams (aiordma.connect_datagram, aiordma.listen_datagram)",
+    Kind.CALLS: "calls (aiordma.rpc)",
+    Kind.MEMORY: "memory (aiordma.memory)",
+}
 
 
 EID = b"AIORDMA".ljust(32)
@@ -97,7 +114,7 @@ _FIRST_CONTACT_EXT_1 = struct.Struct(
     ">BBH12x"
 )  # follows from release 1 on: max connections, max links, features
 _GID_LIST = struct.Struct(">B3x")
-_DECLINE = struct.Struct(">8sIB3x")
+_DECLINE = struct.Struct(">8sIBB2x")  # ... and one of three reserved bytes, 0 at others: kind + 1
 _OS_LINUX = 2
 _RELEASE = 1
 
@@ -480,6 +497,8 @@ class Decline:
     """A ``Code`` of ours or of another SMC implementation."""
     system_id: bytes = bytes(8)
     """SMC sender id."""
+    kind: int | None = None
+    """The kind of connection that this end expects, if that is the reason; None: not said."""
 
     @property
     def text(self) -> str:
@@ -489,13 +508,14 @@ class Decline:
     def encode(self) -> bytes:
         """:raises LocalProtocolError: a field has the wrong size or range."""
         diagnosis = _ranged(self.diagnosis, 0, 0xFFFFFFFF, "diagnosis")
-        body = _DECLINE.pack(_sized(self.system_id, 8, "system_id"), diagnosis, _OS_LINUX << 4)
+        kind = 0 if self.kind is None else _ranged(self.kind, 0, 254, "kind") + 1
+        body = _DECLINE.pack(_sized(self.system_id, 8, "system_id"), diagnosis, _OS_LINUX << 4, kind)
         return frame(4, body, 0)
 
     @classmethod
     def _parse(cls, data: bytes) -> Decline:
-        (system_id, diagnosis, _), _ = take(_DECLINE, data, HEADER.size, "fixed part")
-        return cls(diagnosis=diagnosis, system_id=system_id)
+        (system_id, diagnosis, _, kind), _ = take(_DECLINE, data, HEADER.size, "fixed part")
+        return cls(diagnosis=diagnosis, system_id=system_id, kind=kind - 1 if kind else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ class Code(enum.IntEnum):
         self.text = text
         return self
 
-    OUT_OF_MEMORY = 0x01010000, "out of memory for ring buffers"
+    OUT_OF_MEMORY = 0x01010000, "out of registered memory (AIORDMA_MEMORY_LIMIT_BYTES limits it)"
     TIMEOUT_CONFIRM_LINK = 0x02010000, "no Confirm Link arrived over the new link in time"
     TIMEOUT_ADD_LINK = 0x02020000, "no answer to Add Link in time"
     CONFIGURATION = 0x03000000, "configuration error"
@@ -68,7 +68,7 @@ class Code(enum.IntEnum):
         "one RDMA device connects through rdma_cm only (iWARP), and an end has no rdma_cm",
     )
     PLAIN_UDP_PEER = 0x0A1D0010, "the peer speaks plain UDP"
-    WRONG_KIND = 0x0A1D000C, "the two ends expect different kinds of connection (stream, datagrams, calls)"
+    WRONG_KIND = 0x0A1D000C, "the two ends expect different kinds of connection"
     LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream failed over to its TCP connection"
     SWITCHED = 0x0A1D0021, "the stream was switched to its TCP connection on request"
     CARRY_REFUSED = 0x0A1D0023, "the stream was already broken when its peer began the TCP failover"

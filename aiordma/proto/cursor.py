@@ -6,6 +6,10 @@ how often the ring was filled. Inside, both ends count bytes since the connectio
 never wrap and make full and empty different numbers; the pair is computed when a message is written and
 checked when one is read.
 
+A ring may be replaced by one of another size while the connection lives (``resize``). The pair keeps its
+meaning: it counts in turns of the ring that the connection began with, so that a message means the same
+before and after.
+
 Everything here is also compiled (``cursor.pxd``): the methods of the data path touch no Python objects, take
 no lock and raise nothing. A negative result is a refusal.
 """
@@ -55,6 +59,10 @@ def _check_size(size: int) -> int:
     return size.bit_length() - 1
 
 
+def _update_limit(size: int) -> int:
+    return max(size // 10, min(2304, size // 4))
+
+
 class TxWindow:
     """The writing end: our producer cursor and what the peer reported as consumed.
 
@@ -65,7 +73,7 @@ class TxWindow:
     def __init__(self, size: int) -> None:
         self.shift = _check_size(size)
         self.size = size
-        self.mask = size - 1
+        self.mask = self.turn = size - 1
         self.prod = 0
         self.cons = 0
         self.blocked = 0
@@ -99,11 +107,10 @@ class TxWindow:
     def peer_consumed(self, wrap: int, count: int) -> int:
         """The peer's consumer cursor. Returns the bytes that became free, or -1 when the cursor cannot be:
         outside the ring, behind the last one, or ahead of what was written."""
-        if count >= self.size:
+        if count > self.turn:
             return -1
+        # A step back is a step of almost 65536 turns, which leads beyond what was written.
         step = (wrap - (self.cons >> self.shift)) & 0xFFFF
-        if step > 1:
-            return -1
         target = (((self.cons >> self.shift) + step) << self.shift) + count
         if target < self.cons or target > self.prod:
             return -1
@@ -120,13 +127,22 @@ class TxWindow:
         self.blocked = 1
         return 1 if self.blocked_told == 0 and self.prod - self.cons < self.size else 0
 
+    def resize(self, size: int) -> int:
+        """The peer has replaced its ring. Returns 0, or -1 when that cannot be: what was written and not
+        reported as consumed would not fit, or ``size`` is no power of two."""
+        if self.prod - self.cons > size or size == 0 or size & (size - 1) != 0:
+            return -1
+        self.size = size
+        self.mask = size - 1
+        return 0
+
     def wrap(self) -> int:
         """First half of our producer cursor."""
         return (self.prod >> self.shift) & 0xFFFF
 
     def count(self) -> int:
         """Second half of our producer cursor."""
-        return self.prod & self.mask
+        return self.prod & self.turn
 
 
 class RxWindow:
@@ -143,11 +159,11 @@ class RxWindow:
         if not 0 <= update_limit < size:
             raise ValueError(f"update_limit={update_limit}: must be less than the ring's {size} bytes")
         self.size = size
-        self.mask = size - 1
+        self.mask = self.turn = size - 1
         self.prod = 0
         self.cons = 0
         self.told = 0
-        self.update_limit = update_limit or max(size // 10, min(2304, size // 4))
+        self.update_limit = update_limit or _update_limit(size)
         self.peer_blocked = 0
         self.requested = 0
 
@@ -178,16 +194,29 @@ class RxWindow:
 
         The room that counts is what the peer was sent, not what was consumed since.
         """
-        if count >= self.size:
+        if count > self.turn:
             return -1
         step = (wrap - (self.prod >> self.shift)) & 0xFFFF
-        if step > 1:
-            return -1
         target = (((self.prod >> self.shift) + step) << self.shift) + count
         if target < self.prod or target - self.told > self.size:
             return -1
         arrived = target - self.prod
         self.prod = target
+        return arrived
+
+    def resize(self, position: int, size: int) -> int:
+        """Our ring is replaced, at a moment when the peer has written up to byte ``position`` and writes no
+        more. Returns the bytes that arrived by that; -1 when ``position`` cannot be; -2 when what the peer
+        may count as unread would not fit: then nothing changes."""
+        if position < self.prod or position - self.told > self.size:
+            return -1
+        if position - self.told > size or size == 0 or size & (size - 1) != 0:
+            return -2
+        arrived = position - self.prod
+        self.prod = position
+        self.size = size
+        self.mask = size - 1
+        self.update_limit = _update_limit(size)
         return arrived
 
     def update_due(self) -> int:
@@ -222,4 +251,4 @@ class RxWindow:
 
     def count(self) -> int:
         """Second half of our consumer cursor."""
-        return self.cons & self.mask
+        return self.cons & self.turn

@@ -14,6 +14,7 @@ __all__ = [
     "Confirmed",
     "Event",
     "Failed",
+    "LinkLost",
     "PlainPeer",
     "Proposed",
     "Send",
@@ -68,6 +69,15 @@ class UseRdma:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The end, client only: the server has agreed, lost the link, and takes the connection from RDMA to this
+    TCP connection (``failover.py``). Do the same."""
+
+    rest: bytes
+    """What has come of the server's message: the failover's."""
+
+
+@dataclass(frozen=True, slots=True)
 class UseTcp:
     """The end: this TCP connection carries the stream."""
 
@@ -77,6 +87,8 @@ class UseTcp:
     """The peer's diagnosis when it declined, None when this end decided or the peer speaks plain TCP."""
     rest: bytes
     """Bytes of the application's stream that have arrived already; they come first."""
+    kind: int | None = None
+    """The kind of connection that the peer expects, if it declined for that and said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +110,6 @@ class Failed:
     """What happened."""
 
 
-Event: TypeAlias = Send | Proposed | Accepted | Confirmed | Claimed | UseRdma | UseTcp | PlainPeer | Failed
+Event: TypeAlias = (
+    Send | Proposed | Accepted | Confirmed | Claimed | UseRdma | LinkLost | UseTcp | PlainPeer | Failed
+)

@@ -187,12 +187,15 @@ class CursorExchange:
     :param token: our alert token, which the peer's message must contain.
     :param peer_token: the peer's alert token, which our message contains.
     :param timeout: time limit for the whole failover; 0 or less: failover is off.
+    :param stopped: the limit while the peer's host answers and its process does not, if that is longer.
     """
 
-    def __init__(self, token: int, peer_token: int, timeout: float) -> None:
+    def __init__(self, token: int, peer_token: int, timeout: float, stopped: float = 0.0) -> None:
         self.state = State.ON_RDMA
         self.deadline: float | None = None
         self._token, self._peer_token, self._timeout = token, peer_token, timeout
+        self._stopped = max(stopped, timeout)
+        self._left_at = 0.0
         self._code = 0
         self._by_peer = False
         self._ledger: Ledger | None = None
@@ -218,6 +221,7 @@ class CursorExchange:
         if self._timeout <= 0:
             return self._break("TCP failover is switched off")
         self._code = code
+        self._left_at = now
         self.deadline = now + self._timeout
         self.state = State.QUIESCING
         return [Quiesce()]
@@ -275,10 +279,23 @@ class CursorExchange:
         """The TCP connection ended or failed."""
         return self._break(reason) if self.state is not State.AGREED else []
 
-    def on_timer(self, now: float) -> list[Event]:
-        """Process the clock; does nothing before :attr:`deadline`."""
+    def on_timer(self, now: float, *, host_answers: bool = False) -> list[Event]:
+        """Process the clock; does nothing before :attr:`deadline`.
+
+        :param host_answers: the peer's host has acknowledged our message on TCP. So the peer's process has
+            not run since: it would have answered.
+        """
         if self.deadline is None or now < self.deadline or self.state in (State.AGREED, State.BROKEN):
             return []
+        if host_answers and self.state is State.WAITING:
+            waited = now - self._left_at
+            if waited < self._stopped:
+                self.deadline = min(now + self._timeout, self._left_at + self._stopped)
+                return []
+            return self._break(
+                f"the peer's process has not run for {waited:.0f} s, while its host answers on TCP "
+                "(AIORDMA_STOPPED_PEER_MS is how long to wait for it)"
+            )
         step = "this end's work requests did not complete" if self.state is State.QUIESCING else "no answer"
         return self._break(f"{step} within {self._timeout:g} s when the stream was to fail over to TCP")
 

@@ -1,13 +1,19 @@
 """The negotiation of one connection, for both ends, as tables (RFC 7609, section 3.5; rules of Linux
 ``af_smc.c``).
 
-The owner brings what happens: bytes and the end of the TCP connection, time, and the outcome of his own work
-(bringing up a QP, waiting for Confirm Link). He gets a list of events (``events.py``) and does what they say.
+The owner brings what happens: bytes and the end of the TCP connection, time, and the result of its own work
+(bringing up a QP, waiting for Confirm Link). It gets a list of events (``events.py``) and does what they say.
 Time is an argument, in seconds of any clock; there is no I/O here.
 
 What must hold: both ends end with the same transport, or at least one of them closes the connection. So a
 decline is possible until the decliner has agreed and no longer; silence before an Accept means a peer that
 knows nothing of this (the client starts anew, in plain TCP), silence after it is an error.
+
+Once a client has sent its Confirm, the server decides. It may decline until it has asked the client over the
+link to confirm it (Confirm Link). From then on the client may have answered and use RDMA, so a server whose
+link fails does not decline: it agrees, and takes the connection from RDMA to TCP like any other
+(``failover.py``). A client that loses the link first cannot know which of the two the server does, and waits
+for its word.
 
 An Accept may name a link that has failed at the client's end only. The client then asks a second time, once
 (:meth:`ClientHandshake.again`), and the server answers with a new link.
@@ -23,7 +29,20 @@ from .clcframe import looks_like_clc
 from .clcstream import Splitter
 from .codes import Code, describe
 from .errors import LocalProtocolError, RemoteProtocolError
-from .events import Accepted, Claimed, Confirmed, Event, Failed, PlainPeer, Proposed, Send, UseRdma, UseTcp
+from .events import (
+    Accepted,
+    Claimed,
+    Confirmed,
+    Event,
+    Failed,
+    LinkLost,
+    PlainPeer,
+    Proposed,
+    Send,
+    UseRdma,
+    UseTcp,
+)
+from .failover import MAGIC
 
 __all__ = ["CLIENT_TABLE", "SERVER_TABLE", "ClientHandshake", "ServerHandshake", "State", "Timeouts"]
 
@@ -37,6 +56,11 @@ class Timeouts(NamedTuple):
     link: float = 5.0
     #: for the first byte of a client, which may wait for the server to speak first
     first_bytes: float = 0.2
+
+    @property
+    def last_step(self) -> float:
+        """For all that follows the Confirm: the peer may notice only after ``link`` that the link is lost."""
+        return self.link + self.negotiate
 
 
 class State(enum.Enum):
@@ -70,6 +94,7 @@ class Input(enum.Enum):
     GARBAGE = "something else than a valid message came"
     EOF = "the peer closed the connection"
     TIMEOUT = "nothing came in time"
+    LINK_LOST = "the peer leaves RDMA"
 
     READY = "ready()"
     AGAIN = "again()"
@@ -83,8 +108,8 @@ _LOCAL = {Input.READY, Input.AGAIN, Input.REFUSE, Input.ESTABLISHED, Input.BROKE
 
 Table = dict[tuple[State, Input], State]
 
-# Only what is legal. Any other input of the peer or the clock leads to FAILED, any other of the owner is his
-# mistake.
+# Only what is legal. Any other input of the peer or the clock leads to FAILED, any other of the owner is the
+# owner's mistake.
 CLIENT_TABLE: Table = {
     (State.PROPOSED, Input.ACCEPT): State.ACCEPTING,
     (State.PROPOSED, Input.DECLINE): State.TCP,
@@ -100,6 +125,7 @@ CLIENT_TABLE: Table = {
     (State.ASKED_AGAIN, Input.DECLINE): State.TCP,
     (State.CONFIRMED, Input.ESTABLISHED): State.RDMA,
     (State.CONFIRMED, Input.DECLINE): State.TCP,  # the server could not bring up its end
+    (State.CONFIRMED, Input.LINK_LOST): State.RDMA,  # it was up at the server
     (State.CONFIRMED, Input.BROKEN): State.FAILED,
 }
 SERVER_TABLE: Table = {
@@ -172,6 +198,9 @@ class _Handshake:
             raise LocalProtocolError(
                 f"the negotiation is over ({self.state.value}): these bytes are the stream's"
             )
+        if self.state is State.CONFIRMED and not self._splitter.pending and _begins_failover(data):
+            self._step(Input.LINK_LOST, now)
+            return [LinkLost(data)]
         events: list[Event] = []
         try:
             messages = self._splitter.feed(data)
@@ -201,13 +230,17 @@ class _Handshake:
 
     # ---- what the owner reports
 
-    def refuse(self, code: int, now: float) -> list[Event]:
-        """This end cannot use RDMA: decline, and go on with TCP. After a Claim: decline, and end."""
+    def refuse(self, code: int, now: float, kind: int | None = None) -> list[Event]:
+        """This end cannot use RDMA: decline, and go on with TCP. After a Claim: decline, and end.
+
+        :param kind: the kind of connection that this end expects, if that is the reason.
+        """
         self._step(Input.REFUSE, now)
         if self.state is State.FAILED:
             text = f"the client's claim was refused: {describe(code)}"
             return [Send(Decline(diagnosis=code).encode()), Failed(code, text)]
-        return [Send(Decline(diagnosis=code).encode()), UseTcp(code, None, self._splitter.rest())]
+        decline = Decline(diagnosis=code, kind=kind)
+        return [Send(decline.encode()), UseTcp(code, None, self._splitter.rest())]
 
     def established(self, now: float) -> list[Event]:
         """The link works."""
@@ -229,7 +262,7 @@ class _Handshake:
         if self.state is State.FAILED:
             return [Failed(Code.PROTOCOL_VIOLATION, f"{what.value} while {before.value}")]
         if isinstance(message, Decline):
-            return [UseTcp(message.diagnosis, message.diagnosis, self._splitter.rest())]
+            return [UseTcp(message.diagnosis, message.diagnosis, self._splitter.rest(), message.kind)]
         if isinstance(message, Proposal) and self.state is State.ANSWERING:
             return [Proposed(message)]
         if isinstance(message, Accept):
@@ -254,6 +287,11 @@ class _Handshake:
         return [Failed(code, text)]
 
 
+def _begins_failover(data: bytes) -> bool:
+    """No CLC message begins in this way."""
+    return bool(data) and data[: len(MAGIC)] == MAGIC[: len(data)]
+
+
 class ClientHandshake(_Handshake):
     """The connecting end. Its first events come from :meth:`start`."""
 
@@ -261,7 +299,7 @@ class ClientHandshake(_Handshake):
     _waits = {  # noqa: RUF012
         State.PROPOSED: "negotiate",
         State.ASKED_AGAIN: "negotiate",
-        State.CONFIRMED: "link",
+        State.CONFIRMED: "last_step",
     }
 
     def __init__(self, proposal: Proposal, timeouts: Timeouts, now: float) -> None:
@@ -307,7 +345,7 @@ class ServerHandshake(_Handshake):
         State.PEEKING: "first_bytes",
         State.READING: "negotiate",
         State.ACCEPTED: "negotiate",
-        State.CONFIRMING: "link",
+        State.CONFIRMING: "last_step",
     }
 
     def __init__(self, timeouts: Timeouts, now: float, *, speaks_first: bool = True) -> None:

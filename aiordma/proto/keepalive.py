@@ -34,14 +34,17 @@ class Keepalive:
     __slots__ = ("_heard", "_idle", "_probed_at", "_quiet_since", "_suspect", "_timeout")
 
     def __init__(self, idle: float, timeout: float, now: float) -> None:
-        if idle < 0 or timeout <= 0:
-            raise ValueError(f"idle={idle}, timeout={timeout}: must be 0 or more, and more than 0")
-        self._idle = idle
-        self._timeout = timeout
+        self.set_times(idle, timeout)
         self._heard = 0
         self._quiet_since = now
         self._probed_at: float | None = None
         self._suspect = False
+
+    def set_times(self, idle: float, timeout: float) -> None:
+        """Other times from now on; as of the constructor."""
+        if idle < 0 or timeout <= 0:
+            raise ValueError(f"idle={idle}, timeout={timeout}: must be 0 or more, and more than 0")
+        self._idle, self._timeout = idle, timeout
 
     @property
     def probing(self) -> bool:

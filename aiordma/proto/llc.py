@@ -27,6 +27,8 @@ __all__ = [
     "DeleteReason",
     "LlcMessage",
     "RToken",
+    "ResizeStage",
+    "RingResize",
     "TestLink",
     "Ticket",
     "TicketBack",
@@ -46,6 +48,7 @@ _DELETE_RKEY = struct.Struct(">BB2x8I4x")
 _TEST_LINK = struct.Struct(">16s24x")
 _TICKET = struct.Struct(">IHxBIIQ16x")
 _TICKET_BACK = struct.Struct(">IH34x")
+_RING_RESIZE = struct.Struct(">IBBxxQIQ12x")
 
 
 def _violation(text: str) -> RemoteProtocolError:
@@ -444,6 +447,69 @@ class TicketBack:
         )
 
 
+class ResizeStage(enum.IntEnum):
+    """The three messages that replace a stream's receive ring, in order."""
+
+    OFFER = 1
+    """From the ring's owner: another size would suit. Changes nothing by itself."""
+    PAUSED = 2
+    """From the writer: it writes no more, and has written up to ``position``. It waits for the next."""
+    RING = 3
+    """From the owner: write here from now on. It may be the ring of before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingResize:
+    """Replaces a stream's receive ring while the stream lives, aiordma's own.
+
+    The writer writes nothing between Paused and Ring. So at no time may the two ends disagree about the ring
+    that a byte is in, wherever the link fails.
+    """
+
+    kind_code: ClassVar[int] = 0x0F
+
+    token: int
+    """Alert token of the stream at the receiver of this message; not 0."""
+    stage: ResizeStage
+    """Which of the three messages this is."""
+    refused: bool = False
+    """In Paused: the writer has not paused and will not, for this stream."""
+    position: int = 0
+    """In Paused: bytes that the writer has written since the stream began."""
+    rkey: int = 0
+    """In Ring: remote key."""
+    ring_addr: int = 0
+    """In Ring: remote address."""
+    ring_bytes: int = MIN_RING_BYTES
+    """In Offer and Ring: size, a power of two from 16 KiB to 512 MiB."""
+
+    def encode(self) -> bytes:
+        body = _RING_RESIZE.pack(
+            _ranged(self.token, 0xFFFFFFFF, "token"),
+            self.stage,
+            ring_bytes_code(self.ring_bytes),
+            _ranged(self.position, (1 << 64) - 1, "position"),
+            _ranged(self.rkey, 0xFFFFFFFF, "rkey"),
+            _ranged(self.ring_addr, (1 << 64) - 1, "ring_addr"),
+        )
+        return _pack(self.kind_code, 0x20 if self.refused else 0, body)
+
+    @classmethod
+    def _parse(cls, data: bytes) -> RingResize:
+        token, stage, size, position, rkey, addr = _RING_RESIZE.unpack_from(data, 4)
+        if not token or not 1 <= stage <= 3 or size > 15:
+            raise _violation(f"Ring Resize, stage {stage}, of token {token}, size {size}")
+        return cls(
+            token=token,
+            stage=ResizeStage(stage),
+            refused=bool(data[3] & 0x20),
+            position=position,
+            rkey=rkey,
+            ring_addr=addr,
+            ring_bytes=MIN_RING_BYTES << size,
+        )
+
+
 LlcMessage: TypeAlias = (
     ConfirmLink
     | AddLink
@@ -454,6 +520,7 @@ LlcMessage: TypeAlias = (
     | AnnounceAck
     | Ticket
     | TicketBack
+    | RingResize
 )
 
 _TYPES: dict[int, type[LlcMessage]] = {
@@ -468,6 +535,7 @@ _TYPES: dict[int, type[LlcMessage]] = {
         AnnounceAck,
         Ticket,
         TicketBack,
+        RingResize,
     )
 }
 

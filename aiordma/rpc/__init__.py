@@ -6,7 +6,7 @@ from .balance import Ejection, Picking, State, TargetStatistics
 from .client import Client, connect
 from .connection import Connection
 from .context import Context
-from .errors import Code, RpcCancelled, RpcError, RpcTimeout
+from .errors import Code, RpcCancelled, RpcError, RpcTimeout, RpcUnreachable
 from .health import Health, Status
 from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
 from .pool import Pool, connect_pool
@@ -40,6 +40,7 @@ __all__ = [
     "RpcCancelled",
     "RpcError",
     "RpcTimeout",
+    "RpcUnreachable",
     "Server",
     "ServerCall",
     "ServerInterceptor",

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..channels import channel as channels
 from ..config import Config
+from ..errors import NegotiationError
 from ..proto.rpc import encode_metadata
+from ..wake.ending import release_unclosed
 from .codec import decode_result, encode_arguments
 from .connection import Connection
+from .errors import RpcUnreachable
 from .interceptor import ClientCall, chain_stream, chain_unary
 from .streaming import ClientStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from ssl import SSLContext
 
     from ..config import Mode
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     Metadata = Mapping[str, str | bytes]
 
 __all__ = ["Client", "connect"]
+
+R = TypeVar("R")
 
 
 class Client:
@@ -45,11 +52,37 @@ class Client:
         self._call_raw = connection.call_raw
         self._fallback_reason = fallback_reason
         self._closed_waiters: list[Any] = []
-        connection.on_end = self._on_end
+        # What is connected refers to its connection: that must not keep a client that everybody has dropped.
+        on_end = weakref.WeakMethod(self._on_end)
+        connection.on_end = lambda: _call(on_end())
         interceptors = list(interceptors)
         self._unary = chain_unary(interceptors, self._call) if interceptors else None
         self._streams = chain_stream(interceptors, self._stream) if interceptors else None
 
+    @overload
+    async def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: type[R],
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Metadata | None = None,
+        idempotent: bool | None = None,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    async def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: Any = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Metadata | None = None,
+        idempotent: bool | None = None,
+        **kwargs: Any,
+    ) -> Any: ...
     async def call(
         self,
         method: str,
@@ -70,8 +103,8 @@ class Client:
             MessagePack.
         :param timeout: seconds until the call fails with ``DEADLINE_EXCEEDED``; the handler is cancelled.
         :param metadata: for the handler; keys are printable ASCII in lower case, values ``str`` or ``bytes``.
-        :param returns: type of the result, checked. None: whatever comes; ``memoryview``: a large bytes-like
-            result is not copied.
+        :param returns: type of the result, checked, and what type checkers take it for. None: whatever comes;
+            ``memoryview``: a large bytes-like result is not copied.
         :param idempotent: whether the call may be repeated (see :class:`~aiordma.rpc.Retry`).
         :param kwargs: arguments by keyword.
         :raises RpcError: the call failed; its ``code`` says why. ``RpcTimeout`` is a ``TimeoutError``, too.
@@ -192,8 +225,14 @@ class Client:
         for waiter in self._closed_waiters:
             waiter.set()
 
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        connection = getattr(self, "connection", None)
+        if connection is not None and connection.ended is None:
+            release_unclosed(self, connection.waker, connection.close, _warn)
+
     async def aclose(self, timeout: float | None = 0.0) -> None:  # noqa: ASYNC109
-        """Close the connection. Idempotent.
+        """Close the connection. Idempotent. A client that is dropped without that gives a
+        ``ResourceWarning``, and its connection is closed.
 
         :param timeout: seconds for which calls in flight may go on (None: until they end); then they fail
             with ``UNAVAILABLE``, and their handlers are cancelled.
@@ -203,6 +242,11 @@ class Client:
     def __repr__(self) -> str:
         state = "usable" if self.usable else "closed"
         return f"<Client of {self.peer} on {self.path}: {self.connection.calls} in flight, {state}>"
+
+
+def _call(method: Callable[[], None] | None) -> None:
+    if method is not None:
+        method()
 
 
 @asynccontextmanager
@@ -227,24 +271,33 @@ async def connect(  # noqa: PLR0913  # keywords of the user
     :param config: settings; None: from the environment.
     :param mode: ``"auto"``: RDMA, or TCP where RDMA is not available; ``"rdma"``: fail instead; ``"tcp"``.
     :param ssl, server_hostname, rdma_outside_tls: TLS as in :func:`aiordma.connect`.
-    :raises OSError: the server cannot be reached, or is not one for calls.
-    :raises RpcError: ``UNAVAILABLE``: no HELLO came.
+    :raises RpcError: ``UNAVAILABLE``: the server cannot be reached (:class:`RpcUnreachable`, which is a
+        ``ConnectionError``, too), or no HELLO came.
+    :raises aiordma.NegotiationError: (a ``ConnectionError``, too) the server is not one for calls; or RDMA is
+        demanded and cannot be used.
     """
     config = config if config is not None else Config.from_env()
-    connected = await channels.connect(
-        host,
-        port,
-        kind=channels.Kind.CALLS,
-        config=config,
-        mode=mode,
-        ssl=ssl,
-        server_hostname=server_hostname,
-        rdma_outside_tls=rdma_outside_tls,
-    )
-    connection = await Connection.open(
-        connected.channel, f"{host}:{port}", timeout=config.negotiate_timeout_ms / 1000, window=window
-    )
     try:
-        yield Client(connection, interceptors=interceptors, fallback_reason=connected.fallback_reason)
+        connected = await channels.connect(
+            host,
+            port,
+            kind=channels.Kind.CALLS,
+            config=config,
+            mode=mode,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            rdma_outside_tls=rdma_outside_tls,
+        )
+    except NegotiationError:
+        raise  # it says more than "unavailable"
+    except OSError as error:
+        raise RpcUnreachable(error.strerror or str(error), error.errno) from error
+    connection = await Connection.open(
+        connected.detach(), f"{host}:{port}", timeout=config.negotiate_timeout_ms / 1000, window=window
+    )
+    # Kept here: a client that is dropped closes its connection.
+    client = Client(connection, interceptors=interceptors, fallback_reason=connected.fallback_reason)
+    try:
+        yield client
     finally:
         connection.close()

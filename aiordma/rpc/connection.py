@@ -34,7 +34,7 @@ from ..proto.rpc import (
 )
 from ..proto.trace import ClockOffset
 from .errors import Code, RpcError
-from .multiplexer import Multiplexer, newest
+from .multiplexer import Multiplexer, newest, no_memory
 
 if TYPE_CHECKING:
     from ..pipes.contracts import Channel, Message
@@ -147,6 +147,9 @@ class Connection(Multiplexer):
 
     :param window: bytes of items that a server may send on a stream before any of them are taken.
     """
+
+    side = "client"
+    machine: ClientCalls
 
     def __init__(
         self, channel: Channel, peer: str, *, window: int = 262144, metadata_bytes: int = 16384
@@ -301,7 +304,8 @@ class Connection(Multiplexer):
         Cancelled: it was not made, or is cancelled.
 
         :param deadline: on the waker's clock; infinity: none.
-        :raises RpcError: it cannot be made; ``DEADLINE_EXCEEDED``.
+        :raises RpcError: it cannot be made; ``DEADLINE_EXCEEDED``; ``RESOURCE_EXHAUSTED``, there may never be
+            memory to send it.
         """
         machine = self.machine
         if self.ended is not None or machine.leaving:
@@ -325,6 +329,9 @@ class Connection(Multiplexer):
         except (ClosedResourceError, BrokenResourceError) as exc:
             self._unmake(call)
             raise self._broken(exc) from exc
+        except MemoryError as exc:
+            self._unmake(call)
+            raise no_memory(exc) from exc
         except BaseException:
             self._unmake(call)
             raise

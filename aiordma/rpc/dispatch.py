@@ -25,7 +25,7 @@ from .context import Context
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
 from .interceptor import ServerCall, as_async, chain_stream, chain_unary
 from .items import Inbox, Sending
-from .multiplexer import Multiplexer, newest
+from .multiplexer import SHORT_BYTES, Multiplexer, newest
 from .service import Kind, Method
 
 if TYPE_CHECKING:
@@ -147,6 +147,9 @@ class ServerConnection(Multiplexer):
     :param calls: how many calls it may have in flight.
     :param window: bytes of items that it may send on a stream before any of them are taken.
     """
+
+    side = "server"
+    machine: ServerCalls
 
     def __init__(
         self,
@@ -404,15 +407,23 @@ class ServerConnection(Multiplexer):
             head = self.machine.reply(call, encoding, None, None, block)
         else:
             head = self.machine.reply(call, encoding, context.take_headers(), context.trailing, block)
-        try:
-            if call.kind:
-                self.send(head, payload)  # behind its items
-            else:
-                self.send_short(head, payload)
-        except ValueError as exc:
-            self.send(error_message(call.id, Code.RESOURCE_EXHAUSTED, f"the result cannot be sent: {exc}"))
+        self._finish(call, head, payload, "the result")
         if self._drained is not None:
             self._look_whether_drained()
+
+    def _finish(self, call: Call, head: bytes, payload: Buffer, what: str) -> None:
+        """Send the REPLY, or that it cannot be sent."""
+        if not call.kind and len(head) + len(payload) <= SHORT_BYTES:
+            self.send_short(head, payload)
+            return
+
+        def instead(exc: Exception) -> bytes:
+            return error_message(call.id, Code.RESOURCE_EXHAUSTED, f"{what} cannot be sent: {exc}")
+
+        try:
+            self.send(head, payload, instead)  # of a stream, behind its items
+        except ValueError as exc:
+            self.send(instead(exc))
 
     def _fail(
         self,
@@ -431,10 +442,7 @@ class ServerConnection(Multiplexer):
             trailing = trailing or context.trailing
         block = None if call.trace is None else recorder.reply(call.trace, code, self.peer)
         message = self.machine.fail(call, code, text, details, headers, trailing, block)
-        if call.kind:
-            self.send(message)
-        else:
-            self.send_short(message)
+        self._finish(call, message, b"", "the error of the call")
         if self._drained is not None:
             self._look_whether_drained()
 

@@ -12,7 +12,15 @@ from typing import Any
 
 from ..proto.errors import AioRdmaError
 
-__all__ = ["MAX_DETAILS_BYTES", "MAX_MESSAGE_CHARS", "Code", "RpcCancelled", "RpcError", "RpcTimeout"]
+__all__ = [
+    "MAX_DETAILS_BYTES",
+    "MAX_MESSAGE_CHARS",
+    "Code",
+    "RpcCancelled",
+    "RpcError",
+    "RpcTimeout",
+    "RpcUnreachable",
+]
 
 #: Longest message, in characters, and longest details, in bytes, that an error carries. A message is cut
 #: there (a failing call must not become a large transfer); longer details are refused where they are made.
@@ -118,6 +126,23 @@ class RpcError(AioRdmaError):
 
 class RpcTimeout(RpcError, TimeoutError):
     """The deadline of a call passed (``Code.DEADLINE_EXCEEDED``); also a built-in ``TimeoutError``."""
+
+
+class RpcUnreachable(RpcError, ConnectionError):
+    """No connection to the server could be made (``Code.UNAVAILABLE``); also a built-in ``ConnectionError``.
+    Its cause is the error of the connection: ``ConnectionRefusedError``, ``socket.gaierror`` ..."""
+
+    not_started = True
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        """
+        :param number: the cause's ``errno``.
+        """
+        super().__init__(Code.UNAVAILABLE, message)
+        self.errno = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.errno)
 
 
 class RpcCancelled(RpcError):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError
 
+from .multiplexer import no_memory
+
 if TYPE_CHECKING:
     from ..proto.call import Call
     from ..proto.calls import ClientCalls, ServerCalls
@@ -117,7 +119,8 @@ class Sending:
 
         :raises BusyResourceError: another task is sending.
         :raises LocalProtocolError: the call is over, or its items have ended.
-        :raises RpcError: ``UNAVAILABLE``: the connection has ended.
+        :raises RpcError: ``UNAVAILABLE``: the connection has ended; ``RESOURCE_EXHAUSTED``: there may
+            never be memory for the item.
         :raises ValueError: the item is longer than the channel allows.
         """
         if self._busy:
@@ -138,6 +141,9 @@ class Sending:
                     waker.share -= 1 + (size >> 12)
                 return
             parcel = connection.enqueue(head, payload)
+        except MemoryError as exc:
+            machine.take_back(call, size)
+            raise no_memory(exc) from exc
         except (ClosedResourceError, BrokenResourceError):
             raise connection.failure() from None
         except BaseException:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from anyio import BrokenResourceError, ClosedResourceError
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..wake.base import Handle, Waiter
 
     Buffer = bytes | bytearray | memoryview
+    Instead = Callable[[Exception], bytes]
 
 __all__ = ["Multiplexer", "Parcel"]
 
@@ -44,7 +45,7 @@ SHORT_BYTES = 4096
 class Parcel:
     """A message in the queue."""
 
-    __slots__ = ("body", "head", "key", "sent", "waiter")
+    __slots__ = ("body", "error", "head", "instead", "key", "sent", "waiter")
 
     def __init__(self, head: bytes, body: Buffer, waiter: Waiter | None, key: object) -> None:
         self.head = head
@@ -54,6 +55,10 @@ class Parcel:
         #: later messages with this key are merged into this one
         self.key = key
         self.sent = False
+        #: why it will never leave, though the connection goes on
+        self.error: MemoryError | None = None
+        #: makes the message that leaves in that case
+        self.instead: Instead | None = None
 
 
 class Multiplexer:
@@ -63,6 +68,10 @@ class Multiplexer:
     :param machine: its HELLO has not been sent yet.
     :param peer: the other end, as shown to people.
     """
+
+    #: "client" or "server"
+    side: ClassVar[str]
+    machine: ClientCalls | ServerCalls
 
     def __init__(self, channel: Channel, machine: ClientCalls | ServerCalls, peer: str) -> None:
         self.channel = channel
@@ -81,6 +90,13 @@ class Multiplexer:
         self._mergeable: dict[object, Parcel] = {}
         self._timer: Handle | None = None
         self._timer_at = math.inf
+        self.waker.bind(self)
+
+    def loop_ended(self) -> None:
+        """See :class:`aiordma.wake.base.LoopBound`."""
+        if self.ended is None and self.channel.path == "tcp":  # the engine ends what runs on RDMA
+            self.channel.close()
+            self._end(LinkError("the event loop that it was made in was closed or has ended", self.peer))
 
     def begin(self) -> None:
         """Send HELLO, and take what has arrived."""
@@ -103,6 +119,7 @@ class Multiplexer:
         """Send it now, or not at all: False when there is no room for it, or others wait.
 
         :raises ValueError: longer than the channel allows.
+        :raises MemoryError: there may never be memory for it.
         :raises ClosedResourceError, BrokenResourceError: the connection has ended.
         """
         if self._queue or self._urgent:
@@ -111,15 +128,22 @@ class Multiplexer:
             head, body = _split(head, body)
         return self._channel_try_send(head, body)
 
-    def send(self, head: bytes, body: Buffer = b"") -> None:
+    def send(self, head: bytes, body: Buffer = b"", instead: Instead | None = None) -> None:
         """Send it as soon as possible; without effect when the connection has ended.
 
+        :param instead: makes the short message that is sent when there may never be memory for this one.
         :raises ValueError: longer than the channel allows.
+        :raises MemoryError: there may never be memory for it, and nothing is to be sent instead.
         """
         try:
             if not self.try_send(head, body):
                 # The caller may modify body after return, so copy it.
-                self._enqueue(head, body if type(body) is bytes else bytes(body), None, None)
+                parcel = self._enqueue(head, body if type(body) is bytes else bytes(body), None, None)
+                parcel.instead = instead
+        except MemoryError as exc:
+            if instead is None:
+                raise
+            self.send(instead(exc))
         except (ClosedResourceError, BrokenResourceError):
             # What waits for this connection learns of its end by on_closed.
             _log.debug("%s: a message was dropped: the connection has ended", self.peer)
@@ -175,13 +199,16 @@ class Multiplexer:
         """Wait until ``parcel`` has left. When this raises, ``parcel.sent`` is whether it has; if not, it
         never will.
 
-        :raises RpcError: ``UNAVAILABLE``, the connection has ended.
+        :raises RpcError: ``UNAVAILABLE``, the connection has ended; ``RESOURCE_EXHAUSTED``, there may
+            never be memory for it.
         """
         assert parcel.waiter is not None
         try:
             await parcel.waiter.wait()
         finally:
             self._queue.pop(parcel, None)
+        if parcel.error is not None:
+            raise no_memory(parcel.error) from parcel.error
         if not parcel.sent:
             raise self.failure(not_started=True)
 
@@ -203,14 +230,25 @@ class Multiplexer:
             try:
                 if not self._channel_try_send(head, body):
                     return
+                parcel.sent = True
             except (ClosedResourceError, BrokenResourceError):
                 return  # on_closed comes, or was here
+            except MemoryError as exc:
+                parcel.error = exc
             queue.popitem(last=False)
-            parcel.sent = True
             if parcel.key is not None:
                 del self._mergeable[parcel.key]
             if parcel.waiter is not None:
                 parcel.waiter.set()
+            elif parcel.error is not None:
+                self._replace(parcel, parcel.error)
+
+    def _replace(self, parcel: Parcel, error: MemoryError) -> None:
+        """There may never be memory for a message that nobody waits for."""
+        if parcel.instead is None:
+            self.abort(error)
+        else:
+            self._enqueue(parcel.instead(error), b"", None, None)
 
     # ---- deadlines
 
@@ -293,6 +331,11 @@ class Multiplexer:
 
 def _split(head: bytes, body: Buffer) -> tuple[bytes, bytes]:
     return head[:MAX_HEAD_BYTES], b"".join((head[MAX_HEAD_BYTES:], body))
+
+
+def no_memory(error: MemoryError) -> RpcError:
+    """The error of a call that a message of this end makes fail for want of memory."""
+    return RpcError(Code.RESOURCE_EXHAUSTED, str(error) or "no memory to send it")
 
 
 def merged_credit(first: bytes, second: bytes) -> bytes:

@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 import anyio
 
+from ..negotiation.options import check_mode
 from ..wake import current
 from .balance import Ejection, Picking, Target, Targets, TargetStatistics
 from .client import connect
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Member", "Pool", "connect_pool"]
 
 _log = logging.getLogger("aiordma.rpc")
+
+
+R = TypeVar("R")
 
 
 class Member(Protocol):
@@ -144,6 +148,30 @@ class Pool:
 
     # ---- calls ---------------------------------------------------------------------------------------------
 
+    @overload
+    async def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: type[R],
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Mapping[str, str | bytes] | None = None,
+        idempotent: bool | None = None,
+        **kwargs: Any,
+    ) -> R: ...
+    @overload
+    async def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        returns: Any = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        metadata: Mapping[str, str | bytes] | None = None,
+        idempotent: bool | None = None,
+        **kwargs: Any,
+    ) -> Any: ...
     async def call(
         self,
         method: str,
@@ -403,17 +431,17 @@ def connect_pool(  # noqa: PLR0913  # keywords of the user
     :param servers: (host, port) of each, in the order of preference.
     :param picking: which one gets a call, see :class:`Picking`.
     :param health: name of the service whose health is watched on every server ("" for the server as a whole);
-        one that is not SERVING gets no calls. None: not watched. Servers without a health service count as
-        serving.
+        one that is not SERVING gets no calls. None: not watched. Without a health service: SERVING.
     :param reconnect: pauses between attempts to connect.
     :param ejection: when a server whose calls fail is left out for a while.
     :param interceptors: around every call; with :class:`Retry` each attempt may go to another server.
     :param connect_timeout_s: longest time for one connection to come up.
     :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
-    :param config, mode, ssl, server_hostname, rdma_outside_tls, window: for each connection, as of
-        :func:`connect`.
-    :raises ValueError: no servers; an unknown ``picking``.
+    :param config, mode, ssl, server_hostname, rdma_outside_tls, window: as of :func:`connect`.
+    :raises ValueError: no servers; an unknown ``picking`` or ``mode``.
     """
+
+    check_mode(mode or "auto")
 
     def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Member]:
         return connect(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
+from ..addresses import show
 from ..channels import channel as channels
 from ..wake import current
 from .dispatch import Dispatch, ServerConnection
@@ -168,8 +169,11 @@ class Server:
                 connected = await listener.accept()
             except anyio.ClosedResourceError:
                 return
-            host, port = connected.remote_address
-            self.attach(connected.channel, f"{host}:{port}")
+            try:
+                self.attach(connected.detach(), show(connected.remote_address))
+            except Exception as exc:  # no client may keep the others from connecting
+                connected.channel.abort()
+                await listener.report(connected, exc)
 
 
 @asynccontextmanager

@@ -145,7 +145,7 @@ class ClientStream:
         """
         item = await self._take()
         if item is None:
-            raise EndOfStream
+            raise EndOfStream("the peer has finished sending, and everything was received")
         return decode_result(item[0], item[1], self._returns, f"an item of {self._method}")
 
     async def _take(self) -> tuple[int, Buffer] | None:

@@ -1,4 +1,4 @@
-"""``await aiordma.connect(host, port)``: a stream to a server, over RDMA where both ends can."""
+"""``async with aiordma.connect(host, port)``: a stream to a server, over RDMA where both ends can."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..negotiation import peer_cache
 from ..negotiation.connect import connect_and_negotiate
+from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, documented_by
 from .stream import RdmaStream
 
@@ -19,8 +20,10 @@ __all__ = ["connect", "stream_of"]
 
 
 @documented_by(ConnectOptions.of)
+@opening
 async def connect(host: str, port: int, **keywords: Unpack[ConnectKeywords]) -> RdmaStream:
-    """Connect to a server.
+    """Connect to a server: ``async with connect(host, port) as stream: ...``, or ``await`` it and close the
+    stream yourself.
 
     The connection begins on TCP. If the server is an aiordma one, and both ends can use RDMA, the stream runs
     over RDMA; otherwise over TCP, and ``stream.fallback_reason`` gives the reason.

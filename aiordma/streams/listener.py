@@ -1,10 +1,11 @@
-"""``await aiordma.listen(host, port)``: streams from clients, RDMA ones and plain ones, on one port."""
+"""``async with aiordma.listen(host, port)``: streams from clients, RDMA ones and plain ones, on one port."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ..negotiation.accept import ConnectionListener, open_listener
+from ..negotiation.opening import opening
 from ..negotiation.options import ListenOptions, documented_by
 from .connector import stream_of
 
@@ -27,10 +28,13 @@ class RdmaListener(ConnectionListener["RdmaStream"]):
 
 
 @documented_by(ListenOptions.of)
+@opening
 async def listen(
     host: str | Sequence[str] | None = None, port: int = 0, **keywords: Unpack[ListenKeywords]
 ) -> RdmaListener:
     """Listen for streams, from aiordma clients over RDMA and from all others over TCP, on the same port.
+
+    ``async with listen(...) as listener: ...``, or ``await`` it and close the listener yourself.
 
     :param host: name or address, or several; None or ``""``: every interface, IPv4 and IPv6.
     :param port: 0: any free one, the same on all addresses (``listener.port``).

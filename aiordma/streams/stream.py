@@ -138,7 +138,7 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         else:
             data = await self._receive_when_there(lambda: self._pipe.try_receive(max_bytes), False)
         if not data:
-            raise EndOfStream
+            raise EndOfStream("the peer has finished sending, and everything was received")
         return data
 
     async def receive_into(self, buffer: bytearray | memoryview) -> int:
@@ -164,7 +164,7 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         else:
             count = await self._receive_when_there(take, False)
         if not count:
-            raise EndOfStream
+            raise EndOfStream("the peer has finished sending, and everything was received")
         return count
 
     def receive_nowait(self, max_bytes: int = 65536) -> bytes:
@@ -183,7 +183,7 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         if data is None:
             raise WouldBlock
         if not data:
-            raise EndOfStream
+            raise EndOfStream("the peer has finished sending, and everything was received")
         return data
 
     async def borrow(self, max_bytes: int | None = None) -> Loan:
@@ -202,7 +202,7 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
 
         view = await self._receive_when_there(look, False)
         if not len(view):
-            raise EndOfStream
+            raise EndOfStream("the peer has finished sending, and everything was received")
         if max_bytes is not None:
             view = view[:max_bytes]
         return Loan(self, view, lambda: self._pipe.consume(len(view)))

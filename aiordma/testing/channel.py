@@ -80,11 +80,12 @@ class MemoryChannel:
         message = head + bytes(body)
         check_size(len(head), len(message), self.max_message_bytes)
         if self._closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self._error is not None:
-            raise BrokenResourceError from self._error
+            raise BrokenResourceError(f"the connection is lost: {self._error}") from self._error
         if self._peer_closed:
-            raise BrokenResourceError from LinkError("the peer has closed the connection")
+            cause = LinkError("the peer has closed the connection")
+            raise BrokenResourceError(str(cause)) from cause
         if not self._out.allows(len(message)):
             self._blocked_at = self._out.reported
             self._times_blocked += 1

@@ -1,68 +1,15 @@
-"""The foreign layout of pyverbs' classes, and what is read from the verbs objects behind them."""
-from libc.stdint cimport uint32_t, uintptr_t
-
-
-cdef extern from "<infiniband/verbs.h>" nogil:
-    struct ibv_device:
-        int transport_type
-    struct ibv_context:
-        ibv_device *device
-        int async_fd
-    struct ibv_pd:
-        ibv_context *context
-    struct ibv_comp_channel:
-        ibv_context *context
-        int fd
-    struct ibv_cq:
-        ibv_context *context
-        ibv_comp_channel *channel
-        int cqe
-    struct ibv_srq:
-        ibv_context *context
-    struct ibv_mr:
-        ibv_context *context
-        ibv_pd *pd
-        void *addr
-        size_t length
-        uint32_t lkey
-    struct ibv_ah:
-        ibv_context *context
-        ibv_pd *pd
-    struct ibv_qp:
-        ibv_context *context
-        ibv_pd *pd
-        ibv_cq *send_cq
-        ibv_cq *recv_cq
-        uint32_t qp_num
-    union ibv_async_element "element":
-        ibv_cq *cq
-        ibv_qp *qp
-        ibv_srq *srq
-        int port_num
-    struct ibv_async_event:
-        ibv_async_element element
-        int event_type
-    enum:
-        IBV_TRANSPORT_IWARP
-        IBV_EVENT_CQ_ERR
-        IBV_EVENT_QP_FATAL
-        IBV_EVENT_QP_REQ_ERR
-        IBV_EVENT_QP_ACCESS_ERR
-        IBV_EVENT_COMM_EST
-        IBV_EVENT_SQ_DRAINED
-        IBV_EVENT_PATH_MIG
-        IBV_EVENT_PATH_MIG_ERR
-        IBV_EVENT_PORT_ACTIVE
-        IBV_EVENT_PORT_ERR
-        IBV_EVENT_LID_CHANGE
-        IBV_EVENT_PKEY_CHANGE
-        IBV_EVENT_SM_CHANGE
-        IBV_EVENT_QP_LAST_WQE_REACHED
-        IBV_EVENT_SRQ_ERR
-        IBV_EVENT_SRQ_LIMIT_REACHED
-        IBV_EVENT_CLIENT_REREGISTER
-        IBV_EVENT_GID_CHANGE
-
+"""The foreign layout of pyverbs' classes."""
+from ._structs cimport (
+    ibv_ah,
+    ibv_async_event,
+    ibv_comp_channel,
+    ibv_context,
+    ibv_cq,
+    ibv_mr,
+    ibv_pd,
+    ibv_qp,
+    ibv_srq,
+)
 
 # check_size ignore: the real objects are larger than the head declared here. Objects smaller than it are
 # still refused when this module is imported.

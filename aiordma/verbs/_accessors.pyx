@@ -7,7 +7,13 @@ declares where they are.
 Importing this module imports pyverbs. Only aiordma.verbs.backend may do so, after it has decided about the
 software device: a pyverbs that is imported earlier stays bound to the real libibverbs.
 """
+from libc.errno cimport errno
+from libc.stdint cimport uintptr_t
 from posix.unistd cimport close, pipe, read, write
+
+from ._structs cimport IBV_TRANSPORT_IWARP, ibv_comp_channel, ibv_mr, ibv_pd, source_of
+
+from ..errors import VerbsError
 
 
 cdef object _closed(str what):
@@ -76,7 +82,7 @@ def ah_pointer(AH ah not None, PD pd not None) -> int:
         raise _closed("AH")
     if not _ah_proved:
         if pipe(fds) != 0:
-            raise OSError("cannot make a pipe to check the layout of pyverbs' AH: out of file descriptors?")
+            raise VerbsError(errno, "pipe", "to check the layout of pyverbs' AH")
         readable = _readable(ah.ah, sizeof(void *) * 2, fds)
         close(fds[0])
         close(fds[1])
@@ -117,18 +123,7 @@ def cq_depth(CQ cq not None) -> int:
 def async_event_source(AsyncEvent event not None) -> tuple[str, int]:
     """What an asynchronous event is about: ``("qp", QP number)``, ``("port", port number)``, ``("cq", pointer)``,
     ``("srq", pointer)`` or ``("device", 0)``. To be called before the event is acknowledged, while its object surely exists."""
-    cdef int kind = event.event.event_type
-    if kind in (IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_COMM_EST,
-                IBV_EVENT_SQ_DRAINED, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR, IBV_EVENT_QP_LAST_WQE_REACHED):
-        return "qp", event.event.element.qp.qp_num
-    if kind in (IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_LID_CHANGE, IBV_EVENT_PKEY_CHANGE,
-                IBV_EVENT_SM_CHANGE, IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_GID_CHANGE):
-        return "port", event.event.element.port_num
-    if kind in (IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED):
-        return "srq", <uintptr_t>event.event.element.srq
-    if kind == IBV_EVENT_CQ_ERR:
-        return "cq", <uintptr_t>event.event.element.cq
-    return "device", 0
+    return source_of(&event.event)
 
 
 cdef bint _readable(const void *address, size_t length, int[2] fds):
@@ -158,7 +153,7 @@ def check(Context context not None, PD pd not None, CompChannel channel not None
     sizes[:] = [sizeof(void *), sizeof(ibv_pd), sizeof(ibv_comp_channel), sizeof(void *) * 2,
                 sizeof(void *) * 7, sizeof(ibv_mr)]
     if pipe(fds) != 0:
-        raise OSError("cannot make a pipe to check the layout of pyverbs' objects: out of file descriptors?")
+        raise VerbsError(errno, "pipe", "to check the layout of pyverbs' objects")
     try:
         for i in range(6):
             if pointers[i] == NULL or not _readable(pointers[i], sizes[i], fds):

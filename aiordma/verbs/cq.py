@@ -21,19 +21,17 @@ class CompletionQueue:
     cq: Any
 
     def __init__(self, backend: Backend, depth: int, vector: int = 0) -> None:
-        from . import _accessors
-
         if depth < 1:
             raise ValueError(f"a completion queue of {depth} entries: at least 1 is needed")
         backend.check_process()
-        api = backend.pyverbs
+        api = backend.binding
         self._backend = backend
         depth = min(depth, backend.limits.max_cqe)
         with translated(api, "ibv_create_comp_channel", backend.name):
             self.channel = protect(api.CompChannel(backend.context))
         try:
             #: Readable when there are events. Non-blocking: reading events ends with EAGAIN.
-            self.fd: int = _accessors.comp_channel_fd(self.channel)
+            self.fd: int = api.pointers.comp_channel_fd(self.channel)
             os.set_blocking(self.fd, False)
             with translated(api, "ibv_create_cq", f"{depth} entries on {backend.name}"):
                 vectors = max(1, backend.context.num_comp_vectors)
@@ -42,10 +40,10 @@ class CompletionQueue:
             self.channel.close()
             raise
         #: Entries the device granted.
-        self.depth: int = _accessors.cq_depth(self.cq)
+        self.depth: int = api.pointers.cq_depth(self.cq)
         #: Addresses of ``struct ibv_cq`` and ``struct ibv_comp_channel``.
-        self.cq_pointer: int = _accessors.cq_pointer(self.cq)
-        self.channel_pointer: int = _accessors.comp_channel_pointer(self.channel)
+        self.cq_pointer: int = api.pointers.cq_pointer(self.cq)
+        self.channel_pointer: int = api.pointers.comp_channel_pointer(self.channel)
         self._closed = False
 
     def close(self) -> None:
@@ -57,7 +55,7 @@ class CompletionQueue:
         if self._closed or self._backend.in_forked_child:
             return
         self._closed = True
-        with translated(self._backend.pyverbs, "ibv_destroy_cq", self._backend.name):
+        with translated(self._backend.binding, "ibv_destroy_cq", self._backend.name):
             self.cq.close()
-        with translated(self._backend.pyverbs, "ibv_destroy_comp_channel", self._backend.name):
+        with translated(self._backend.binding, "ibv_destroy_comp_channel", self._backend.name):
             self.channel.close()

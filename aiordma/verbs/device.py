@@ -17,31 +17,11 @@ from .lifetime import protect
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .binding import Binding
     from .softlib import SoftLibrary
 
 
 _ACTIVE = (PortState.ACTIVE, PortState.ACTIVE_DEFER)
-
-
-class Pyverbs(NamedTuple):
-    """The classes of pyverbs that are used. They have no type information, and must not be searched with
-    ``getattr``: reading some of their properties ends the process."""
-
-    Context: Any
-    PD: Any
-    CompChannel: Any
-    CQ: Any
-    QP: Any
-    QPAttr: Any
-    QPCap: Any
-    QPInitAttr: Any
-    MR: Any
-    AH: Any
-    AHAttr: Any
-    GID: Any
-    GlobalRoute: Any
-    get_device_list: Any
-    PyverbsError: type[Exception]
 
 
 @dataclass(slots=True)
@@ -80,7 +60,7 @@ class Backend:
     is_soft: bool
     is_iwarp: bool
     context: Any = field(repr=False)
-    pyverbs: Pyverbs = field(repr=False)
+    binding: Binding = field(repr=False)
     soft: SoftLibrary | None = field(repr=False)
     port: int
     gid: Gid
@@ -113,10 +93,10 @@ class Backend:
             )
 
     def alloc_pd(self) -> Any:
-        """A new protection domain (pyverbs PD). Raises VerbsError."""
+        """A new protection domain (a PD of the binding). Raises VerbsError."""
         self.check_process()
-        with translated(self.pyverbs, "ibv_alloc_pd", f"device {self.name}"):
-            return protect(self.pyverbs.PD(self.context))
+        with translated(self.binding, "ibv_alloc_pd", f"device {self.name}"):
+            return protect(self.binding.PD(self.context))
 
     def symbol(self, name: str) -> int:
         """Address of a libibverbs function as this device needs it (of the software device's own, if it is
@@ -136,7 +116,7 @@ class Backend:
 
     def check_port(self) -> None:
         """:raises NegotiationError: the port is not active. :raises VerbsError: the query failed."""
-        with translated(self.pyverbs, "ibv_query_port", f"{self.name} port {self.port}"):
+        with translated(self.binding, "ibv_query_port", f"{self.name} port {self.port}"):
             state = self.context.query_port(self.port).state
         if state not in _ACTIVE:
             raise NegotiationError(Code.NO_SMCR_DEVICE, f"{self.name}: port {self.port} is not active")
@@ -144,16 +124,16 @@ class Backend:
     def close(self) -> None:
         """Close the device and what is still open on it. Idempotent; does nothing in a forked child."""
         if not self.in_forked_child:
-            with translated(self.pyverbs, "ibv_close_device", self.name):
+            with translated(self.binding, "ibv_close_device", self.name):
                 self.context.close()
 
 
 @contextlib.contextmanager
-def translated(pyverbs: Pyverbs, operation: str, detail: str = "") -> Iterator[None]:
-    """Turn pyverbs' errors into VerbsError with the errno, the call and what it was about."""
+def translated(binding: Binding, operation: str, detail: str = "") -> Iterator[None]:
+    """Turn the binding's errors into VerbsError with the errno, the call and what it was about."""
     try:
         yield
-    except pyverbs.PyverbsError as error:
+    except binding.error as error:
         raise VerbsError(_errno_of(error), operation, detail) from error
 
 
@@ -164,14 +144,14 @@ def _errno_of(error: Exception) -> int:
 
 
 def inspect(
-    name: str, context: Any, pyverbs: Pyverbs, soft: SoftLibrary | None, is_iwarp: bool, only_port: int = 0
+    name: str, context: Any, binding: Binding, soft: SoftLibrary | None, is_iwarp: bool, only_port: int = 0
 ) -> Backend:
-    """A :class:`Backend` for an open pyverbs context: finds an active port, its best GID and the limits.
+    """A :class:`Backend` for an open context: finds an active port, its best GID and the limits.
 
     :param only_port: the port to be used; 0: any.
     Raises NegotiationError when no port is usable.
     """
-    with translated(pyverbs, "ibv_query_device", name):
+    with translated(binding, "ibv_query_device", name):
         device = context.query_device()
     seen = []
     if only_port > device.phys_port_cnt:
@@ -179,14 +159,14 @@ def inspect(
     for port in range(1, device.phys_port_cnt + 1):
         if only_port not in (0, port):
             continue
-        with translated(pyverbs, "ibv_query_port", f"{name} port {port}"):
+        with translated(binding, "ibv_query_port", f"{name} port {port}"):
             attr = context.query_port(port)
         if attr.state not in _ACTIVE:
             seen.append(f"port {port} is not active")
             continue
         ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET
         slots = attr.gid_tbl_len * device.phys_port_cnt
-        gid = best_gid(_gids(context, pyverbs, port, slots, ethernet))
+        gid = best_gid(_gids(context, binding, port, slots, ethernet))
         if gid is None and is_iwarp:
             gid = Gid(0, bytes(16), GidType.IB)  # an Ethernet address or nothing; no peer is found by it
         if gid is None:
@@ -208,7 +188,7 @@ def inspect(
             is_soft=soft is not None,
             is_iwarp=is_iwarp,
             context=context,
-            pyverbs=pyverbs,
+            binding=binding,
             soft=soft,
             port=port,
             gid=gid,
@@ -219,9 +199,9 @@ def inspect(
     raise NegotiationError(Code.NO_SMCR_DEVICE, f"{name}: {'; '.join(seen) or 'it has no port'}")
 
 
-def _gids(context: Any, pyverbs: Pyverbs, port: int, slots: int, ethernet: bool) -> list[Gid]:
+def _gids(context: Any, binding: Binding, port: int, slots: int, ethernet: bool) -> list[Gid]:
     # In one call: a NIC's table has hundreds of slots, rxe's 1024, and nearly all of them are empty.
-    with translated(pyverbs, "ibv_query_gid_table", f"port {port}"):
+    with translated(binding, "ibv_query_gid_table", f"port {port}"):
         entries = context.query_gid_table(slots)
     gids = []
     for entry in entries:
@@ -246,7 +226,7 @@ def best_gid(gids: list[Gid]) -> Gid | None:
 
 
 def format_gid(raw: bytes) -> str:
-    """The eight-word notation that pyverbs reads: ``0000:0000:0000:0000:0000:ffff:7f00:0001``."""
+    """The eight-word notation that a binding reads: ``0000:0000:0000:0000:0000:ffff:7f00:0001``."""
     if len(raw) != 16:
         raise ValueError(f"a GID has 16 bytes, not {len(raw)}")
     return raw.hex(":", 2)

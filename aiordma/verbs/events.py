@@ -45,12 +45,11 @@ class AsyncEvents:
     """Reads a device's asynchronous events without blocking. Watch :attr:`fd` for readability."""
 
     def __init__(self, backend: Backend) -> None:
-        from . import _accessors
-
         backend.check_process()
         self._backend = backend
-        self._source = _accessors.async_event_source
-        self.fd: int = _accessors.async_fd(backend.context)
+        pointers = backend.binding.pointers
+        self._source = pointers.async_event_source
+        self.fd: int = pointers.async_fd(backend.context)
         os.set_blocking(self.fd, False)
 
     def read(self, limit: int = 16) -> list[DeviceEvent]:
@@ -61,7 +60,7 @@ class AsyncEvents:
         events: list[DeviceEvent] = []
         # Asked first: pyverbs gives no errno here, so "nothing there" would look like any other failure.
         while len(events) < limit and poll.poll(0):
-            with translated(self._backend.pyverbs, "ibv_get_async_event", self._backend.name):
+            with translated(self._backend.binding, "ibv_get_async_event", self._backend.name):
                 event = self._backend.context.get_async_event()
             # Destroying the event's object waits for the acknowledgement, so it always comes.
             try:

@@ -1,7 +1,7 @@
 """Device objects at the two moments when Python's garbage collector must not destroy them.
 
 After fork(), the child shares its parent's device files. If its collector destroyed the copies of the
-parent's pyverbs objects, it would destroy the parent's QPs and regions. And when an interpreter ends with
+parent's verbs objects, it would destroy the parent's QPs and regions. And when an interpreter ends with
 objects still open, its collector takes them in any order, where verbs allow only one (a PD goes after its QPs
 and regions); the kernel, and the software device's peers, clean up after a process by themselves. So they are
 kept both times.
@@ -26,7 +26,7 @@ _objects: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def protect(obj: _T) -> _T:
-    """Have a forked child, and the interpreter's end, leave ``obj`` (a pyverbs object) alone. Returns it."""
+    """Have a forked child, and the interpreter's end, leave ``obj`` (of a binding) alone. Returns it."""
     _objects.add(obj)
     return obj
 

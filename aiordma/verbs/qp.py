@@ -82,15 +82,13 @@ class Qp:
     size: QpSize
 
     def __init__(self, backend: Backend, pd: Any, queue: CompletionQueue, size: QpSize) -> None:
-        from . import _accessors
-
         backend.check_process()
         self._backend = backend
         self._pd = pd
         self._create(pd, queue, size)
         self.number: int = self.qp.qp_num
         #: Address of ``struct ibv_qp``.
-        self.pointer: int = _accessors.qp_pointer(self.qp)
+        self.pointer: int = backend.binding.pointers.qp_pointer(self.qp)
         #: Address of the software device's count of WRITEs that posting did not carry out; 0: another device.
         self.astray: int = backend.soft.astray(self.pointer) if backend.soft is not None else 0
         self.psn = _random_psn()
@@ -100,7 +98,7 @@ class Qp:
         self._closed = False
 
     def _create(self, pd: Any, queue: CompletionQueue, size: QpSize) -> None:
-        api, limits = self._backend.pyverbs, self._backend.limits
+        api, limits = self._backend.binding, self._backend.limits
         send_wr, recv_wr = min(size.send_wr, limits.max_qp_wr), min(size.recv_wr, limits.max_qp_wr)
         send_sge, recv_sge = min(size.send_sge, limits.max_sge), min(size.recv_sge, limits.max_sge)
         steps = self._inline_steps(size.inline_bytes)
@@ -135,10 +133,10 @@ class Qp:
                 return
 
     def _new_qp(self, pd: Any, init: Any) -> Any:
-        api = self._backend.pyverbs
+        api = self._backend.binding
         try:
             return api.QP(pd, init)
-        except api.PyverbsError:
+        except api.error:
             if not self._backend.is_iwarp or self._backend.is_soft:
                 raise
             # libsiw (rdma-core's providers/siw) takes one of the offsets at which queues are mapped, 0x90000,
@@ -174,7 +172,7 @@ class Qp:
     def query_state(self) -> QpState:
         """The state the device has it in: an error moves a QP to ERR without being asked."""
         self._backend.check_process()
-        with translated(self._backend.pyverbs, "ibv_query_qp", f"QP {self.number}"):
+        with translated(self._backend.binding, "ibv_query_qp", f"QP {self.number}"):
             attr, _ = self.qp.query(int(QpMask.STATE))
         self.state = QpState(attr.qp_state)
         return self.state
@@ -184,16 +182,16 @@ class Qp:
         if self._closed or self._backend.in_forked_child:
             return
         self._closed = True
-        with translated(self._backend.pyverbs, "ibv_destroy_qp", f"QP {self.number}"):
+        with translated(self._backend.binding, "ibv_destroy_qp", f"QP {self.number}"):
             self.qp.close()
 
     def _attr(self, state: QpState) -> Any:
-        return self._backend.pyverbs.QPAttr(qp_state=int(state), cur_qp_state=int(self.state))
+        return self._backend.binding.QPAttr(qp_state=int(state), cur_qp_state=int(self.state))
 
     def _modify(self, attr: Any, mask: QpMask, target: QpState, detail: str = "") -> None:
         self._backend.check_process()
         step = f"QP {self.number} {self.state.name} to {target.name} {detail}".rstrip()
-        with translated(self._backend.pyverbs, "ibv_modify_qp", step):
+        with translated(self._backend.binding, "ibv_modify_qp", step):
             self.qp.modify(attr, int(mask))
         self.state = target
 
@@ -233,7 +231,7 @@ class RcQp(Qp):
     def to_rtr(self, peer: QpAddress, path: QpPath | None = None) -> None:
         """INIT to RTR: the peer's messages are taken. Path MTU is the smaller one of both ends."""
         path = path or QpPath()
-        backend, api = self._backend, self._backend.pyverbs
+        backend, api = self._backend, self._backend.binding
         attr = self._attr(QpState.RTR)
         attr.path_mtu = int(min(peer.mtu, backend.mtu))
         attr.dest_qp_num = peer.qp_num

@@ -128,6 +128,7 @@ def load(path: str | None = None) -> ctypes.CDLL:
         ("destroy_event_channel", None, ctypes.POINTER(_EventChannel)),
         ("create_id", number, ctypes.POINTER(_EventChannel), ctypes.POINTER(pointer), pointer, number),
         ("destroy_id", number, pointer),
+        ("set_option", number, pointer, number, number, pointer, ctypes.c_size_t),
         ("bind_addr", number, pointer, ctypes.c_char_p),
         ("listen", number, pointer, number),
         ("get_src_port", ctypes.c_uint16, pointer),
@@ -220,6 +221,13 @@ class ConnectionId:
             return ""
         name = self._library.ibv_get_device_name(verbs[0])
         return name.decode() if name else ""
+
+    def set_traffic_class(self, traffic_class: int) -> None:
+        """Of what the connection sends, and of those that a listener accepts. Call it first. The two bits of
+        ECN are left out: on iWARP they are TCP's."""
+        tos = ctypes.c_uint8(traffic_class & ~3)
+        result = self._library.rdma_set_option(self.handle, 0, 0, ctypes.byref(tos), 1)
+        self._check("rdma_set_option", result)
 
     def listen(self, address: bytes) -> int:
         """Listen there; returns the port."""

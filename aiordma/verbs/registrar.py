@@ -12,7 +12,10 @@ from ..errors import VerbsError
 from .abi import Access
 from .device import Backend, translated
 from .lifetime import protect
-from .memory import Region
+from .memory.region import Region
+
+_MADV_REMOVE = 9
+_madvise = ctypes.CDLL(None).madvise
 
 _LOCAL = Access.LOCAL_WRITE
 _REMOTE = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -35,14 +38,12 @@ class DeviceRegistrar:
     def __init__(
         self, backend: Backend, pd: Any, *, remote: bool, access: Access | None = None, private: bool = False
     ) -> None:
-        from . import _accessors
-
         self.remote = remote
         self._access = (_REMOTE if remote else _LOCAL) if access is None else access
         self._private = private
         self._backend = backend
         self._pd = pd
-        self._pd_pointer: int = _accessors.pd_pointer(pd)
+        self._pd_pointer: int = backend.binding.pointers.pd_pointer(pd)
 
     def register(self, length: int) -> Region:
         """See Registrar. Raises VerbsError (an OSError)."""
@@ -54,8 +55,8 @@ class DeviceRegistrar:
         else:
             memory = _Anonymous(length, in_children=backend.is_soft)
         try:
-            with translated(backend.pyverbs, "ibv_reg_mr", f"{length} bytes on {backend.name}"):
-                region = protect(backend.pyverbs.MR(self._pd, length, int(self._access), memory.address))
+            with translated(backend.binding, "ibv_reg_mr", f"{length} bytes on {backend.name}"):
+                region = protect(backend.binding.MR(self._pd, length, int(self._access), memory.address))
         except BaseException:
             memory.free()
             raise
@@ -75,9 +76,16 @@ class DeviceRegistrar:
         mr, region.handle.mr = region.handle.mr, None
         if mr is not None and not self._backend.in_forked_child:
             with translated(
-                self._backend.pyverbs, "ibv_dereg_mr", f"{region.length} bytes on {self._backend.name}"
+                self._backend.binding, "ibv_dereg_mr", f"{region.length} bytes on {self._backend.name}"
             ):
                 mr.close()
+
+    def empty(self, address: int, length: int) -> bool:
+        """See Registrar. Only for shared memory of the software device: a card would use the old pages."""
+        if self._backend.soft is None or self._private:
+            return False
+        result: int = _madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_REMOVE)
+        return result == 0
 
 
 @dataclass(slots=True, eq=False)

@@ -46,6 +46,9 @@ class SoftLibrary:
         self._rnr = lib.aiordma_soft_rnr
         self._rnr.restype = ctypes.c_uint64
         self._rnr.argtypes = []
+        self._shortage = lib.aiordma_soft_shortage
+        self._shortage.restype = ctypes.c_int
+        self._shortage.argtypes = [ctypes.c_int]
         self._wire_count = lib.aiordma_soft_wire_count
         self._wire_count.restype = ctypes.c_uint64
         self._wire_count.argtypes = [ctypes.c_char_p]
@@ -82,6 +85,16 @@ class SoftLibrary:
         """How often a message for this process found no receive posted (receiver not ready), with retries."""
         return int(self._rnr())
 
+    def shortage(self) -> str:
+        """What a connection lacked since the last call, here or in the peer's process; "" for nothing."""
+        from ..errors import remedy  # not needed on the way of a connect
+
+        if number := int(self._shortage(0)):
+            return remedy(number) or os.strerror(number)
+        if number := int(self._shortage(1)):
+            return f"the peer's process could not get what the connection needs: {os.strerror(number)}"
+        return ""
+
     def wire_counters(self) -> dict[str, int]:
         """This process's packets to and from other hosts (:data:`WIRE_COUNTERS`)."""
         return {name: int(self._wire_count(name.encode())) for name in WIRE_COUNTERS}
@@ -116,8 +129,14 @@ class SoftLibrary:
         ctypes.set_errno(0)
         address = self._alloc(pd_pointer, length)
         if not address:
+            from ..errors import remedy  # not needed on the way of a connect
+
+            number = ctypes.get_errno()
+            hint = remedy(number)
             raise OSError(
-                ctypes.get_errno(), f"the software device cannot allocate {length} bytes of shared memory"
+                number,
+                f"the software device cannot allocate {length} bytes of shared memory: {os.strerror(number)}"
+                + (f"; {hint}" if hint else ""),
             )
         return int(address)
 
@@ -159,8 +178,8 @@ def load() -> SoftLibrary:
         path = locate()
         if path is None:
             raise FileNotFoundError(
-                f"{LIBRARY} is not installed: aiordma was built without <infiniband/verbs.h>; install "
-                "libibverbs-dev and install aiordma again"
+                f"{LIBRARY} is not installed: aiordma was built without the RDMA headers; install "
+                "libibverbs-dev and librdmacm-dev, and install aiordma again"
             )
         _loaded = SoftLibrary(path)
     return _loaded

@@ -59,10 +59,8 @@ class AddressHandle:
     def __init__(
         self, backend: Backend, pd: Any, gid: bytes, lid: int = 0, path: QpPath | None = None
     ) -> None:
-        from . import _accessors
-
         path = path or QpPath()
-        api = backend.pyverbs
+        api = backend.binding
         self._backend = backend
         route = api.GlobalRoute(
             dgid=api.GID(format_gid(gid)),
@@ -74,10 +72,10 @@ class AddressHandle:
         with translated(api, "ibv_create_ah", f"to {format_gid(gid)}"):
             self.ah = protect(api.AH(pd, attr=attr))
         #: Address of ``struct ibv_ah``.
-        self.pointer: int = _accessors.ah_pointer(self.ah, pd)
+        self.pointer: int = api.pointers.ah_pointer(self.ah, pd)
 
     def close(self) -> None:
         """Destroy it; no send with it may be under way. Idempotent; nothing in a forked child."""
         if not self._backend.in_forked_child:
-            with translated(self._backend.pyverbs, "ibv_destroy_ah", self._backend.name):
+            with translated(self._backend.binding, "ibv_destroy_ah", self._backend.name):
                 self.ah.close()

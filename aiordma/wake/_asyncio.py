@@ -5,33 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import time
-from typing import TYPE_CHECKING
+from asyncio import _get_running_loop
+from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
 from ._eager import EagerHosts
 from ._private import cancel_requested, ready_queue
-from .base import SHARE_OPERATIONS, SHARE_SECONDS, run_at_end
+from .base import SHARE_OPERATIONS, SHARE_SECONDS
+from .ending import Ending, refuse_other_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from .base import Callback, EndCallback, Handle, Starter
+    from .base import Callback, ClosedCallback, EndCallback, Handle, LoopBound, Starter
 
 _log = logging.getLogger("aiordma.wake")
 
-_ATTRIBUTE = "_aiordma_waker"
 
-
-def of_loop(loop: asyncio.AbstractEventLoop) -> AsyncioWaker:
+def new_waker(loop: asyncio.AbstractEventLoop) -> AsyncioWaker:
+    """The waker of a loop that has none yet."""
     # Kept on the loop, not in a table of ours: the loop and its waker refer to each other and die together.
-    try:
-        return loop._aiordma_waker  # type: ignore[attr-defined, no-any-return]
-    except AttributeError:
-        waker = AsyncioWaker(loop)
-        setattr(loop, _ATTRIBUTE, waker)
-        return waker
+    loop._aiordma_waker = waker = AsyncioWaker(loop)  # type: ignore[attr-defined]
+    return waker
 
 
 class AsyncioWaiter:
@@ -46,13 +44,19 @@ class AsyncioWaiter:
         self._set = True
         future = self._future
         if future is not None and not future.done():
-            future.set_result(None)
+            try:
+                future.set_result(None)
+            except RuntimeError:
+                if not self._loop.is_closed():
+                    raise
 
     def clear(self) -> None:
         self._set = False
 
     async def wait(self) -> None:
         if not self._set:
+            if _get_running_loop() is not self._loop:
+                refuse_other_loop(self._loop)
             self._future = future = self._loop.create_future()
             try:
                 await future
@@ -104,16 +108,23 @@ class AsyncioJob:
 
 class AsyncioWaker:
     __slots__ = (
-        "_end_callbacks",
+        "_add_reader",
+        "_add_writer",
         "_end_hook",
+        "_ending",
         "_jobs",
         "_loop",
+        "_remove_reader",
+        "_remove_writer",
         "_share_ends",
         "_watched",
         "_watched_writable",
+        "_whole_share",
         "call_at",
+        "locals",
         "name",
         "now",
+        "pid",
         "ready",
         "share",
     )
@@ -121,23 +132,32 @@ class AsyncioWaker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.name = "uvloop" if type(loop).__module__.partition(".")[0] == "uvloop" else "asyncio"
-        self.share = SHARE_OPERATIONS
+        # In debug mode every operation yields, and looks which loop it is called in.
+        self._whole_share = 0 if loop.get_debug() else SHARE_OPERATIONS
+        self.share = self._whole_share
         self._share_ends = time.monotonic() + SHARE_SECONDS
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
         self.ready = ready_queue(loop)
+        # asyncio's public methods refuse the descriptor of a transport, so that programs keep off it.
+        self._add_reader: Any = getattr(loop, "_add_reader", loop.add_reader)
+        self._remove_reader: Any = getattr(loop, "_remove_reader", loop.remove_reader)
+        self._add_writer: Any = getattr(loop, "_add_writer", loop.add_writer)
+        self._remove_writer: Any = getattr(loop, "_remove_writer", loop.remove_writer)
         self._watched: set[int] = set()
         self._watched_writable: set[int] = set()
         self._jobs: set[asyncio.Task[None]] = set()
-        self._end_callbacks: list[EndCallback] = []
+        self._ending: Ending | None = None
         self._end_hook: AsyncGenerator[None, None] | None = None
+        self.pid = os.getpid()
+        self.locals: dict[Any, Any] = {}
 
     # -- readiness of file descriptors
 
     def watch_fd(self, fd: int, callback: Callback) -> None:
         if fd in self._watched:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
-        self._loop.add_reader(fd, callback)
+        self._add_reader(fd, callback)
         self._watched.add(fd)
 
     def unwatch_fd(self, fd: int) -> None:
@@ -145,39 +165,39 @@ class AsyncioWaker:
             self._watched.discard(fd)
             # A callback that is ready but has not run yet is cancelled with the reader.
             if not self._loop.is_closed():
-                self._loop.remove_reader(fd)
+                self._remove_reader(fd)
 
     def watch_writable(self, fd: int, callback: Callback) -> None:
         if fd in self._watched_writable:
             raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
-        self._loop.add_writer(fd, callback)
+        self._add_writer(fd, callback)
         self._watched_writable.add(fd)
 
     def unwatch_writable(self, fd: int) -> None:
         if fd in self._watched_writable:
             self._watched_writable.discard(fd)
             if not self._loop.is_closed():
-                self._loop.remove_writer(fd)
+                self._remove_writer(fd)
 
     async def wait_readable(self, fd: int) -> None:
         if fd in self._watched:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
         future: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(fd, _resolve, future)
+        self._add_reader(fd, _resolve, future)
         try:
             await future
         finally:
-            self._loop.remove_reader(fd)
+            self._remove_reader(fd)
 
     async def wait_writable(self, fd: int) -> None:
         if fd in self._watched_writable:
             raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
         future: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_writer(fd, _resolve, future)
+        self._add_writer(fd, _resolve, future)
         try:
             await future
         finally:
-            self._loop.remove_writer(fd)
+            self._remove_writer(fd)
 
     # -- waiting and calling
 
@@ -191,24 +211,51 @@ class AsyncioWaker:
         ready = self.ready
         return None if ready is None else bool(ready)
 
-    def at_loop_end(self, callback: EndCallback) -> None:
+    def at_loop_end(self, callback: EndCallback, when_closed: ClosedCallback | None = None) -> None:
+        self._watched_end().add(callback, when_closed)
+
+    def bind(self, what: LoopBound) -> None:
+        self._watched_end().bind(what)
+
+    def bound(self) -> list[LoopBound]:
+        return [] if self._ending is None else self._ending.bound()
+
+    def _watched_end(self) -> Ending:
+        if self._ending is None:
+            self._ending = Ending()
+            self._ending.follow_close(self._loop)
         if self._end_hook is None:
             # asyncio has no hook for its end but one: async generators that were begun are closed by
             # shutdown_asyncgens(), which asyncio.run(), uvloop.run() and every test runner call.
-            self._end_hook = hook = self._run_at_end()
+            self._end_hook = hook = self._run_at_end(self._ending)
             try:
                 hook.asend(None).send(None)
             except StopIteration:
                 pass
-        self._end_callbacks.append(callback)
+        return self._ending
 
-    async def _run_at_end(self) -> AsyncGenerator[None, None]:
+    async def _run_at_end(self, ending: Ending) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
-            while self._end_callbacks:
-                await run_at_end(self._end_callbacks.pop())
+            await ending.run()
             self._end_hook = None
+
+    def __del__(self) -> None:
+        # The loop was dropped, or closed in a way that could not be followed.
+        if self._ending is not None and self.pid == os.getpid():
+            self._ending.run_now(patient=False)
+
+    def call_from_anywhere(self, callback: Callback) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # it is closed
+            return False
+        return True
+
+    def check_loop(self) -> None:
+        if _get_running_loop() is not self._loop:
+            refuse_other_loop(self._loop)
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> AsyncioJob:
         job = AsyncioJob(self._loop, main)
@@ -223,7 +270,7 @@ class AsyncioWaker:
 
     async def checkpoint(self) -> None:
         await anyio.lowlevel.checkpoint()
-        self.share = SHARE_OPERATIONS
+        self.share = self._whole_share
         self._share_ends = time.monotonic() + SHARE_SECONDS
 
     async def cancel_check(self) -> None:
@@ -238,7 +285,7 @@ class AsyncioWaker:
     cancel_requested = cancel_requested
 
     def renew_share(self) -> None:
-        self.share = SHARE_OPERATIONS
+        self.share = self._whole_share
         self._share_ends = time.monotonic() + SHARE_SECONDS
 
     def share_overdue(self) -> bool:

@@ -104,10 +104,13 @@ _task_states = _anyio_task_states() if ENABLED else None
 class _OfLoop(Protocol):
     _loop: asyncio.AbstractEventLoop
 
+    def check_loop(self) -> None: ...
+
 
 def _cancel_requested(waker: _OfLoop) -> bool:
     task = current_task(waker._loop)
     if task is None:
+        waker.check_loop()
         return False
     if task._must_cancel:  # type: ignore[attr-defined]
         return True
@@ -125,6 +128,7 @@ def _cancel_requested(waker: _OfLoop) -> bool:
 def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
     task = current_task(waker._loop)
     if task is None:
+        waker.check_loop()
         return False
     if _must_cancel_known and task._must_cancel:  # type: ignore[attr-defined]
         return True

@@ -6,18 +6,20 @@ import heapq
 import itertools
 import logging
 import math
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .base import run_at_end, run_guarded
+from .base import run_guarded
+from .ending import Ending, refuse_other_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from contextvars import Context
 
-    from .base import Callback, EndCallback
+    from .base import Callback, ClosedCallback, EndCallback, LoopBound
 
 _log = logging.getLogger("aiordma.wake")
 
@@ -154,8 +156,11 @@ class TrioWaker:
         self._timers: list[tuple[float, int, TrioTimer]] = []
         self._timer_numbers = itertools.count()
         self._timer_waiter: TrioWaiter | None = None
-        self._end_callbacks: list[EndCallback] = []
+        self._ending = Ending()
         self._has_end_hook = False
+        self._token = trio.lowlevel.current_trio_token()
+        self.pid = os.getpid()
+        self.locals: dict[Any, Any] = {}
 
     # -- readiness of file descriptors
 
@@ -243,19 +248,43 @@ class TrioWaker:
     def busy(self) -> bool | None:
         return trio.lowlevel.current_statistics().tasks_runnable > 0
 
-    def at_loop_end(self, callback: EndCallback) -> None:
+    def at_loop_end(self, callback: EndCallback, when_closed: ClosedCallback | None = None) -> None:
+        self._watch_end()
+        self._ending.add(callback, when_closed)
+
+    def bind(self, what: LoopBound) -> None:
+        self._watch_end()
+        self._ending.bind(what)
+
+    def bound(self) -> list[LoopBound]:
+        return self._ending.bound()
+
+    def _watch_end(self) -> None:
         if not self._has_end_hook:
             self._has_end_hook = True
             trio.lowlevel.spawn_system_task(self._run_at_end, name="aiordma end of loop")
-        self._end_callbacks.append(callback)
 
     async def _run_at_end(self) -> None:
         try:
             await trio.sleep_forever()
         finally:
             with trio.CancelScope(shield=True):
-                while self._end_callbacks:
-                    await run_at_end(self._end_callbacks.pop())
+                await self._ending.run()
+
+    def call_from_anywhere(self, callback: Callback) -> bool:
+        try:
+            self._token.run_sync_soon(run_guarded, callback)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def check_loop(self) -> None:
+        try:
+            if trio.lowlevel.current_trio_token() is self._token:
+                return
+        except RuntimeError:
+            pass  # no trio runs in this thread
+        refuse_other_loop(self._token)
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> TrioJob:
         job = TrioJob()

@@ -14,8 +14,11 @@ __all__ = [
     "SHARE_OPERATIONS",
     "SHARE_SECONDS",
     "Callback",
+    "ClosedCallback",
+    "EndCallback",
     "Handle",
     "Job",
+    "LoopBound",
     "Starter",
     "Waiter",
     "Waker",
@@ -24,6 +27,7 @@ __all__ = [
 
 Callback = Callable[[], None]
 EndCallback = Callable[[], Awaitable[None] | None]
+ClosedCallback = Callable[[bool], None]
 
 #: How many operations (4 KiB of payload count as one more) may complete in a row on asyncio before one of
 #: them gives the loop a turn, and for how many seconds spinning operations may do so.
@@ -68,6 +72,13 @@ class Waiter(Protocol):
 
         Costs a timer, where a cancel scope of anyio costs several times that.
         """
+
+
+class LoopBound(Protocol):
+    """Something that cannot be used when its loop has ended."""
+
+    def loop_ended(self) -> None:
+        """Release what a loop is not needed for, and refuse to be used from now on."""
 
 
 class Handle(Protocol):
@@ -148,11 +159,35 @@ class Waker(Protocol):
     def busy(self) -> bool | None:
         """True when others are ready to run in this loop now; None when this loop does not show it."""
 
-    def at_loop_end(self, callback: EndCallback) -> None:
+    def at_loop_end(self, callback: EndCallback, when_closed: ClosedCallback | None = None) -> None:
         """Call it once when the loop shuts down; the last one registered is called first.
 
         What it returns is awaited. On trio nothing is watched any more then: tasks that wait must look.
+
+        :param when_closed: called instead if the loop is closed, or dropped, without having been shut down:
+            with True if it may block the thread for a moment. Default: ``callback``, which must not return an
+            awaitable then.
         """
+
+    def bind(self, what: LoopBound) -> None:
+        """Call ``what.loop_ended()`` when the loop ends, before the callbacks. Refers to it weakly."""
+
+    def bound(self) -> list[LoopBound]:
+        """What was bound and is still there."""
+
+    def call_from_anywhere(self, callback: Callback) -> bool:
+        """Call it in the loop, soon; from any thread, and from a finalizer. False: the loop has ended."""
+
+    def check_loop(self) -> None:
+        """:raises RuntimeError: the running loop is another one, perhaps in another thread."""
+
+    @property
+    def pid(self) -> int:
+        """The process of the loop: a forked child has a copy of it."""
+
+    @property
+    def locals(self) -> dict[Any, Any]:
+        """What others keep for this loop: it lives as long as the loop, and does not keep it alive."""
 
     def spawn(self, main: Callable[[], Awaitable[None]]) -> Job:
         """Run ``main()`` in the background; an exception that escapes is logged."""

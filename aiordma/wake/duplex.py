@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from .base import Waiter
 
-__all__ = ["BUSY", "CLOSED", "EOF_SENT", "Duplex", "Loan", "Outgoing", "OutgoingMessage"]
+__all__ = ["BUSY", "CLOSED", "EOF_SENT", "LOOP_ENDED", "Duplex", "Loan", "Outgoing", "OutgoingMessage"]
 
 T = TypeVar("T")
 
 # Why a direction cannot be used now. None means that it can: one look instead of three on the fast path.
-BUSY, EOF_SENT, CLOSED = 1, 2, 3
+BUSY, EOF_SENT, CLOSED, LOOP_ENDED = 1, 2, 3, 4
 
 
 class Outgoing(Protocol):
@@ -179,7 +179,11 @@ class Duplex:
     # -- checkpoints
 
     async def _begin(self) -> None:
-        """The checkpoint before an operation takes or places anything."""
+        """The checkpoint before an operation takes or places anything.
+
+        :raises RuntimeError: the caller runs in another loop.
+        """
+        self._waker.check_loop()
         if self._full_checkpoints or self._waker.share > 0:
             await self._waker.cancel_check()
         else:
@@ -196,6 +200,11 @@ class Duplex:
         if guard is BUSY:
             return BusyResourceError(action)
         name = type(self).__name__
+        if guard is LOOP_ENDED:
+            return ClosedResourceError(
+                f"this {name} cannot be used any more: the event loop that it was made in was closed or has "
+                "ended. Make a new connection in the running loop"
+            )
         return ClosedResourceError(
             f"this {name} is closed" if guard is CLOSED else f"send_eof() was called on this {name}"
         )

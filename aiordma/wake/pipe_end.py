@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio.lowlevel
 from anyio import BrokenResourceError
 
 from ..attributes import RdmaAttribute, address_attributes, tls_attributes
-from .duplex import CLOSED, EOF_SENT, Duplex
+from .duplex import CLOSED, EOF_SENT, LOOP_ENDED, Duplex
+from .ending import release_unclosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,6 +55,20 @@ class PipeEnd(Duplex):
         self._remote_address = remote_address
         self._fallback_reason = fallback_reason
         self._tls = tls
+        self._waker.bind(self)
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        guard = getattr(self, "_receive_guard", CLOSED)
+        if guard is not CLOSED and hasattr(self, "_pipe"):
+            release = None if guard is LOOP_ENDED else self._pipe.close
+            release_unclosed(self, self._waker, release, _warn)
+
+    def loop_ended(self) -> None:
+        """See :class:`aiordma.wake.base.LoopBound`."""
+        if self._receive_guard is not CLOSED:
+            self._send_guard = self._receive_guard = LOOP_ENDED
+            if self._pipe.path == "tcp":  # the engine ends what runs on RDMA
+                self._pipe.close()
 
     async def send_eof(self) -> None:
         """Announce to the peer that nothing more will be sent; receiving continues. Idempotent."""
@@ -60,7 +77,8 @@ class PipeEnd(Duplex):
         await self._waker.checkpoint()
         if self._send_guard is None:
             if self._pipe.error is not None:
-                raise BrokenResourceError from self._pipe.error
+                error = self._pipe.error
+                raise BrokenResourceError(f"the connection is lost: {error}") from error
             self._pipe.send_eof()
             self._send_guard = EOF_SENT
 
@@ -70,7 +88,13 @@ class PipeEnd(Duplex):
         Does not wait for the peer. In a cancelled scope (``anyio.aclose_forcefully``) the connection is
         aborted instead: the peer gets an error. Tasks that wait in this object get ``ClosedResourceError``.
         """
+        if self._receive_guard is LOOP_ENDED:
+            self._send_guard = self._receive_guard = CLOSED
+            self._pipe.close()
+            await anyio.lowlevel.checkpoint()
+            return
         if self._receive_guard is not CLOSED:
+            self._waker.check_loop()
             cancelled = self._waker.cancel_requested()
             self._send_guard = self._receive_guard = CLOSED
             if cancelled:
@@ -103,7 +127,8 @@ class PipeEnd(Duplex):
         return attributes
 
     def __repr__(self) -> str:
-        state = " closed" if self._receive_guard is CLOSED else ""
+        ended = {CLOSED: " closed", LOOP_ENDED: " of a loop that has ended"}
+        state = ended.get(self._receive_guard or 0, "")
         (host, port), (peer, peer_port) = self._local_address, self._remote_address
         return f"<{type(self).__name__} {self.path} {host}:{port} - {peer}:{peer_port}{state}>"
 

@@ -252,14 +252,13 @@ async def test_mode_tcp_asks_nobody(negotiation: Negotiation) -> None:
 
 async def test_what_only_tcp_can_do_stays_on_tcp_and_says_why() -> None:
     async with await start_server(echo, "127.0.0.1", 0) as server:
-        own = socket.socket()
-        own.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(own, address(server))
-        _, writer = await open_connection(sock=own)
-        reason = writer.get_extra_info("aiordma.fallback_reason")
-        assert reason.code == Code.CONFIGURATION
-        assert "sock" in reason.text
-        await closed(writer)
+        own, other = socket.socketpair()
+        with other:
+            _, writer = await open_connection(sock=own)
+            reason = writer.get_extra_info("aiordma.fallback_reason")
+            assert reason.code == Code.CONFIGURATION
+            assert "sock: it is no TCP socket" in reason.text
+            await closed(writer)
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             local = unused.getsockname()

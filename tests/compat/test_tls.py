@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from typing import Any
 
 import pytest
@@ -269,19 +270,17 @@ async def test_plain_asyncio_clients_and_servers_are_served() -> None:
     assert heard[-1] == b"to asyncio"
 
 
-async def test_start_tls_runs_tls_over_the_ring(anyio_backend_name: str) -> None:
-    """On asyncio's own loop: TLS inside, RDMA outside. uvloop rejects foreign transports with an error."""
+async def test_start_tls_runs_tls_over_the_ring() -> None:
+    """TLS inside, RDMA outside."""
     client_context, server_context = tls_contexts()
-    uvloop = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readline() == b"STARTTLS\n"
         writer.write(b"go ahead\n")
         await writer.drain()
-        if not uvloop:
-            await writer.start_tls(server_context)
-            writer.write(await reader.readexactly(len(BIG)))
-            await writer.drain()
+        await writer.start_tls(server_context)
+        writer.write(await reader.readexactly(len(BIG)))
+        await writer.drain()
         writer.close()
 
     async with await start_server(serve, LOCAL, 0, config=SOFT) as server:
@@ -290,11 +289,6 @@ async def test_start_tls_runs_tls_over_the_ring(anyio_backend_name: str) -> None
         stream = writer.get_extra_info("aiordma.stream")
         writer.write(b"STARTTLS\n")
         assert await reader.readline() == b"go ahead\n"
-        if uvloop:
-            with pytest.raises(TypeError, match="transport"):
-                await writer.start_tls(client_context, server_hostname=LOCAL)
-            writer.close()
-            return
         await writer.start_tls(client_context, server_hostname=LOCAL)
         assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
         assert writer.get_extra_info("aiordma.path") == "rdma"
@@ -304,3 +298,37 @@ async def test_start_tls_runs_tls_over_the_ring(anyio_backend_name: str) -> None
         assert stream.statistics().bytes_sent - before > len(BIG)
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_reader_that_paused_before_its_transport_was_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From Python 3.14 on, start_tls() gives the reader the new transport, whatever the old one's state."""
+    paused: list[str] = []
+
+    class Encrypted(asyncio.Transport):
+        def pause_reading(self) -> None:
+            paused.append("encrypted")
+
+        def write(self, data: object) -> None:
+            raise AssertionError
+
+        def is_closing(self) -> bool:
+            return True
+
+    async def start_tls(transport: Any, *_: object, **__: object) -> Encrypted:
+        transport.pause_reading()  # as feed_data() does with bytes right behind the handshake
+        reader._paused = True
+        return Encrypted()
+
+    async with await start_server(lambda reader, writer: writer.close(), LOCAL, 0, config=SOFT) as server:
+        _, writer = await open_connection(LOCAL, port_of(server), config=SOFT)
+        reader: Any = writer._reader  # type: ignore[attr-defined]
+        reader._replace_transport = partial(setattr, reader, "_transport")  # as in Python 3.14
+        monkeypatch.setattr("aiordma.compat.streams.start_tls", start_tls)
+        ring: Any = writer.transport
+        await writer.start_tls(ssl.create_default_context())
+        assert ring.is_reading()
+        assert paused == ["encrypted"]
+        monkeypatch.undo()
+        ring.abort()

@@ -99,8 +99,9 @@ def test_any_order_of_operations_keeps_messages_whole(plan: list[tuple[str, int]
                         await turn()
             one.send_eof()
             rest: list[bytes] = []
-            with pytest.raises(anyio.EndOfStream):
-                await receive_on(over(other), rest)
+            async with over(other) as end:
+                with pytest.raises(anyio.EndOfStream):
+                    await receive_on(end, rest)
             for message in rest:
                 check(message)
             assert not expected
@@ -139,7 +140,8 @@ async def test_bytes_that_are_no_records(forged: bytes, reason: str) -> None:
             with pytest.raises(anyio.BrokenResourceError):
                 await call()
         assert friend.try_send(b"still here")
-        assert await over(other).receive() == b"still here"
+        async with over(other) as bystander:
+            assert await bystander.receive() == b"still here"
         await victim.aclose()
         liar.close()
 
@@ -152,7 +154,8 @@ async def test_a_message_in_pieces_waits_for_its_end() -> None:
             assert one.try_receive() is None
             assert slow.try_send(record[at : at + 617]) == len(record[at : at + 617])
             await turn()
-        assert await over(one).receive() == record[4:]
+        async with over(one) as end:
+            assert await end.receive() == record[4:]
 
 
 @pytest.mark.parametrize("inline", [1, 64, 220])
@@ -185,18 +188,19 @@ async def test_a_burst_is_few_writes() -> None:
     async with open_engine() as engine:
         one, other = await ring_pair(engine)
         # A round trip, so that nothing is in flight on the link.
-        assert one.try_send(b"there")
-        assert await over(other).receive() == b"there"
-        assert other.try_send(b"back")
-        assert await over(one).receive() == b"back"
-        posts = one.posts
-        assert one.try_send(b"lone")
-        assert one.posts == posts + 1
-        assert one.send_many([b"x" * 64] * 1000) == 1000
-        assert one.posts - posts < 20
-        got = await over(other).receive_many(5000)
-        while len(got) < 1001:
-            got += await over(other).receive_many(5000)
+        async with over(one) as at_one, over(other) as at_other:
+            assert one.try_send(b"there")
+            assert await at_other.receive() == b"there"
+            assert other.try_send(b"back")
+            assert await at_one.receive() == b"back"
+            posts = one.posts
+            assert one.try_send(b"lone")
+            assert one.posts == posts + 1
+            assert one.send_many([b"x" * 64] * 1000) == 1000
+            assert one.posts - posts < 20
+            got = await at_other.receive_many(5000)
+            while len(got) < 1001:
+                got += await at_other.receive_many(5000)
         assert got == [b"lone"] + [b"x" * 64] * 1000
         ring = one.ring.statistics()
         assert ring.cdcs_sent < 40

@@ -17,6 +17,7 @@ from aiordma.errors import Code
 from aiordma.proto.resolve import PROVE, PROVED, Hello, Welcome, udp_proof
 from aiordma.verbs import softlib
 from tests.health import until
+from tests.world import needs_pyverbs
 
 from .test_endpoint import LOCAL, open_at, rdma_pair
 
@@ -228,6 +229,7 @@ async def test_a_queue_pair_that_fails(caplog: pytest.LogCaptureFixture) -> None
     await other.aclose()
 
 
+@needs_pyverbs
 async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
     """Raw work requests: without immediate data, and with unknown immediate data, where the device accepts
     them. They are counted, and the receives are posted again."""

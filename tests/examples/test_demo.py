@@ -41,6 +41,7 @@ def test_the_demo_proves_and_measures() -> None:
     for row in ("SET -P 1 ", "GET -P 1 ", "SET -P 16", "GET -P 16"):
         line = next(line for line in result.stdout.splitlines() if row in line)
         assert line.rstrip(" │").endswith("x"), line
+    assert "RDMA is " in result.stdout, "what the ratios mean"
     assert max(map(len, result.stdout.splitlines())) <= 80, "it fits a terminal"
 
 

@@ -27,3 +27,16 @@ def test_the_client_gets_its_words_back(mode: str, monkeypatch: pytest.MonkeyPat
     finally:
         server.stop()
     assert "Traceback" not in server.output
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_help(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")

@@ -121,6 +121,7 @@ async def one_loop(rules: str, size: int, streams: int) -> None:
     async def greet(stream: RdmaStream) -> None:
         try:
             accepted[(await stream.receive(1))[0]] = stream
+            await anyio.sleep_forever()  # when this returns, the stream is closed
         except (anyio.BrokenResourceError, anyio.EndOfStream):
             await stream.aclose()
         except BaseException:

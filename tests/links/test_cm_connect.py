@@ -41,7 +41,7 @@ class End:
         backend = engine.backend
         self.number = self.parts.qp.number
         self.cm = CmConnection(
-            engine.waker, backend.rdma_cm(), backend.name, self.number, 4, self.peers.append, self._on_lost
+            engine.waker, backend.rdma_cm(), backend.name, self.number, 4, 0, self.peers.append, self._on_lost
         )
 
     def _on_lost(self, reason: str) -> None:

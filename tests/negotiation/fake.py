@@ -88,8 +88,14 @@ class Offer:
         self.done = False
         self.first_contact = engine.first_contact
 
+    def shortage(self) -> str:
+        return ""
+
     def abandon(self) -> None:
         self.done = True
+
+    def outlive(self, reason: Exception) -> None:
+        """A memory pipe does not fail over."""
 
     def break_link(self, reason: str) -> None:
         pass

@@ -41,8 +41,13 @@ async def test_another_kind_is_an_error_at_both_ends_and_no_fallback(
         with pytest.raises(NegotiationError) as caught:
             await connect_and_negotiate(LOCAL, listener.port, ConnectOptions.of(LOCAL), kind=2)
         assert caught.value.code == Code.WRONG_KIND
+        assert caught.value.text == (
+            "the two ends expect different kinds of connection: the client wants calls (aiordma.rpc), "
+            "the server serves streams (aiordma.connect, aiordma.listen)"
+        )
         await until(lambda: listener.statistics().failed == 1)
-        assert "kind 2 there, 0 here" in caplog.text
+        assert caplog.text.count(caught.value.text) == 1
+        assert caplog.text.count("different kinds") == 1
         async with await connect(LOCAL, listener.port) as stream:
             assert stream.path == "rdma"
 
@@ -151,9 +156,11 @@ async def test_trouble_after_agreement_is_an_error_on_both_ends_or_tcp_on_both(
             await anyio.wait_readable(sock)
             ended.append(sock.recv(1))
 
+    # A client whose link failed waits for the server's word.
+    soon = Config.from_env(link_timeout_ms=300, negotiate_timeout_ms=700)
     async with serving(watch_tcp, mode=mode) as listener:
         try:
-            stream = await connect(LOCAL, listener.port, mode=mode)  # type: ignore[arg-type]
+            stream = await connect(LOCAL, listener.port, mode=mode, config=soon)  # type: ignore[arg-type]
         except NegotiationError:
             with anyio.fail_after(5):
                 await until(lambda: bool(listener.statistics().failed or ended))

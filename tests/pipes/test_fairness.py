@@ -33,10 +33,11 @@ async def test_every_sender_gets_on(open_engine: Open, inline: int, monkeypatch:
         async with open_engine(max_outstanding_wrs=4) as engine:
             monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", inline)
             pairs = [await connect(engine) for _ in sizes]
+            senders, receivers = [over(one) for one, _ in pairs], [over(other) for _, other in pairs]
             sent = [0] * len(sizes)
 
             async def send(number: int) -> None:
-                stream = over(pairs[number][0])
+                stream = senders[number]
                 while True:
                     await stream.send(bytes(sizes[number]))
                     sent[number] += 1
@@ -44,15 +45,13 @@ async def test_every_sender_gets_on(open_engine: Open, inline: int, monkeypatch:
                         tasks.cancel_scope.cancel()
 
             async def receive(number: int) -> None:
-                stream = over(pairs[number][1])
                 while True:
-                    await stream.receive()
+                    await receivers[number].receive()
 
             with anyio.fail_after(20):
                 async with anyio.create_task_group() as tasks:
                     for number in range(len(sizes)):
                         tasks.start_soon(send, number)
                         tasks.start_soon(receive, number)
-            for one, other in pairs:
-                one.abort()
-                other.abort()
+            for stream in (*senders, *receivers):
+                await anyio.aclose_forcefully(stream)

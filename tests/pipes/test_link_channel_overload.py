@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from aiordma.errors import LinkError
 from aiordma.verbs import softlib
 
-from .channel_ends import End
+from .channel_ends import End, settled
 from .link_pairs import connect_channels
 
 if TYPE_CHECKING:
@@ -232,15 +233,47 @@ async def test_senders_wait_for_memory(open_engine: Open) -> None:
                 assert got == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_the_gap_before_a_body_counts(open_engine: Open) -> None:
-    """Head and body fit into the largest block that pulls can count on; with the gap that aligns the body
-    they do not: it is refused, and does not wait for memory for ever.
+async def test_what_finds_no_room_is_put_together_outside(open_engine: Open) -> None:
+    """A message that fits into the sender's memory and may never fit into the receiver's: neither waits for
+    memory for ever, nor breaks the channel. So do those before and behind it, in their order.
     """
+    rng = random.Random(3)
     async with open_engine(memory_limit_bytes=4 << 20, ring_bytes=16384) as engine:
         a, b = await connect_channels(engine)
+        at_a, at_b = End(a), End(b)
+        sent = [
+            rng.randbytes(size) for size in (100_000, (1 << 20) - 10, 700_000, 64, 1 << 20, 5000, 900_001)
+        ]
+
+        async def feed() -> None:
+            for message in sent:
+                await at_a.send(b"head", message)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(feed)
+            assert await at_b.received(len(sent)) == [b"head" + message for message in sent]
+        assert engine.pool.statistics().registered_high_water <= 4 << 20
+
+
+@pytest.mark.parametrize("how", ["close", "abort", "break"])
+async def test_the_end_while_a_message_is_put_together(open_engine: Open, how: str) -> None:
+    """Its sink is given back, and everything else."""
+    async with open_engine(memory_limit_bytes=8 << 20, ring_bytes=16384, fragment_bytes=4096) as engine:
+        a, b = await connect_channels(engine)
         end = End(b)
-        a.try_send(b"head", bytes((1 << 20) - 10))
-        assert "AIORDMA_MEMORY_LIMIT_BYTES leaves 1048576" in str(await end.ended())
+        assert a.try_send(b"", bytes(5 << 19))
+        sources = engine.pool.budget.message_bytes
+        await settled(lambda: engine.pool.budget.message_bytes > sources)
+        assert not end.messages
+        if how == "close":
+            b.close()
+        elif how == "abort":
+            b.abort()
+        else:
+            b.break_with(LinkError("a drill"))
+            b.abort()
+        a.close()
+        await settled(lambda: engine.pool.budget.message_bytes == 0)
         assert not end.messages
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: row do not import each other.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("proto",),
-    ("errors", "addresses"),
+    # The network beneath knows no engine: it is planned and simulated on machines without RDMA.
+    ("errors", "addresses", "fabric"),
     ("attributes", "config"),
     ("wake",),
     ("credit",),
@@ -30,8 +31,14 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("links",),
     ("negotiation",),
     ("streams", "datagrams", "channels"),
-    ("rpc", "control"),
+    # What is built on message channels: calls, and the memory of peers. Requests for memory are messages of a
+    # channel, and READs and WRITEs of it run on the link under that channel.
+    ("rpc", "memory", "control"),
+    # It reads and steers all that a program holds. Nothing below imports it: an engine begins it by name.
+    ("admin",),
     ("compat", "testing"),
+    # Puts what compat offers into the event loops of programs that know nothing of it.
+    ("launch",),
     ("cli",),
     ("__main__",),
 )

@@ -15,6 +15,8 @@ import pytest
 
 import aiordma
 from aiordma.config import settings
+from aiordma.launch import settings as launch
+from aiordma.verbs import bindings
 from aiordma.wake import _private
 
 from .tree import ROOT
@@ -31,7 +33,9 @@ def _tables() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["settings.md", "reasons.md", "module-map.md"])
+@pytest.mark.parametrize(
+    "name", ["settings.md", "reasons.md", "module-map.md", "commands.md", "stat-json.md"]
+)
 def test_generated_pages_are_up_to_date(name: str) -> None:
     (page,) = (make for path, make in _tables().PAGES.items() if path.name == name)
     current = (DOCS / "reference" / name).read_text(encoding="utf-8")
@@ -132,7 +136,8 @@ def test_a_module_without_a_docstring_fails(package: Path, name: str) -> None:
 
 
 def test_only_settings_that_exist_are_named() -> None:
-    known = {row.variable for row in settings()} | {_private.VARIABLE}
+    known = {row.variable for row in settings()}
+    known |= {_private.VARIABLE, bindings.VARIABLE, launch.OPTIONS, launch.RULES}
     # The software device has some of its own, for whatever program uses it: its header explains them.
     header = (ROOT / "aiordma" / "_softdev" / "aiordma_soft.h").read_text(encoding="utf-8")
     known |= set(re.findall(r"\bAIORDMA_SOFT_[A-Z_]+[A-Z]\b", header))

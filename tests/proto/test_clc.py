@@ -138,6 +138,7 @@ MESSAGES = [
     answer(clc.Confirm, gids=(GID, bytes(16))),
     answer(clc.Confirm, first_contact=False, hostname=""),
     clc.Decline(diagnosis=Code.NO_DEVICE, system_id=b"system_3"),
+    clc.Decline(diagnosis=Code.WRONG_KIND, kind=clc.Kind.STREAM),
     claim(),
 ]
 
@@ -162,6 +163,7 @@ def test_layout_of_the_fields_that_wireshark_reads() -> None:
     assert answer().ring_addr == 0x7FFF_0000_1000 + 2 * 65536
     decline = clc.Decline(diagnosis=0x03010000).encode()
     assert (len(decline), decline[4], decline[16:20]) == (28, 4, bytes.fromhex("03010000"))
+    assert decline[20:24] == b"\x20\0\0\0"  # Linux, and what SMC reserves
     assert clc.Decline(diagnosis=Code.NO_DEVICE).text == Code.NO_DEVICE.text
 
 

@@ -162,6 +162,20 @@ def test_update_rule(core: Any) -> None:
     assert rx.update_due() == 0
 
 
+def test_a_ring_that_cannot_be_is_refused(core: Any) -> None:
+    tx, rx = core.cursor.TxWindow(16), core.cursor.RxWindow(16)
+    tx.produce(9)
+    assert [tx.resize(size) for size in (8, 0, 24)] == [-1, -1, -1]
+    assert tx.resize(32) == 0
+    assert tx.free() == 23
+    assert rx.peer_produced(tx.wrap(), tx.count()) == 9
+    assert [rx.resize(position, 32) for position in (8, 17)] == [-1, -1]
+    assert [rx.resize(9, size) for size in (8, 0, 24)] == [-2, -2, -2]
+    assert (rx.prod, rx.size) == (9, 16)
+    assert rx.resize(12, 32) == 3
+    assert (rx.prod, rx.size, rx.update_limit) == (12, 32, 8)
+
+
 def test_blocked_writer_tells_only_what_the_reader_cannot_see(core: Any) -> None:
     tx = core.cursor.TxWindow(16)
     tx.produce(16)
@@ -175,44 +189,50 @@ def test_blocked_writer_tells_only_what_the_reader_cannot_see(core: Any) -> None
 
 
 class Ring(RuleBasedStateMachine):
-    """A ring of real bytes between the windows, cursors in flight in both directions."""
+    """A ring of real bytes between the windows, messages in flight in both directions. The reader may replace
+    the ring by one of another size: it asks, the writer pauses, and goes on in the ring that it is given."""
 
     core: Any
 
     def __init__(self) -> None:
         super().__init__()
         self.rng = random.Random(1)
-        self.size = 64
-        self.ring = bytearray(self.size)
-        self.tx = self.core.cursor.TxWindow(self.size)
-        self.rx = self.core.cursor.RxWindow(self.size)
+        #: where the writer writes, and where the reader reads
+        self.there = self.here = bytearray(64)
+        self.tx = self.core.cursor.TxWindow(64)
+        self.rx = self.core.cursor.RxWindow(64)
         self.sent = bytearray()
         self.received = bytearray()
-        self.to_reader: list[tuple[int, int]] = []
-        self.to_writer: list[tuple[int, int]] = []
+        self.to_reader: list[tuple[int, int] | int] = []
+        self.to_writer: list[tuple[int, int] | bytearray | None] = []
+        self.paused = False
+        self.wanted = 0
 
-    @rule(n=st.integers(0, 80))
+    @rule(n=st.integers(0, 300))
     def write(self, n: int) -> None:
+        if self.paused:
+            return
         data = self.rng.randbytes(min(n, self.tx.free()))
         left = data
         while left:
             chunk = left[: self.tx.contiguous()]
             assert chunk
             at = self.tx.offset()
-            self.ring[at : at + len(chunk)] = chunk
+            size = len(self.there)
+            self.there[at : at + len(chunk)] = chunk
+            assert len(self.there) == size
             assert self.tx.produce(len(chunk)) == 0
             left = left[len(chunk) :]
-        assert len(self.ring) == self.size
         self.sent += data
         self.to_reader.append((self.tx.wrap(), self.tx.count()))
 
-    @rule(n=st.integers(0, 80))
+    @rule(n=st.integers(0, 300))
     def read(self, n: int) -> None:
         n = min(n, self.rx.available())
         while n:
             take = min(n, self.rx.contiguous())
             at = self.rx.offset()
-            self.received += self.ring[at : at + take]
+            self.received += self.here[at : at + take]
             assert self.rx.consume(take) == 0
             n -= take
 
@@ -221,22 +241,56 @@ class Ring(RuleBasedStateMachine):
         self.rx.mark_told()
         self.to_writer.append((self.rx.wrap(), self.rx.count()))
 
+    @rule(shift=st.integers(2, 9))
+    def ask_for_another_size(self, shift: int) -> None:
+        if not self.wanted:
+            self.wanted = 1 << shift
+            self.to_writer.append(None)
+
+    def replace(self, position: int) -> None:
+        size, self.wanted = self.wanted, 0
+        if position - self.rx.told > size:
+            self.tell()
+        unread = self.rx.prod
+        if self.rx.resize(position, size) >= 0:
+            ring = bytearray(size)
+            assert position >= unread
+            for at in range(self.rx.cons, position):
+                ring[at % size] = self.here[at % len(self.here)]
+            self.here = ring
+        self.to_writer.append(self.here)
+
     @precondition(lambda self: self.to_reader)
     @rule()
     def deliver_to_reader(self) -> None:
-        assert self.rx.peer_produced(*self.to_reader.pop(0)) >= 0
+        message = self.to_reader.pop(0)
+        if isinstance(message, int):
+            self.replace(message)
+        else:
+            assert self.rx.peer_produced(*message) >= 0
 
     @precondition(lambda self: self.to_writer)
     @rule()
     def deliver_to_writer(self) -> None:
-        assert self.tx.peer_consumed(*self.to_writer.pop(0)) >= 0
+        message = self.to_writer.pop(0)
+        if message is None:
+            assert not self.paused
+            self.paused = True
+            self.to_reader.append(self.tx.prod)
+        elif isinstance(message, bytearray):
+            assert self.paused
+            assert self.tx.resize(len(message)) == 0
+            self.paused, self.there = False, message
+        else:
+            assert self.tx.peer_consumed(*message) >= 0
 
     @invariant()
     def counts_agree(self) -> None:
         assert self.received == self.sent[: len(self.received)]
         assert self.tx.cons <= self.rx.told <= self.rx.cons <= self.rx.prod <= self.tx.prod
-        assert self.tx.prod - self.tx.cons <= self.size
-        assert self.tx.free() + self.tx.used() == self.size
+        assert self.tx.prod - self.tx.cons <= len(self.there) == self.tx.size
+        assert self.rx.available() <= len(self.here) == self.rx.size
+        assert self.tx.free() + self.tx.used() == self.tx.size
 
 
 @pytest.mark.parametrize("name", sorted(CORES))

@@ -349,3 +349,26 @@ class Streams(RuleBasedStateMachine):
 
 Streams.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestStreams = Streams.TestCase
+
+
+def test_a_stopped_peer_whose_host_answers_is_awaited_longer() -> None:
+    exchange = CursorExchange(1, 2, 10.0, 60.0)
+    exchange.leave(Code.LINK_LOST, 100.0)
+    exchange.quiesced(LEDGER)
+    assert exchange.on_timer(110.0, host_answers=True) == []
+    assert exchange.deadline == 120.0
+    assert exchange.on_timer(119.0, host_answers=False) == []
+    assert exchange.on_timer(155.0, host_answers=True) == []
+    assert exchange.deadline == 160.0
+    [broken] = exchange.on_timer(160.0, host_answers=True)
+    assert isinstance(broken, Broken)
+    assert "process has not run for 60 s" in broken.reason
+
+
+def test_a_host_that_does_not_answer_is_not_awaited_longer() -> None:
+    exchange = CursorExchange(1, 2, 10.0, 60.0)
+    exchange.leave(Code.LINK_LOST, 100.0)
+    exchange.quiesced(LEDGER)
+    [broken] = exchange.on_timer(110.0)
+    assert isinstance(broken, Broken)
+    assert "no answer within 10 s" in broken.reason

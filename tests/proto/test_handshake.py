@@ -19,12 +19,14 @@ from aiordma.proto.events import (
     Confirmed,
     Event,
     Failed,
+    LinkLost,
     PlainPeer,
     Proposed,
     Send,
     UseRdma,
     UseTcp,
 )
+from aiordma.proto.failover import Leave
 from aiordma.proto.handshake import (
     CLIENT_TABLE,
     SERVER_TABLE,
@@ -156,7 +158,7 @@ def test_good_way() -> None:
     assert c.next_deadline() is None
     (confirm,) = c.ready(CONFIRM, 0.4)
     assert isinstance(confirm, Send)
-    assert c.next_deadline() == 0.4 + 5
+    assert c.next_deadline() == 0.4 + 5 + 6
     assert s.receive(confirm.data, 0.5) == [Confirmed(CONFIRM)]
     assert s.established(0.6) == [UseRdma()]
     assert c.established(0.7) == [UseRdma()]
@@ -246,11 +248,27 @@ def test_bytes_out_of_turn_fail() -> None:
     assert isinstance(c.receive(b"\xe2", 0.0)[0], Failed)
 
 
+@pytest.mark.parametrize("size", [1, 4, 20, 60])
+def test_a_server_that_lost_the_link_takes_the_client_along(size: int) -> None:
+    """Its first message of the failover, or what has come of it, ends the client's negotiation."""
+    leave = Leave(token=7, sent=0, placed=0, arrived=0).encode()
+    c = client()
+    c.receive(ACCEPT.encode(), 0.0)
+    c.ready(CONFIRM, 0.0)
+    assert c.receive(leave[:size], 1.0) == [LinkLost(leave[:size])]
+    assert c.state is State.RDMA
+    # Not before the client has confirmed, and never from a client: what that sends is the stream's.
+    c = client()
+    c.receive(ACCEPT.encode(), 0.0)
+    assert [type(event) for event in c.receive(leave, 1.0)] == [Failed]
+
+
 def test_silence_after_accept_is_an_error_not_a_fallback() -> None:
     c = client()
     c.receive(ACCEPT.encode(), 0.0)
     c.ready(CONFIRM, 0.0)
-    assert c.on_timer(5.0) == [
+    assert c.on_timer(5.0) == []  # the server may notice only then that the link is lost
+    assert c.on_timer(5.0 + 6.0) == [
         Failed(Code.TIMEOUT_CONFIRM_LINK, "nothing came in time while waiting for the link")
     ]
     s = server()

@@ -34,6 +34,10 @@ MESSAGES: list[llc.LlcMessage] = [
     llc.Ticket(number=0xFFFFFFFF, service=0xFFFF, token=1, rkey=0, ring_addr=0, ring_bytes=16384),
     llc.TicketBack(number=7, service=2, used=True),
     llc.TicketBack(service=2),
+    llc.RingResize(token=0x10007, stage=llc.ResizeStage.OFFER, ring_bytes=1 << 20),
+    llc.RingResize(token=7, stage=llc.ResizeStage.PAUSED, position=(1 << 63) + 5),
+    llc.RingResize(token=7, stage=llc.ResizeStage.PAUSED, refused=True),
+    llc.RingResize(token=7, stage=llc.ResizeStage.RING, rkey=9, ring_addr=1 << 47, ring_bytes=1 << 14),
     llc.TicketBack(number=7, service=2, response=True, bound=True),
 ]
 

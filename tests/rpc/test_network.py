@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from aiordma import rpc
 from aiordma.config import Config
+from tests.health import until
 from tests.world import DEVICE
 
 from .services import Seen, service
@@ -159,9 +160,14 @@ async def test_the_server_shuts_down(path: Mode) -> None:
             while not results:
                 await checkpoint()
         assert results == ["gone"]
-        with pytest.raises(OSError, match=r"refused|[Cc]onnect"):
+        with pytest.raises(
+            rpc.RpcError, match=r"UNAVAILABLE: cannot connect to .*: Connection refused"
+        ) as no:
             async with rpc.connect("127.0.0.1", server.port, config=CONFIG, mode=path):
                 pass
+        assert isinstance(no.value, ConnectionError)
+        assert isinstance(no.value.__cause__, ConnectionRefusedError)
+        assert (no.value.code, no.value.not_started) == (rpc.Code.UNAVAILABLE, True)
 
 
 async def test_a_client_that_leaves_cancels_its_handlers(path: Mode) -> None:
@@ -216,7 +222,7 @@ async def test_a_block_that_fails_does_not_wait(path: Mode) -> None:
     async with anyio.create_task_group() as tasks:
         with pytest.raises(ZeroDivisionError):
             await serve_and_fail()
-    assert seen.cancelled == 1
+    await until(lambda: seen.cancelled == 1)
 
 
 async def hold(port: int, path: Mode, *, task_status: anyio.abc.TaskStatus[rpc.Client]) -> None:

@@ -70,4 +70,6 @@ async def test_an_idle_stream_is_small() -> None:
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
+    for stream in (*streams, *(each for pair in pipes for each in pair)):
+        await stream.aclose()
     assert used / len(streams) < 1500

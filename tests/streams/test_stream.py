@@ -483,7 +483,8 @@ async def test_credit_tells_what_can_be_sent(pair: Pair) -> None:
         await anyio.lowlevel.checkpoint()
     assert one.credit.limit >= 0
     sent = await fill(one)
-    assert one.credit.available == 0
+    while one.credit.available:  # on TCP, the kernel has moved what was in its buffers
+        sent += await fill(one)
     while sent:
         sent -= len(await other.receive())
     await one.send(b"x")

@@ -12,6 +12,7 @@ import pytest
 from aiordma.verbs.abi import EventType
 from aiordma.verbs.cq import CompletionQueue
 from aiordma.verbs.qp import QpSize, RcQp
+from tests.world import needs_pyverbs
 
 if TYPE_CHECKING:
     from aiordma.verbs.device import Backend
@@ -19,12 +20,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def accessors(backend: Backend) -> Any:
-    # Only after the device was opened: importing it imports pyverbs.
-    from aiordma.verbs import _accessors
-
-    return _accessors
+    return backend.binding.pointers
 
 
+@needs_pyverbs
 def test_the_proof_refuses_objects_that_do_not_belong_together(
     backend: Backend, queue: CompletionQueue, accessors: Any
 ) -> None:
@@ -33,7 +32,7 @@ def test_the_proof_refuses_objects_that_do_not_belong_together(
     pd, other_pd = backend.alloc_pd(), backend.alloc_pd()
     other_queue = CompletionQueue(backend, 8)
     qp = RcQp(backend, pd, queue, QpSize())
-    mr = backend.pyverbs.MR(pd, 4096, 1, address)
+    mr = backend.binding.MR(pd, 4096, 1, address)
     good: dict[str, Any] = {"qp_num": qp.number, "lkey": mr.lkey, "address": address}
 
     def check(wrong_pd: Any = pd, channel: Any = queue.channel, cq: Any = queue.cq, **values: int) -> None:
@@ -86,6 +85,7 @@ def test_descriptors_are_open_ones(backend: Backend, queue: CompletionQueue, acc
     os.fstat(accessors.async_fd(backend.context))
 
 
+@needs_pyverbs
 @pytest.mark.parametrize(
     ("kind", "source"),
     [

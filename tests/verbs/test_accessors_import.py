@@ -9,6 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.world import needs_pyverbs
+
 PROGRAM = """
 import pyverbs.base
 from aiordma.verbs import _accessors
@@ -27,6 +29,7 @@ for function in (
 """
 
 
+@needs_pyverbs
 def test_import_is_free_of_warnings_and_only_pyverbs_objects_are_taken() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, check=False

@@ -100,7 +100,7 @@ def test_a_library_that_is_missing_or_broken_is_a_reason(
 
 
 def test_pyverbs_imported_before_the_software_device_is_noticed() -> None:
-    output = reason("import pyverbs.device\n")
+    output = reason("import pyverbs.device\n", AIORDMA_VERBS="pyverbs")
     assert output.startswith(str(int(Code.NO_SOFT_DEVICE)))
     assert "pyverbs was imported before it" in output
     assert "LD_PRELOAD=" in output
@@ -140,7 +140,7 @@ def test_pyverbs_of_another_python(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "device.cpython-399-x86_64-linux-gnu.so").touch()
-    output = reason(PYTHONPATH=str(tmp_path))
+    output = reason(PYTHONPATH=str(tmp_path), AIORDMA_VERBS="pyverbs")
     assert output.startswith(str(int(Code.OTHER_PYTHON)))
     assert "built for cpython-399-x86_64-linux-gnu" in output
 
@@ -150,7 +150,7 @@ def test_pyverbs_that_is_not_visible() -> None:
         import sys
         sys.path[:] = [entry for entry in sys.path if "dist-packages" not in entry]
     """
-    output = reason(before)
+    output = reason(before, AIORDMA_VERBS="pyverbs")
     assert output.startswith(str(int(Code.NO_PYVERBS)))
     assert "--system-site-packages" in output
 

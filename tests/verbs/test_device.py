@@ -19,9 +19,10 @@ from aiordma.verbs.backend import open_backend
 from aiordma.verbs.cq import CompletionQueue
 from aiordma.verbs.device import inspect
 from aiordma.verbs.events import AsyncEvents, DeviceEvent
-from aiordma.verbs.memory import MemoryPool
+from aiordma.verbs.memory.pool import MemoryPool
 from aiordma.verbs.qp import QpPath, QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
+from tests.world import needs_pyverbs
 
 from .conftest import DEVICE
 
@@ -195,6 +196,7 @@ def write(backend: Backend, qp: RcQp, queue: CompletionQueue, source: Any, targe
     return int(completion.status)
 
 
+@needs_pyverbs
 def test_blocks_of_the_pool_carry_data_between_qps(
     backend: Backend, queue: CompletionQueue, pd: Any, pair: tuple[RcQp, RcQp]
 ) -> None:
@@ -232,6 +234,7 @@ def test_a_registration_that_is_refused_is_an_os_error(backend: Backend, pd: Any
         DeviceRegistrar(backend, pd, remote=True).register(1 << 60)
 
 
+@needs_pyverbs
 def test_a_refused_access_is_reported_as_event_on_the_responder(
     backend: Backend, queue: CompletionQueue, pd: Any, pair: tuple[RcQp, RcQp]
 ) -> None:
@@ -269,7 +272,7 @@ def test_an_interpreter_that_ends_with_everything_open_is_quiet() -> None:
 from aiordma.verbs.backend import open_backend
 from aiordma.verbs.cq import CompletionQueue
 from aiordma.verbs.device import inspect
-from aiordma.verbs.memory import MemoryPool
+from aiordma.verbs.memory.pool import MemoryPool
 from aiordma.verbs.qp import QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
 backend = open_backend()
@@ -300,6 +303,7 @@ def in_child(check: Any) -> str:
     return answer
 
 
+@needs_pyverbs
 def test_a_forked_child_may_not_use_the_device_and_does_it_no_harm(
     backend: Backend, queue: CompletionQueue, pd: Any, pair: tuple[RcQp, RcQp]
 ) -> None:
@@ -349,6 +353,6 @@ def test_the_gid_table_is_read_at_once(monkeypatch: pytest.MonkeyPatch, backend:
             assert name in ("query_device", "query_port"), name
             return getattr(backend.context, name)
 
-    found = inspect(backend.name, Context(), backend.pyverbs, backend.soft, backend.is_iwarp)
+    found = inspect(backend.name, Context(), backend.binding, backend.soft, backend.is_iwarp)
     assert len(inquiries) == 1
     assert (found.port, found.gid) == (backend.port, backend.gid)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
 import mmap
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from aiordma.verbs.memory import MIN_BLOCK_BYTES, Arena, Block, MemoryLimitError, MemoryPool, Region
+from aiordma.verbs.memory.arena import Arena, Block
+from aiordma.verbs.memory.budget import MemoryLimitError, Purpose
+from aiordma.verbs.memory.pool import MemoryPool
+from aiordma.verbs.memory.region import MIN_BLOCK_BYTES, Region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -43,6 +51,9 @@ class Books:
 
     def release(self, region: Region) -> None:
         del self.live[region.lkey]
+
+    def empty(self, address: int, length: int) -> bool:
+        return False
 
     def withdraw(self, region: Region) -> None:
         raise AssertionError("no test here deregisters memory that is in use")
@@ -334,3 +345,173 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPool = PoolMachine.TestCase
 TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class Sender:
+    """Waits for memory for messages, and takes what it gets."""
+
+    def __init__(self, pool: MemoryPool, arena: Arena, length: int, purpose: Purpose) -> None:
+        self.pool, self.arena, self.length, self.purpose = pool, arena, length, purpose
+        self.blocks: list[Block] = []
+        self.calls = 0
+
+    def attempt(self) -> None:
+        if not self.pool.queue.must_wait(self.purpose):
+            try:
+                self.blocks.append(self.arena.allocate(self.length))
+                return
+            except MemoryLimitError:
+                pass
+        self.pool.queue.wait(self, self.purpose)
+
+    def on_memory(self) -> None:
+        self.calls += 1
+        self.attempt()
+
+
+class Loop:
+    """What is to be called soon."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.due.append(callback)
+
+    def turn(self) -> None:
+        due, self.due = self.due, []
+        for callback in due:
+            callback()
+
+
+def test_connections_leave_a_quarter_to_messages() -> None:
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=1 * MIB)
+    rings, sources = pool.arena(Books()), pool.arena(Books(), purpose=Purpose.SOURCES)
+    pool.budget.begin_messages()
+    held = [rings.allocate(64 * KIB) for _ in range(12)]
+    with pytest.raises(MemoryLimitError, match=r"786432 by connections.*262144 are kept for messages"):
+        rings.allocate(MIN_BLOCK_BYTES)
+    assert pool.budget.longest_source == 64 * KIB
+    block = sources.allocate(pool.budget.longest_source)
+    with pytest.raises(MemoryLimitError, match="AIORDMA_MEMORY_LIMIT_BYTES"):
+        sources.allocate(256 * KIB)
+    block.free()
+    pool.budget.end_messages()
+    rings.allocate(64 * KIB)
+    with pytest.raises(MemoryLimitError, match="for messages"):
+        pool.budget.begin_messages()
+    held.pop().free()
+    pool.budget.begin_messages()
+
+
+def test_nothing_is_kept_for_messages_where_nobody_sends_them() -> None:
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=1 * MIB)
+    rings = pool.arena(Books())
+    for _ in range(16):
+        rings.allocate(64 * KIB)
+
+
+def test_slabs_with_little_in_use_do_not_keep_messages_waiting() -> None:
+    """A thousand owners of a slab each, as with a thousand clients: what counts is registered, not in use."""
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=1 * MIB)
+    pool.budget.begin_messages()
+    for _ in range(40):
+        with contextlib.suppress(MemoryLimitError):
+            pool.arena(Books(), first_slab_bytes=64 * KIB).allocate(MIN_BLOCK_BYTES)
+    assert pool.statistics().used_bytes < 1 * MIB // 2
+    sources = [pool.arena(Books(), purpose=Purpose.SOURCES) for _ in range(40)]
+    for source in sources:
+        source.allocate(pool.budget.longest_source).free()
+
+
+def test_idle_slabs_of_others_make_room_one_by_one() -> None:
+    books = [Books() for _ in range(4)]
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=256 * KIB)
+    for owner in books:
+        pool.arena(owner).allocate(64 * KIB).free()
+    pool.arena(Books()).allocate(64 * KIB)
+    assert [owner.registered for owner in books] == [0, 64 * KIB, 64 * KIB, 64 * KIB]
+
+
+def test_what_waits_has_its_turn_and_a_thousand_do_not_ask_each_time() -> None:
+    loop = Loop()
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=256 * KIB, call_soon=loop.call_soon)
+    senders = [
+        Sender(pool, pool.arena(Books(), purpose=Purpose.SOURCES), 64 * KIB, Purpose.SOURCES)
+        for _ in range(100)
+    ]
+    for sender in senders:
+        sender.attempt()
+    loop.turn()
+    assert [len(sender.blocks) for sender in senders] == [1] * 3 + [0] * 97
+    for number in range(3, 100):
+        senders[number - 3].blocks.pop().free()
+        loop.turn()
+        assert len(senders[number].blocks) == 1
+    assert max(sender.calls for sender in senders) <= 5
+    assert not loop.due
+
+
+def test_one_that_gave_up_does_not_keep_others_waiting() -> None:
+    loop = Loop()
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=256 * KIB, call_soon=loop.call_soon)
+    arena = pool.arena(Books(), purpose=Purpose.SOURCES)
+    held = [arena.allocate(64 * KIB) for _ in range(3)]
+    gone, other = (Sender(pool, arena, 64 * KIB, Purpose.SOURCES) for _ in range(2))
+    gone.attempt()
+    gone.attempt = lambda: None  # type: ignore[method-assign]
+    for block in held:
+        block.free()
+    other.attempt()
+    loop.turn()
+    assert len(other.blocks) == 1
+
+
+def test_pulls_do_not_wait_behind_announcements() -> None:
+    """Sources may have no more; sinks have the rest, or two ends would wait for each other."""
+    loop = Loop()
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=256 * KIB, call_soon=loop.call_soon)
+    sources, sinks = (pool.arena(Books(), purpose=purpose) for purpose in (Purpose.SOURCES, Purpose.SINKS))
+    held = [sources.allocate(64 * KIB) for _ in range(3)]
+    waiting = Sender(pool, sources, 64 * KIB, Purpose.SOURCES)
+    waiting.attempt()
+    pulls = [Sender(pool, sinks, 64 * KIB, Purpose.SINKS) for _ in range(2)]
+    for pull in pulls:
+        pull.attempt()
+    assert [len(pull.blocks) for pull in pulls] == [1, 0]
+    pulls[0].blocks.pop().free()
+    loop.turn()
+    assert len(pulls[1].blocks) == 1
+    assert not waiting.blocks
+    for block in held[:2]:
+        block.free()
+    loop.turn()
+    assert len(waiting.blocks) == 1
+
+
+def test_what_is_parked_is_closed_before_connections_are_refused() -> None:
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=128 * KIB)
+    arena = pool.arena(Books())
+    parked = [arena.allocate(64 * KIB), arena.allocate(64 * KIB)]
+
+    def close_one() -> bool:
+        if parked:
+            parked.pop().free()
+            return True
+        return False
+
+    pool.budget.reclaim = close_one
+    arena.allocate(64 * KIB, minimum=MIN_BLOCK_BYTES)
+    assert len(parked) == 1
+
+
+def test_a_higher_limit_lets_what_waits_go_on() -> None:
+    loop = Loop()
+    pool = MemoryPool(slab_bytes=64 * KIB, limit_bytes=64 * KIB, call_soon=loop.call_soon)
+    sinks = pool.arena(Books(), purpose=Purpose.SINKS)
+    sinks.allocate(64 * KIB)
+    waiting = Sender(pool, sinks, 64 * KIB, Purpose.SINKS)
+    waiting.attempt()
+    pool.set_limit(128 * KIB)
+    loop.turn()
+    assert len(waiting.blocks) == 1

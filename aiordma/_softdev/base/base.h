@@ -85,6 +85,11 @@ static inline void soft_pause(void)
 #endif
 }
 
+/* ---- random numbers --------------------------------------------------------------------------------- */
+
+/* From the kernel's generator (getrandom(2)), for what nobody shall guess. Blocks only while the machine boots. */
+uint32_t soft_random(void);
+
 /* ---- addresses -------------------------------------------------------------------------------------- */
 
 static inline bool soft_gid_is_ipv4(const uint8_t gid[16])
@@ -96,8 +101,14 @@ static inline bool soft_gid_is_ipv4(const uint8_t gid[16])
 
 /* ---- memory that other processes may map ------------------------------------------------------------ */
 
-/* A sealed (not resizable) and mapped memfd of that many bytes. -1 with errno. */
+/* A mapped memfd of that many bytes that cannot be resized. -1 with errno. */
 int soft_memfd_create(const char *name, size_t length, void **map);
+/*
+ * To be called before a peer gets the descriptor: it can add no seals then, and if it is not to write, it can neither
+ * map the memory writable nor open it so. 0, EPERM if the memfd was shared the other way before, EINVAL if the kernel
+ * cannot forbid writing (before Linux 5.1).
+ */
+int soft_memfd_share(int fd, bool writable);
 /* A read-only descriptor of the same memory. -1: not available (no /proc). */
 int soft_memfd_read_only(int fd);
 /* Maps a memfd made by another process; refuses one that could shrink while mapped. NULL with errno. */

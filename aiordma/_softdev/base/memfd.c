@@ -9,6 +9,10 @@
 
 #include "base/base.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 int soft_memfd_create(const char *name, size_t length, void **map)
 {
 	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -18,6 +22,9 @@ int soft_memfd_create(const char *name, size_t length, void **map)
 	/* A segment that shrinks while it is read kills the reader with SIGBUS, so sealing forbids resizing. */
 	if (ftruncate(fd, (off_t)length) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		goto fail;
+	/* The kernel makes it 0777: nobody else shall open it through /proc. */
+	if (fchmod(fd, 0600))
+		goto fail;
 	*map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (*map != MAP_FAILED)
 		return fd;
@@ -26,6 +33,17 @@ fail:;
 	close(fd);
 	errno = err;
 	return -1;
+}
+
+int soft_memfd_share(int fd, bool writable)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0)
+		return errno;
+	if (seals & F_SEAL_SEAL)
+		return writable == !(seals & F_SEAL_FUTURE_WRITE) ? 0 : EPERM;
+	return fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | (writable ? 0 : F_SEAL_FUTURE_WRITE)) ? errno : 0;
 }
 
 int soft_memfd_read_only(int fd)

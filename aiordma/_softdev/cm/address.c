@@ -100,18 +100,42 @@ static char *name_of(const char *name)
 	return name ? strdup(name) : NULL;
 }
 
-static int fill(struct rdma_addrinfo *to, const struct addrinfo *found, const struct rdma_addrinfo *hints)
+/* The source that the hints name, or where the route to the destination begins. */
+static int add_source(struct rdma_addrinfo *to, const struct rdma_addrinfo *hints)
 {
-	const int space = found->ai_socktype == SOCK_DGRAM ? RDMA_PS_UDP : RDMA_PS_TCP;
-	struct sockaddr *address = copy_of(found->ai_addr, found->ai_addrlen);
-	struct sockaddr_storage source = { 0 };
+	struct sockaddr_storage found = { 0 };
+	const struct sockaddr *source = (struct sockaddr *)&found;
 
+	if (hints->ai_src_len && hints->ai_src_addr) {
+		source = hints->ai_src_addr;
+		to->ai_src_len = hints->ai_src_len;
+	} else {
+		if (!to->ai_dst_addr || (hints->ai_flags & (RAI_NOROUTE | RAI_PASSIVE)) ||
+		    cm_source_for(to->ai_dst_addr, &found))
+			return 0; /* rdma_resolve_addr() will find the source, or report why not */
+		cm_set_port((struct sockaddr *)&found, 0);
+		to->ai_src_len = cm_length_of((struct sockaddr *)&found);
+	}
+	to->ai_src_addr = copy_of(source, to->ai_src_len);
+	return to->ai_src_addr ? 0 : EAI_MEMORY;
+}
+
+/* space: where the hints have none. */
+static void fill_kind(struct rdma_addrinfo *to, const struct rdma_addrinfo *hints, int space)
+{
 	to->ai_flags = hints->ai_flags;
-	to->ai_family = found->ai_family;
 	to->ai_port_space = hints->ai_port_space ? hints->ai_port_space : space;
 	to->ai_qp_type = hints->ai_qp_type                ? hints->ai_qp_type :
 			 to->ai_port_space == RDMA_PS_UDP ? IBV_QPT_UD :
 							    IBV_QPT_RC;
+}
+
+static int fill(struct rdma_addrinfo *to, const struct addrinfo *found, const struct rdma_addrinfo *hints)
+{
+	struct sockaddr *address = copy_of(found->ai_addr, found->ai_addrlen);
+
+	to->ai_family = found->ai_family;
+	fill_kind(to, hints, found->ai_socktype == SOCK_DGRAM ? RDMA_PS_UDP : RDMA_PS_TCP);
 	if (!address)
 		return EAI_MEMORY;
 	if (hints->ai_flags & RAI_PASSIVE) {
@@ -123,28 +147,28 @@ static int fill(struct rdma_addrinfo *to, const struct addrinfo *found, const st
 	to->ai_dst_addr = address;
 	to->ai_dst_len = found->ai_addrlen;
 	to->ai_dst_canonname = name_of(found->ai_canonname);
-	if (hints->ai_src_len && hints->ai_src_addr) {
-		to->ai_src_len = hints->ai_src_len;
-		to->ai_src_addr = copy_of(hints->ai_src_addr, hints->ai_src_len);
-		return to->ai_src_addr ? 0 : EAI_MEMORY;
-	}
-	if ((hints->ai_flags & RAI_NOROUTE) || cm_source_for(address, &source))
-		return 0; /* rdma_resolve_addr() will find the source, or report why not */
-	cm_set_port((struct sockaddr *)&source, 0);
-	to->ai_src_len = cm_length_of((struct sockaddr *)&source);
-	to->ai_src_addr = copy_of((struct sockaddr *)&source, to->ai_src_len);
-	return to->ai_src_addr ? 0 : EAI_MEMORY;
+	return add_source(to, hints);
 }
 
-int soft_rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
-			  struct rdma_addrinfo **res)
+/* Without a node and a service there is nothing to look up: the addresses are used as given, or left out. */
+static int as_given(struct rdma_addrinfo *to, const struct rdma_addrinfo *hints)
 {
-	static const struct rdma_addrinfo none;
-	struct addrinfo wanted = { .ai_socktype = SOCK_STREAM }, *found;
-	struct rdma_addrinfo *made = calloc(1, sizeof(*made));
+	to->ai_family = hints->ai_family;
+	fill_kind(to, hints, hints->ai_qp_type == IBV_QPT_UD ? RDMA_PS_UDP : RDMA_PS_TCP);
+	if (hints->ai_dst_len && hints->ai_dst_addr) {
+		to->ai_family = hints->ai_dst_addr->sa_family;
+		to->ai_dst_addr = copy_of(hints->ai_dst_addr, hints->ai_dst_len);
+		to->ai_dst_len = hints->ai_dst_len;
+		if (!to->ai_dst_addr)
+			return EAI_MEMORY;
+	}
+	return add_source(to, hints);
+}
 
-	if (!hints)
-		hints = &none;
+static int looked_up(struct rdma_addrinfo *to, const char *node, const char *service, const struct rdma_addrinfo *hints)
+{
+	struct addrinfo wanted = { .ai_socktype = SOCK_STREAM }, *found;
+
 	if (hints->ai_flags & RAI_PASSIVE)
 		wanted.ai_flags |= AI_PASSIVE;
 	if (hints->ai_flags & RAI_NUMERICHOST)
@@ -153,23 +177,27 @@ int soft_rdma_getaddrinfo(const char *node, const char *service, const struct rd
 		wanted.ai_family = hints->ai_family;
 	if (hints->ai_port_space == RDMA_PS_UDP || (!hints->ai_port_space && hints->ai_qp_type == IBV_QPT_UD))
 		wanted.ai_socktype = SOCK_DGRAM;
+	int err = getaddrinfo(node, service, &wanted, &found);
+	if (err)
+		return err;
+	err = fill(to, found, hints);
+	freeaddrinfo(found);
+	return err;
+}
+
+int soft_rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
+			  struct rdma_addrinfo **res)
+{
+	static const struct rdma_addrinfo none;
+
+	if (!node && !service && !hints)
+		return cm_fail(EINVAL);
+	struct rdma_addrinfo *made = calloc(1, sizeof(*made));
 	if (!made)
 		return EAI_MEMORY;
-	/* The destination is used as given: no lookup. */
-	int err = 0;
-	if (!node && !service && hints->ai_dst_addr) {
-		struct addrinfo given = { .ai_family = hints->ai_dst_addr->sa_family,
-					  .ai_socktype = wanted.ai_socktype,
-					  .ai_addr = hints->ai_dst_addr,
-					  .ai_addrlen = hints->ai_dst_len };
-		err = fill(made, &given, hints);
-	} else {
-		err = getaddrinfo(node, service, &wanted, &found);
-		if (!err) {
-			err = fill(made, found, hints);
-			freeaddrinfo(found);
-		}
-	}
+	if (!hints)
+		hints = &none;
+	const int err = node || service ? looked_up(made, node, service, hints) : as_given(made, hints);
 	if (err) {
 		soft_rdma_freeaddrinfo(made);
 		return err;

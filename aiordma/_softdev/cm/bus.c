@@ -1,13 +1,11 @@
 /*
  * Transport of connection manager messages between processes of this host, and over the network.
  */
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "cm/bus.h"
+#include "cm/names.h"
 
 /* Precedes each message between processes. */
 struct head {
@@ -18,62 +16,6 @@ struct head {
 	uint8_t reserved[5];
 };
 static const char magic[8] = { 'a', 'i', 'o', 'r', 'd', 'm', 'c', '1' };
-
-/* ---- names ------------------------------------------------------------------------------------------ */
-
-static socklen_t name_process(uint32_t slot, struct sockaddr_un *to)
-{
-	*to = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	int n = snprintf(to->sun_path + 1, sizeof(to->sun_path) - 1, "aiordma-cm.%u.%u", (unsigned)getuid(), slot);
-
-	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
-static socklen_t name_port(uint16_t space, uint16_t port, const uint8_t *gid, bool listen, struct sockaddr_un *to)
-{
-	char address[33] = "any";
-
-	for (int i = 0; gid && i < 16; i++)
-		snprintf(address + (ptrdiff_t)2 * i, 3, "%02x", gid[i]);
-	*to = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	int n = snprintf(to->sun_path + 1, sizeof(to->sun_path) - 1, "aiordma-cm.%u.%x.%u.%s%s", (unsigned)getuid(),
-			 space, port, address, listen ? ".listen" : "");
-
-	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
-static int bind_name(const struct sockaddr_un *name, socklen_t length)
-{
-	const int one = 1;
-	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	if (fd < 0)
-		return -1;
-	if (setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) ||
-	    bind(fd, (const struct sockaddr *)name, length)) {
-		int err = errno;
-		close(fd);
-		errno = err;
-		return -1;
-	}
-	return fd;
-}
-
-int cm_bus_bind_process(void)
-{
-	struct sockaddr_un name;
-	const socklen_t length = name_process(soft_proc.slot, &name);
-
-	return bind_name(&name, length);
-}
-
-int cm_bus_bind_port(uint16_t space, uint16_t port, const uint8_t *gid, bool listen)
-{
-	struct sockaddr_un name;
-	const socklen_t length = name_port(space, port, gid, listen, &name);
-
-	return bind_name(&name, length);
-}
 
 /* ---- between processes ------------------------------------------------------------------------------ */
 
@@ -95,41 +37,50 @@ void cm_bus_after_fork(void)
 	memcpy(&sender_once, &fresh, sizeof(fresh));
 }
 
-/* 0, or errno: ECONNREFUSED when no process has that name. */
-static int send_to(const struct sockaddr_un *name, socklen_t length, struct head *head, const uint8_t *mad)
+static bool send_to(const struct sockaddr_un *name, socklen_t length, struct head *head, const uint8_t *mad)
 {
 	struct iovec iov[] = { { head, sizeof(*head) }, { (void *)(uintptr_t)mad, CM_MAD_BYTES } };
 	struct msghdr header = {
 		.msg_name = (void *)(uintptr_t)name, .msg_namelen = length, .msg_iov = iov, .msg_iovlen = 2
 	};
 
+	if (!length)
+		return false;
 	pthread_once(&sender_once, open_sender);
-	return sendmsg(sender, &header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? errno : 0;
+	return sendmsg(sender, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || (errno != ECONNREFUSED && errno != ENOENT);
 }
 
 /*
  * Delivers to the destination process on this host. False: there is none. A full queue loses the message;
- * retransmission repeats it.
+ * retransmission repeats it. Names that no other user can take come first.
  */
 static bool hand_on(struct head *head, const struct cm_mad *parsed, const uint8_t *mad)
 {
 	const bool request = parsed->attribute == CM_REQ || parsed->attribute == CM_SIDR_REQ;
-	struct sockaddr_un name;
-	socklen_t length;
 
 	memcpy(head->magic, magic, sizeof(magic));
-	if (!request) {
-		length = name_process(parsed->remote_id >> CM_ID_BITS, &name);
-		return send_to(&name, length, head, mad) != ECONNREFUSED;
-	}
-	const uint16_t space = (uint16_t)(parsed->service >> 16), port = (uint16_t)parsed->service;
-	if (parsed->service >> 32)
+	if (request && parsed->service >> 32)
 		return false;
-	length = name_port(space, port, head->dst, true, &name);
-	if (send_to(&name, length, head, mad) != ECONNREFUSED)
-		return true;
-	length = name_port(space, port, NULL, true, &name);
-	return send_to(&name, length, head, mad) != ECONNREFUSED;
+	for (int place = CM_PLACES - 1; place >= 0; place--) {
+		struct sockaddr_un name;
+		if (!request) {
+			const socklen_t length = cm_name_process(place, parsed->remote_id >> CM_ID_BITS, &name);
+			if (send_to(&name, length, head, mad))
+				return true;
+			continue;
+		}
+		for (int any = 0; any < 2; any++) {
+			const struct cm_port port = {
+				.space = (uint16_t)(parsed->service >> 16),
+				.port = (uint16_t)parsed->service,
+				.gid = any ? NULL : head->dst,
+				.listen = true,
+			};
+			if (send_to(&name, cm_name_port(place, &port, &name), head, mad))
+				return true;
+		}
+	}
+	return false;
 }
 
 static bool same_user(struct msghdr *header)

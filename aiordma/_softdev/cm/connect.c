@@ -42,7 +42,7 @@ static void put_request(struct cm_id *id, const struct rdma_conn_param *param, s
 	id->responder_resources = depth(param ? param->responder_resources : RDMA_MAX_RESP_RES, SOFT_MAX_RD_ATOMIC);
 	id->retry_count = param ? least(param->retry_count, 7) : 7;
 	id->rnr_retry_count = param ? least(param->rnr_retry_count, 7) : 7;
-	id->rq_psn = cm_random() & CM_24;
+	id->rq_psn = soft_random() & CM_24;
 	mad->initiator_depth = id->initiator_depth;
 	mad->responder_resources = id->responder_resources;
 	mad->retry_count = id->retry_count;
@@ -408,7 +408,7 @@ static struct cm_id *make_child(struct cm_id *listener, struct cm_conn *c, const
 		id->responder_resources = mad->initiator_depth;
 		id->remote_qpn = mad->qpn;
 		id->sq_psn = mad->psn;
-		id->rq_psn = cm_random() & CM_24;
+		id->rq_psn = soft_random() & CM_24;
 	}
 	return id;
 }

@@ -44,13 +44,13 @@ void soft_rdma_destroy_event_channel(struct rdma_event_channel *channel)
 	struct cm_channel *ours = to_channel(channel);
 	struct timespec until;
 
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_nsec += 100 * 1000 * 1000;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
 	cm_lock();
 	while (ours->has_reader && !pthread_equal(ours->reader, pthread_self()) && !ours->readers)
-		if (pthread_cond_timedwait(&soft_cm.acknowledged, &soft_cm.lock, &until))
+		if (pthread_cond_clockwait(&soft_cm.acknowledged, &soft_cm.lock, CLOCK_MONOTONIC, &until))
 			break;
 	const bool in_use = ours->readers > 0;
 	cm_unlock();

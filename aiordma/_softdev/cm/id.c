@@ -28,7 +28,7 @@ struct cm_id *cm_id_make(struct rdma_event_channel *channel, void *context, enum
 	id->id.context = context;
 	id->id.ps = space;
 	id->id.qp_type = space == RDMA_PS_UDP ? IBV_QPT_UD : IBV_QPT_RC;
-	id->port_fd = id->listen_fd = -1;
+	id->port = id->listen = CM_BUS_NO_NAME;
 	id->mtu = IBV_MTU_1024;
 	id->ack_timeout = ACK_TIMEOUT;
 	id->next = soft_cm.ids;
@@ -45,11 +45,8 @@ static void leave_listener(struct cm_id *id)
 
 static void close_ports(struct cm_id *id)
 {
-	if (id->port_fd >= 0)
-		close(id->port_fd);
-	if (id->listen_fd >= 0)
-		close(id->listen_fd);
-	id->port_fd = id->listen_fd = -1;
+	cm_bus_release(&id->port);
+	cm_bus_release(&id->listen);
 }
 
 void cm_id_free(struct cm_id *id)
@@ -156,20 +153,19 @@ static int take_port(struct cm_id *id, struct sockaddr *address)
 {
 	const bool given = cm_port_of(address);
 	uint8_t gid[16];
+	int err = 0;
 
 	cm_gid_of(address, gid);
 	for (int tries = 0; tries < (given ? 1 : PORT_TRIES); tries++) {
-		const uint16_t port = given ? cm_port_of(address) : (uint16_t)(FIRST_PORT + cm_random() % PORTS);
+		const uint16_t port = given ? cm_port_of(address) : (uint16_t)(FIRST_PORT + soft_random() % PORTS);
 
-		id->port_fd = cm_bus_bind_port((uint16_t)id->id.ps, port, cm_is_any(address) ? NULL : gid, false);
-		if (id->port_fd >= 0) {
+		err = cm_bus_bind_port((uint16_t)id->id.ps, port, cm_is_any(address) ? NULL : gid, false, &id->port);
+		if (!err)
 			cm_set_port(address, port);
-			return 0;
-		}
-		if (errno != EADDRINUSE)
+		if (err != EADDRINUSE)
 			break;
 	}
-	return errno;
+	return err;
 }
 
 /* Lock held. 0 or errno. */
@@ -181,6 +177,8 @@ static int bind_to(struct cm_id *id, const struct sockaddr *address)
 	if (!cm_is_here(id))
 		return EIO;
 	if (id->step != CM_NEW)
+		return EINVAL;
+	if (!address)
 		return EINVAL;
 	if (!cm_gid_of(address, gid))
 		return EAFNOSUPPORT;
@@ -218,7 +216,7 @@ static int find_source(struct cm_id *id)
 		if (err)
 			return err;
 		/* Such a port accepts no requests: it only distinguishes connections of one source. */
-		cm_set_port((struct sockaddr *)&found, port ? port : (uint16_t)(FIRST_PORT + cm_random() % PORTS));
+		cm_set_port((struct sockaddr *)&found, port ? port : (uint16_t)(FIRST_PORT + soft_random() % PORTS));
 		route->src_storage = found;
 	}
 	cm_gid_of(&route->src_addr, gid);
@@ -377,9 +375,9 @@ static int hear(struct cm_id *id)
 	}
 	/* Requests arrive from here on, so everything must be ready. */
 	id->step = CM_LISTENING;
-	id->listen_fd =
-		cm_bus_bind_port((uint16_t)id->id.ps, cm_port_of(address), cm_is_any(address) ? NULL : gid, true);
-	return id->listen_fd >= 0 && cm_watch(id->listen_fd) ? 0 : errno;
+	int err = cm_bus_bind_port((uint16_t)id->id.ps, cm_port_of(address), cm_is_any(address) ? NULL : gid, true,
+				   &id->listen);
+	return err ? err : cm_watch_name(&id->listen) ? 0 : errno;
 }
 
 int soft_rdma_listen(struct rdma_cm_id *rdma_id, int backlog)

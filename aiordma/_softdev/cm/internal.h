@@ -45,7 +45,7 @@ struct cm_id {
 	bool sync;  /* no channel was given: calls wait for their events */
 	bool ended; /* sync: DISCONNECTED was seen */
 	struct cm_conn *conn;
-	int port_fd, listen_fd;    /* cm_bus_bind_port(); -1 */
+	struct cm_bus_name port, listen;
 	unsigned backlog, waiting; /* connection requests neither accepted nor refused yet */
 	struct cm_id *listener;    /* the listening id, while it waits in that backlog */
 	struct cm_peer peer;
@@ -71,7 +71,8 @@ struct cm {
 	pthread_cond_t acknowledged;
 	bool running;
 	unsigned generation; /* one more in each forked child */
-	int bus_fd, kick_fd, epoll_fd;
+	struct cm_bus_name bus;
+	int kick_fd, epoll_fd;
 	struct ibv_context *context; /* stays open, as with librdmacm */
 	struct ibv_pd *pd;           /* default, when the program passes no PD */
 	struct cm_engine engine;
@@ -113,9 +114,9 @@ int cm_start(void);
 /* Make the thread check its timers, or new sockets. Lock held for both. */
 void cm_kick(void);
 bool cm_watch(int fd);
+bool cm_watch_name(const struct cm_bus_name *name);
 /* Prepares the network for use. 0 or errno. */
 int cm_want_net(void);
-uint32_t cm_random(void);
 
 /* ---- address.c ----------------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
 
 #include "cm/internal.h"
 
-enum { RNR_TIMER = 12 /* 0.64 ms */ };
+enum { RNR_TIMER = 0 /* 655.36 ms, as the kernel's cm.c (cm_init_qp_rtr_attr) gives */ };
 
 void cm_path(const struct cm_id *id, struct ibv_ah_attr *ah)
 {

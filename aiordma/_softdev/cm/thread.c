@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "cm/internal.h"
@@ -14,21 +13,12 @@
 struct cm soft_cm = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.acknowledged = PTHREAD_COND_INITIALIZER,
-	.bus_fd = -1,
+	.bus = { { -1, -1 } },
 	.kick_fd = -1,
 	.epoll_fd = -1,
 };
 
 enum { MESSAGES = 64 }; /* limit for one socket before the others get their turn */
-
-uint32_t cm_random(void)
-{
-	uint32_t value = 0;
-
-	if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value))
-		value = (uint32_t)(soft_now_ns() * 2654435761u);
-	return value;
-}
 
 void cm_kick(void)
 {
@@ -46,6 +36,14 @@ bool cm_watch(int fd)
 	return !epoll_ctl(soft_cm.epoll_fd, EPOLL_CTL_ADD, fd, &event);
 }
 
+bool cm_watch_name(const struct cm_bus_name *name)
+{
+	for (int place = 0; place < CM_PLACES; place++)
+		if (name->fd[place] >= 0 && !cm_watch(name->fd[place]))
+			return false;
+	return true;
+}
+
 int cm_want_net(void)
 {
 	if (soft_cm.net || soft_roce_mode() == ROCE_OFF)
@@ -60,10 +58,10 @@ int cm_want_net(void)
 /* Since epoll reported it, the socket may have been closed and its number reused. */
 static bool is_ours(int fd)
 {
-	if (fd == soft_cm.bus_fd)
+	if (cm_bus_has(&soft_cm.bus, fd))
 		return true;
 	for (const struct cm_id *id = soft_cm.ids; id; id = id->next)
-		if (id->listen_fd == fd)
+		if (cm_bus_has(&id->listen, fd))
 			return true;
 	return false;
 }
@@ -89,6 +87,44 @@ static int wait_ms(uint64_t next, uint64_t now)
 	return ms < 60000 ? (int)ms : 60000;
 }
 
+/* ---- the end of the process ------------------------------------------------------------------------- */
+
+enum { EXIT_MS = 200 };
+static atomic_bool runs, leaving, left;
+
+/* Messages that wait get their answers; then each peer hears, once, that its connection has ended. */
+static void part(void)
+{
+	for (int place = 0; place < CM_PLACES; place++)
+		take_messages(soft_cm.bus.fd[place]);
+	for (struct cm_id *id = soft_cm.ids; id; id = id->next)
+		if (id->conn)
+			cm_conn_disconnect(&soft_cm.engine, id->conn, soft_now_ns());
+	for (struct cm_id *id = soft_cm.ids; id; id = id->next) {
+		cm_bus_release(&id->port);
+		cm_bus_release(&id->listen);
+	}
+	cm_bus_release(&soft_cm.bus);
+	atomic_store(&left, true);
+}
+
+/*
+ * exit(), or the end of main(): the kernel disconnects the ids of a process that ends, and peers count on it. Our thread
+ * does so, since this one may hold a lock (exit() in a signal handler); so the wait has a limit, too.
+ */
+__attribute__((destructor)) static void part_at_exit(void)
+{
+	const uint64_t until = soft_now_ns() + EXIT_MS * UINT64_C(1000000), one = 1;
+
+	if (!atomic_load(&runs))
+		return;
+	atomic_store(&leaving, true);
+	if (write(soft_cm.kick_fd, &one, sizeof(one)) < 0)
+		return;
+	while (!atomic_load(&left) && soft_now_ns() < until)
+		usleep(50);
+}
+
 static void *thread_main(void *unused)
 {
 	struct epoll_event events[16];
@@ -107,6 +143,8 @@ static void *thread_main(void *unused)
 			else if (read(soft_cm.kick_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
 				count = 0;
 		}
+		if (atomic_load(&leaving) && !atomic_load(&left))
+			part();
 		const uint64_t now = soft_now_ns();
 		timeout = wait_ms(cm_engine_tick(&soft_cm.engine, now), now);
 		cm_unlock();
@@ -125,7 +163,7 @@ static void close_fd(int *fd)
 
 static void stop(void)
 {
-	close_fd(&soft_cm.bus_fd);
+	cm_bus_forget(&soft_cm.bus);
 	close_fd(&soft_cm.kick_fd);
 	close_fd(&soft_cm.epoll_fd);
 }
@@ -139,11 +177,12 @@ static void atfork_prepare(void)
 static void atfork_child(void)
 {
 	for (struct cm_id *id = soft_cm.ids; id; id = id->next) {
-		close_fd(&id->port_fd);
-		close_fd(&id->listen_fd);
+		cm_bus_forget(&id->port);
+		cm_bus_forget(&id->listen);
 	}
 	stop();
 	cm_bus_after_fork();
+	atomic_store(&runs, false);
 	soft_cm.running = soft_cm.net = false;
 	soft_cm.generation++;
 	soft_cm.context = NULL; /* the parent's: the device has closed it for us */
@@ -201,13 +240,14 @@ static int start(void)
 	e->guid = be64toh(soft_get_device_guid(&soft_devices[0]));
 	e->id_prefix = soft_proc.slot << CM_ID_BITS;
 	e->id_mask = (1u << CM_ID_BITS) - 1;
-	e->next_id = cm_random();
-	e->tid_prefix = (uint64_t)cm_random() << 32;
-	soft_cm.bus_fd = cm_bus_bind_process();
+	e->next_id = soft_random();
+	e->tid_prefix = (uint64_t)soft_random() << 32;
+	err = cm_bus_bind_process(&soft_cm.bus);
+	if (err)
+		return err;
 	soft_cm.kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	soft_cm.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (soft_cm.bus_fd < 0 || soft_cm.kick_fd < 0 || soft_cm.epoll_fd < 0 || !cm_watch(soft_cm.bus_fd) ||
-	    !cm_watch(soft_cm.kick_fd))
+	if (soft_cm.kick_fd < 0 || soft_cm.epoll_fd < 0 || !cm_watch_name(&soft_cm.bus) || !cm_watch(soft_cm.kick_fd))
 		err = errno;
 	return err ? err : start_thread();
 }
@@ -220,8 +260,11 @@ int cm_start(void)
 	if (!soft_cm.running) {
 		err = start();
 		soft_cm.running = !err;
-		if (err)
+		atomic_store(&runs, !err);
+		if (err) {
+			cm_bus_release(&soft_cm.bus);
 			stop();
+		}
 	}
 	cm_unlock();
 	return err;

@@ -36,6 +36,7 @@ enum soft_wait {
 	SOFT_WAIT_RNR,      /* destination has no receive posted */
 	SOFT_WAIT_ROOM,     /* request ring full */
 	SOFT_WAIT_FENCE,    /* earlier READ or atomic not complete */
+	SOFT_WAIT_TURN,     /* a long WR: goes on when others had their turn */
 	SOFT_WAIT_DATAGRAM, /* UD: lane not there, or full; dropped after a while */
 	SOFT_WAIT_ERROR,    /* the WR at sq_next has failed; earlier ones complete first */
 };
@@ -61,6 +62,7 @@ struct soft_wqe {
 	uint8_t status;    /* enum ibv_wc_status */
 	bool answered;     /* READ, atomic: waits for response data */
 	bool placed;       /* WRITE_WITH_IMM: data written, immediate not sent yet */
+	bool direct;       /* READ, WRITE: the bytes before offset were copied by this side */
 	void *inline_copy; /* heap copy of inline data of a WR that has to wait */
 	union {
 		struct {
@@ -90,6 +92,12 @@ static inline void soft_after_run(struct soft_after *after)
 	if (soft_unlikely(after->fail || after->pump))
 		soft_after_run_slow(after);
 }
+
+/*
+ * The most that one WR copies before the QP's lock is released and others have their turn: a fraction of a millisecond.
+ * The longest message takes a second. What aiordma sends is shorter than this, and done at once.
+ */
+enum { SOFT_TURN_BYTES = 2 << 20 };
 
 static inline struct soft_wqe *soft_sq_at(struct soft_qp *qp, uint32_t i)
 {
@@ -133,24 +141,22 @@ struct soft_proc {
 	pthread_mutex_t lock;
 	struct soft_ctx *contexts;
 	unsigned nctx;
-	uint32_t slot; /* 0: none yet */
-	int listen_fd; /* of the slot: peers connect to it */
+	uint32_t slot;          /* 0: none yet */
+	int listen_fd, file_fd; /* of the slot: peers connect to them; one may be -1 */
 	int kick_fd, timer_fd, epoll_fd;
 	pthread_t thread;
 	bool running;
 	atomic_bool stop;
 
-	struct soft_doors *doors; /* published: memfd */
-	int doors_fd;
-	struct soft_keys *keys_shm; /* published: memfd */
-	int keys_fd, keys_ro_fd;    /* read-only, for peers */
+	struct soft_published *published;
+	int published_fd; /* its memfd, which cannot be mapped writable again */
 
-	struct soft_qp *_Atomic qps[SOFT_MAX_QP];
+	struct soft_qp *_Atomic qps[SOFT_MAX_QP]; /* all there are, in use or not */
 	uint32_t qp_cursor;
 	atomic_uint qp_used; /* highest index ever used + 1 */
+	struct soft_qp
+		*_Atomic numbered[SOFT_MAX_QP]; /* by the low bits of their numbers; may have another one by now */
 	struct soft_region *_Atomic keys[SOFT_MAX_MR];
-	uint32_t key_cursor;
-	uint8_t key_tags[SOFT_MAX_MR];
 	struct soft_cq *_Atomic cqs[SOFT_MAX_CQ];
 	uint32_t cq_cursor;
 	struct soft_lock cq_lock; /* to find a CQ in cqs and pin it */
@@ -164,7 +170,8 @@ static inline struct soft_qp *soft_qp_find(uint32_t number)
 {
 	if (number >> SOFT_QPN_INDEX_BITS != soft_proc.slot)
 		return NULL;
-	struct soft_qp *qp = atomic_load_explicit(&soft_proc.qps[number & (SOFT_MAX_QP - 1)], memory_order_acquire);
+	struct soft_qp *qp =
+		atomic_load_explicit(&soft_proc.numbered[number & (SOFT_MAX_QP - 1)], memory_order_acquire);
 	return qp && atomic_load_explicit(&qp->number, memory_order_relaxed) == number ? qp : NULL;
 }
 /*
@@ -186,6 +193,8 @@ static inline bool soft_usable(struct soft_ctx *ctx)
 }
 /* Wakes the progress thread. */
 void soft_kick_self(void);
+/* A resource was missing for something new, here or (peer) in the peer's process: for aiordma_soft_shortage(). */
+void soft_shortage(int err, bool peer);
 /* How long a sleeping requester waits for an acknowledgement before it kicks its peer. */
 enum { SOFT_STALL_NS = 4000000 };
 /* Upper bound on the time until the progress thread checks everything that waits. */
@@ -193,11 +202,20 @@ void soft_timer_want(uint64_t when_ns);
 
 /* ---- slot.c ----------------------------------------------------------------------------------------- */
 
-struct sockaddr_un;
-/* Writes the socket name on which the process with that slot listens. Returns its length. */
-unsigned soft_slot_address(uint32_t slot, struct sockaddr_un *address);
+/* A socket connected to the process of this user with that slot, and its number. -1 with errno. */
+int soft_slot_connect(uint32_t slot, pid_t *pid);
+/* The next connection of a process of this user to one of the two listening sockets. -1 with errno. */
+int soft_slot_accept(int listen_fd, pid_t *pid);
 /* True if a process of this user on this host holds that slot. */
 bool soft_slot_taken(uint32_t slot);
+
+/* ---- home.c ----------------------------------------------------------------------------------------- */
+
+enum { SOFT_HOME_BYTES = 100 };
+/* The directory for sockets of this user's processes, which nobody else can enter. False: there is none. */
+bool soft_home(char path[SOFT_HOME_BYTES]);
+/* Locks it against other processes, until the descriptor is closed. -1: no lock, no directory. */
+int soft_home_lock(void);
 
 /* ---- gid.c ------------------------------------------------------------------------------------------ */
 
@@ -226,6 +244,8 @@ void soft_grh_write(uint8_t grh[SOFT_GRH_BYTES], const union ibv_gid *sgid, cons
 		    uint32_t payload);
 /* Reads the route back (zeroed first) and the destination GID from received headers. False: neither kind of header. */
 bool soft_grh_read(const struct ibv_grh *grh, struct ibv_global_route *route, union ibv_gid *here);
+/* The kind of packet that a datagram's completion reports as its service level, as mlx5 does on Ethernet. */
+uint8_t soft_grh_kind(const uint8_t grh[SOFT_GRH_BYTES]);
 
 /* ---- async.c ---------------------------------------------------------------------------------------- */
 
@@ -245,12 +265,13 @@ struct ibv_context *soft_event_context(const struct ibv_async_event *event);
 
 /* ---- keys.c ----------------------------------------------------------------------------------------- */
 
+static inline uint32_t soft_key_index(uint32_t key)
+{
+	return key >> 8 & (SOFT_MAX_MR - 1);
+}
 static inline struct soft_region *soft_key_find(uint32_t key)
 {
-	uint32_t index = key >> 8;
-	if (soft_unlikely(index >= SOFT_MAX_MR))
-		return NULL;
-	struct soft_region *r = atomic_load_explicit(&soft_proc.keys[index], memory_order_acquire);
+	struct soft_region *r = atomic_load_explicit(&soft_proc.keys[soft_key_index(key)], memory_order_acquire);
 	return r && r->key == key ? r : NULL;
 }
 static inline bool soft_region_covers(const struct soft_region *r, uint64_t addr, uint64_t length)
@@ -262,8 +283,8 @@ struct soft_pd *soft_pd_root(struct soft_pd *pd);
 char *soft_local_addr(struct soft_pd *pd, uint32_t lkey, uint64_t addr, uint64_t length, uint32_t access);
 /* The same under a remote key for a QP; all bits of access must be granted. Zero length is not checked. */
 char *soft_remote_addr(struct soft_qp *qp, uint32_t rkey, uint64_t addr, uint64_t length, uint32_t access);
-/* Reserves an entry that no lookup finds yet. 0 or ENOMEM. */
-int soft_key_reserve(uint32_t *index);
+/* Draws a key that no lookup finds yet, and reserves its entry. 0 or ENOMEM. */
+int soft_key_reserve(uint32_t *key);
 void soft_key_unreserve(uint32_t index);
 /* Makes the region visible here and to peers; it must not change any more. */
 void soft_key_publish(uint32_t index, struct soft_region *region);
@@ -296,11 +317,34 @@ int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send);
 void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot);
 /* Hides the CQ from the progress thread. */
 void soft_cq_unpublish(struct soft_cq *cq);
+/*
+ * Adds and removes a door that a peer may ring. A poll may read a removed door a little later, so its memory must stay
+ * mapped. False: too many doors.
+ */
+bool soft_cq_door_add(struct soft_cq *cq, struct soft_door *door);
+void soft_cq_door_remove(struct soft_cq *cq, struct soft_door *door);
+/* The CQ with that index, which cannot go away until soft_cq_unpin(); or NULL. */
+struct soft_cq *soft_cq_pin(uint32_t index);
+void soft_cq_unpin(struct soft_cq *cq);
+/* Rings this process's own door for the QP in that slot. */
+void soft_cq_ring(struct soft_cq *cq, uint32_t slot);
+static inline bool soft_cq_armed(const struct soft_cq *cq)
+{
+	return atomic_load(cq->armed) & SOFT_ARM_WANTED;
+}
+/* The progress thread takes what peers have announced, for all CQs. */
+void soft_run_doors(void);
 /* Makes the channel readable. */
 void soft_chan_wake(struct soft_chan *chan);
+/* The channel from which this thread takes events now: those queued meanwhile need no wake-up. */
+extern _Thread_local struct soft_chan *soft_chan_taking;
+/* Gives the arming a new number, so that peers ring again. False: the CQ is not armed. */
+bool soft_cq_rearm(struct soft_cq *cq);
 
 /* ---- qp.c ------------------------------------------------------------------------------------------- */
 
+/* Draws the number of a QP that becomes visible. 0: none is free. soft_proc.lock held. */
+uint32_t soft_qp_draw(struct soft_qp *qp);
 /* The path of a QP that is not connected. */
 const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp);
 /* Moves to ERR and flushes both queues. No QP lock held. */
@@ -342,6 +386,10 @@ bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe);
 bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, char *to, uint32_t n);
 /* Copies response bytes into the WR's buffers. */
 bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n);
+/* The WR waits for its next turn; what path->run() returns. */
+enum soft_run soft_sq_yield(struct soft_qp *qp);
+/* Visits the QP in that slot again, soon, whether the program polls or sleeps. Any lock may be held. */
+void soft_again(struct soft_cq *cq, uint32_t slot);
 /* Absolute deadline of an RNR wait that begins now; 0: none. */
 uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
 
@@ -350,6 +398,7 @@ uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer);
 struct soft_rx {
 	uint8_t opcode; /* enum ibv_wr_opcode */
 	bool solicited, grh;
+	uint8_t sl;   /* in the completion */
 	uint32_t imm; /* or key to invalidate */
 	uint32_t src_qp;
 	uint32_t length; /* of the whole message; WRITE_WITH_IMM: bytes written */

@@ -6,12 +6,15 @@
 
 #include "core/internal.h"
 
+_Thread_local struct soft_chan *soft_chan_taking;
+
+/* The set watches for each write, so nobody reads the counter. */
 void soft_chan_wake(struct soft_chan *chan)
 {
 	uint64_t one = 1;
 
-	if (write(chan->chan.fd, &one, sizeof(one)) < 0) {
-		/* EAGAIN: the counter is at its maximum, so the fd is readable */
+	if (write(chan->wake_fd, &one, sizeof(one)) < 0) {
+		/* EAGAIN, after more wake-ups than a process lives for */
 	}
 }
 
@@ -26,16 +29,17 @@ static void chan_notify(struct soft_cq *cq)
 		chan->tail = &cq->event_next;
 	}
 	soft_unlock(&chan->lock);
-	soft_chan_wake(chan);
+	if (soft_chan_taking != chan)
+		soft_chan_wake(chan);
 }
 
 /* One request for notification yields one event. */
 static void fire(struct soft_cq *cq, bool solicited)
 {
-	uint32_t armed = atomic_load_explicit(&cq->door->armed, memory_order_relaxed);
+	uint64_t armed = atomic_load_explicit(cq->armed, memory_order_relaxed);
 
 	while (armed & (solicited ? SOFT_ARM_WANTED : SOFT_ARM_ANY)) {
-		if (!atomic_compare_exchange_weak(&cq->door->armed, &armed, SOFT_ARM_NONE))
+		if (!atomic_compare_exchange_weak(cq->armed, &armed, armed & ~(uint64_t)SOFT_ARM_WANTED))
 			continue;
 		if (soft_fault(SOFT_FAULT_EVENT))
 			return;
@@ -97,7 +101,7 @@ static inline bool look(struct soft_cq *cq)
 {
 	uint64_t hot = atomic_load_explicit(&cq->hot, memory_order_relaxed);
 
-	if (soft_door_any(cq->door, hot))
+	if (soft_cq_announced(cq, hot))
 		soft_cq_progress(cq);
 	else if (hot)
 		soft_cq_visit_hot(cq);
@@ -169,15 +173,16 @@ void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num)
 int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 {
 	struct soft_cq *cq = to_cq(ibcq);
-	uint32_t want = solicited_only ? SOFT_ARM_SOLICITED : SOFT_ARM_ANY;
+	uint64_t want = solicited_only ? SOFT_ARM_SOLICITED : SOFT_ARM_ANY;
 
 	if (!ibcq->channel)
 		return EINVAL;
 	soft_lock(&cq->lock);
-	uint32_t armed = atomic_load_explicit(&cq->door->armed, memory_order_relaxed), next;
+	uint64_t armed = atomic_load_explicit(cq->armed, memory_order_relaxed), next;
 	do
-		next = (armed & SOFT_ARM_WANTED) > want ? armed & SOFT_ARM_WANTED : want;
-	while (!atomic_compare_exchange_weak(&cq->door->armed, &armed, next));
+		next = ((armed & SOFT_ARM_WANTED) > want ? armed : (armed & ~(uint64_t)SOFT_ARM_WANTED) | want) +
+		       SOFT_ARM_NUMBER;
+	while (!atomic_compare_exchange_weak(cq->armed, &armed, next));
 	soft_unlock(&cq->lock);
 	/* See door.h: a peer that rang before it could see `armed` has left a bit that we see now. */
 	soft_cq_progress(cq);
@@ -190,7 +195,57 @@ int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	return 0;
 }
 
-/* ---- QPs of a CQ ------------------------------------------------------------------------------------ */
+bool soft_cq_rearm(struct soft_cq *cq)
+{
+	uint64_t armed = atomic_load_explicit(cq->armed, memory_order_relaxed);
+
+	do
+		if (!(armed & SOFT_ARM_WANTED))
+			return false;
+	while (!atomic_compare_exchange_weak(cq->armed, &armed, armed + SOFT_ARM_NUMBER));
+	return true;
+}
+
+/* ---- QPs and doors of a CQ -------------------------------------------------------------------------- */
+
+bool soft_cq_door_add(struct soft_cq *cq, struct soft_door *door)
+{
+	int found = -1;
+
+	soft_lock(&cq->slot_lock);
+	uint32_t n = atomic_load(&cq->ndoors);
+	for (uint32_t i = 0; i < n; i++) {
+		struct soft_door *other = atomic_load(&cq->doors[i]);
+		if (other == door) {
+			soft_unlock(&cq->slot_lock);
+			return true;
+		}
+		if (!other && found < 0)
+			found = (int)i;
+	}
+	if (found < 0 && n < SOFT_MAX_DOORS)
+		found = (int)n;
+	if (found >= 0) {
+		atomic_store(&cq->doors[found], door);
+		if ((uint32_t)found == n)
+			atomic_store(&cq->ndoors, n + 1);
+	}
+	soft_unlock(&cq->slot_lock);
+	return found >= 0;
+}
+
+void soft_cq_door_remove(struct soft_cq *cq, struct soft_door *door)
+{
+	soft_lock(&cq->slot_lock);
+	uint32_t n = atomic_load(&cq->ndoors);
+	for (uint32_t i = 0; i < n; i++)
+		if (atomic_load(&cq->doors[i]) == door)
+			atomic_store(&cq->doors[i], NULL);
+	while (n && !atomic_load(&cq->doors[n - 1]))
+		n--;
+	atomic_store(&cq->ndoors, n);
+	soft_unlock(&cq->slot_lock);
+}
 
 int soft_cq_slot_get(struct soft_cq *cq, struct soft_qp *qp, bool send)
 {
@@ -225,6 +280,23 @@ void soft_cq_slot_put(struct soft_cq *cq, uint32_t slot)
 
 /* ---- destruction ------------------------------------------------------------------------------------ */
 
+struct soft_cq *soft_cq_pin(uint32_t index)
+{
+	if (!atomic_load_explicit(&soft_proc.cqs[index], memory_order_relaxed))
+		return NULL;
+	soft_lock(&soft_proc.cq_lock);
+	struct soft_cq *cq = atomic_load(&soft_proc.cqs[index]);
+	if (cq)
+		atomic_fetch_add(&cq->pins, 1);
+	soft_unlock(&soft_proc.cq_lock);
+	return cq;
+}
+
+void soft_cq_unpin(struct soft_cq *cq)
+{
+	atomic_fetch_sub(&cq->pins, 1);
+}
+
 static void wait_unpinned(struct soft_cq *cq)
 {
 	while (atomic_load(&cq->pins))
@@ -236,5 +308,6 @@ void soft_cq_unpublish(struct soft_cq *cq)
 	soft_lock(&soft_proc.cq_lock);
 	atomic_store(&soft_proc.cqs[cq->index], NULL);
 	soft_unlock(&soft_proc.cq_lock);
+	atomic_fetch_and(cq->armed, ~(uint64_t)SOFT_ARM_WANTED);
 	wait_unpinned(cq);
 }

@@ -10,6 +10,9 @@
 /* Between the IP header and a UD payload: UDP 8, BTH 12, DETH 8; after it the ICRC 4. */
 #define HEADERS_AFTER_IP 32
 
+/* What mlx5 puts into a UD completion's service level (bits 0 to 2: kind of L3 header; bit 3: UDP). */
+enum { L3_IPV6 = 1, L3_IPV4 = 2, UDP = 8 };
+
 static bool is_ipv4(const union ibv_gid *gid)
 {
 	return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)gid->raw);
@@ -84,6 +87,15 @@ static bool holds_ipv4(const struct ibv_grh *grh, struct iphdr *header)
 	check = header->check;
 	header->check = 0;
 	return ipv4_checksum(header) == check;
+}
+
+uint8_t soft_grh_kind(const uint8_t grh[SOFT_GRH_BYTES])
+{
+	struct ibv_grh header;
+	struct iphdr ipv4;
+
+	memcpy(&header, grh, sizeof header);
+	return UDP | (holds_ipv4(&header, &ipv4) ? L3_IPV4 : L3_IPV6);
 }
 
 bool soft_grh_read(const struct ibv_grh *grh, struct ibv_global_route *route, union ibv_gid *here)

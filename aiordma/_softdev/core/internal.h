@@ -10,8 +10,23 @@
 
 int soft_thread_start(void);
 void soft_thread_stop(void);
-/* Claims a slot by binding its socket. 0 or errno. */
+/* Claims a slot by binding its sockets. 0 or errno. */
 int soft_slot_claim(void);
+/* Removes what the socket's end does not remove. */
+void soft_slot_leave(void);
+/* In the child, after fork(). */
+void soft_slot_forget(void);
+
+/* ---- draw.c: soft_proc.lock held -------------------------------------------------------------------- */
+
+struct soft_draw {
+	uint16_t *ring; /* `count` entries: the number there, exclusive-or its place, so that all of them begin as 0 */
+	uint32_t count, ahead;
+	uint32_t at;
+	bool begun;
+};
+/* The next number below count, chosen by `random` (soft_random()). It may be in use: the caller then draws again. */
+uint32_t soft_draw(struct soft_draw *draw, uint32_t random);
 
 /* ---- windows.c -------------------------------------------------------------------------------------- */
 
@@ -21,6 +36,20 @@ int soft_mw_bind(struct soft_qp *qp, struct ibv_mw *mw, const struct ibv_mw_bind
 
 /* ---- cq.c, progress.c ------------------------------------------------------------------------------- */
 
+/* True if a door has a bit besides those in `hot`, which the caller checks anyway. */
+static inline bool soft_cq_announced(struct soft_cq *cq, uint64_t hot)
+{
+	uint32_t n = atomic_load_explicit(&cq->ndoors, memory_order_acquire);
+
+	if (soft_unlikely(atomic_load_explicit(&cq->rung, memory_order_relaxed)))
+		return true;
+	for (uint32_t i = 0; i < n; i++) {
+		struct soft_door *door = atomic_load_explicit(&cq->doors[i], memory_order_relaxed);
+		if (door && soft_door_any(door, hot))
+			return true;
+	}
+	return false;
+}
 /* Adds an entry and wakes an armed channel. solicited: counts for solicited-only arming (errors always do). */
 void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited);
 /* Entry of soft_cq.slots: a QP and, in the lowest bit, the side that the door bit stands for. */

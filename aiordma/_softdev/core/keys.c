@@ -8,21 +8,26 @@ struct soft_pd *soft_pd_root(struct soft_pd *pd)
 	return pd->parent ? pd->parent : pd;
 }
 
-int soft_key_reserve(uint32_t *index)
+/* Keys that are made one after the other stay near each other in the table, for the processor's caches. */
+enum { KEYS = SOFT_MAX_MR - 1, KEYS_AHEAD = 1 << 12, DRAWS = 256 };
+
+int soft_key_reserve(uint32_t *key)
 {
 	/* A reserved entry has a region that no key matches. */
 	static struct soft_region reserved;
+	static uint16_t ring[KEYS];
+	static struct soft_draw draw = { .ring = ring, .count = KEYS, .ahead = KEYS_AHEAD };
+	uint32_t random = 0;
 	int err = ENOMEM;
 
 	pthread_mutex_lock(&soft_proc.lock);
-	for (uint32_t n = 0; n < SOFT_MAX_MR; n++) {
-		/*
-		 * Round robin: a key just released stays invalid for long. Index 0 stays free, so key 0 opens nothing.
-		 */
-		uint32_t i = soft_proc.key_cursor = (soft_proc.key_cursor + 1) % SOFT_MAX_MR;
-		if (i && !atomic_load(&soft_proc.keys[i])) {
+	for (uint32_t n = 0; n < DRAWS + KEYS; n++) {
+		random = n < DRAWS ? soft_random() : random;
+		/* Index 0 stays free, so key 0 opens nothing. At last, the first that is free. */
+		const uint32_t i = 1 + (n < DRAWS ? soft_draw(&draw, random) : n - DRAWS);
+		if (!atomic_load(&soft_proc.keys[i])) {
 			atomic_store(&soft_proc.keys[i], &reserved);
-			*index = i;
+			*key = (random & 0xff000000) | i << 8 | (random >> 16 & 0xff);
 			err = 0;
 			break;
 		}
@@ -42,14 +47,14 @@ void soft_key_publish(uint32_t index, struct soft_region *region)
 
 	region->serial = atomic_fetch_add(&serials, 1) + 1;
 	atomic_store(&soft_proc.keys[index], region);
-	atomic_store(&soft_proc.keys_shm->serial[index], region->serial);
+	atomic_store(&soft_proc.published->serial[index], region->serial);
 }
 
 void soft_key_withdraw(uint32_t index)
 {
 	static struct soft_region withdrawn;
 
-	atomic_store(&soft_proc.keys_shm->serial[index], 0);
+	atomic_store(&soft_proc.published->serial[index], 0);
 	atomic_store(&soft_proc.keys[index], &withdrawn);
 }
 

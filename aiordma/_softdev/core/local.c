@@ -59,7 +59,32 @@ static int receive(struct soft_qp *b, const struct soft_qp *a, const struct soft
 	return status ? status : soft_rx_receive_done(b, &rx, after);
 }
 
-static int one_sided(struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pieces, struct soft_after *after)
+/* Copies the next n bytes of a READ or WRITE; at: of its first byte in the peer's memory. */
+static void copy(struct soft_wqe *wqe, const struct piece *pieces, char *at, uint32_t n)
+{
+	uint32_t skip = wqe->offset;
+
+	at += wqe->offset;
+	wqe->offset += n;
+	for (uint32_t i = 0; i < wqe->num_sge && n; i++) {
+		if (skip >= pieces[i].length) {
+			skip -= pieces[i].length;
+			continue;
+		}
+		uint32_t part = pieces[i].length - skip < n ? pieces[i].length - skip : n;
+		if (wqe->opcode == IBV_WR_RDMA_READ)
+			soft_rx_copy(pieces[i].addr + skip, at, part);
+		else
+			soft_rx_copy(at, pieces[i].addr + skip, part);
+		at += part;
+		n -= part;
+		skip = 0;
+	}
+}
+
+/* A READ or WRITE, of its next n bytes, or an atomic. */
+static int reach(struct soft_qp *b, struct soft_wqe *wqe, const struct piece *pieces, uint32_t n,
+		 struct soft_after *after)
 {
 	int status = 0;
 	char *at = soft_rx_remote(b, wqe->opcode, wqe->rkey, wqe->raddr, wqe->length, &status, after);
@@ -70,18 +95,13 @@ static int one_sided(struct soft_qp *b, struct soft_wqe *wqe, const struct piece
 		uint64_t old = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap);
 		const char *from = (const char *)&old;
 		for (uint32_t i = 0; i < wqe->num_sge; i++) {
-			memcpy(pieces[i].addr, from, pieces[i].length);
+			if (pieces[i].length)
+				memcpy(pieces[i].addr, from, pieces[i].length);
 			from += pieces[i].length;
 		}
 		return 0;
 	}
-	for (uint32_t i = 0; i < wqe->num_sge; i++) {
-		if (wqe->opcode == IBV_WR_RDMA_READ)
-			soft_rx_copy(pieces[i].addr, at, pieces[i].length);
-		else
-			soft_rx_copy(at, pieces[i].addr, pieces[i].length);
-		at += pieces[i].length;
-	}
+	copy(wqe, pieces, at, n);
 	return 0;
 }
 
@@ -118,7 +138,17 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		return absent(qp, wqe);
 	}
 	qp->met = true;
+	bool one_sided = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || fetch;
 	bool receives = wqe->opcode != IBV_WR_RDMA_WRITE && !fetch;
+	if (soft_unlikely(one_sided && wqe->length - wqe->offset > SOFT_TURN_BYTES)) {
+		status = reach(b, wqe, pieces, SOFT_TURN_BYTES, after);
+		soft_unlock(&b->rq_lock);
+		if (!status)
+			return soft_sq_yield(qp);
+		if (reliable)
+			wqe->status = (uint8_t)status;
+		return SOFT_RUN_DONE;
+	}
 	if (receives && !soft_rq_take(b)) {
 		uint8_t timer = b->attr.min_rnr_timer;
 		soft_unlock(&b->rq_lock);
@@ -133,8 +163,8 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_a
 		qp->rnr_timer = timer;
 		return SOFT_RUN_WAIT;
 	}
-	if (wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || fetch)
-		status = one_sided(b, wqe, pieces, after);
+	if (one_sided)
+		status = reach(b, wqe, pieces, wqe->length - wqe->offset, after);
 	if (receives) {
 		if (!status)
 			status = receive(b, qp, wqe, pieces, after);

@@ -12,9 +12,10 @@ enum {
 	SOFT_MAX_WR = 16384,
 	SOFT_MAX_CQE = 1 << 20,
 	SOFT_MAX_INLINE = 1 << 20,
-	SOFT_MAX_CQ = 1024,       /* doors in the published door segment */
+	SOFT_MAX_CQ = 1024,       /* doors for each peer */
 	SOFT_MAX_MR = 1 << 16,    /* entries in the published key table */
-	SOFT_QPN_INDEX_BITS = 14, /* a QP number is process slot (10 bits), index (14 bits) */
+	SOFT_MAX_DOORS = 4096,    /* links to peer processes */
+	SOFT_QPN_INDEX_BITS = 14, /* a QP number is process slot (10 bits), a number drawn at random (14 bits) */
 	SOFT_MAX_QP = 1 << SOFT_QPN_INDEX_BITS,
 	SOFT_MAX_SLOT = 1 << (24 - SOFT_QPN_INDEX_BITS),
 	SOFT_GRH_BYTES = 40,
@@ -64,7 +65,7 @@ struct soft_pd {
 
 /* The memory that a key opens: MRs and bound MWs; found through soft_key_find(). */
 struct soft_region {
-	_Atomic(uint32_t) key; /* index << 8 | tag */
+	_Atomic(uint32_t) key; /* random (8 bits), index (16 bits), random (8 bits; a window's owner chooses them) */
 	uint32_t access;       /* enum ibv_access_flags */
 	uint64_t base;         /* first address as the peer names it */
 	uint64_t length;
@@ -89,7 +90,7 @@ struct soft_mw {
 	struct soft_region *bound; /* immutable once published; NULL: not bound */
 	struct soft_region *retired;
 	struct soft_mr *mr;
-	uint32_t index; /* of its key */
+	uint32_t stem; /* of its keys: all but the 8 bits that its owner chooses */
 };
 
 struct soft_ah {
@@ -102,8 +103,11 @@ struct soft_ah {
 };
 
 struct soft_chan {
-	struct ibv_comp_channel chan; /* chan.fd is the eventfd: readable while an event may be waiting */
+	struct ibv_comp_channel chan; /* chan.fd is an epoll set: readable while an event may be waiting */
+	int wake_fd;                  /* in that set: eventfd of this process alone; peers have bells (chan.c) */
 	uint64_t id;                  /* never reused in this process */
+	uint64_t round;               /* of looks for what peers announced */
+	atomic_bool blocks;           /* the last wait for an event could block */
 	struct soft_lock lock;
 	struct soft_cq *head, **tail; /* CQs with undelivered events */
 	struct soft_cq *members;      /* all CQs of the channel */
@@ -119,8 +123,8 @@ struct soft_cq {
 		struct ibv_cq cq;
 		struct ibv_cq_ex cq_ex;
 	};
-	struct soft_door *door; /* in the published segment: QPs with work for this CQ, and its arming */
-	uint32_t index;         /* of the door */
+	_Atomic(uint64_t) *armed; /* in the published segment */
+	uint32_t index;           /* there and in doors */
 	bool timestamps, ignore_overrun, single_threaded;
 	uint64_t wc_flags;            /* cq_ex */
 	struct soft_cqe current;      /* cq_ex: the entry between start_poll/next_poll and end_poll */
@@ -138,6 +142,11 @@ struct soft_cq {
 
 	_Atomic(uint64_t) hot; /* slots whose lanes are checked without their bits: progress.c */
 	atomic_uint hot_misses;
+	atomic_uint ndoors;                     /* highest entry ever used + 1 */
+	struct soft_door *_Atomic *doors;       /* of peers with lanes to this CQ; SOFT_MAX_DOORS entries */
+	struct soft_door *own;                  /* rung by this process */
+	atomic_bool rung;                       /* own has bits */
+	struct soft_door *_Atomic hot_door[64]; /* where the bit of a hot slot is set */
 
 	struct soft_lock slot_lock;
 	struct soft_qp *_Atomic *slots; /* QPs by door bit */
@@ -147,6 +156,7 @@ struct soft_cq {
 	atomic_uint pins;               /* threads using it after a list lookup: ibv_destroy_cq waits */
 
 	struct soft_cq *chan_next, *event_next;
+	uint64_t round;            /* under chan.lock: the last look that covered it */
 	unsigned events_queued;    /* under chan.lock */
 	unsigned events_delivered; /* ibv_get_cq_event returned it; under cq.mutex, against comp_events_completed */
 };
@@ -201,6 +211,7 @@ struct soft_qp {
 	bool unsent;                        /* run() queued something for push() to send */
 	uint64_t astray;                    /* WRITEs that posting did not finish: see aiordma_soft.h */
 	bool met;                           /* the destination has answered: its loss is a failure at once */
+	bool refused;                       /* shm: no lane before it could send; asks again when it can */
 	struct soft_roce *roce;             /* roce: its end of the connection, or NULL; both locks to change */
 	_Atomic(uint64_t) roce_due_ns;      /* roce: time of its next check; 0: never */
 	struct soft_out *out;               /* shm: requester's end of the lane to a QP of another process, or NULL */

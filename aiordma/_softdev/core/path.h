@@ -81,7 +81,7 @@ struct soft_fabric_ops {
 	/* Handles an epoll event. False: `what` does not belong to this fabric. */
 	bool (*event)(void *what, uint32_t events, struct soft_after *after);
 	/* soft_kick_self() or the timer woke the thread. */
-	void (*service)(void);
+	void (*service)(struct soft_after *after);
 	/* The timer expired: once for each QP, then tick(). */
 	void (*timer)(struct soft_qp *qp, uint64_t now, struct soft_after *after);
 	void (*tick)(void);
@@ -103,6 +103,9 @@ struct soft_fabric_ops {
 	void (*take_datagrams)(struct soft_qp *qp, struct soft_after *after);
 	/* The QP goes away: closes the lanes to it. */
 	void (*close_datagrams)(struct soft_qp *qp);
+
+	/* A completion channel was destroyed. No lock held. */
+	void (*chan_gone)(uint64_t id);
 
 	/* ---- fork(): before it, and in the parent after it; in the child, which keeps nothing ---- */
 

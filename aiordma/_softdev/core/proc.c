@@ -18,12 +18,11 @@ atomic_uint soft_pollers;
 struct soft_proc soft_proc = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.listen_fd = -1,
+	.file_fd = -1,
 	.kick_fd = -1,
 	.timer_fd = -1,
 	.epoll_fd = -1,
-	.doors_fd = -1,
-	.keys_fd = -1,
-	.keys_ro_fd = -1,
+	.published_fd = -1,
 };
 
 void soft_kick_self(void)
@@ -33,6 +32,18 @@ void soft_kick_self(void)
 	if (soft_proc.kick_fd >= 0 && write(soft_proc.kick_fd, &one, sizeof(one)) < 0) {
 		/* EAGAIN: the counter is at its maximum, so the thread is being woken already */
 	}
+}
+
+static atomic_int shortage, peer_shortage;
+
+void soft_shortage(int err, bool peer)
+{
+	atomic_store(peer ? &peer_shortage : &shortage, err);
+}
+
+SOFT_EXPORT int aiordma_soft_shortage(int peer)
+{
+	return atomic_exchange(peer ? &peer_shortage : &shortage, 0);
 }
 
 static void set_timer(uint64_t when_ns)
@@ -102,15 +113,10 @@ static void close_fd(int *fd)
 
 static void shm_release(void)
 {
-	if (soft_proc.doors)
-		munmap(soft_proc.doors, sizeof(*soft_proc.doors));
-	if (soft_proc.keys_shm)
-		munmap(soft_proc.keys_shm, sizeof(*soft_proc.keys_shm));
-	soft_proc.doors = NULL;
-	soft_proc.keys_shm = NULL;
-	close_fd(&soft_proc.doors_fd);
-	close_fd(&soft_proc.keys_fd);
-	close_fd(&soft_proc.keys_ro_fd);
+	if (soft_proc.published)
+		munmap(soft_proc.published, sizeof(*soft_proc.published));
+	soft_proc.published = NULL;
+	close_fd(&soft_proc.published_fd);
 }
 
 static void atfork_prepare(void)
@@ -151,17 +157,17 @@ static void atfork_child(void)
 	}
 	soft_fabrics.host->fork_child();
 	soft_fabrics.net->fork_child();
+	soft_slot_forget();
 	close_fd(&soft_proc.listen_fd);
+	close_fd(&soft_proc.file_fd);
 	close_fd(&soft_proc.kick_fd);
 	close_fd(&soft_proc.timer_fd);
 	close_fd(&soft_proc.epoll_fd);
-	close_fd(&soft_proc.doors_fd);
-	close_fd(&soft_proc.keys_fd);
-	close_fd(&soft_proc.keys_ro_fd);
+	close_fd(&soft_proc.published_fd);
 	pthread_mutex_unlock(&soft_proc.lock); /* locked by this thread, before the fork */
 	memset(&soft_proc, 0, sizeof(soft_proc));
-	soft_proc.listen_fd = soft_proc.kick_fd = soft_proc.timer_fd = -1;
-	soft_proc.epoll_fd = soft_proc.doors_fd = soft_proc.keys_fd = soft_proc.keys_ro_fd = -1;
+	soft_proc.listen_fd = soft_proc.file_fd = soft_proc.kick_fd = soft_proc.timer_fd = -1;
+	soft_proc.epoll_fd = soft_proc.published_fd = -1;
 	soft_proc.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
@@ -174,26 +180,36 @@ static void first_use(void)
 	soft_faults_read();
 }
 
-static int proc_open(void)
+static int publish(void)
 {
 	void *map;
-	int err;
+	int fd = soft_memfd_create("aiordma-soft-published", sizeof(struct soft_published), &map), err;
 
-	soft_proc.doors_fd = soft_memfd_create("aiordma-soft-doors", sizeof(struct soft_doors), &map);
-	if (soft_proc.doors_fd < 0)
+	if (fd < 0)
 		return errno;
-	soft_proc.doors = map;
-	soft_proc.keys_fd = soft_memfd_create("aiordma-soft-keys", sizeof(struct soft_keys), &map);
-	if (soft_proc.keys_fd < 0) {
-		err = errno;
-		shm_release();
+	soft_proc.published = map;
+	soft_proc.published_fd = fd;
+	err = soft_memfd_share(fd, false);
+	if (err != EINVAL)
 		return err;
+	/*
+	 * Before Linux 5.1 a segment cannot be closed to new writers. Peers get a read-only descriptor then, which a
+	 * hostile one can open anew for writing; without /proc they get this one.
+	 */
+	int read_only = soft_memfd_read_only(fd);
+	if (read_only >= 0) {
+		close(fd);
+		soft_proc.published_fd = read_only;
 	}
-	soft_proc.keys_shm = map;
-	soft_proc.keys_ro_fd = soft_memfd_read_only(soft_proc.keys_fd);
-	if (soft_proc.keys_ro_fd < 0) /* no /proc: peers get a writable descriptor, and are trusted not to write */
-		soft_proc.keys_ro_fd = fcntl(soft_proc.keys_fd, F_DUPFD_CLOEXEC, 0);
-	err = soft_thread_start();
+	return 0;
+}
+
+static int proc_open(void)
+{
+	int err = publish();
+
+	if (!err)
+		err = soft_thread_start();
 	if (err)
 		shm_release();
 	return err;

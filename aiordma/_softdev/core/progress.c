@@ -23,16 +23,17 @@ static struct soft_qp *qp_of(uintptr_t entry)
 
 /* ---- hot lanes -------------------------------------------------------------------------------------- */
 
-static void heat(struct soft_cq *cq, uint32_t slot)
+static void heat(struct soft_cq *cq, struct soft_door *door, uint32_t slot)
 {
 	const uint64_t bit = UINT64_C(1) << slot;
 	uint64_t hot = atomic_load_explicit(&cq->hot, memory_order_relaxed);
 
 	if (hot & bit) {
 		atomic_store_explicit(&cq->hot_misses, 0, memory_order_relaxed);
-	} else if (__builtin_popcountll(hot) < HOT_LANES) {
+	} else if (door && __builtin_popcountll(hot) < HOT_LANES) {
 		/* The bit first: once it is clear, senders set it and the lane is found the usual way. */
-		atomic_fetch_or(&cq->door->near, bit);
+		atomic_store(&cq->hot_door[slot], door);
+		atomic_fetch_or(&door->near, bit);
 		atomic_fetch_or(&cq->hot, bit);
 		atomic_store_explicit(&cq->hot_misses, 0, memory_order_relaxed);
 	}
@@ -43,12 +44,13 @@ void soft_cq_cool(struct soft_cq *cq, uint32_t slot)
 	if (slot >= 64 || !(atomic_load(&cq->hot) & UINT64_C(1) << slot))
 		return;
 	atomic_fetch_and(&cq->hot, ~(UINT64_C(1) << slot));
-	atomic_fetch_and(&cq->door->near, ~(UINT64_C(1) << slot));
+	atomic_fetch_and(&atomic_load(&cq->hot_door[slot])->near, ~(UINT64_C(1) << slot));
 }
 
 /* ---- progress --------------------------------------------------------------------------------------- */
 
-static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after)
+/* door: of the peer that announced it, or NULL. */
+static void run_slot(struct soft_cq *cq, struct soft_door *door, uint32_t slot, struct soft_after *after)
 {
 	uintptr_t entry = (uintptr_t)atomic_load_explicit(&cq->slots[slot], memory_order_acquire);
 	struct soft_qp *qp = qp_of(entry);
@@ -59,7 +61,7 @@ static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after
 	/* The QP may have been destroyed or even recreated meanwhile: then there is nothing to do, or its own work. */
 	if (entry & SOFT_SLOT_SEND) {
 		soft_lock(&qp->sq_lock);
-		if (qp->path->collect && qp->path->collect(qp, after) && qp->sq_next != qp->sq_tail)
+		if ((!qp->path->collect || qp->path->collect(qp, after)) && qp->sq_next != qp->sq_tail)
 			soft_sq_pump(qp, after);
 		soft_unlock(&qp->sq_lock);
 		return;
@@ -69,39 +71,57 @@ static void run_slot(struct soft_cq *cq, uint32_t slot, struct soft_after *after
 		busy = qp->path->receive(qp, after);
 	soft_unlock(&qp->rq_lock);
 	if (busy && slot < 64)
-		heat(cq, slot);
+		heat(cq, door, slot);
 }
 
-static void run_bits(struct soft_cq *cq, uint64_t bits, uint32_t base, struct soft_after *after)
+static void run_bits(struct soft_cq *cq, struct soft_door *door, uint64_t bits, uint32_t base, struct soft_after *after)
 {
 	for (; bits; bits &= bits - 1) {
 		uint32_t slot = base + (uint32_t)__builtin_ctzll(bits);
 		if (slot < atomic_load_explicit(&cq->slots_used, memory_order_acquire))
-			run_slot(cq, slot, after);
+			run_slot(cq, door, slot, after);
+	}
+}
+
+static void run_door(struct soft_cq *cq, struct soft_door *door, uint64_t hot, struct soft_after *after)
+{
+	struct soft_door *peer = door == cq->own ? NULL : door;
+	/* seq_cst loads: those of req_notify and get_cq_event must not be reordered before their stores to `armed`. */
+	uint64_t rung = atomic_load(&door->near) & ~hot;
+
+	if (rung)
+		run_bits(cq, peer, rung & atomic_fetch_and(&door->near, ~rung), 0, after);
+	if (soft_likely(!atomic_load(&door->summary)))
+		return;
+	for (uint64_t fours = atomic_exchange(&door->summary, 0); fours; fours &= fours - 1) {
+		uint32_t w = 4 * (uint32_t)__builtin_ctzll(fours);
+		for (uint32_t end = w + 4; w < end; w++)
+			run_bits(cq, peer, atomic_exchange(&door->far[w], 0), 64 + w * 64, after);
 	}
 }
 
 void soft_cq_progress(struct soft_cq *cq)
 {
-	struct soft_door *door = cq->door;
 	struct soft_after after = { 0 };
 	uint64_t hot = atomic_load(&cq->hot);
-	/* seq_cst loads: those of req_notify and get_cq_event must not be reordered before their stores to `armed`. */
-	uint64_t rung = atomic_load(&door->near) & ~hot;
+	uint32_t n = atomic_load(&cq->ndoors);
 
-	if (rung)
-		rung &= atomic_fetch_and(&door->near, ~rung);
-	if (rung | hot)
-		run_bits(cq, rung | hot, 0, &after);
-	for (uint32_t s = 0; s < 4; s++) {
-		if (soft_likely(!atomic_load(&door->summary[s])))
-			continue;
-		for (uint64_t words = atomic_exchange(&door->summary[s], 0); words; words &= words - 1) {
-			uint32_t w = s * 64 + (uint32_t)__builtin_ctzll(words);
-			run_bits(cq, atomic_exchange(&door->far[w], 0), 64 + w * 64, &after);
-		}
+	if (hot)
+		run_bits(cq, NULL, hot, 0, &after);
+	if (soft_unlikely(atomic_load(&cq->rung)) && atomic_exchange(&cq->rung, false))
+		run_door(cq, cq->own, hot, &after);
+	for (uint32_t i = 0; i < n; i++) {
+		struct soft_door *door = atomic_load(&cq->doors[i]);
+		if (door)
+			run_door(cq, door, hot, &after);
 	}
 	soft_after_run(&after);
+}
+
+void soft_cq_ring(struct soft_cq *cq, uint32_t slot)
+{
+	soft_door_ring(cq->own, slot);
+	atomic_store(&cq->rung, true);
 }
 
 void soft_cq_visit_hot(struct soft_cq *cq)
@@ -114,7 +134,7 @@ void soft_cq_visit_hot(struct soft_cq *cq)
 	if (soft_unlikely(misses > HOT_MISSES))
 		for (uint64_t bits = hot; bits; bits &= bits - 1)
 			soft_cq_cool(cq, (uint32_t)__builtin_ctzll(bits));
-	run_bits(cq, hot, 0, &after);
+	run_bits(cq, NULL, hot, 0, &after);
 	soft_after_run(&after);
 }
 

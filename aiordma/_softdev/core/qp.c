@@ -5,6 +5,26 @@
 
 #include "core/internal.h"
 
+/* The last number of the last slot is the multicast QP's. */
+enum { NUMBERS = SOFT_MAX_QP - 1, NUMBERS_AHEAD = SOFT_MAX_QP / 2, DRAWS = 256 };
+
+uint32_t soft_qp_draw(struct soft_qp *qp)
+{
+	static uint16_t ring[NUMBERS];
+	static struct soft_draw draw = { .ring = ring, .count = NUMBERS, .ahead = NUMBERS_AHEAD };
+
+	for (uint32_t n = 0; n < DRAWS + NUMBERS; n++) {
+		const uint32_t i = n < DRAWS ? soft_draw(&draw, soft_random()) : n - DRAWS;
+		const uint32_t number = soft_proc.slot << SOFT_QPN_INDEX_BITS | i;
+		if (soft_qp_find(number))
+			continue;
+		atomic_store(&soft_proc.numbered[i], qp);
+		atomic_store(&qp->number, number);
+		return number;
+	}
+	return 0;
+}
+
 const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp)
 {
 	return qp->qp.qp_type == IBV_QPT_UD ? &soft_datagram_path : &soft_local_path;

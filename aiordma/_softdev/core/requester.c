@@ -243,6 +243,26 @@ void soft_sq_heard(struct soft_qp *qp)
 	}
 }
 
+/*
+ * Whoever polls the CQ goes on with it. While nobody does because all sleep, the progress thread does so at once; if
+ * the program does something else, it does so after a while.
+ */
+void soft_again(struct soft_cq *cq, uint32_t slot)
+{
+	soft_cq_ring(cq, slot);
+	if (soft_cq_armed(cq))
+		soft_kick_self();
+	else
+		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+}
+
+enum soft_run soft_sq_yield(struct soft_qp *qp)
+{
+	qp->wait = SOFT_WAIT_TURN;
+	soft_again(to_cq(qp->qp.send_cq), qp->send_slot);
+	return SOFT_RUN_WAIT;
+}
+
 void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
 {
 	uint64_t when;
@@ -470,7 +490,7 @@ static void fill(struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send
 	wqe->flags = (uint8_t)(wr->send_flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0));
 	wqe->state = SOFT_WQE_POSTED;
 	wqe->status = IBV_WC_SUCCESS;
-	wqe->answered = wqe->placed = false;
+	wqe->answered = wqe->placed = wqe->direct = false;
 	if (qp->qp.qp_type == IBV_QPT_UD) {
 		wqe->ud.ah = to_ah(wr->wr.ud.ah);
 		wqe->ud.qpn = wr->wr.ud.remote_qpn;

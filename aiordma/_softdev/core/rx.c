@@ -71,7 +71,7 @@ int soft_rx_receive_done(struct soft_qp *qp, const struct soft_rx *rx, struct so
 		.qp_num = qp->qp.qp_num,
 		.src_qp = rx->src_qp,
 		.wc_flags = rx->grh ? IBV_WC_GRH : 0,
-		.sl = qp->attr.ah_attr.sl,
+		.sl = rx->grh ? rx->sl : qp->attr.ah_attr.sl,
 	};
 
 	switch (rx->opcode) {

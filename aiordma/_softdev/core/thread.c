@@ -10,29 +10,17 @@
 
 #include "core/internal.h"
 
-static struct soft_cq *pin(uint32_t i)
-{
-	soft_lock(&soft_proc.cq_lock);
-	struct soft_cq *cq = atomic_load(&soft_proc.cqs[i]);
-	if (cq)
-		atomic_fetch_add(&cq->pins, 1);
-	soft_unlock(&soft_proc.cq_lock);
-	return cq;
-}
-
-static void run_doors(void)
+void soft_run_doors(void)
 {
 	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
-		if (!atomic_load_explicit(&soft_proc.cqs[i], memory_order_relaxed))
-			continue;
-		struct soft_cq *cq = pin(i);
+		struct soft_cq *cq = soft_cq_pin(i);
 		if (!cq)
 			continue;
-		if (soft_door_any(cq->door, 0))
+		if (soft_cq_announced(cq, 0))
 			soft_cq_progress(cq);
 		if (atomic_exchange(&cq->broken, false))
 			soft_cq_break(cq);
-		atomic_fetch_sub(&cq->pins, 1);
+		soft_cq_unpin(cq);
 	}
 }
 
@@ -42,16 +30,14 @@ static bool run_stalls(void)
 	bool again = false;
 
 	for (uint32_t i = 0; i < SOFT_MAX_CQ; i++) {
-		if (!atomic_load_explicit(&soft_proc.cqs[i], memory_order_relaxed))
-			continue;
-		struct soft_cq *cq = pin(i);
+		struct soft_cq *cq = soft_cq_pin(i);
 		if (!cq)
 			continue;
 		if (atomic_load(&cq->waiting)) {
 			soft_cq_idle(cq);
-			again |= atomic_load(&cq->door->armed) != SOFT_ARM_NONE;
+			again |= soft_cq_armed(cq);
 		}
-		atomic_fetch_sub(&cq->pins, 1);
+		soft_cq_unpin(cq);
 	}
 	return again;
 }
@@ -72,7 +58,7 @@ static void run_timers(struct soft_after *after)
 		soft_fabrics.host->timer(qp, now, after);
 		soft_fabrics.net->timer(qp, now, after);
 	}
-	run_doors();
+	soft_run_doors();
 	soft_fabrics.net->tick();
 	if (run_stalls()) {
 		pause = pause && pause < longest ? pause * 2 : pause ? longest : SOFT_STALL_NS;
@@ -104,12 +90,12 @@ static void *thread_main(void *unused)
 
 			if (what == &soft_proc.kick_fd) {
 				drain(soft_proc.kick_fd);
-				soft_fabrics.host->service();
-				run_doors();
+				soft_fabrics.host->service(&after);
+				soft_run_doors();
 			} else if (what == &soft_proc.timer_fd) {
 				drain(soft_proc.timer_fd);
 				run_timers(&after);
-				soft_fabrics.host->service();
+				soft_fabrics.host->service(&after);
 			} else if (!soft_fabrics.net->event(what, events[i].events, &after)) {
 				soft_fabrics.host->event(what, events[i].events, &after);
 			}
@@ -128,8 +114,10 @@ static int watch(int *fd)
 
 static void close_fds(void)
 {
-	int *fds[] = { &soft_proc.listen_fd, &soft_proc.kick_fd, &soft_proc.timer_fd, &soft_proc.epoll_fd };
+	int *fds[] = { &soft_proc.listen_fd, &soft_proc.file_fd, &soft_proc.kick_fd, &soft_proc.timer_fd,
+		       &soft_proc.epoll_fd };
 
+	soft_slot_leave();
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(*fds); i++) {
 		if (*fds[i] >= 0)
 			close(*fds[i]);
@@ -146,15 +134,17 @@ int soft_thread_start(void)
 	soft_proc.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	soft_proc.kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	soft_proc.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	err = soft_proc.epoll_fd < 0 ? errno : 0;
+	err = soft_proc.epoll_fd < 0 || soft_proc.kick_fd < 0 || soft_proc.timer_fd < 0 ? errno : 0;
 	if (!err)
 		err = soft_slot_claim();
 	if (!err)
 		err = watch(&soft_proc.kick_fd);
 	if (!err)
 		err = watch(&soft_proc.timer_fd);
-	if (!err)
+	if (!err && soft_proc.listen_fd >= 0)
 		err = watch(&soft_proc.listen_fd);
+	if (!err && soft_proc.file_fd >= 0)
+		err = watch(&soft_proc.file_fd);
 	if (!err) {
 		atomic_store(&soft_proc.stop, false);
 		atomic_store(&soft_proc.timer_ns, 0);

@@ -35,6 +35,7 @@ static void receive(struct soft_qp *b, const struct soft_rx *rx, uint32_t qkey, 
 		return;
 	whole.length += SOFT_GRH_BYTES;
 	whole.grh = true;
+	whole.sl = soft_grh_kind(grh);
 	soft_rx_receive_done(b, &whole, after);
 }
 

@@ -6,19 +6,24 @@
 
 #include "core/internal.h"
 
+static uint32_t index_of(const struct soft_mw *mw)
+{
+	return mw->stem & (SOFT_MAX_MR - 1);
+}
+
 void soft_mw_enter(struct soft_mw *mw)
 {
-	atomic_store(&soft_proc.mws[mw->index], mw);
+	atomic_store(&soft_proc.mws[index_of(mw)], mw);
 }
 
 void soft_mw_leave(struct soft_mw *mw)
 {
-	atomic_store(&soft_proc.mws[mw->index], NULL);
+	atomic_store(&soft_proc.mws[index_of(mw)], NULL);
 }
 
-struct soft_mw *soft_mw_find(uint32_t index)
+static struct soft_mw *mw_find(uint32_t key)
 {
-	return index < SOFT_MAX_MR ? atomic_load(&soft_proc.mws[index]) : NULL;
+	return atomic_load(&soft_proc.mws[soft_key_index(key)]);
 }
 
 /* Invalidates the binding; a quiesce or destroying the window frees it. mw->lock held. */
@@ -26,7 +31,7 @@ void soft_mw_unbind(struct soft_mw *mw)
 {
 	if (!mw->bound)
 		return;
-	soft_key_withdraw(mw->index);
+	soft_key_withdraw(index_of(mw));
 	mw->bound->older = mw->retired;
 	mw->retired = mw->bound;
 	mw->bound = NULL;
@@ -43,7 +48,7 @@ int soft_mw_bind(struct soft_qp *qp, struct ibv_mw *ibmw, const struct ibv_mw_bi
 	struct soft_region *r = NULL;
 	int status = 0;
 
-	if (ibmw->pd != qp->qp.pd || rkey >> 8 != mw->index)
+	if (ibmw->pd != qp->qp.pd || rkey >> 8 != mw->stem)
 		return IBV_WC_MW_BIND_ERR;
 	soft_lock(&mw->lock);
 	if (ibmw->type == IBV_MW_TYPE_2 && mw->bound)
@@ -78,7 +83,7 @@ int soft_mw_bind(struct soft_qp *qp, struct ibv_mw *ibmw, const struct ibv_mw_bi
 		r->window = true;
 		atomic_fetch_add(&mw->mr->windows, 1);
 		mw->bound = r;
-		soft_key_publish(mw->index, r);
+		soft_key_publish(index_of(mw), r);
 	}
 	soft_unlock(&mw->lock);
 	return status;
@@ -87,7 +92,7 @@ int soft_mw_bind(struct soft_qp *qp, struct ibv_mw *ibmw, const struct ibv_mw_bi
 int soft_key_invalidate(struct soft_qp *qp, uint32_t key, bool remote)
 {
 	const int refused = remote ? IBV_WC_REM_ACCESS_ERR : IBV_WC_LOC_PROT_ERR;
-	struct soft_mw *mw = soft_mw_find(key >> 8);
+	struct soft_mw *mw = mw_find(key);
 	int status = refused;
 
 	/* Only type 2 windows can be invalidated: memory regions made by ibv_reg_mr never can (IBTA 10.6.5). */

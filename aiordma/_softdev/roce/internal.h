@@ -6,8 +6,8 @@
  *   network => receive.c -> rx.c (a poll, or the progress thread) -> qp.c -> ask.c / answer.c -> memory.c -> core
  *
  * Ports. Each process of an address has its own port, derived from the process number in its QP numbers. The first
- * process also has 4791, sends from there, and forwards packets meant for the others. If a peer sends from one of these
- * ports, answers go to that port; all other peers are addressed at 4791.
+ * process also has 4791, sends from there, and forwards packets meant for the others. If a peer proves to send from one
+ * of its two ports (qp.c), answers go to that port; all other peers are addressed at 4791.
  *
  * Locks. receive lock > qp.sq_lock > qp.rq_lock; sending needs only the lock that the queue pair takes anyway.
  */
@@ -26,10 +26,11 @@ enum {
 	/* Differentiated services, unless the user chose others (traffic_class.c). */
 	ROCE_DSCP = 46,
 	ROCE_CNP_DSCP = 48,
-	ROCE_ECT = 2,          /* routers may mark it instead of dropping it */
-	ROCE_CE = 3,           /* a router marked it */
-	ROCE_CNP_NS = 50000,   /* minimum time between two notifications to one sender */
-	ROCE_OWN_PORT = 24791, /* plus the process's slot */
+	ROCE_ECT = 2,             /* routers may mark it instead of dropping it */
+	ROCE_CE = 3,              /* a router marked it */
+	ROCE_CNP_NS = 50000,      /* minimum time between two notifications to one sender */
+	ROCE_OWN_PORT = 24791,    /* plus the process's slot */
+	ROCE_FORWARDED = 1 << 16, /* beside a port */
 	ROCE_MAD_QPN = 1,
 	ROCE_BATCH = 64,
 	ROCE_BATCH_BYTES = 65507, /* largest UDP payload over IPv4: a batch may leave as one message */
@@ -55,6 +56,8 @@ struct roce_route {
 };
 
 enum roce_peer { ROCE_UNHEARD, ROCE_OTHERS, ROCE_OURS };
+/* What is known of the sender of a packet. */
+enum roce_sender { ROCE_STRANGER, ROCE_UNPROVEN, ROCE_PROVEN };
 
 /* The RoCE state of one connected QP. */
 struct soft_roce {
@@ -64,7 +67,8 @@ struct soft_roce {
 	struct roce_runs *runs[2];       /* the same lock rule; [0] for peers of other kinds, [1] for aiordma devices */
 	_Atomic(uint8_t) peer;           /* enum roce_peer, derived from its port */
 	struct roce_port *source;        /* for peers of other kinds; NULL: none. Lock rule as for route */
-	_Atomic(uint16_t) port;          /* of the peer */
+	_Atomic(uint16_t) port;          /* of the peer, for packets to it */
+	_Atomic(uint32_t) proven;        /* source of the packets that were its own: port, ROCE_FORWARDED; 0: none */
 	uint32_t seen;                   /* ask.head at the last check */
 	uint64_t blocked_until;          /* the socket was full, or the rate limit was reached; 0: not blocked */
 	_Atomic(uint64_t) answers_until; /* the same for answers; change under rq_lock */
@@ -165,6 +169,8 @@ struct roce_inbound {
 	struct roce_path path;
 	uint8_t tos;
 	uint16_t place; /* place in what arrived as one datagram, from 0 */
+	uint32_t
+		forwarded; /* ROCE_FORWARDED: by the process that has port 4791, which vouches for path and tos; else 0 */
 	const uint8_t *bytes;
 	size_t size;
 };

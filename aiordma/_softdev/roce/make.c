@@ -75,7 +75,8 @@ struct soft_roce *soft_roce_make(struct soft_qp *qp, const struct ibv_qp_attr *a
 	for (int ours = 0; ours < 2 && !w->route.runs; ours++)
 		w->runs[ours] = roce_runs_of(w->route.path.src, w->route.path.dst, ours);
 	atomic_store(&w->port, w->route.path.dst_port);
-	w->source = soft_roce_source(&w->route);
+	/* A stranger can pass for another kind of device with UC, and aiordma's peer knows this one by its port. */
+	w->source = reliable ? soft_roce_source(&w->route) : NULL;
 	w->ask.calls = &soft_roce_ask_calls;
 	w->answer.calls = &soft_roce_answer_calls;
 	w->ask.owner = w->answer.owner = w;

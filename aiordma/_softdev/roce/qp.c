@@ -351,22 +351,50 @@ static void answer(struct soft_roce *w, bool paced)
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
 
-/* False: not from the peer of this QP. Learns the port of the peer's process. */
-static bool from_peer(struct soft_roce *w, const struct roce_inbound *in)
+/*
+ * Addresses prove nothing: every user of the peer's host sends with the same ones. What proves a sender is a packet that
+ * only the peer can make, and what it shows is the port. An aiordma device sends from two ports only, 4791 and the one
+ * that belongs to the process of its queue pair number; from then on nothing is accepted from any other port.
+ */
+static uint32_t source_of(const struct roce_inbound *in)
 {
+	return in->path.src_port + in->forwarded;
+}
+
+/* Not from where the packets that proved to be the peer's came from. Later packets may, if they prove it. */
+static bool may_be_peer(struct soft_roce *w, const struct roce_inbound *in)
+{
+	const uint32_t proven = atomic_load_explicit(&w->proven, memory_order_relaxed);
 	const uint16_t port = in->path.src_port;
 
-	if (memcmp(in->path.src, w->route.path.dst, 16) != 0 || memcmp(in->path.dst, w->route.path.src, 16) != 0) {
-		atomic_fetch_add_explicit(&soft_roce_counters.wrong_peer, 1, memory_order_relaxed);
+	/* Nobody needs to hand on what peers can send, or already send, to this process itself. */
+	if (in->forwarded && (w->route.here || (proven && !(proven & ROCE_FORWARDED))))
 		return false;
-	}
-	const bool ours = soft_roce_is_ours(port);
+	return peer_of(w) != ROCE_OURS || port == soft_roce_own_port(w->ask.qpn) ||
+	       port == atomic_load_explicit(&w->port, memory_order_relaxed);
+}
 
-	if (ours && port != atomic_load_explicit(&w->port, memory_order_relaxed))
+static enum roce_sender sender_of(struct soft_roce *w, const struct roce_inbound *in)
+{
+	if (soft_likely(!memcmp(in->path.src, w->route.path.dst, 16) && !memcmp(in->path.dst, w->route.path.src, 16))) {
+		if (soft_likely(source_of(in) == atomic_load_explicit(&w->proven, memory_order_relaxed)))
+			return ROCE_PROVEN;
+		if (may_be_peer(w, in))
+			return ROCE_UNPROVEN;
+	}
+	atomic_fetch_add_explicit(&soft_roce_counters.wrong_peer, 1, memory_order_relaxed);
+	return ROCE_STRANGER;
+}
+
+static void learn(struct soft_roce *w, const struct roce_inbound *in)
+{
+	const uint16_t port = in->path.src_port;
+	const bool ours = port == ROCE_PORT || port == soft_roce_own_port(w->ask.qpn);
+
+	atomic_store_explicit(&w->peer, ours ? ROCE_OURS : ROCE_OTHERS, memory_order_relaxed);
+	atomic_store_explicit(&w->proven, source_of(in), memory_order_relaxed);
+	if (ours) /* other devices may change theirs, and are answered at 4791 */
 		atomic_store_explicit(&w->port, port, memory_order_relaxed);
-	if (peer_of(w) != (ours ? ROCE_OURS : ROCE_OTHERS))
-		atomic_store_explicit(&w->peer, ours ? ROCE_OURS : ROCE_OTHERS, memory_order_relaxed);
-	return true;
 }
 
 /* A router has marked a packet of this flow: notifies its sender, at a limited rate. The caller holds one of the
@@ -400,16 +428,65 @@ static void notify(struct soft_roce *w)
 	atomic_fetch_add_explicit(&soft_roce_counters.cnps_sent, 1, memory_order_relaxed);
 }
 
+/*
+ * Nothing in a notification can be checked but where it came from. A UC QP that only sends never hears anything else
+ * from its peer.
+ */
+static bool may_slow(struct soft_roce *w, const struct roce_inbound *in)
+{
+	const enum roce_sender sender = sender_of(w, in);
+
+	if (sender != ROCE_UNPROVEN)
+		return sender == ROCE_PROVEN;
+	if (peer_of(w) == ROCE_OURS ? in->path.src_port == atomic_load_explicit(&w->port, memory_order_relaxed) :
+				      peer_of(w) == ROCE_OTHERS || !w->ask.reliable)
+		return true;
+	atomic_fetch_add_explicit(&soft_roce_counters.wrong_peer, 1, memory_order_relaxed);
+	return false;
+}
+
 void soft_roce_notified(struct soft_qp *qp, const struct roce_packet *p, const struct roce_inbound *in)
 {
 	soft_lock(&qp->sq_lock);
-	if (qp->roce && atomic_load(&qp->number) == p->qpn && from_peer(qp->roce, in)) {
+	if (qp->roce && atomic_load(&qp->number) == p->qpn && may_slow(qp->roce, in)) {
 		atomic_fetch_add_explicit(&soft_roce_counters.cnps_received, 1, memory_order_relaxed);
 		soft_lock(&qp->roce->rate_lock);
 		roce_rate_notified(&qp->roce->rate, soft_now_ns());
 		soft_unlock(&qp->roce->rate_lock);
 	}
 	soft_unlock(&qp->sq_lock);
+}
+
+/* The caller holds sq_lock for a response, rq_lock for a request. */
+static void take(struct soft_roce *w, const struct roce_packet *p, bool response, struct soft_after *after)
+{
+	if (response) {
+		roce_ask_take(&w->ask, p, soft_now_ns());
+		heard(w, &w->ask.heard);
+		return;
+	}
+	w->after = after;
+	roce_answer_take(&w->answer, p);
+	heard(w, &w->answer.heard);
+	/* The NAK leaves before the user can see why it was sent and close the queue pair. */
+	if (soft_unlikely(w->answer.stopped))
+		answer(w, false);
+	w->after = NULL;
+}
+
+/* Learns from where the packet came if it was the next one that this QP expected, or acknowledged what was outstanding.
+ * The other packets that are harmless from anybody are handled, too. */
+static enum roce_sender take_unproven(struct soft_roce *w, const struct roce_packet *p, const struct roce_inbound *in,
+				      bool response, struct soft_after *after)
+{
+	const uint64_t una = w->ask.una;
+	const uint32_t psn = w->answer.psn;
+
+	take(w, p, response, after);
+	if (response ? w->ask.una == una : p->psn != psn || w->answer.psn == psn)
+		return ROCE_UNPROVEN;
+	learn(w, in);
+	return ROCE_PROVEN;
 }
 
 void soft_roce_take(struct soft_qp *qp, const struct roce_packet *p, const struct roce_inbound *in,
@@ -426,21 +503,14 @@ void soft_roce_take(struct soft_qp *qp, const struct roce_packet *p, const struc
 	soft_lock(lock);
 	struct soft_roce *w = qp->roce;
 	if (w && atomic_load(&qp->number) == p->qpn && soft_receives(soft_state(qp)) &&
-	    transport == (qp->qp.qp_type == IBV_QPT_RC ? ROCE_RC : ROCE_UC) && from_peer(w, in)) {
-		if (soft_unlikely((in->tos & ROCE_CE) == ROCE_CE) && p->payload_length)
+	    transport == (qp->qp.qp_type == IBV_QPT_RC ? ROCE_RC : ROCE_UC)) {
+		enum roce_sender sender = sender_of(w, in);
+		if (soft_likely(sender == ROCE_PROVEN))
+			take(w, p, response, after);
+		else if (sender == ROCE_UNPROVEN)
+			sender = take_unproven(w, p, in, response, after);
+		if (soft_unlikely((in->tos & ROCE_CE) == ROCE_CE) && p->payload_length && sender == ROCE_PROVEN)
 			notify(w);
-		if (response) {
-			roce_ask_take(&w->ask, p, soft_now_ns());
-			heard(w, &w->ask.heard);
-		} else {
-			w->after = after;
-			roce_answer_take(&w->answer, p);
-			heard(w, &w->answer.heard);
-			/* The NAK leaves before the user can see why it was sent and close the queue pair. */
-			if (soft_unlikely(w->answer.stopped))
-				answer(w, false);
-			w->after = NULL;
-		}
 	}
 	soft_unlock(lock);
 }

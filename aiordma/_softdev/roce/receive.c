@@ -93,6 +93,7 @@ static void unwrap(struct roce_inbound *in)
 	in->tos = head.tos;
 	in->bytes += sizeof(head);
 	in->size -= sizeof(head);
+	in->forwarded = ROCE_FORWARDED;
 }
 
 static void prepare(unsigned i)

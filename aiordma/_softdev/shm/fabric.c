@@ -81,6 +81,7 @@ const struct soft_fabric_ops soft_shm_fabric = {
 	.send_datagram = soft_ud_send,
 	.take_datagrams = soft_ud_progress,
 	.close_datagrams = soft_ud_leave,
+	.chan_gone = soft_links_chan_gone,
 	.fork_prepare = fork_prepare,
 	.fork_parent = fork_parent,
 	.fork_child = fork_child,

@@ -12,8 +12,10 @@ struct soft_link;
 struct soft_event;
 struct soft_ud_out;
 enum { SOFT_UD_BUCKETS = 256 };
+/* A slab that peers must unmap, or a completion channel that they cannot wake any more. */
 struct soft_gone {
-	uint64_t slab;
+	uint32_t type; /* SOFT_SLAB_GONE, SOFT_EVENT_GONE */
+	uint64_t id;
 	struct soft_gone *next;
 };
 
@@ -23,14 +25,17 @@ struct soft_shm {
 	uint64_t slab_serial;
 
 	struct soft_lock service_lock;
-	struct soft_gone *gone;  /* slabs that peers must unmap */
+	struct soft_gone *gone;
 	struct soft_qp *service; /* QPs with work for the progress thread */
 
 	struct soft_lock ud_lock;
 	struct soft_ud_out *ud_out[SOFT_UD_BUCKETS];
 
-	pthread_mutex_t links_lock; /* list changes; progress thread, fork */
+	pthread_mutex_t links_lock; /* list changes, also of bells, and their sets; progress thread, fork, closing */
 	struct soft_link *links;
+	/* bell.c, progress thread: door memory that no link uses, and how much there is in all */
+	unsigned npool, nlinks_doors;
+	struct soft_doors *pool[SOFT_MAX_DOORS];
 };
 extern struct soft_shm soft_shm;
 
@@ -45,8 +50,9 @@ enum {
 };
 /* Queues this work for the progress thread. Any lock may be held. */
 void soft_service(struct soft_qp *qp, uint32_t what);
-/* Makes peers that mapped the slab unmap it. */
+/* Tells peers that a slab or a channel is gone. */
 void soft_links_slab_gone(uint64_t slab_id);
+void soft_links_chan_gone(uint64_t chan_id);
 /* Drops both ends of a QP's lanes; takes the locks itself. */
 void soft_lanes_drop(struct soft_qp *qp);
 
@@ -65,8 +71,9 @@ void soft_out_idle(struct soft_qp *qp);
 bool soft_out_kick(struct soft_qp *qp);
 /* Copies the QP attributes that the responder needs. */
 void soft_out_settings(struct soft_qp *qp, bool first);
-/* Wakes a CQ of another process if it is armed for this kind of completion. */
-void soft_door_fire(struct soft_door *door, const struct soft_event *event, bool solicited);
+/* bell.c: wakes a CQ of another process if it is armed for this kind of completion. Never blocks. */
+void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, const struct soft_event *event,
+		    bool solicited);
 
 /* ---- lane_responder.c: rq_lock held ----------------------------------------------------------------- */
 

@@ -79,12 +79,21 @@ struct soft_reth {
 
 _Static_assert(sizeof(struct soft_rec) == 16, "a 44 byte message and its header share one cache line");
 
-/* A completion channel of the peer: its eventfd, shared by all lanes to that channel. */
+/* A completion channel of the peer: the pipe that is its bell, shared by all lanes to that channel. */
 struct soft_event {
 	uint64_t id;
 	int fd;
+	bool gone; /* the channel; the fd stays open while lanes have it */
 	unsigned refs;
 	struct soft_event *next;
+};
+
+/* What wakes a channel of this process when the link's peer rings (bell.c). */
+struct soft_bell {
+	uint64_t chan;   /* its id */
+	uint64_t number; /* on this link: a channel may get another bell, when the first is lost */
+	int set, fd;     /* the channel's descriptor (links_lock; -1: closed), and the pipe's end in it */
+	struct soft_bell *next;
 };
 
 /* A slab of the peer, mapped here. */
@@ -109,12 +118,15 @@ struct soft_link {
 	atomic_bool dead;
 	uint32_t slot;
 	atomic_uint refs;
-	struct soft_doors *doors;
-	const struct soft_keys *keys;
-	int kick_fd;
-	pid_t pid;             /* of the peer, as this process sees it; 0: not visible */
-	atomic_bool no_vm;     /* the kernel denies access to the peer's memory */
-	struct soft_lock lock; /* events */
+	struct soft_doors *here;                /* this process's, for the peer to ring */
+	struct soft_doors *doors;               /* the peer's */
+	const struct soft_published *published; /* the peer's */
+	struct soft_bell *bells; /* list changes: links_lock, too */
+	uint64_t nbells;        /* ever given */
+	pid_t pid;              /* of the peer, as this process sees it; 0: not visible */
+	atomic_uint overstayed; /* grows each time that the peer did not leave a direct access */
+	atomic_bool no_vm;      /* the kernel denies access to the peer's memory */
+	struct soft_lock lock;  /* events */
 	struct soft_event *events;
 	struct soft_map *maps; /* progress thread */
 	struct soft_packet *queue, **queue_tail;
@@ -123,6 +135,7 @@ struct soft_link {
 	struct soft_link *next;
 };
 void soft_link_release(struct soft_link *link);
+/* Wakes the peer's progress thread. Never blocks. */
 void soft_link_kick(struct soft_link *link);
 void soft_event_release(struct soft_link *link, struct soft_event *event);
 
@@ -145,6 +158,7 @@ struct soft_out {
 	struct soft_seg *seg;
 	struct soft_link *link;
 	struct soft_door *door; /* of the responder's receive CQ */
+	const _Atomic(uint64_t) *armed;
 	uint32_t bit;
 	struct soft_event *event;
 	uint64_t tail, head; /* written; known to be consumed */
@@ -159,14 +173,24 @@ struct soft_out {
 	bool dead;            /* the peer's process is gone, or violated the protocol */
 	unsigned nasks;
 	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about */
+	unsigned oldest;          /* of regs: the next to be replaced */
 	struct soft_reg regs[SOFT_REGS];
 };
+
+/* Where the region of a key usually is. */
+static inline struct soft_reg *soft_reg_place(struct soft_out *out, uint32_t rkey)
+{
+	return &out->regs[(rkey >> 8) % SOFT_REGS];
+}
+/* Any place where it is; NULL: it is not known. */
+struct soft_reg *soft_reg_elsewhere(struct soft_out *out, uint32_t rkey);
 
 /* Responder's end. rq_lock. */
 struct soft_in {
 	struct soft_seg *seg;
 	struct soft_link *link;
 	struct soft_door *door; /* of the requester's send CQ */
+	const _Atomic(uint64_t) *armed;
 	uint32_t bit;
 	struct soft_event *event;
 	uint32_t gate; /* as last published */

@@ -32,7 +32,7 @@ static void count(struct soft_qp *qp)
 	qp->out->counted = true;
 	atomic_fetch_add_explicit(&cq->waiting, 1, memory_order_relaxed);
 	/* A thread may already sleep on this CQ and poll no more: then the timer has to check the peer. */
-	if (atomic_load_explicit(&cq->door->armed, memory_order_relaxed))
+	if (atomic_load_explicit(cq->armed, memory_order_relaxed) & SOFT_ARM_WANTED)
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
 }
 
@@ -120,7 +120,7 @@ static enum soft_run wait_room(struct soft_qp *qp, struct soft_wqe *wqe)
 	qp->wait = SOFT_WAIT_ROOM;
 	count(qp);
 	/* Nothing is complete yet, so no event wakes a sleeping responder. */
-	if (qp->out->asleep || atomic_load(&qp->out->door->armed))
+	if (qp->out->asleep || (atomic_load(qp->out->armed) & SOFT_ARM_WANTED))
 		soft_out_kick(qp);
 	soft_timer_want(soft_now_ns() + ROOM_NS);
 	return SOFT_RUN_WAIT;
@@ -149,8 +149,11 @@ static enum soft_run stream(struct soft_qp *qp, struct soft_wqe *wqe, bool write
 {
 	struct soft_out *o = qp->out;
 	const uint32_t head = sizeof(struct soft_rec) + (write ? sizeof(struct soft_reth) : 0);
+	const uint32_t begin = wqe->offset;
 
 	do {
+		if (soft_unlikely(wqe->offset - begin > SOFT_TURN_BYTES))
+			return soft_sq_yield(qp);
 		uint32_t n = wqe->length - wqe->offset;
 		bool last = n <= SOFT_FRAGMENT;
 		if (!last)
@@ -256,32 +259,51 @@ static void ask(struct soft_qp *qp, uint32_t rkey)
 	soft_service(qp, SOFT_SERVICE_RESOLVE);
 }
 
-enum direct { DIRECT_DONE, DIRECT_NO, DIRECT_PROT };
+struct soft_reg *soft_reg_elsewhere(struct soft_out *o, uint32_t rkey)
+{
+	for (unsigned i = 0; i < SOFT_REGS; i++)
+		if (o->regs[i].rkey == rkey)
+			return &o->regs[i];
+	return NULL;
+}
 
-/* Memory that is not shareable: the kernel copies it, in one call and without the owner's CPU. */
-static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, const struct soft_reg *r, uint32_t access)
+enum direct { DIRECT_DONE, DIRECT_MORE, DIRECT_NO, DIRECT_PROT };
+
+/*
+ * The next n bytes, of memory that is not shareable: the kernel copies it, in one call and without the owner's CPU.
+ */
+static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, const struct soft_reg *r, uint32_t access,
+				  uint32_t n)
 {
 	const bool write = access == IBV_ACCESS_REMOTE_WRITE;
 	struct soft_link *link = qp->out->link;
 	struct iovec here[SOFT_MAX_SGE];
-	struct iovec there = { (void *)(uintptr_t)(r->remote + (wqe->raddr - r->base)), wqe->length };
+	struct iovec there = { (void *)(uintptr_t)(r->remote + (wqe->raddr - r->base) + wqe->offset), n };
+	uint32_t skip = wqe->offset, left = n, pieces = 0;
 	ssize_t done;
 
-	for (uint32_t i = 0; i < wqe->num_sge; i++) {
+	for (uint32_t i = 0; left; i++) {
 		const struct ibv_sge *sge = &wqe->sge[i];
-		here[i].iov_base = (void *)(uintptr_t)sge->addr;
-		here[i].iov_len = sge->length;
-		if (!(wqe->flags & IBV_SEND_INLINE) && sge->length)
-			here[i].iov_base = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length,
-							   write ? 0 : IBV_ACCESS_LOCAL_WRITE);
-		if (!here[i].iov_base && sge->length)
+		if (skip >= sge->length) {
+			skip -= sge->length;
+			continue;
+		}
+		uint32_t part = sge->length - skip < left ? sge->length - skip : left;
+		char *at = (char *)(uintptr_t)sge->addr;
+		if (!(wqe->flags & IBV_SEND_INLINE))
+			at = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length,
+					     write ? 0 : IBV_ACCESS_LOCAL_WRITE);
+		if (!at)
 			return DIRECT_PROT;
+		here[pieces++] = (struct iovec){ at + skip, part };
+		left -= part;
+		skip = 0;
 	}
 	if (link->dead || link->pid <= 0)
 		return DIRECT_NO;
-	done = write ? process_vm_writev(link->pid, here, wqe->num_sge, &there, 1, 0) :
-		       process_vm_readv(link->pid, here, wqe->num_sge, &there, 1, 0);
-	if (done == (ssize_t)wqe->length)
+	done = write ? process_vm_writev(link->pid, here, pieces, &there, 1, 0) :
+		       process_vm_readv(link->pid, here, pieces, &there, 1, 0);
+	if (done == (ssize_t)n)
 		return DIRECT_DONE;
 	if (done < 0 && (errno == EPERM || errno == ENOSYS))
 		atomic_store(&link->no_vm, true);
@@ -291,12 +313,12 @@ static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, cons
 static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access)
 {
 	struct soft_out *o = qp->out;
-	struct soft_reg *r = &o->regs[(wqe->rkey >> 8) % SOFT_REGS];
+	struct soft_reg *r = soft_reg_place(o, wqe->rkey);
 	bool ok = true;
 
 	if (soft_unlikely(!wqe->length))
 		return DIRECT_NO;
-	if (soft_unlikely(r->rkey != wqe->rkey)) {
+	if (soft_unlikely(r->rkey != wqe->rkey) && !(r = soft_reg_elsewhere(o, wqe->rkey))) {
 		ask(qp, wqe->rkey);
 		return DIRECT_NO;
 	}
@@ -310,27 +332,28 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	}
 	if (soft_unlikely(!r->at && (access == IBV_ACCESS_REMOTE_ATOMIC || atomic_load(&o->link->no_vm))))
 		return DIRECT_NO;
-	char *at = r->at + (wqe->raddr - r->base);
+	char *at = r->at + (wqe->raddr - r->base) + wqe->offset;
+	const uint32_t left = wqe->length - wqe->offset, n = left < SOFT_TURN_BYTES ? left : SOFT_TURN_BYTES;
 	/*
 	 * Hazard: the owner withdraws the key (or closes the gate) and then waits while `inside` is set; we set it and
 	 * then look at both. All seq_cst: either the owner sees us inside, or we see that the key is gone.
 	 */
 	atomic_exchange(&o->seg->inside, 1);
 	if (soft_unlikely(atomic_load(&o->seg->gate) != r->gate ||
-			  atomic_load(&o->link->keys->serial[r->index]) != r->serial)) {
+			  atomic_load(&o->link->published->serial[r->index]) != r->serial)) {
 		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
 		r->rkey = 0;
 		return DIRECT_NO;
 	}
 	if (soft_unlikely(!r->at)) {
-		enum direct done = through_kernel(qp, wqe, r, access);
+		enum direct done = through_kernel(qp, wqe, r, access, n);
 		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
-		return done;
+		return done == DIRECT_DONE && n < left ? DIRECT_MORE : done;
 	}
 	if (access == IBV_ACCESS_REMOTE_WRITE) {
-		ok = soft_wqe_gather(qp, wqe, 0, at, wqe->length);
+		ok = soft_wqe_gather(qp, wqe, wqe->offset, at, n);
 	} else if (access == IBV_ACCESS_REMOTE_READ) {
-		ok = soft_wqe_scatter(qp, wqe, 0, at, wqe->length);
+		ok = soft_wqe_scatter(qp, wqe, wqe->offset, at, n);
 	} else if ((uintptr_t)at & 7) {
 		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
 		return DIRECT_NO; /* the responder refuses it, in order */
@@ -339,7 +362,15 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 		ok = soft_wqe_scatter(qp, wqe, 0, (const char *)&old, sizeof(old));
 	}
 	atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
-	return ok ? DIRECT_DONE : DIRECT_PROT;
+	return !ok ? DIRECT_PROT : n < left ? DIRECT_MORE : DIRECT_DONE;
+}
+
+/* Part of a long WR is done, and the rest has to wait for its turn. */
+static enum soft_run direct_more(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	wqe->direct = true;
+	wqe->offset += SOFT_TURN_BYTES;
+	return soft_sq_yield(qp);
 }
 
 enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
@@ -373,7 +404,9 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 		access = IBV_ACCESS_REMOTE_ATOMIC;
 	}
 	/* A WRITE started in the ring continues there; one written directly waits for room for its immediate. */
-	switch (wqe->offset ? DIRECT_NO : wqe->placed ? DIRECT_DONE : direct(qp, wqe, access)) {
+	switch (wqe->offset && !wqe->direct ? DIRECT_NO : wqe->placed ? DIRECT_DONE : direct(qp, wqe, access)) {
+	case DIRECT_MORE:
+		return direct_more(qp, wqe);
 	case DIRECT_PROT:
 		wqe->status = IBV_WC_LOC_PROT_ERR;
 		return SOFT_RUN_DONE;
@@ -391,6 +424,10 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 		}
 		return SOFT_RUN_DONE;
 	case DIRECT_NO:
+		/* If the owner has closed the memory in the middle, it gets all of it again, and decides. */
+		if (soft_unlikely(wqe->direct))
+			wqe->offset = 0;
+		wqe->direct = false;
 		break;
 	}
 	return access == IBV_ACCESS_REMOTE_WRITE ? stream(qp, wqe, true) : fetch(qp, wqe);
@@ -409,7 +446,7 @@ bool soft_out_flush(struct soft_qp *qp)
 	if (o->bit >= 64 || !(atomic_load(&o->door->near) & UINT64_C(1) << o->bit))
 		soft_door_ring(o->door, o->bit);
 	if (o->fire)
-		soft_door_fire(o->door, o->event, o->solicited);
+		soft_door_fire(o->door, o->armed, o->event, o->solicited);
 	qp->unsent = o->fire = o->solicited = false;
 	if (soft_unlikely(o->now)) {
 		/* The caller waits for an answer, and no thread polled for the last one: kick now. */
@@ -418,21 +455,6 @@ bool soft_out_flush(struct soft_qp *qp)
 		soft_link_kick(o->link);
 	}
 	return false;
-}
-
-void soft_door_fire(struct soft_door *door, const struct soft_event *event, bool solicited)
-{
-	uint32_t armed = atomic_load(&door->armed);
-	uint64_t one = 1;
-
-	while ((armed & (solicited ? SOFT_ARM_WANTED : SOFT_ARM_ANY)) && !(armed & SOFT_ARM_FIRED)) {
-		if (!atomic_compare_exchange_weak(&door->armed, &armed, armed | SOFT_ARM_FIRED))
-			continue;
-		if (event && !soft_fault(SOFT_FAULT_EVENT) && write(event->fd, &one, sizeof(one)) < 0) {
-			/* EAGAIN: readable already */
-		}
-		return;
-	}
 }
 
 bool soft_out_kick(struct soft_qp *qp)
@@ -522,7 +544,7 @@ static bool take_responses(struct soft_qp *qp)
 	atomic_store(&o->seg->resp_head, o->resp_head);
 	if (atomic_load(&o->seg->resp_blocked)) {
 		soft_door_ring(o->door, o->bit);
-		if (o->asleep || atomic_load(&o->door->armed))
+		if (o->asleep || (atomic_load(o->armed) & SOFT_ARM_WANTED))
 			soft_link_kick(o->link);
 	}
 	return true;
@@ -574,6 +596,8 @@ void soft_out_settings(struct soft_qp *qp, bool first)
 	(void)first;
 	if (qp->out)
 		atomic_store(&qp->out->seg->rnr_retry, qp->attr.rnr_retry);
+	else if (qp->refused)
+		soft_service(qp, SOFT_SERVICE_CONNECT);
 }
 
 void soft_out_free(struct soft_qp *qp)

@@ -24,7 +24,7 @@ static void ring_requester(struct soft_in *in, bool fire)
 {
 	soft_door_ring(in->door, in->bit);
 	if (fire)
-		soft_door_fire(in->door, in->event, false);
+		soft_door_fire(in->door, in->armed, in->event, false);
 }
 
 /* Refuses the message after those acknowledged; nothing more is accepted. */
@@ -249,12 +249,18 @@ static enum take take_read(struct soft_qp *qp, const struct soft_rec *rec, const
 
 	if (!from)
 		return nak(qp, status);
+	const uint32_t begin = in->answered;
 	while (in->answered < rec->total) {
+		if (soft_unlikely(in->answered - begin > SOFT_TURN_BYTES)) {
+			ring_requester(in, false);
+			soft_again(to_cq(qp->qp.recv_cq), qp->recv_slot);
+			return STOP;
+		}
 		uint32_t n = rec->total - in->answered < SOFT_FRAGMENT ? rec->total - in->answered : SOFT_FRAGMENT;
 		char *at = respond(in, (uint32_t)sizeof(struct soft_rec) + n);
 		if (!at) {
 			ring_requester(in, false);
-			if (atomic_load(&in->door->armed))
+			if (atomic_load(in->armed) & SOFT_ARM_WANTED)
 				soft_link_kick(in->link);
 			return STOP;
 		}
@@ -362,7 +368,7 @@ bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 	if (soft_likely(!in->stopped && soft_receives(soft_state(qp))))
 		take_all(qp, after);
 	if (in->acked != in->published && soft_fault(SOFT_FAULT_DELAY)) {
-		soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot); /* not now: at the next check */
+		soft_cq_ring(to_cq(qp->qp.recv_cq), qp->recv_slot); /* not now: at the next check */
 		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
 		return true;
 	}
@@ -379,7 +385,7 @@ bool soft_in_progress(struct soft_qp *qp, struct soft_after *after)
 	    atomic_load(&in->seg->tail) - in->head <= SOFT_REQ_RING / 2) {
 		atomic_store(&in->seg->blocked, 0);
 		ring_requester(in, false);
-		if (atomic_load(&in->door->armed))
+		if (atomic_load(in->armed) & SOFT_ARM_WANTED)
 			soft_link_kick(in->link);
 	}
 	bool busy = in->head != head;
@@ -413,7 +419,8 @@ enum { LEAVE_NS = 1000000000 };
 
 /*
  * The key or gate was withdrawn by a seq_cst store: either we see the peer inside, or it sees the withdrawal
- * (lane_requester.c, direct()).
+ * (lane_requester.c, direct()). A peer that does not leave is waited for a little less each time, over all its lanes:
+ * one that never means to leave costs this process little more than one second.
  */
 static void wait_outside(struct soft_in *in)
 {
@@ -422,9 +429,13 @@ static void wait_outside(struct soft_in *in)
 	for (unsigned i = 0; atomic_load(&in->seg->inside); i++) {
 		if (i % 64 == 63) {
 			uint64_t now = soft_now_ns();
-			end = end ? end : now + LEAVE_NS;
-			if (now > end)
+			uint64_t patience = (uint64_t)LEAVE_NS >> atomic_load(&in->link->overstayed);
+			end = end ? end : now + patience;
+			if (now > end) {
+				if (patience & ~UINT64_C(7))
+					atomic_fetch_add(&in->link->overstayed, 3);
 				return;
+			}
 			sched_yield();
 		}
 	}

@@ -26,7 +26,7 @@ extern const struct soft_fabric_ops soft_shm_fabric;
 struct soft_slab {
 	char *addr;
 	size_t length;
-	int fd, fd_ro;
+	int fd;
 	uint64_t id;
 	struct soft_pd *pd;
 	atomic_uint regions; /* memory regions inside it: it cannot be freed before them */

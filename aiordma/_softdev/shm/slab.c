@@ -40,8 +40,6 @@ SOFT_EXPORT void *aiordma_soft_alloc(struct ibv_pd *pd, size_t length)
 		free(slab);
 		return NULL;
 	}
-	/* For regions that grant READ only. Without /proc peers do not map such regions. */
-	slab->fd_ro = soft_memfd_read_only(slab->fd);
 	slab->addr = map;
 	slab->length = length;
 	slab->pd = soft_pd_root(to_pd(pd));
@@ -80,8 +78,6 @@ SOFT_EXPORT int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length)
 	soft_links_slab_gone(slab->id);
 	munmap(slab->addr, slab->length);
 	close(slab->fd);
-	if (slab->fd_ro >= 0)
-		close(slab->fd_ro);
 	atomic_fetch_sub(&slab->pd->refs, 1);
 	free(slab);
 	return 0;

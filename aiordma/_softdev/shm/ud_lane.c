@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "shm/unix_link.h"
 
@@ -34,6 +35,7 @@ struct soft_ud_out {
 	struct soft_link *link;
 	struct soft_seg *seg;
 	struct soft_door *door;
+	const _Atomic(uint64_t) *armed;
 	uint32_t bit;
 	struct soft_event *event;
 	uint64_t tail, head;
@@ -168,7 +170,7 @@ enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qk
 		out->tail += align(bytes);
 		atomic_store_explicit(&out->seg->tail, out->tail, memory_order_release);
 		soft_door_ring(out->door, out->bit);
-		soft_door_fire(out->door, out->event, wqe->flags & IBV_SEND_SOLICITED);
+		soft_door_fire(out->door, out->armed, out->event, wqe->flags & IBV_SEND_SOLICITED);
 	} else if (out && out->seg) {
 		soft_link_kick(out->link); /* full: the receiver does not poll */
 	}
@@ -277,60 +279,77 @@ void soft_ud_ask(void)
 		for (unsigned i = 0; i < n; i++) {
 			struct soft_link *link = soft_link_dial(msgs[i].dst_qpn >> SOFT_QPN_INDEX_BITS);
 			if (link)
-				soft_link_send(link, &msgs[i], NULL, 0, -1);
+				soft_link_send(link, &msgs[i], NULL, 0);
 			else
 				soft_ud_absent(&msgs[i]);
 		}
 	} while (n == 16);
 }
 
+/* Makes the receiver's end and its answer. Returns errno. rq_lock held. */
+static int ud_grant(struct soft_qp *qp, struct soft_link *link, struct soft_message *answer, int fds[2])
+{
+	struct soft_cq *cq = to_cq(qp->qp.recv_cq);
+	struct soft_ud_in *in = calloc(1, sizeof(*in));
+	int err = in ? soft_bell_give(link, cq, answer, &fds[1]) : ENOMEM;
+	void *map;
+
+	if (!err && !soft_cq_door_add(cq, &link->here->cq[cq->index]))
+		err = ENOSPC;
+	if (!err && (fds[0] = soft_memfd_create("aiordma-soft-ud", sizeof(struct soft_seg), &map)) < 0)
+		err = errno;
+	if (err) {
+		free(in);
+		if (fds[1] >= 0) {
+			close(fds[1]);
+			soft_bell_take(link, answer->event_id, answer->bell);
+		}
+		return err;
+	}
+	soft_memfd_share(fds[0], true);
+	in->seg = map;
+	in->link = link;
+	atomic_fetch_add(&link->refs, 1);
+	atomic_store(&in->seg->gate, 1);
+	in->next = qp->ud_in;
+	qp->ud_in = in;
+	answer->type = SOFT_ATTACHED;
+	answer->cq = cq->index;
+	answer->bit = qp->recv_slot;
+	return 0;
+}
+
 bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg)
 {
 	struct soft_message answer = *msg;
 	struct soft_qp *qp = soft_qp_find(msg->dst_qpn);
-	struct soft_ud_in *in = NULL;
-	struct soft_chan *chan = NULL;
-	int fds[2] = { -1, -1 };
-	void *map;
+	int fds[2] = { -1, -1 }, err = 0;
 
 	answer.type = SOFT_ABSENT;
 	if (qp) {
 		soft_lock(&qp->rq_lock);
 		if (atomic_load(&qp->number) == msg->dst_qpn && qp->qp.qp_type == IBV_QPT_UD &&
-		    soft_receives(soft_state(qp)) && (in = calloc(1, sizeof(*in)))) {
-			fds[0] = soft_memfd_create("aiordma-soft-ud", sizeof(struct soft_seg), &map);
-			if (fds[0] < 0) {
-				free(in);
-				in = NULL;
-			}
-		}
-		if (in) {
-			struct soft_cq *cq = to_cq(qp->qp.recv_cq);
-			in->seg = map;
-			in->link = link;
-			atomic_fetch_add(&link->refs, 1);
-			atomic_store(&in->seg->gate, 1);
-			in->next = qp->ud_in;
-			qp->ud_in = in;
-			chan = cq->cq.channel ? to_chan(cq->cq.channel) : NULL;
-			answer.type = SOFT_ATTACHED;
-			answer.cq = cq->index;
-			answer.bit = qp->recv_slot;
-			answer.event_id = chan ? chan->id : SOFT_NO_EVENT;
-			fds[1] = chan ? chan->chan.fd : -1;
-		}
+		    soft_receives(soft_state(qp)))
+			err = ud_grant(qp, link, &answer, fds);
 		soft_unlock(&qp->rq_lock);
 	}
-	soft_link_send(link, &answer, fds, in ? (chan ? 2 : 1) : 0, in ? fds[0] : -1);
+	if (err)
+		soft_shortage(err, false);
+	soft_link_send(link, &answer, fds, err ? 0 : 2);
 	return true;
 }
 
-bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int *fds)
+bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int fd, struct soft_event *event)
 {
-	struct soft_seg *seg = soft_memfd_map(fds[0], sizeof(*seg), PROT_READ | PROT_WRITE);
+	struct soft_seg *seg = soft_memfd_map(fd, sizeof(*seg), PROT_READ | PROT_WRITE);
 
-	if (!seg)
-		return false;
+	if (!seg) {
+		bool foreign = errno == EINVAL;
+		soft_event_release(link, event);
+		if (!foreign)
+			soft_ud_absent(msg);
+		return !foreign;
+	}
 	soft_lock(&soft_shm.ud_lock);
 	struct soft_ud_out *out = find(msg->dst_qpn);
 	if (out && out->state == ASKED && out->attempt == msg->attempt) {
@@ -340,15 +359,15 @@ bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, in
 		out->link = link;
 		atomic_fetch_add(&link->refs, 1);
 		out->door = &link->doors->cq[msg->cq];
+		out->armed = &link->published->cq[msg->cq].armed;
 		out->bit = msg->bit;
 		out->tail = out->head = 0;
-		if (fds[1] >= 0) {
-			out->event = soft_event_get(link, msg->event_id, fds[1]);
-			fds[1] = -1;
-		}
+		out->event = event;
+		event = NULL;
 		seg = NULL;
 	}
 	soft_unlock(&soft_shm.ud_lock);
+	soft_event_release(link, event);
 	if (seg) {
 		atomic_store(&seg->detached, 1);
 		munmap(seg, sizeof(*seg));
@@ -389,7 +408,7 @@ void soft_ud_lost(const struct soft_link *link)
 		for (struct soft_ud_in *in = qp->ud_in; in; in = in->next)
 			if (in->link == link) { /* read to its end, then freed */
 				atomic_store(&in->seg->detached, 1);
-				soft_door_ring(to_cq(qp->qp.recv_cq)->door, qp->recv_slot);
+				soft_cq_ring(to_cq(qp->qp.recv_cq), qp->recv_slot);
 			}
 		soft_unlock(&qp->rq_lock);
 	}

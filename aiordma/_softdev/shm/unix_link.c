@@ -1,9 +1,8 @@
 /*
- * Unix links: sockets (SOCK_SEQPACKET, abstract names carrying user and slot) between processes of one user. They
+ * Unix links: sockets (SOCK_SEQPACKET) between processes of one user. They
  * transfer requests and descriptors, never data, and report the end of a peer at once.
  *
- * Any process may bind any abstract name, so both sides check the peer's credentials and reject a process of another
- * user.
+ * Both sides check the peer's credentials and reject a process of another user (core/slot.c).
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,21 +10,9 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "shm/unix_link.h"
-
-static bool same_user(int fd, pid_t *pid)
-{
-	struct ucred peer;
-	socklen_t length = sizeof(peer);
-
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) || peer.uid != getuid())
-		return false;
-	*pid = peer.pid;
-	return true;
-}
 
 static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pid)
 {
@@ -33,15 +20,16 @@ static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pi
 	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.ptr = link };
 
 	if (!link || epoll_ctl(soft_proc.epoll_fd, EPOLL_CTL_ADD, fd, &event)) {
+		int err = link ? errno : ENOMEM;
 		free(link);
 		close(fd);
+		errno = err;
 		return NULL;
 	}
 	link->fd = fd;
 	link->dialled = dialled;
 	link->slot = slot;
 	link->pid = pid;
-	link->kick_fd = -1;
 	link->queue_tail = &link->queue;
 	atomic_store(&link->refs, 1);
 	pthread_mutex_lock(&soft_shm.links_lock);
@@ -51,57 +39,76 @@ static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pi
 	return link;
 }
 
-static void hello(struct soft_link *link)
+/* False: no memory or descriptors for this peer's doors. */
+static bool hello(struct soft_link *link)
 {
 	struct soft_message msg = { .type = SOFT_HELLO, .slot = soft_proc.slot };
-	const int fds[] = { soft_proc.doors_fd, soft_proc.keys_ro_fd, soft_proc.kick_fd };
+	int fds[] = { soft_doors_make(link), -1 };
 
-	soft_link_send(link, &msg, fds, 3, -1);
+	if (fds[0] < 0)
+		return false;
+	fds[1] = fcntl(soft_proc.published_fd, F_DUPFD_CLOEXEC, 0);
+	if (fds[1] < 0) {
+		int err = errno;
+		close(fds[0]);
+		errno = err;
+		return false;
+	}
+	soft_link_send(link, &msg, fds, 2);
+	return true;
 }
 
 struct soft_link *soft_link_dial(uint32_t slot)
 {
-	struct sockaddr_un address;
 	struct soft_link *link;
 	pid_t pid = 0;
 
 	for (link = soft_shm.links; link; link = link->next)
 		if (link->dialled && link->slot == slot && !link->dead)
 			return link;
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = soft_slot_connect(slot, &pid);
 	if (fd < 0)
 		return NULL;
-	socklen_t length = soft_slot_address(slot, &address);
-	if (connect(fd, (struct sockaddr *)&address, length) || !same_user(fd, &pid)) {
-		close(fd);
+	link = link_make(fd, true, slot, pid);
+	if (link && !hello(link)) {
+		struct soft_after after = { 0 };
+		int err = errno;
+		soft_link_lost(link, &after);
+		errno = err;
 		return NULL;
 	}
-	link = link_make(fd, true, slot, pid);
-	if (link)
-		hello(link);
 	return link;
 }
 
-static void accept_all(void)
+/* One process has one link to this one, or two while it opens its devices anew; many would take descriptors. */
+enum { LINKS_OF_ONE = 8 };
+
+static bool too_many(pid_t pid)
 {
-	for (;;) {
-		int fd = accept4(soft_proc.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-		if (fd < 0)
-			return;
-		pid_t pid;
-		if (same_user(fd, &pid))
-			link_make(fd, false, 0, pid);
-		else
+	unsigned n = 0;
+
+	for (struct soft_link *link = soft_shm.links; link; link = link->next)
+		n += !link->dialled && link->pid == pid;
+	return pid && n >= LINKS_OF_ONE;
+}
+
+static void accept_all(int listen_fd)
+{
+	pid_t pid;
+	int fd;
+
+	while ((fd = soft_slot_accept(listen_fd, &pid)) >= 0) {
+		if (too_many(pid))
 			close(fd);
+		else
+			link_make(fd, false, 0, pid);
 	}
 }
 
 void soft_link_kick(struct soft_link *link)
 {
-	uint64_t one = 1;
-
-	if (link->kick_fd >= 0 && write(link->kick_fd, &one, sizeof(one)) < 0) {
-		/* EAGAIN: a wake-up is pending already */
+	if (send(link->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+		/* EAGAIN: the peer has much to read, and then looks at its doors; EPIPE: it is gone */
 	}
 }
 
@@ -110,13 +117,20 @@ void soft_link_release(struct soft_link *link)
 	if (atomic_fetch_sub(&link->refs, 1) != 1)
 		return;
 	soft_maps_drop(link);
+	soft_events_drop(link);
 	if (link->doors)
 		munmap(link->doors, sizeof(*link->doors));
-	if (link->keys)
-		munmap((void *)link->keys, sizeof(*link->keys));
-	if (link->kick_fd >= 0)
-		close(link->kick_fd);
+	if (link->published)
+		munmap((void *)link->published, sizeof(*link->published));
+	close(link->fd);
 	free(link);
+}
+
+static void packet_free(struct soft_packet *packet)
+{
+	for (unsigned i = 0; i < packet->nfds; i++)
+		close(packet->fds[i]);
+	free(packet);
 }
 
 void soft_link_lost(struct soft_link *link, struct soft_after *after)
@@ -129,13 +143,14 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 	for (at = &soft_shm.links; *at != link; at = &(*at)->next)
 		;
 	*at = link->next;
-	close(link->fd);
+	soft_bells_unwatch(link);
 	pthread_mutex_unlock(&soft_shm.links_lock);
+	/* Closed with the last reference: a thread may be about to kick the peer. */
+	epoll_ctl(soft_proc.epoll_fd, EPOLL_CTL_DEL, link->fd, NULL);
+	shutdown(link->fd, SHUT_RDWR);
 	while ((packet = link->queue)) {
 		link->queue = packet->next;
-		if (packet->close_fd >= 0)
-			close(packet->close_fd);
-		free(packet);
+		packet_free(packet);
 	}
 	soft_attach_forget(link);
 	soft_ud_lost(link);
@@ -144,6 +159,8 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 		if (qp)
 			soft_lane_lost(qp, link, after);
 	}
+	soft_bells_drop(link);
+	soft_doors_drop(link);
 	soft_link_release(link);
 }
 
@@ -151,47 +168,9 @@ void soft_links_close_fds(void)
 {
 	for (struct soft_link *link = soft_shm.links; link; link = link->next) {
 		close(link->fd);
-		if (link->kick_fd >= 0)
-			close(link->kick_fd);
+		for (struct soft_bell *bell = link->bells; bell; bell = bell->next)
+			close(bell->fd);
 	}
-}
-
-/* ---- events of the peer ----------------------------------------------------------------------------- */
-
-struct soft_event *soft_event_get(struct soft_link *link, uint64_t id, int fd)
-{
-	struct soft_event *event;
-
-	soft_lock(&link->lock);
-	for (event = link->events; event && event->id != id; event = event->next)
-		;
-	if (event) {
-		event->refs++;
-		close(fd);
-	} else if ((event = malloc(sizeof(*event)))) {
-		*event = (struct soft_event){ .id = id, .fd = fd, .refs = 1, .next = link->events };
-		link->events = event;
-	} else {
-		close(fd);
-	}
-	soft_unlock(&link->lock);
-	return event;
-}
-
-void soft_event_release(struct soft_link *link, struct soft_event *event)
-{
-	if (!event)
-		return;
-	soft_lock(&link->lock);
-	if (--event->refs == 0) {
-		struct soft_event **at = &link->events;
-		while (*at != event)
-			at = &(*at)->next;
-		*at = event->next;
-		close(event->fd);
-		free(event);
-	}
-	soft_unlock(&link->lock);
 }
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
@@ -229,30 +208,30 @@ static void want_write(struct soft_link *link, bool want)
 	epoll_ctl(soft_proc.epoll_fd, EPOLL_CTL_MOD, link->fd, &event);
 }
 
-void soft_link_send(struct soft_link *link, struct soft_message *msg, const int *fds, unsigned nfds, int close_fd)
+void soft_link_send(struct soft_link *link, struct soft_message *msg, const int *fds, unsigned nfds)
 {
+	struct soft_packet *packet;
+	unsigned n = 0;
 	int sent = 0;
 
+	while (n < nfds && fds[n] >= 0)
+		n++;
 	msg->magic = SOFT_LINK_MAGIC;
 	if (!link->queue)
-		sent = send_now(link, msg, fds, nfds);
-	if (!sent) {
-		struct soft_packet *packet = calloc(1, sizeof(*packet));
-		if (packet) {
-			packet->msg = *msg;
-			packet->nfds = nfds;
-			for (unsigned i = 0; i < nfds; i++)
-				packet->fds[i] = fds[i];
-			packet->close_fd = close_fd;
-			*link->queue_tail = packet;
-			link->queue_tail = &packet->next;
-			want_write(link, true);
-			return;
-		}
+		sent = send_now(link, msg, fds, n);
+	if (!sent && (packet = calloc(1, sizeof(*packet)))) {
+		packet->msg = *msg;
+		packet->nfds = n;
+		for (unsigned i = 0; i < n; i++)
+			packet->fds[i] = fds[i];
+		*link->queue_tail = packet;
+		link->queue_tail = &packet->next;
+		want_write(link, true);
+		return;
 	}
 	/* A failed socket reports itself as readable at its end. */
-	if (close_fd >= 0)
-		close(close_fd);
+	for (unsigned i = 0; i < n; i++)
+		close(fds[i]);
 }
 
 static bool write_queued(struct soft_link *link)
@@ -264,45 +243,58 @@ static bool write_queued(struct soft_link *link)
 		if (sent <= 0)
 			return sent == 0;
 		link->queue = packet->next;
-		if (packet->close_fd >= 0)
-			close(packet->close_fd);
-		free(packet);
+		packet_free(packet);
 	}
 	link->queue_tail = &link->queue;
 	want_write(link, false);
 	return true;
 }
 
-static bool greeted(struct soft_link *link, const struct soft_message *msg, int *fds)
+/*
+ * A process that dials names its slot itself. The name of the slot's socket belongs to one process: the one that
+ * answers there must be the one that dialled, or it could take the lanes of another. (Processes of other PID
+ * namespaces have no number here, and are not told apart.) Most programs need the link in that direction, too.
+ */
+static bool owns_slot(const struct soft_link *link, uint32_t slot)
 {
-	if (link->ready || fds[0] < 0 || fds[1] < 0 || fds[2] < 0 || (link->dialled && msg->slot != link->slot))
-		return false;
-	/* Writing to the descriptor that the peer passed as its kick must not block us. */
-	int flags = fcntl(fds[2], F_GETFL);
-	if (flags < 0 || !(flags & O_NONBLOCK))
+	const struct soft_link *back = slot < SOFT_MAX_SLOT ? soft_link_dial(slot) : NULL;
+
+	return back && back->pid == link->pid;
+}
+
+static bool greeted(struct soft_link *link, const struct soft_message *msg, int *fds, struct soft_after *after)
+{
+	if (link->ready || fds[0] < 0 || fds[1] < 0 || (link->dialled && msg->slot != link->slot))
 		return false;
 	link->doors = soft_memfd_map(fds[0], sizeof(struct soft_doors), PROT_READ | PROT_WRITE);
-	link->keys = soft_memfd_map(fds[1], sizeof(struct soft_keys), PROT_READ);
-	if (!link->doors || !link->keys)
+	if (link->doors)
+		link->published = soft_memfd_map(fds[1], sizeof(struct soft_published), PROT_READ);
+	if (!link->published) {
+		if (errno != EINVAL)
+			soft_attach_none(link, errno, after);
 		return false;
+	}
 	link->slot = msg->slot;
-	link->kick_fd = fds[2];
-	fds[2] = -1;
 	link->ready = true;
-	if (!link->dialled)
-		hello(link);
-	return true;
+	errno = 0;
+	if (link->dialled || (hello(link) && owns_slot(link, msg->slot)))
+		return true;
+	if (soft_is_shortage(errno))
+		soft_attach_none(link, errno, after);
+	return false;
 }
 
 static void close_all(int *fds)
 {
-	for (unsigned i = 0; i < SOFT_PACKET_FDS; i++)
+	for (unsigned i = 0; i < SOFT_PACKET_FDS; i++) {
 		if (fds[i] >= 0)
 			close(fds[i]);
+		fds[i] = -1;
+	}
 }
 
-/* 1: a packet; 0: none now; -1: end or malformed. */
-static int receive(struct soft_link *link, struct soft_message *msg, int *fds)
+/* 1: a packet; 2: a kick; 0: none now; -1: end or malformed. *lost: there were no descriptors left to take its own. */
+static int receive(struct soft_link *link, struct soft_message *msg, int *fds, bool *lost)
 {
 	union {
 		char bytes[CMSG_SPACE(sizeof(int) * SOFT_PACKET_FDS)];
@@ -324,8 +316,14 @@ static int receive(struct soft_link *link, struct soft_message *msg, int *fds)
 		size_t got = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		memcpy(fds, CMSG_DATA(c), (got < SOFT_PACKET_FDS ? got : SOFT_PACKET_FDS) * sizeof(int));
 	}
-	if (n != (ssize_t)sizeof(*msg) || msg->magic != SOFT_LINK_MAGIC ||
-	    (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+	/* The kernel cuts off what does not fit into the table of descriptors, too; too many are the peer's fault. */
+	*lost = (header.msg_flags & MSG_CTRUNC) && fds[SOFT_PACKET_FDS - 1] < 0;
+	if (n == 1) {
+		close_all(fds);
+		return 2;
+	}
+	if (n != (ssize_t)sizeof(*msg) || msg->magic != SOFT_LINK_MAGIC || (header.msg_flags & MSG_TRUNC) ||
+	    ((header.msg_flags & MSG_CTRUNC) && !*lost)) {
 		close_all(fds);
 		return -1;
 	}
@@ -336,14 +334,21 @@ static bool read_all(struct soft_link *link, struct soft_after *after)
 {
 	struct soft_message msg;
 	int fds[SOFT_PACKET_FDS], got;
+	bool lost;
 
-	while ((got = receive(link, &msg, fds)) > 0) {
+	while ((got = receive(link, &msg, fds, &lost)) > 0) {
 		bool ok;
 
-		if (msg.type == SOFT_HELLO)
-			ok = greeted(link, &msg, fds);
+		if (got == 2)
+			continue;
+		if (lost)
+			close_all(fds);
+		if (lost)
+			ok = soft_attach_incomplete(link, &msg, after);
+		else if (msg.type == SOFT_HELLO)
+			ok = greeted(link, &msg, fds, after);
 		else
-			ok = link->ready && soft_attach_message(link, &msg, fds, after);
+			ok = (link->ready || msg.type == SOFT_REFUSED) && soft_attach_message(link, &msg, fds, after);
 		close_all(fds);
 		if (!ok)
 			return false;
@@ -363,8 +368,8 @@ bool soft_link_event(void *what, uint32_t events, struct soft_after *after)
 {
 	struct soft_link *link = what;
 
-	if (what == &soft_proc.listen_fd) {
-		accept_all();
+	if (what == &soft_proc.listen_fd || what == &soft_proc.file_fd) {
+		accept_all(*(int *)what);
 		return true;
 	}
 	/* An event before this one may have closed the link. */
@@ -374,5 +379,6 @@ bool soft_link_event(void *what, uint32_t events, struct soft_after *after)
 	if (!read_all(link, after) || (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) ||
 	    ((events & EPOLLOUT) && !write_queued(link)))
 		soft_link_lost(link, after);
+	soft_run_doors(); /* for a kick, also one that did not fit */
 	return true;
 }

@@ -58,11 +58,13 @@ int soft_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct i
 
 	memset(attr, 0, sizeof *attr);
 	attr->dlid = wc->slid;
-	attr->sl = wc->sl;
 	attr->src_path_bits = wc->dlid_path_bits;
 	attr->port_num = port_num;
-	if (!(wc->wc_flags & IBV_WC_GRH))
+	if (!(wc->wc_flags & IBV_WC_GRH)) {
+		attr->sl = wc->sl;
 		return 0;
+	}
+	/* Its sl is the kind of packet (soft_grh_kind); the traffic class has the priority. */
 	attr->is_global = 1;
 	if (!soft_grh_read(grh, &attr->grh, &here)) {
 		errno = EPROTONOSUPPORT;

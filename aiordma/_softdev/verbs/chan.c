@@ -1,14 +1,39 @@
 /*
- * Completion channels. The eventfd is readable while an event may be waiting: one queued here, or one that another
- * process announced by writing the eventfd (door.armed has SOFT_ARM_FIRED then). Only taking the records shows whether
- * such an announcement produced a completion.
+ * Completion channels. The program's descriptor is an epoll set, readable while an event may be waiting: one queued
+ * here (wake_fd), or one that a peer process announced by its bell. Only taking the records shows whether such an
+ * announcement produced a completion.
+ *
+ * Each peer has a bell of its own, a pipe whose other end it holds (shm/bell.c). No descriptor is shared by
+ * peers, so none can take the wake-up of another, and none can make a write of this process block. The set is
+ * edge-triggered: taking from it is one system call, and nobody reads what woke it.
  */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "verbs/internal.h"
+
+/* 0, or -1 with errno. */
+static int open_fds(struct soft_chan *chan)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLET };
+
+	chan->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (chan->wake_fd < 0)
+		return -1;
+	chan->chan.fd = epoll_create1(EPOLL_CLOEXEC);
+	if (chan->chan.fd >= 0 && !epoll_ctl(chan->chan.fd, EPOLL_CTL_ADD, chan->wake_fd, &event))
+		return 0;
+	int err = errno;
+	if (chan->chan.fd >= 0)
+		close(chan->chan.fd);
+	close(chan->wake_fd);
+	errno = err;
+	return -1;
+}
 
 SOFT_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
@@ -20,8 +45,7 @@ SOFT_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context 
 	if (!chan)
 		return NULL;
 	chan->chan.context = context;
-	chan->chan.fd = eventfd(0, EFD_CLOEXEC);
-	if (chan->chan.fd < 0) {
+	if (open_fds(chan)) {
 		free(chan);
 		return NULL;
 	}
@@ -42,7 +66,10 @@ SOFT_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 		return EIO;
 	if (channel->refcnt)
 		return EBUSY;
+	if (soft_fabrics.host->chan_gone)
+		soft_fabrics.host->chan_gone(to_chan(channel)->id);
 	close(channel->fd);
+	close(to_chan(channel)->wake_fd);
 	atomic_fetch_sub(&ctx->objects, 1);
 	free(to_chan(channel));
 	return 0;
@@ -59,20 +86,21 @@ void soft_chan_join(struct soft_cq *cq)
 	soft_unlock(&chan->lock);
 }
 
-/* Clears the readiness of a channel whose last event was dropped. The fd may be a blocking one. */
+enum { TAKEN_AT_ONCE = 16 };
+
+/* Clears the readiness of a channel whose last event was dropped. */
 static void quieten(struct soft_chan *chan)
 {
-	uint64_t count;
-	struct iovec iov = { .iov_base = &count, .iov_len = sizeof(count) };
+	struct epoll_event events[TAKEN_AT_ONCE];
 	struct soft_cq *cq;
 
-	if (preadv2(chan->chan.fd, &iov, 1, -1, RWF_NOWAIT) < 0)
-		return; /* nothing to read, or an older kernel: then the next reader finds nothing */
-	/* Other CQs of the channel may have announced events meanwhile. */
+	if (epoll_wait(chan->chan.fd, events, TAKEN_AT_ONCE, 0) <= 0)
+		return;
+	/* Peers may have rung for other CQs of the channel: a look too many does no harm. */
 	soft_lock(&chan->lock);
 	bool more = chan->head != NULL;
 	for (cq = chan->members; cq && !more; cq = cq->chan_next)
-		more = atomic_load(&cq->door->armed) & SOFT_ARM_FIRED;
+		more = soft_cq_armed(cq);
 	soft_unlock(&chan->lock);
 	if (more)
 		soft_chan_wake(chan);
@@ -134,18 +162,27 @@ static struct soft_cq *take_queued(struct soft_chan *chan)
 	return cq;
 }
 
-/* Turns announcements of other processes into queued events, where there is a completion. */
-static void take_fired(struct soft_chan *chan)
+/*
+ * Turns announcements of other processes into queued events, where there is a completion. Which CQ a peer rang for is
+ * not known, so all that are armed get a new number before their doors are read (core/door.h).
+ */
+static void take_announced(struct soft_chan *chan)
 {
 	struct soft_cq *cq;
 
+	soft_lock(&chan->lock);
+	const uint64_t round = ++chan->round;
+	soft_unlock(&chan->lock);
+	soft_chan_taking = chan;
 	do {
 		soft_lock(&chan->lock);
+		/* A later round of another thread covers this one, too. */
 		for (cq = chan->members; cq; cq = cq->chan_next) {
-			if (!(atomic_load(&cq->door->armed) & SOFT_ARM_FIRED))
+			if (cq->round >= round)
 				continue;
-			/* Rearmed before the door is read: a record published from here on is announced again. */
-			atomic_fetch_and(&cq->door->armed, ~(uint32_t)SOFT_ARM_FIRED);
+			cq->round = round;
+			if (!soft_cq_rearm(cq))
+				continue;
 			atomic_fetch_add(&cq->pins, 1);
 			break;
 		}
@@ -155,6 +192,45 @@ static void take_fired(struct soft_chan *chan)
 			atomic_fetch_sub(&cq->pins, 1);
 		}
 	} while (cq);
+	soft_chan_taking = NULL;
+}
+
+/* A signal interrupted a wait: whether the kernel would have gone on waiting, had the wait been a read. */
+static bool restarts(void)
+{
+	for (int signal = 1; signal < NSIG; signal++) {
+		struct sigaction action;
+
+		if (!sigaction(signal, NULL, &action) && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN &&
+		    !(action.sa_flags & SA_RESTART))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Takes what made the set readable. O_NONBLOCK on it decides whether this blocks. -1 with errno. A program hardly
+ * changes its mind, so one that waited blocks at once the next time, and another asks for the flag only in vain.
+ */
+static int wait_readable(struct soft_chan *chan)
+{
+	struct epoll_event events[TAKEN_AT_ONCE];
+	int n = 0, flags = 0;
+
+	if (!atomic_load_explicit(&chan->blocks, memory_order_relaxed))
+		n = epoll_wait(chan->chan.fd, events, TAKEN_AT_ONCE, 0);
+	if (n)
+		return n < 0 ? -1 : 0;
+	flags = fcntl(chan->chan.fd, F_GETFL);
+	if (flags < 0)
+		return -1;
+	atomic_store_explicit(&chan->blocks, !(flags & O_NONBLOCK), memory_order_relaxed);
+	do
+		n = epoll_wait(chan->chan.fd, events, TAKEN_AT_ONCE, flags & O_NONBLOCK ? 0 : -1);
+	while (n < 0 && errno == EINTR && restarts());
+	if (!n)
+		errno = EAGAIN;
+	return n > 0 ? 0 : -1;
 }
 
 SOFT_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
@@ -163,15 +239,13 @@ SOFT_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq
 		return REAL(ibv_get_cq_event, "IBVERBS_1.1")(channel, cq, cq_context);
 	struct soft_chan *chan = to_chan(channel);
 	struct soft_cq *got;
-	uint64_t count;
 
 	if (!soft_usable(to_ctx(channel->context)))
 		return -1;
 	do {
-		/* O_NONBLOCK on the fd decides whether this blocks; the caller handles an interrupted or empty read. */
-		if (read(channel->fd, &count, sizeof(count)) != (ssize_t)sizeof(count))
+		if (wait_readable(chan)) /* the caller handles an interrupted or empty wait */
 			return -1;
-		take_fired(chan);
+		take_announced(chan);
 		got = take_queued(chan);
 	} while (!got);
 	*cq = &got->cq;

@@ -14,6 +14,15 @@ static uint32_t entries_for(uint32_t cqe)
 	return cqe <= least ? least : UINT32_C(1) << (32 - __builtin_clz(cqe - 1));
 }
 
+static void cq_free(struct soft_cq *cq)
+{
+	free(cq->ring);
+	free(cq->slots);
+	free(cq->doors);
+	free(cq->own);
+	free(cq);
+}
+
 struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
 			       uint32_t comp_vector, uint64_t wc_flags, uint32_t flags)
 {
@@ -32,6 +41,10 @@ struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_cont
 	cq->mask = size - 1;
 	cq->ring = malloc(size * sizeof(*cq->ring));
 	cq->slots = calloc(SOFT_DOOR_BITS, sizeof(*cq->slots));
+	cq->doors = calloc(SOFT_MAX_DOORS, sizeof(*cq->doors));
+	cq->own = aligned_alloc(SOFT_CACHE_LINE, sizeof(*cq->own));
+	if (cq->own)
+		memset(cq->own, 0, sizeof(*cq->own));
 	cq->cq.context = &ctx->v.context;
 	cq->cq.channel = channel;
 	cq->cq.cq_context = cq_context;
@@ -46,21 +59,20 @@ struct soft_cq *soft_cq_create(struct soft_ctx *ctx, uint32_t cqe, void *cq_cont
 
 	bool placed = false;
 	pthread_mutex_lock(&soft_proc.lock);
-	for (uint32_t n = 0; cq->ring && cq->slots && n < SOFT_MAX_CQ && !placed; n++) {
+	const bool whole = cq->ring && cq->slots && cq->doors && cq->own;
+	for (uint32_t n = 0; whole && n < SOFT_MAX_CQ && !placed; n++) {
 		uint32_t i = soft_proc.cq_cursor = (soft_proc.cq_cursor + 1) % SOFT_MAX_CQ;
 		if (atomic_load(&soft_proc.cqs[i]))
 			continue;
 		cq->index = cq->cq.handle = i;
-		cq->door = &soft_proc.doors->cq[i];
-		atomic_store(&cq->door->armed, SOFT_ARM_NONE);
+		cq->armed = &soft_proc.published->cq[i].armed;
+		atomic_fetch_and(cq->armed, ~(uint64_t)SOFT_ARM_WANTED); /* the number goes on */
 		atomic_store(&soft_proc.cqs[i], cq);
 		placed = true;
 	}
 	pthread_mutex_unlock(&soft_proc.lock);
 	if (!placed) {
-		free(cq->ring);
-		free(cq->slots);
-		free(cq);
+		cq_free(cq);
 		errno = ENOMEM;
 		return NULL;
 	}
@@ -138,8 +150,6 @@ SOFT_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq)
 	pthread_cond_destroy(&ibcq->cond);
 	pthread_mutex_destroy(&ibcq->mutex);
 	atomic_fetch_sub(&ctx->objects, 1);
-	free(cq->ring);
-	free(cq->slots);
-	free(cq);
+	cq_free(cq);
 	return 0;
 }

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +21,6 @@ static atomic_uint shown; /* devices in the list; 0: as set in the environment *
 	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
 	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |       \
 	 IBV_DEVICE_MEM_WINDOW_TYPE_2B)
-
-/* The real list must be freed by the real library, so it is kept in front of the array we return. */
-struct device_list {
-	struct ibv_device **real;
-	struct ibv_device *devices[];
-};
 
 static bool hidden(void)
 {
@@ -81,37 +74,41 @@ struct ibv_device **soft_get_device_list(int *num_devices)
 	if (!real)
 		count = 0;
 	const int own = hidden() ? 0 : how_many();
-	struct device_list *list = calloc(1, sizeof *list + ((size_t)count + (size_t)own + 1) * sizeof *list->devices);
+	/* One block of malloc(), like the real list: qperf gives it to free(). */
+	struct ibv_device **list = realloc(real, ((size_t)count + (size_t)own + 1) * sizeof *list);
 	if (!list) {
 		if (real)
 			REAL(ibv_free_device_list, "IBVERBS_1.1")(real);
 		errno = ENOMEM;
 		return NULL;
 	}
-	list->real = real;
 	if (soft_iwarp()) {
 		for (int i = 0; i < SOFT_MAX_DEVICES; i++) {
 			soft_devices[i].node_type = IBV_NODE_RNIC;
 			soft_devices[i].transport_type = IBV_TRANSPORT_IWARP;
 		}
 	}
-	for (int i = 0; i < count; i++)
-		list->devices[i] = real[i];
 	for (int i = 0; i < own; i++)
-		list->devices[count++] = &soft_devices[i];
+		list[count++] = &soft_devices[i];
+	list[count] = NULL;
 	if (num_devices)
 		*num_devices = count;
 	errno = 0;
-	return list->devices;
+	return list;
 }
 
+/* What is left without our devices, which are its last, is the real library's list, whose devices it counts. */
 void soft_free_device_list(struct ibv_device **devices)
 {
-	struct device_list *list = (struct device_list *)((char *)devices - offsetof(struct device_list, devices));
+	size_t real = 0;
 
-	if (list->real)
-		REAL(ibv_free_device_list, "IBVERBS_1.1")(list->real);
-	free(list);
+	while (devices[real] && !soft_is_device(devices[real]))
+		real++;
+	devices[real] = NULL;
+	if (real)
+		REAL(ibv_free_device_list, "IBVERBS_1.1")(devices);
+	else
+		free(devices);
 }
 
 /* An EUI-64 with the local bit set, made from the boot id: the same for all processes of this host. */

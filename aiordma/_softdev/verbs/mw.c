@@ -8,6 +8,7 @@
 struct ibv_mw *soft_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
 	struct soft_mw *mw;
+	uint32_t key;
 	int err;
 
 	if (!soft_usable(to_ctx(pd->context)))
@@ -19,7 +20,7 @@ struct ibv_mw *soft_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	mw = calloc(1, sizeof(*mw));
 	if (!mw)
 		return NULL;
-	err = soft_key_reserve(&mw->index);
+	err = soft_key_reserve(&key);
 	if (err) {
 		free(mw);
 		errno = err;
@@ -28,8 +29,9 @@ struct ibv_mw *soft_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	mw->mw.context = pd->context;
 	mw->mw.pd = pd;
 	mw->mw.type = type;
-	mw->mw.handle = mw->index;
-	mw->mw.rkey = mw->index << 8 | ++soft_proc.key_tags[mw->index];
+	mw->mw.handle = soft_key_index(key);
+	mw->mw.rkey = key;
+	mw->stem = key >> 8;
 	soft_mw_enter(mw);
 	atomic_fetch_add(&to_pd(pd)->refs, 1);
 	return &mw->mw;
@@ -46,7 +48,7 @@ int soft_dealloc_mw(struct ibv_mw *ibmw)
 	soft_mw_unbind(mw);
 	soft_unlock(&mw->lock);
 	soft_quiesce();
-	soft_key_unreserve(mw->index);
+	soft_key_unreserve(ibmw->handle);
 	while (mw->retired) {
 		struct soft_region *r = mw->retired;
 		mw->retired = r->older;

@@ -109,7 +109,7 @@ struct ibv_mr *soft_mr_create(struct ibv_pd *pd, void *addr, size_t length, uint
 {
 	struct soft_pd *root = soft_pd_root(to_pd(pd));
 	struct soft_mr *mr;
-	uint32_t index;
+	uint32_t key;
 	int err = access_check(access);
 
 	if (!err)
@@ -119,23 +119,22 @@ struct ibv_mr *soft_mr_create(struct ibv_pd *pd, void *addr, size_t length, uint
 		errno = err ? err : ENOMEM;
 		return NULL;
 	}
-	err = soft_key_reserve(&index);
+	err = soft_key_reserve(&key);
 	if (err) {
 		free(mr);
 		errno = err;
 		return NULL;
 	}
 	region_fill(&mr->region, root, addr, length, iova, access);
-	uint32_t key = index << 8 | ++soft_proc.key_tags[index];
 	mr->region.key = key;
 	mr->mr.context = pd->context;
 	mr->mr.pd = pd;
 	mr->mr.addr = addr;
 	mr->mr.length = length;
-	mr->mr.handle = index;
+	mr->mr.handle = soft_key_index(key);
 	mr->mr.lkey = mr->mr.rkey = key;
 	atomic_fetch_add(&root->refs, 1);
-	soft_key_publish(index, &mr->region);
+	soft_key_publish(mr->mr.handle, &mr->region);
 	return &mr->mr;
 }
 

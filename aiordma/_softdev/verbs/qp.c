@@ -18,10 +18,7 @@ static struct soft_qp *qp_take(void)
 	uint32_t n, i = 0;
 
 	pthread_mutex_lock(&soft_proc.lock);
-	/*
-	 * Round robin, so that messages to a destroyed QP do not reach a new one. The last number of the last slot is
-	 * the multicast QP's.
-	 */
+	/* Round robin, so that work left over from a destroyed QP does not reach a new one. */
 	for (n = 0; n < SOFT_MAX_QP - 1; n++) {
 		i = soft_proc.qp_cursor = (soft_proc.qp_cursor + 1) % (SOFT_MAX_QP - 1);
 		struct soft_qp *old = atomic_load(&soft_proc.qps[i]);
@@ -42,8 +39,8 @@ static struct soft_qp *qp_take(void)
 				atomic_store(&soft_proc.qp_used, i + 1);
 		}
 	}
-	if (qp)
-		atomic_store(&qp->number, soft_proc.slot << SOFT_QPN_INDEX_BITS | i);
+	if (qp && !soft_qp_draw(qp))
+		qp = NULL;
 	pthread_mutex_unlock(&soft_proc.lock);
 	return qp;
 }
@@ -93,11 +90,14 @@ static void queues_free(struct soft_qp *qp)
 static int queues_make(struct soft_qp *qp)
 {
 	struct ibv_qp_cap *cap = &qp->cap;
-	uint32_t size = 1;
+	uint32_t size = 1, inline_bytes;
 
 	cap->max_send_wr = cap->max_send_wr ? cap->max_send_wr : 1;
 	cap->max_send_sge = cap->max_send_sge ? cap->max_send_sge : 1;
 	cap->max_recv_sge = cap->max_recv_sge ? cap->max_recv_sge : 1;
+	/* Adapters have room for inline data where the scatter list stands; rdma_xclient counts on it. */
+	inline_bytes = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
+	cap->max_inline_data = cap->max_inline_data > inline_bytes ? cap->max_inline_data : inline_bytes;
 	while (size < cap->max_send_wr)
 		size *= 2;
 	qp->sq_mask = size - 1;

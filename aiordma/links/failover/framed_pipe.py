@@ -152,9 +152,10 @@ class FramedPipe:
     def try_send(self, data: Buffer, start: int = 0) -> int:
         """Take as many bytes of ``data[start:]`` as may go now; their number."""
         if self._closed or self._eof_sent:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self._peer_closed:
-            raise BrokenResourceError from LinkError("the peer has closed the stream")
+            cause = LinkError("the peer has closed the stream")
+            raise BrokenResourceError(str(cause)) from cause
         carrier = self._carrier
         self._check_carrier()
         with memoryview(data) as given, given.cast("B") as whole, whole[start:] as view:
@@ -172,7 +173,7 @@ class FramedPipe:
     def _check_carrier(self) -> None:
         reason = self._failure or self._carrier.failure
         if reason is not None:
-            raise BrokenResourceError from reason
+            raise BrokenResourceError(f"the connection is lost: {reason}") from reason
 
     def _on_flushed(self) -> None:
         if self._rejoin is not None and self._assembler.on_ring:
@@ -202,6 +203,12 @@ class FramedPipe:
             self._carrier.watch(False)  # the user does not read: the kernel slows the peer down
         else:
             self._pull_and_wake()
+
+    def _read_on(self) -> None:
+        """The user has taken what was too much. A message of the negotiation may be next, and the user need
+        not ask for more: it has what it wanted."""
+        if not (self._closed or self._carrier.closed or self._ended or self._assembler.on_ring):
+            self._on_input()
 
     def _pull_and_wake(self) -> None:
         self._pull()
@@ -293,6 +300,8 @@ class FramedPipe:
         if not 0 <= n <= (len(self._chunks[0]) if self._chunks else 0):
             raise ValueError(f"consume({n}): fewer bytes are readable")
         if n:
+            if self._ahead - n < _AHEAD_BYTES <= self._ahead:
+                self._waker.call_soon(self._read_on)
             self._ahead -= n
             if n == len(self._chunks[0]):
                 self._chunks.popleft()
@@ -301,11 +310,11 @@ class FramedPipe:
 
     def _nothing(self) -> bytes | None:
         if self._closed:
-            raise ClosedResourceError
+            raise ClosedResourceError("this end was closed, or has finished sending")
         if self._assembler.done:
             return b""
         if self._failure is not None:
-            raise BrokenResourceError from self._failure
+            raise BrokenResourceError(f"the connection is lost: {self._failure}") from self._failure
         return None
 
     # -- state
@@ -409,7 +418,7 @@ class FramedPipe:
             return None
         if self._limit is not None:
             self._limit.cancel()
-        _lingering.discard(self._waker, self)
+        _draining.discard(self._waker, self)
         return self._carrier.release(), self._assembler.rest
 
     def stay(self) -> bool:
@@ -436,7 +445,7 @@ class FramedPipe:
         self._forget_user()
         if self._carrier.closed:
             return
-        _lingering.add(self._waker, self)
+        _draining.add(self._waker, self)
         if self._is_rejoining:
             self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
         else:
@@ -465,7 +474,7 @@ class FramedPipe:
         self._carrier.close()
         if self._rejoin is not None:
             self._rejoin.cancel()
-        _lingering.discard(self._waker, self)
+        _draining.discard(self._waker, self)
 
     def abort(self) -> None:
         """Reset the connection: the peer gets an error. Idempotent."""
@@ -474,4 +483,4 @@ class FramedPipe:
         self._end()
 
 
-_lingering = Draining[FramedPipe](FramedPipe._end)
+_draining = Draining[FramedPipe](FramedPipe._end)

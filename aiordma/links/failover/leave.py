@@ -19,6 +19,7 @@ from ...errors import (
     VerbsError,
     describe,
 )
+from ...observe import connections
 from ...proto.cdc import StateFlag
 from ...proto.failover import Agreed, Broken, CursorExchange, Ledger, Quiesce, Send, State
 from .framed_pipe import FramedPipe
@@ -48,6 +49,9 @@ _PATH_ERRORS = {
     "FATAL_ERR",
     "RESP_TIMEOUT_ERR",
     "GENERAL_ERR",
+    # An end could not carry it out for want of something: the software device without descriptors, for one.
+    "LOC_QP_OP_ERR",
+    "REM_OP_ERR",
 }
 
 
@@ -85,8 +89,9 @@ class Failover:
         self._traffic_class = traffic_class
         self._peer_lost_link, self._has_another = peer_lost_link, has_another
         self._waker = engine.waker
-        timeout = engine.config.carry_timeout_ms / 1000
-        self._exchange = CursorExchange(pipe.token, pipe.peer_token, timeout)
+        timeout, stopped = engine.config.carry_timeout_ms / 1000, engine.config.stopped_peer_ms / 1000
+        self._exchange = CursorExchange(pipe.token, pipe.peer_token, timeout, stopped)
+        self._peer_is_stopped = False
         self._reason = ""
         self._timer: Handle | None = None
         self._carrier = TcpCarrier(carrier, engine.waker)
@@ -150,7 +155,17 @@ class Failover:
 
     def _time_is_up(self) -> None:
         self._timer = None
-        self._run(self._exchange.on_timer(self._waker.now()))
+        answers = self._carrier.acknowledged()
+        events = self._exchange.on_timer(self._waker.now(), host_answers=answers)
+        if answers and not events and not self._peer_is_stopped:
+            self._peer_is_stopped = True
+            self._carrier.watch_host()
+            logger.warning(
+                "%s: its process does not run, and its host answers on TCP: a stream waits up to %g s for it",
+                self._peer,
+                self._engine.config.stopped_peer_ms / 1000,
+            )
+        self._run(events)
 
     def _end(self) -> None:
         if self._timer is not None:
@@ -162,7 +177,13 @@ class Failover:
         self._end()
         pipe, engine = self._pipe, self._engine
         why = describe(event.code)
-        why += " (the peer left first)" if event.by_peer else f": {self._reason}" if self._reason else ""
+        soft = engine.backend.soft
+        # What never worked may have lacked something; the failure looks like that of a peer that is gone.
+        missing = soft.shortage() if soft is not None and not pipe.bytes_received else ""
+        if missing:
+            why += f": {missing}"
+        else:
+            why += " (the peer left first)" if event.by_peer else f": {self._reason}" if self._reason else ""
         peer_code = event.code if event.by_peer else None
         reason = FallbackReason(event.code, why, event.code, peer_code)
         logger.debug("a stream with %s fails over to TCP: %s", self._peer, why)
@@ -174,6 +195,7 @@ class Failover:
         )
         pipe.leave(event.read_until)
         self._switch.left_rdma(framed)
+        connections.left_rdma(reason)
         if self._has_another and event.code == Code.LINK_LOST:
             engine.devices.find_another(framed, why)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import socket
 import struct
+import sys
+import termios
 from typing import TYPE_CHECKING
 
 from ...errors import LinkError
@@ -23,6 +26,10 @@ __all__ = ["PEER_DIED", "TcpCarrier", "lost_because"]
 PEER_DIED = "the peer's process has ended or closed the TCP connection"
 
 _RESET = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so that close() sends RST
+
+
+#: Seconds of silence before the kernel's first probe, and between probes; and how many.
+_PROBES = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
 def lost_because(error: OSError) -> str:
@@ -79,6 +86,23 @@ class TcpCarrier:
             self._out += part
         if not self._writing:
             self._flush()
+
+    def acknowledged(self) -> bool:
+        """Whether the peer's host has acknowledged all that was sent. Its process may not have read it."""
+        if self.closed or self.pending or self.failure is not None:
+            return False
+        try:
+            return not int.from_bytes(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        except OSError:
+            return False
+
+    def watch_host(self) -> None:
+        """Have the kernel probe whether the peer's host lives; if not, reading fails within half a minute."""
+        sock = self._carrier.sock if isinstance(self._carrier, TlsLayer) else self._carrier
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _PROBES:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _flush(self) -> None:
         out = self._out

@@ -37,7 +37,7 @@ async def two_devices(**settings: Any) -> AsyncIterator[Devices[engines.Engine]]
             for group in each.all_groups:
                 assert group.rings.used_bytes == group.pregranted.ring_bytes
             parts = [group.link.parts for group in each.all_groups] + each.cache.parked
-            tickets = sum(group.pregranted.ring_bytes for group in each.all_groups)
+            tickets = sum(group.pregranted.held_bytes for group in each.all_groups)
             used = each.pool.statistics().used_bytes
             assert used - tickets == sum(part.pool_bytes for part in parts), each.statistics()
     finally:

@@ -273,8 +273,12 @@ async def test_no_grants_when_memory_is_short() -> None:
     engine = await engines.current(config)
     async with nothing_left(), serving(echo, config=config) as listener:
         known = Known(engine, listener.port)
-        streams = [await known.connect() for _ in range(4)]
+        streams = [await known.connect()]
+        held = [group.rings.allocate(1 << 20) for group in engine.all_groups]
+        streams += [await known.connect() for _ in range(3)]
         assert not len(known.granter)
+        for block in held:
+            block.free()
         for stream in streams:
             await check_echo(stream, b"enough for all")
             await check_end(stream)

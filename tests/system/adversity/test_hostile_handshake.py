@@ -18,6 +18,7 @@ from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.links.devices import Devices
 from aiordma.proto import clc, clcstream
+from aiordma.proto.failover import MAGIC
 from aiordma.proto.proof import accept_proof
 from tests.health import check_echo, check_end, nothing_left
 from tests.processes import process
@@ -45,8 +46,9 @@ class Raw:
     async def say(self, message: Any) -> None:
         await self.stream.send(message.encode())
 
-    async def hear(self) -> Any:
-        messages: list[Any] = []
+    async def hear(self, data: bytes = b"") -> Any:
+        """The server's next message. :param data: the beginning of it."""
+        messages = self._splitter.feed(data)
         while not messages:
             messages = self._splitter.feed(await self.stream.receive())
         return messages[0]
@@ -60,9 +62,12 @@ class Raw:
         return offer, accept
 
     async def refused(self) -> None:
-        """The server declines or closes."""
+        """The server declines, closes, or goes on without a link that does not come up."""
         try:
-            answer = await self.hear()
+            data = await self.stream.receive()
+            if data.startswith(MAGIC):
+                return
+            answer = await self.hear(data)
         except (anyio.EndOfStream, anyio.BrokenResourceError):
             return
         assert isinstance(answer, clc.Decline), answer

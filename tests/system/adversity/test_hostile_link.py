@@ -12,7 +12,7 @@ import aiordma
 from tests.health import check_echo, check_end, nothing_left, until
 from tests.processes import process
 from tests.roles import LOCAL
-from tests.world import SLOWER
+from tests.world import SLOWER, needs_pyverbs
 
 from .hostile import ATTACKS, DEVICE
 
@@ -31,6 +31,7 @@ def reasons(error: BaseException | None) -> str:
 
 
 # A process for each attack, one after another: on a machine with much else to do, that takes its time.
+@needs_pyverbs
 @pytest.mark.timeout(300 * SLOWER)
 @pytest.mark.parametrize("kind", ATTACKS)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

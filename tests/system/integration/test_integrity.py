@@ -161,6 +161,7 @@ async def answering_server(control: Control, **settings: Any) -> None:
         else:
             await stream.send(b"!")
             stalled.append(stream)
+            await anyio.sleep_forever()  # when this returns, the stream is closed
 
     async with await aiordma.listen(LOCAL, 0, config=Config(**settings)) as listener:
         control.say(listener.port)

@@ -18,6 +18,7 @@ from tests.loops import LOOPS
 from tests.processes import process
 from tests.roles import LOCAL, echo
 from tests.softdev.test_capture import tshark
+from tests.system.integration.test_iwarp import BY_CM
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -149,3 +150,31 @@ def test_packets(loop: str, tmp_path: Path) -> None:
         opcode, dscp = map(int, line.split())
         seen.setdefault("UD" if opcode >> 5 == 3 else "RC", set()).add(dscp)
     assert seen == {"RC": {URGENT >> 2, BULK >> 2}, "UD": {BULK >> 2}}
+
+
+async def two_streams(control: Control, urgent: int, bulk: int) -> None:
+    """One of each class. Both ends are here."""
+    async with await aiordma.listen(LOCAL) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, echo)
+        for traffic_class in (urgent, bulk):
+            async with await aiordma.connect(
+                LOCAL, listener.port, mode="rdma", config=Config.from_env(traffic_class=traffic_class)
+            ) as stream:
+                await check_echo(stream)
+        control.say("done")
+        tasks.cancel_scope.cancel()
+
+
+def test_packets_of_connections_made_by_rdma_cm(tmp_path: Path) -> None:
+    """As on iWARP. There TCP decides on the bits for ECN."""
+    capture = tmp_path / "packets.pcapng"
+    env = {**BY_CM, "AIORDMA_SOFT_WIRE": "only", "AIORDMA_SOFT_CAPTURE": str(capture)}
+    with process(f"{__name__}:two_streams", "asyncio", env, urgent=URGENT, bulk=BULK) as both:
+        assert both.hear() == "done"
+    seen = set()
+    fields = ("infiniband.bth.destqp", "ip.dsfield.dscp")
+    for line in tshark(capture, "-T", "fields", *[part for field in fields for part in ("-e", field)]):
+        qpn, dscp = (int(field, 0) for field in line.split())
+        if qpn != 1:  # the connection manager's own
+            seen.add(dscp)
+    assert seen == {URGENT >> 2, BULK >> 2}

@@ -297,7 +297,9 @@ class Peer:
         count = ctypes.CDLL(None).aiordma_soft_wire_count
         count.restype = ctypes.c_uint64
         names = ("sent", "runs", "received", "send_failed", "malformed", "bad_icrc", "no_qp", "wrong_peer")
-        return {name: count(name.encode()) for name in (*names, "marked", "cnps_sent", "cnps_received")}
+        return {
+            name: count(name.encode()) for name in (*names, "marked", "cnps_sent", "cnps_received", "paced")
+        }
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ int net_clock_gettime(clockid_t clock, struct timespec *now);
 int net_timerfd_settime(int fd, int flags, const struct itimerspec *new, struct itimerspec *old);
 int net_getifaddrs(struct ifaddrs **all);
 void net_freeifaddrs(struct ifaddrs *all);
+ssize_t net_getrandom(void *to, size_t size, unsigned int flags);
 
 enum { PORTS = 8, QUEUE = 512, EPHEMERAL = 50000 };
 
@@ -330,6 +331,19 @@ ssize_t net_sendto(int fd, const void *bytes, size_t size, int flags, const stru
 }
 
 /* ---- time ------------------------------------------------------------------------------------------- */
+
+/* The same in each run. */
+ssize_t net_getrandom(void *to, size_t size, unsigned int flags)
+{
+    static uint32_t state = 1;
+
+    (void)flags;
+    for (size_t i = 0; i < size; i++) {
+        state = state * 1664525 + 1013904223;
+        ((uint8_t *)to)[i] = (uint8_t)(state >> 24);
+    }
+    return (ssize_t)size;
+}
 
 int net_clock_gettime(clockid_t clock, struct timespec *now)
 {

@@ -448,7 +448,7 @@ static void set_from(const struct step *s, int who, struct net_packet *packet)
     packet->path.dst_port = ROCE_PORT;
     packet->path.src_port = ROCE_PORT;
     if (from == FROM_PEER_OWN)
-        packet->path.src_port = ROCE_OWN_PORT + 3;
+        packet->path.src_port = soft_roce_own_port(PEER_QPN);
     else if (from == FROM_PEER_OTHER)
         packet->path.src_port = 50000;
     else if (from == FROM_STRANGER)

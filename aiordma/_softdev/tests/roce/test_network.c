@@ -73,6 +73,12 @@ static void congestion_of_reads(void)
     pair_close(&a, &b);
 }
 
+static uint64_t refused(void)
+{
+    return aiordma_soft_wire_count("malformed") + aiordma_soft_wire_count("bad_icrc") +
+           aiordma_soft_wire_count("no_qp") + aiordma_soft_wire_count("wrong_peer");
+}
+
 /* Strangers can send anything to our ports without affecting queue pairs. */
 static void strangers(void)
 {
@@ -83,8 +89,7 @@ static void strangers(void)
 
     CHECK(fd >= 0);
     open_pair();
-    const uint64_t bad = aiordma_soft_wire_count("malformed") + aiordma_soft_wire_count("bad_icrc") +
-                         aiordma_soft_wire_count("no_qp") + aiordma_soft_wire_count("wrong_peer");
+    const uint64_t bad = refused();
     for (int i = 0; i < 4000; i++) {
         const size_t size = test_random(&state) % (i % 2 ? 80 : sizeof bytes);
         const uint32_t qpn = test_random(&state) % 4 ? b.qp->qp_num : test_random(&state);
@@ -109,9 +114,8 @@ static void strangers(void)
     CHECK(holds(b.buf + 300000, 5000, 8));
     CHECK_EQ(end_state(&a), IBV_QPS_RTS);
     CHECK_EQ(end_state(&b), IBV_QPS_RTS);
-    CHECK(aiordma_soft_wire_count("malformed") + aiordma_soft_wire_count("bad_icrc") +
-              aiordma_soft_wire_count("no_qp") + aiordma_soft_wire_count("wrong_peer") >
-          bad + 100);
+    while (refused() <= bad + 100) /* the progress thread reads that port, and may have to wait for a CPU */
+        expect_empty(b.recv_cq);
     close(fd);
     pair_close(&a, &b);
 }
@@ -137,52 +141,127 @@ static void last_words(void)
     }
 }
 
+/* ---- packets that the device did not send -------------------------------------------------------------- */
+
+static socklen_t name_of(const uint8_t gid[16], uint16_t port, struct sockaddr_in6 *name)
+{
+    memset(name, 0, sizeof *name);
+    if (gid[10]) {
+        struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)name;
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons(port);
+        memcpy(&v4->sin_addr, gid + 12, 4);
+        return sizeof *v4;
+    }
+    name->sin6_family = AF_INET6;
+    name->sin6_port = htons(port);
+    memcpy(&name->sin6_addr, gid, 16);
+    return sizeof *name;
+}
+
+static uint16_t own_port(uint32_t qpn)
+{
+    return (uint16_t)(24791 + (qpn >> 14));
+}
+
+/* A socket that any user of the host may open. port 0: any. */
+struct stranger {
+    int fd;
+    struct roce_path path;
+};
+
+static struct stranger stranger_open(const struct address *from, const struct address *to, uint16_t port)
+{
+    struct stranger s = {.fd = socket(from->gid.raw[10] ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+    struct sockaddr_in6 name;
+    socklen_t size = name_of(from->gid.raw, port, &name);
+
+    CHECK(s.fd >= 0);
+    OK(bind(s.fd, (struct sockaddr *)&name, size));
+    OK(getsockname(s.fd, (struct sockaddr *)&name, &size));
+    memcpy(s.path.src, from->gid.raw, 16);
+    memcpy(s.path.dst, to->gid.raw, 16);
+    s.path.src_port = ntohs(name.sin6_port); /* at the same offset for IPv4 */
+    s.path.dst_port = own_port(to->qpn);
+    return s;
+}
+
+/* One of the ports that aiordma devices send from, but no process has it. */
+static struct stranger stranger_like_a_device(const struct address *from, const struct address *to)
+{
+    for (uint16_t slot = 1023; slot; slot--) {
+        struct sockaddr_in6 name;
+        const socklen_t size = name_of(from->gid.raw, (uint16_t)(24791 + slot), &name);
+        const int fd = socket(from->gid.raw[10] ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        const bool is_free = !bind(fd, (struct sockaddr *)&name, size);
+
+        close(fd);
+        if (is_free)
+            return stranger_open(from, to, (uint16_t)(24791 + slot));
+    }
+    FAIL("no port is free");
+}
+
+/* With a correct checksum. `size` bytes of payload, all 0xee. */
+static void forge(const struct stranger *s, struct roce_packet packet)
+{
+    uint8_t bytes[ROCE_MAX_PACKET];
+    struct sockaddr_in6 name;
+    const socklen_t size = name_of(s->path.dst, s->path.dst_port, &name);
+
+    packet.pkey = ROCE_PKEY;
+    packet.migrated = true;
+    size_t n = roce_pack_headers(&packet, bytes);
+    memset(bytes + n, packet.opcode == ROCE_CNP_OPCODE ? 0 : 0xee, packet.payload_length);
+    n += packet.payload_length;
+    const uint32_t icrc = roce_icrc(&s->path, bytes, n);
+    for (int i = 0; i < ROCE_ICRC; i++)
+        bytes[n++] = (uint8_t)(icrc >> 8 * i);
+    CHECK_EQ(sendto(s->fd, bytes, n, 0, (struct sockaddr *)&name, size), n);
+}
+
+static const struct roce_packet cnp = {
+    .opcode = ROCE_CNP_OPCODE, .becn = true, .payload_length = ROCE_CNP_BYTES};
+
+static uint64_t count(const char *what)
+{
+    return aiordma_soft_wire_count(what);
+}
+
+/* Waits until the device has handled what the stranger has sent so far. */
+static void handled(const struct stranger *s)
+{
+    const uint64_t before = count("malformed");
+    struct sockaddr_in6 name;
+    const socklen_t size = name_of(s->path.dst, s->path.dst_port, &name);
+
+    CHECK_EQ(sendto(s->fd, "", 1, 0, (struct sockaddr *)&name, size), 1); /* arrives after the others */
+    while (count("malformed") == before)
+        expect_empty(a.recv_cq);
+}
+
+/* Nothing may have come to the stranger's socket: loopback delivers before the sender's call returns. */
+static void check_got_nothing(const struct stranger *s)
+{
+    uint8_t bytes[ROCE_MAX_PACKET];
+
+    CHECK(recv(s->fd, bytes, sizeof bytes, MSG_DONTWAIT) < 0);
+}
+
 /* A request for all of a large region, as from another kind of device: from any port, in the name of a. */
 static void ask_for(const struct end *to, const struct address *from, uint32_t length)
 {
     const struct address target = end_address(to);
-    const int fd = socket(from->gid.raw[10] ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    uint8_t bytes[ROCE_MAX_HEADERS + ROCE_ICRC];
-    union {
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } name = {.v6 = {.sin6_family = AF_INET6}};
-    socklen_t size = sizeof name.v6;
-    const struct roce_packet packet = {.opcode = ROCE_READ_REQUEST,
-                                       .pkey = ROCE_PKEY,
-                                       .migrated = true,
-                                       .ack_request = true,
-                                       .qpn = target.qpn,
-                                       .psn = from->psn,
-                                       .addr = target.addr,
-                                       .rkey = target.rkey,
-                                       .length = length};
-    struct roce_path path = {.dst_port = (uint16_t)(24791 + (target.qpn >> 14))};
+    const struct stranger s = stranger_open(from, &target, 0);
 
-    CHECK(fd >= 0);
-    memcpy(path.src, from->gid.raw, 16);
-    memcpy(path.dst, target.gid.raw, 16);
-    if (from->gid.raw[10]) {
-        name.v4 = (struct sockaddr_in){.sin_family = AF_INET};
-        memcpy(&name.v4.sin_addr, path.src + 12, 4);
-        size = sizeof name.v4;
-    } else {
-        memcpy(&name.v6.sin6_addr, path.src, 16);
-    }
-    OK(bind(fd, (struct sockaddr *)&name, size));
-    OK(getsockname(fd, (struct sockaddr *)&name, &size));
-    path.src_port = ntohs(name.v4.sin_port);
-    size_t n = roce_pack_headers(&packet, bytes);
-    const uint32_t icrc = roce_icrc(&path, bytes, n);
-    for (int i = 0; i < ROCE_ICRC; i++)
-        bytes[n++] = (uint8_t)(icrc >> 8 * i);
-    if (from->gid.raw[10])
-        memcpy(&name.v4.sin_addr, path.dst + 12, 4);
-    else
-        memcpy(&name.v6.sin6_addr, path.dst, 16);
-    name.v4.sin_port = htons(path.dst_port);
-    CHECK_EQ(sendto(fd, bytes, n, 0, (struct sockaddr *)&name, size), n);
-    close(fd);
+    forge(&s, (struct roce_packet){.opcode = ROCE_READ_REQUEST,
+                                   .ack_request = true,
+                                   .qpn = target.qpn,
+                                   .psn = from->psn,
+                                   .addr = target.addr,
+                                   .rkey = target.rkey,
+                                   .length = length});
+    close(s.fd);
 }
 
 /* A queue pair with a large response to send does not make others wait for its end. */
@@ -216,8 +295,133 @@ static void large_reads(void)
     CHECK(between);
 }
 
-static const struct test tests[] = {TEST(counted),   TEST(congestion), TEST(congestion_of_reads),
-                                    TEST(strangers), TEST(last_words), TEST(large_reads)};
+/* ---- strangers at the peer's address --------------------------------------------------------------------- */
+
+/* Of each kind that needs no knowledge but the queue pair's number, and with PSNs far from the expected one. */
+static void send_everything(const struct stranger *s, const struct address *to, uint32_t psn)
+{
+    static const uint8_t opcodes[] = {ROCE_ACK,       ROCE_SEND_ONLY,    ROCE_WRITE_ONLY, ROCE_READ_REQUEST,
+                                      ROCE_READ_ONLY, ROCE_COMPARE_SWAP, ROCE_CNP_OPCODE};
+    static const uint8_t syndromes[] = {ROCE_NO_CREDITS, ROCE_AETH_RNR | 1, ROCE_AETH_NAK};
+
+    for (unsigned int i = 0; i < sizeof opcodes * sizeof syndromes; i++) {
+        struct roce_packet p = {.opcode = opcodes[i / sizeof syndromes],
+                                .syndrome = syndromes[i % sizeof syndromes],
+                                .becn = true,
+                                .ack_request = true,
+                                .qpn = to->qpn,
+                                .psn = psn,
+                                .addr = to->addr,
+                                .rkey = to->rkey,
+                                .length = 64,
+                                .payload_length = 64};
+
+        if (p.opcode == ROCE_ACK || p.opcode == ROCE_READ_REQUEST || p.opcode == ROCE_COMPARE_SWAP)
+            p.payload_length = 0;
+        if (p.opcode == ROCE_CNP_OPCODE)
+            p.payload_length = ROCE_CNP_BYTES;
+        forge(s, p);
+    }
+}
+
+/* Another user of the peer's host knows the queue pair's number, and sends from a port like a device's. Whatever that
+ * user sends, and whenever, no packet goes there. */
+static void redirection(void)
+{
+    for (int connected = 0; connected < 2; connected++) {
+        open_pair();
+        const struct address from = end_address(&b), to = end_address(&a);
+        struct stranger devices = stranger_like_a_device(&from, &to), any = stranger_open(&from, &to, 0);
+
+        if (connected)
+            do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 8, &to_b, 0);
+        for (int far = 0; far < 2; far++) {
+            const uint32_t psn = far ? to.psn + 0x400000 : to.psn - 1;
+            send_everything(&devices, &to, psn & ROCE_24);
+            handled(&devices);
+            send_everything(&any, &to, psn & ROCE_24);
+            handled(&any);
+            fill(a.buf, 100000, 5 + (unsigned int)far);
+            do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100000, &to_b, 200000);
+            CHECK(holds(b.buf + 200000, 100000, 5 + (unsigned int)far));
+            check_got_nothing(&devices);
+            check_got_nothing(&any);
+        }
+        CHECK_EQ(end_state(&a), IBV_QPS_RTS);
+        close(devices.fd);
+        close(any.fd);
+        pair_close(&a, &b);
+    }
+}
+
+/* Congestion notifications count only from the port that the peer has proved to send from. */
+static void forged_notifications(void)
+{
+    enum { FLOOD = 500 };
+
+    open_pair();
+    const struct address from = end_address(&b), to = end_address(&a);
+    const struct stranger strangers_of[] = {stranger_like_a_device(&from, &to), stranger_open(&from, &to, 0)};
+    struct roce_packet packet = cnp;
+
+    packet.qpn = to.qpn;
+    for (int connected = 0; connected < 2; connected++) {
+        const uint64_t heard = count("cnps_received"), before = count("wrong_peer"), paced = count("paced");
+        for (int n = 0; n < 2 * FLOOD; n++) {
+            forge(&strangers_of[n % 2], packet);
+            if (n % 50 == 49)
+                handled(&strangers_of[n % 2]); /* before the socket's buffer is full */
+        }
+        CHECK_EQ(count("cnps_received"), heard);
+        CHECK_EQ(count("wrong_peer"), before + 2 * FLOOD);
+        do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 100000, &to_b, 0);
+        CHECK_EQ(count("paced"), paced);
+    }
+    close(strangers_of[0].fd);
+    close(strangers_of[1].fd);
+    pair_close(&a, &b);
+}
+
+/* Once the peer has proved its port, even the right PSN and key are of no use elsewhere: nothing is written, nothing is
+ * acknowledged, and the stranger's packets cause none to the peer. */
+static void forged_writes(void)
+{
+    open_pair();
+    const struct address from = end_address(&a);
+    const struct stranger s[] = {stranger_like_a_device(&from, &to_b), stranger_open(&from, &to_b, 0)};
+
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 8, &to_b, 0);
+    memset(b.buf, 0, 4096);
+    for (int i = 0; i < 2; i++) {
+        /* the expected one, one that was executed, and one beyond a hole */
+        for (int by = -1; by < 2; by++) {
+            const uint64_t sent = count("sent"), before = count("wrong_peer");
+            forge(&s[i], (struct roce_packet){.opcode = ROCE_WRITE_ONLY,
+                                              .ack_request = true,
+                                              .qpn = to_b.qpn,
+                                              .psn = (from.psn + 1 + (uint32_t)by) & ROCE_24,
+                                              .addr = to_b.addr,
+                                              .rkey = to_b.rkey,
+                                              .length = 64,
+                                              .payload_length = 64});
+            handled(&s[i]);
+            CHECK_EQ(count("wrong_peer"), before + 1);
+            CHECK_EQ(count("sent"), sent);
+        }
+    }
+    CHECK(all_bytes(b.buf, 4096, 0));
+    fill(a.buf, 5000, 9);
+    do_rdma(&a, IBV_WR_RDMA_WRITE, 0, 5000, &to_b, 0);
+    CHECK(holds(b.buf, 5000, 9));
+    close(s[0].fd);
+    close(s[1].fd);
+    pair_close(&a, &b);
+}
+
+static const struct test tests[] = {
+    TEST(counted),      TEST(congestion),  TEST(congestion_of_reads),  TEST(strangers),
+    TEST(last_words),   TEST(large_reads), TEST(forged_notifications), TEST(redirection),
+    TEST(forged_writes)};
 
 int main(int argc, char **argv)
 {

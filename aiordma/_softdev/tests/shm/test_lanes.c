@@ -4,9 +4,14 @@
 
 #include "aiordma_soft.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void rendezvous(int fd)
@@ -69,6 +74,62 @@ static void dereg_revokes_a_mapping(void)
     rendezvous(child.fd);
     post_rdma(&end, 7, IBV_WR_RDMA_WRITE, 0, 4096, &peer, 0, IBV_SEND_SIGNALED);
     expect_wc(end.send_cq, 7, IBV_WC_REM_ACCESS_ERR);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* ---- many keys ---- */
+
+enum { KEYS = 12, REGION = 4096 };
+
+static void owner_of_many(int fd, void *unused)
+{
+    struct ibv_mr *mrs[KEYS];
+    uint32_t keys[KEYS];
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &slab);
+    for (int i = 0; i < KEYS; i++) {
+        mrs[i] = ibv_reg_mr(end.pd, end.buf + (ptrdiff_t)i * REGION, REGION, ACCESS_ALL);
+        CHECK(mrs[i]);
+        keys[i] = mrs[i]->rkey;
+    }
+    meet(fd, &end);
+    give(fd, keys, sizeof keys);
+    rendezvous(fd);
+    for (int i = 0; i < KEYS; i++)
+        OK(ibv_dereg_mr(mrs[i]));
+    end_close(&end);
+}
+
+static void write_to_each(struct end *end, const struct address *peer, const uint32_t *keys)
+{
+    for (int i = 0; i < KEYS; i++) {
+        struct address region = *peer;
+
+        region.rkey = keys[i];
+        do_rdma(end, IBV_WR_RDMA_WRITE, 0, 64, &region, (size_t)i * REGION);
+    }
+}
+
+/* Keys are random, so several want the same place among those that a requester remembers. None drives another out while
+ * there is room: with the owner's process stopped, WRITEs to all of them complete. */
+static void many_keys_at_once(void)
+{
+    struct child child = child_start(owner_of_many, NULL);
+    uint32_t keys[KEYS];
+    struct end end;
+
+    end_open(&end, &slab);
+    struct address peer = meet(child.fd, &end);
+    take(child.fd, keys, sizeof keys);
+    for (int i = 0; i < 2000; i++) /* the first ones go through the ring, then the mappings exist */
+        write_to_each(&end, &peer, keys);
+    CHECK(!kill(child.pid, SIGSTOP));
+    write_to_each(&end, &peer, keys);
+    CHECK(!kill(child.pid, SIGCONT));
     rendezvous(child.fd);
     child_join(&child);
     end_close(&end);
@@ -322,6 +383,227 @@ static void many_lanes(void)
     crowd_close(&crowd);
 }
 
+/* ---- requests of an earlier life ---- */
+
+/* Stops the progress thread of a child, and nothing else of it. */
+static int stop_progress(int pid)
+{
+    char path[300], name[32];
+    int found = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", pid);
+    DIR *tasks = opendir(path);
+    CHECK(tasks);
+    for (struct dirent *entry; !found && (entry = readdir(tasks));) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", pid, entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file)
+            continue;
+        if (fgets(name, sizeof(name), file) && !strcmp(name, "aiordma-soft\n"))
+            found = atoi(entry->d_name);
+        fclose(file);
+    }
+    closedir(tasks);
+    CHECK(found);
+    CHECK(!ptrace(PTRACE_SEIZE, found, NULL, NULL));
+    CHECK(!ptrace(PTRACE_INTERRUPT, found, NULL, NULL));
+    CHECK_EQ(waitpid(found, NULL, __WALL), found);
+    return found;
+}
+
+static void responder_of_two_lives(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    end_open(&end, &slab);
+    end_to_init(&end, 0);
+    struct address peer = exchange(fd, &end);
+    post_recv(&end, 2, 0, 8);
+    rendezvous(fd); /* the progress thread stands still, with the second request before it */
+    end_to_rtr(&end, &peer, NULL);
+    end_to_rts(&end, &peer, NULL);
+    rendezvous(fd);
+    expect_wc(end.recv_cq, 2, IBV_WC_SUCCESS);
+    rendezvous(fd);
+    end_close(&end);
+}
+
+/* A requester gave up before the responder was ready, and asks again as the same QP. Its first request still waits
+ * there. When the second one has been granted, the first one must not take the lane away. */
+static void a_request_of_an_earlier_life(void)
+{
+    static const struct connect_options brief = {
+        .rnr_retry = 7, .retry_cnt = 1, .timeout = 12, .min_rnr_timer = 1, .max_rd_atomic = 1};
+    struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+    struct child child = child_start(responder_of_two_lives, NULL);
+    struct end end;
+
+    end_open(&end, &slab);
+    struct address peer = exchange(child.fd, &end);
+    end_connect(&end, &peer, &brief);
+    post_send(&end, 1, 0, 8, IBV_SEND_SIGNALED);
+    expect_wc(end.send_cq, 1, IBV_WC_RETRY_EXC_ERR); /* it has been told that nobody is there */
+    OK(ibv_modify_qp(end.qp, &reset, IBV_QP_STATE));
+    int thread = stop_progress(child.pid);
+    end_connect(&end, &peer, NULL);
+    usleep(200000); /* for the second request to arrive; if it is late, this tests nothing */
+    rendezvous(child.fd);
+    rendezvous(child.fd); /* now the responder is ready */
+    CHECK(!ptrace(PTRACE_DETACH, thread, NULL, NULL));
+    usleep(100000); /* both have been looked at */
+    post_send(&end, 2, 0, 8, IBV_SEND_SIGNALED);
+    expect_wc(end.send_cq, 2, IBV_WC_SUCCESS);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* ---- order of READs, and wake-ups ---- */
+
+struct two_keys {
+    uint64_t addr;
+    uint32_t rkey;
+};
+
+static void owner_of_two_keys(int fd, void *unused)
+{
+    struct end end;
+    uint64_t *other = NULL;
+
+    (void)unused;
+    end_open(&end, &slab);
+    meet(fd, &end);
+    CHECK(!posix_memalign((void **)&other, 4096, 4096));
+    struct ibv_mr *mr = ibv_reg_mr(end.pd, other, 4096, ACCESS_ALL);
+    CHECK(mr);
+    struct two_keys second = {(uintptr_t)other, mr->rkey};
+    give(fd, &second, sizeof second);
+    rendezvous(fd); /* both READs are posted, and this process has not looked at them */
+    *(volatile uint64_t *)(void *)end.buf = 1;
+    rendezvous(fd);
+    rendezvous(fd);
+    OK(ibv_dereg_mr(mr));
+    free(other);
+    end_close(&end);
+}
+
+/* A READ that waits for the responder, because its key is new here, and one after it that could go directly: READs of
+ * a queue pair are carried out in order (IBTA's table of ordering), so what the later one finds is not older. */
+static void reads_keep_their_order(void)
+{
+    struct child child = child_start(owner_of_two_keys, NULL);
+    struct two_keys second;
+    struct end end;
+
+    end_open(&end, &slab);
+    struct address peer = meet(child.fd, &end);
+    for (int i = 0; i < 100; i++)
+        do_rdma(&end, IBV_WR_RDMA_READ, 0, 8, &peer, 0);
+    take(child.fd, &second, sizeof second);
+    int thread = stop_progress(child.pid);
+    struct address to_second = {.addr = second.addr, .rkey = second.rkey};
+    post_rdma(&end, 1, IBV_WR_RDMA_READ, 64, 8, &to_second, 0, IBV_SEND_SIGNALED);
+    post_rdma(&end, 2, IBV_WR_RDMA_READ, 0, 8, &peer, 0, IBV_SEND_SIGNALED);
+    rendezvous(child.fd);
+    rendezvous(child.fd);
+    CHECK(!ptrace(PTRACE_DETACH, thread, NULL, NULL));
+    expect_wc(end.send_cq, 1, IBV_WC_SUCCESS);
+    expect_wc(end.send_cq, 2, IBV_WC_SUCCESS);
+    CHECK_EQ(*(uint64_t *)(void *)end.buf, 1);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+/* The acknowledgement of a message is late, its answer is not. The two queues of a queue pair are not ordered against
+ * each other, not even on one completion queue: programs that expect this order would fail on adapters, too. */
+static void quick_to_answer(int fd, void *unused)
+{
+    struct end end;
+
+    (void)unused;
+    OK(aiordma_soft_faults("delay=1"));
+    end_open(&end, &slab);
+    end_to_init(&end, 0);
+    struct address peer = exchange(fd, &end);
+    post_recv(&end, 1, 4096, 64);
+    end_connect(&end, &peer, NULL);
+    rendezvous(fd);
+    expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS);
+    post_send(&end, 2, 0, 64, 0);
+    rendezvous(fd); /* the answer was seen, and the message has not completed */
+    OK(aiordma_soft_faults(""));
+    while (!readable(fd))
+        expect_empty(end.recv_cq);
+    rendezvous(fd);
+    end_close(&end);
+}
+
+static void a_reply_before_its_message(void)
+{
+    struct child child = child_start(quick_to_answer, NULL);
+    struct end end;
+
+    end_open(&end, &(struct end_options){.one_cq = true});
+    end_to_init(&end, 0);
+    struct address peer = exchange(child.fd, &end);
+    post_recv(&end, 3, 4096, 64);
+    end_connect(&end, &peer, NULL);
+    rendezvous(child.fd);
+    post_send(&end, 4, 0, 64, IBV_SEND_SIGNALED);
+    expect_wc(end.recv_cq, 3, IBV_WC_SUCCESS);
+    expect_empty(end.recv_cq);
+    rendezvous(child.fd);
+    expect_wc(end.recv_cq, 4, IBV_WC_SUCCESS);
+    rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
+static const struct end_options sleeper = {.channel = true};
+
+/* Taking an event makes none: the channel is readable once for each. (Now and then the progress thread is woken as well,
+ * by a sender that has waited for long, and finds the completion first.) */
+static void sleep_for_each(int fd, bool first)
+{
+    enum { EVENTS = 200 };
+    struct end end;
+    int again = 0;
+
+    end_open(&end, &sleeper);
+    meet(fd, &end);
+    for (int round = 0; round < EVENTS; round++) {
+        OK(ibv_req_notify_cq(end.recv_cq, 0));
+        post_recv(&end, 1, 0, 64);
+        rendezvous(fd);
+        if (first)
+            do_send(&end, 128, 8);
+        expect_event(end.channel, end.recv_cq);
+        again += readable(end.channel->fd);
+        expect_wc(end.recv_cq, 1, IBV_WC_SUCCESS);
+        if (!first)
+            do_send(&end, 128, 8);
+    }
+    CHECK(again < EVENTS / 2);
+    rendezvous(fd);
+    end_close(&end);
+}
+
+static void second_sleeper(int fd, void *unused)
+{
+    (void)unused;
+    sleep_for_each(fd, false);
+}
+
+static void one_wake_up_for_each_event(void)
+{
+    struct child child = child_start(second_sleeper, NULL);
+
+    sleep_for_each(child.fd, true);
+    child_join(&child);
+}
+
 /* ---- no peer ---- */
 
 static void leaves_a_number(int fd, void *unused)
@@ -365,5 +647,7 @@ static void destination_that_is_not(void)
     }
 }
 
-TEST_MAIN(TEST(dereg_revokes_a_mapping), TEST(slabs_come_and_go), TEST(writes_keep_their_order),
-          TEST(reset_and_connect_again), TEST(many_lanes), TEST(destination_that_is_not))
+TEST_MAIN(TEST(dereg_revokes_a_mapping), TEST(many_keys_at_once), TEST(slabs_come_and_go),
+          TEST(writes_keep_their_order), TEST(reset_and_connect_again), TEST(many_lanes),
+          TEST(a_request_of_an_earlier_life), TEST(reads_keep_their_order), TEST(a_reply_before_its_message),
+          TEST(one_wake_up_for_each_event), TEST(destination_that_is_not))

@@ -34,6 +34,28 @@ static void list(void)
     ibv_free_device_list(without_count);
 }
 
+/* As of qperf: the list is a block of malloc(). */
+static void list_is_freed_by_free(void)
+{
+    struct ibv_device **list = ibv_get_device_list(NULL);
+
+    CHECK(list && list[0]);
+    free(list);
+}
+
+int uct_ib_device_is_accessible(struct ibv_device *device);
+
+/* Called by UCX, which otherwise looks for /dev/infiniband/NAME. */
+static void ucx_may_use_it(void)
+{
+    struct ibv_context *context = test_open();
+    struct ibv_device stranger = *context->device;
+
+    CHECK(uct_ib_device_is_accessible(context->device));
+    CHECK(!uct_ib_device_is_accessible(&stranger));
+    OK(ibv_close_device(context));
+}
+
 static void attributes(void)
 {
     struct ibv_context *context = test_open(), *second = test_open();
@@ -159,4 +181,5 @@ static void clock_values(void)
     OK(ibv_close_device(context));
 }
 
-TEST_MAIN(TEST(list), TEST(attributes), TEST(gids), TEST(address_handles), TEST(clock_values))
+TEST_MAIN(TEST(list), TEST(list_is_freed_by_free), TEST(ucx_may_use_it), TEST(attributes), TEST(gids),
+          TEST(address_handles), TEST(clock_values))

@@ -345,5 +345,20 @@ static void creation(void)
     end_close(&end);
 }
 
+/* Adapters grant what fits where the scatter list stands. rdma_xclient asks for none, and sends 16 bytes. */
+static void inline_unasked(void)
+{
+    struct end end;
+    struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_send_sge = 1}, .qp_type = IBV_QPT_RC};
+
+    end_open(&end, &(struct end_options){0});
+    init.send_cq = init.recv_cq = end.send_cq;
+    struct ibv_qp *qp = ibv_create_qp(end.pd, &init);
+    CHECK(qp);
+    CHECK(init.cap.max_inline_data >= 16);
+    OK(ibv_destroy_qp(qp));
+    end_close(&end);
+}
+
 TEST_MAIN(TEST(all_transitions), TEST(masks), TEST(bad_values), TEST(query), TEST(posting), TEST(drained),
-          TEST(creation))
+          TEST(creation), TEST(inline_unasked))

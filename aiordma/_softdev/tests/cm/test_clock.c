@@ -1,0 +1,76 @@
+/* The clock on the wall jumps by an hour whenever somebody looks at it. Nothing may wait for it. */
+#include "tests/harness.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The device's calls come here, too. */
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    static _Atomic(int) hours;
+    int result = (int)syscall(SYS_clock_gettime, clock, now);
+
+    if (clock == CLOCK_REALTIME)
+        now->tv_sec += 3600 * ++hours;
+    return result;
+}
+
+struct reader {
+    struct rdma_event_channel *channel;
+    int to_test[2], to_reader[2];
+};
+
+/* Takes one event, and does not come back for another. */
+static void *read_one(void *argument)
+{
+    struct reader *reader = argument;
+    struct rdma_cm_event *event;
+    char byte;
+
+    OK(rdma_get_cm_event(reader->channel, &event));
+    OK(rdma_ack_cm_event(event));
+    CHECK_EQ(write(reader->to_test[1], "r", 1), 1);
+    CHECK_EQ(read(reader->to_reader[0], &byte, 1), 1);
+    return NULL;
+}
+
+/* The thread that read from it last gets a moment to return to its wait, and no more. */
+static void a_channel_ends_soon(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct reader reader = {.channel = rdma_create_event_channel()};
+    struct rdma_cm_id *id;
+    pthread_t thread;
+    char byte;
+
+    CHECK(reader.channel && !pipe(reader.to_test) && !pipe(reader.to_reader));
+    OK(rdma_create_id(reader.channel, &id, NULL, RDMA_PS_TCP));
+    OK(pthread_create(&thread, NULL, read_one, &reader));
+    OK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 10000));
+    CHECK_EQ(read(reader.to_test[0], &byte, 1), 1);
+    OK(rdma_destroy_id(id));
+    rdma_destroy_event_channel(reader.channel);
+    CHECK_EQ(write(reader.to_reader[1], "e", 1), 1);
+    OK(pthread_join(thread, NULL));
+}
+
+/* With a retry timeout, which ends by the monotonic clock. */
+static void time_limits(void)
+{
+    static const struct connect_options brief = {
+        .rnr_retry = 7, .retry_cnt = 1, .timeout = 12, .min_rnr_timer = 1, .max_rd_atomic = 1};
+    struct end a, b;
+
+    pair_open(&a, &b, NULL);
+    struct address peer = end_address(&b);
+    end_connect(&a, &peer, &brief); /* and not b */
+    post_send(&a, 1, 0, 8, IBV_SEND_SIGNALED);
+    expect_wc(a.send_cq, 1, IBV_WC_RETRY_EXC_ERR);
+    pair_close(&a, &b);
+}
+
+TEST_MAIN(TEST(a_channel_ends_soon), TEST(time_limits))

@@ -1,0 +1,120 @@
+/* rdma_cm: addresses without a lookup, and the attributes of queue pairs that a program moves itself. */
+#include "tests/harness.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdlib.h>
+
+/* libfabric asks so for a listener on any address. */
+static void addresses_as_given(void)
+{
+    struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP}, *found = NULL;
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+
+    OK(rdma_getaddrinfo(NULL, NULL, &hints, &found));
+    CHECK(found && !found->ai_src_addr && !found->ai_dst_addr && !found->ai_next);
+    CHECK_EQ(found->ai_flags, RAI_PASSIVE);
+    CHECK_EQ(found->ai_port_space, RDMA_PS_TCP);
+    rdma_freeaddrinfo(found);
+
+    hints.ai_src_addr = (struct sockaddr *)&here;
+    hints.ai_src_len = sizeof here;
+    OK(rdma_getaddrinfo(NULL, NULL, &hints, &found));
+    CHECK_EQ(found->ai_src_len, sizeof here);
+    CHECK(found->ai_src_addr->sa_family == AF_INET && found->ai_src_addr != (struct sockaddr *)&here);
+    rdma_freeaddrinfo(found);
+
+    errno = 0;
+    CHECK_EQ(rdma_getaddrinfo(NULL, NULL, NULL, &found), -1);
+    CHECK_EQ(errno, EINVAL);
+}
+
+static void no_address_to_bind(void)
+{
+    struct rdma_cm_id *id;
+
+    OK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+    CHECK_EQ(rdma_bind_addr(id, NULL), -1);
+    CHECK_EQ(errno, EINVAL);
+    OK(rdma_destroy_id(id));
+}
+
+/* A peer that sends before this side posts its first receive waits long enough: 655 ms each time. */
+static void rnr_timer(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR};
+    struct rdma_cm_id *id;
+    int mask = 0;
+
+    OK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+    OK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 10000));
+    OK(rdma_init_qp_attr(id, &attr, &mask));
+    CHECK(mask & IBV_QP_MIN_RNR_TIMER);
+    CHECK_EQ(attr.min_rnr_timer, 0);
+    OK(rdma_destroy_id(id));
+}
+
+static void connected(int fd, void *unused)
+{
+    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
+    struct sockaddr_in there = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1}};
+    struct rdma_cm_id *id;
+
+    (void)unused;
+    init.qp_type = IBV_QPT_RC;
+    take(fd, &there.sin_port, sizeof there.sin_port);
+    OK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+    OK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&there, 10000));
+    OK(rdma_resolve_route(id, 10000));
+    OK(rdma_create_qp(id, NULL, &init));
+    OK(rdma_connect(id, &param));
+    exit(0);
+}
+
+static struct rdma_cm_event *next_event(struct rdma_event_channel *channel, enum rdma_cm_event_type wanted)
+{
+    struct pollfd ready = {.fd = channel->fd, .events = POLLIN};
+    struct rdma_cm_event *event;
+
+    CHECK_EQ(poll(&ready, 1, 30000), 1);
+    OK(rdma_get_cm_event(channel, &event));
+    CHECK_EQ(event->event, wanted);
+    return event;
+}
+
+/* As the kernel does for a process that ends, whatever it has left undone. */
+static void exit_disconnects(void)
+{
+    struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1}};
+    struct child child = child_start(connected, NULL); /* before this process has threads */
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *listener, *id;
+
+    CHECK(channel);
+    init.qp_type = IBV_QPT_RC;
+    OK(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
+    OK(rdma_bind_addr(listener, (struct sockaddr *)&here));
+    OK(rdma_listen(listener, 1));
+    const __be16 port = rdma_get_src_port(listener);
+    give(child.fd, &port, sizeof port);
+    struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    id = event->id;
+    OK(rdma_ack_cm_event(event));
+    OK(rdma_create_qp(id, NULL, &init));
+    OK(rdma_accept(id, &param));
+    OK(rdma_ack_cm_event(next_event(channel, RDMA_CM_EVENT_ESTABLISHED)));
+    OK(rdma_ack_cm_event(next_event(channel, RDMA_CM_EVENT_DISCONNECTED)));
+    child_join(&child);
+    rdma_destroy_qp(id);
+    OK(rdma_destroy_id(id));
+    OK(rdma_destroy_id(listener));
+    rdma_destroy_event_channel(channel);
+}
+
+TEST_MAIN(TEST(exit_disconnects), TEST(addresses_as_given), TEST(no_address_to_bind), TEST(rnr_timer))

@@ -1,0 +1,210 @@
+"""What tools may change in a running process. Each change is logged here, with who asked for it."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import logging
+import pwd
+import struct
+from typing import TYPE_CHECKING, Any
+
+from ..config import Config, settings
+from ..errors import NegotiationError
+from ..observe import connections
+from .messages import (
+    Change,
+    Close,
+    Done,
+    FromTool,
+    Refused,
+    Setting,
+    Settings,
+    ShowSettings,
+    Switch,
+    Trim,
+)
+from .pause import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from msgspec import Struct
+
+    from ..wake.base import Waker
+
+__all__ = ["ACTIONS", "settings_of"]
+
+_log = logging.getLogger("aiordma.admin")
+
+_AF_UNSPEC = struct.pack("=H14x", 0)
+
+
+def _who(asker: tuple[int, int]) -> str:
+    pid, uid = asker
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = str(uid)
+    return f"asked by {name}, process {pid}"
+
+
+def _engine(waker: Waker) -> Any:
+    return waker.locals.get("engine")
+
+
+_NO_ENGINE = Refused("this event loop has no RDMA engine")
+
+
+# ---- settings
+
+
+def settings_of(waker: Waker) -> Settings:
+    """Of a loop that has an engine."""
+    values = dataclasses.asdict(_engine(waker).devices.config)
+    return Settings(
+        [
+            Setting(row.name, values[row.name], row.default, row.online, row.allowed, row.help)
+            for row in settings()
+        ]
+    )
+
+
+def _show_settings(waker: Waker, request: ShowSettings, asker: tuple[int, int]) -> Iterator[Struct]:
+    engine = _engine(waker)
+    if engine is None:
+        yield _NO_ENGINE
+        return
+    yield settings_of(waker)
+    yield Done()
+
+
+def _change(waker: Waker, request: Change, asker: tuple[int, int]) -> Iterator[Struct]:
+    engine = _engine(waker)
+    if engine is None:
+        yield _NO_ENGINE
+        return
+    before: Config = engine.devices.config
+    try:
+        config = before.changed(**request.changes)
+    except ValueError as error:
+        yield Refused(str(error))
+        return
+    engine.devices.change_config(config)
+    text = ", ".join(
+        f"{name}: {getattr(before, name)} -> {getattr(config, name)}" for name in request.changes
+    )
+    _log.warning("settings changed, %s: %s", _who(asker), text)
+    yield Done(len(request.changes), text)
+
+
+# ---- connections
+
+
+def _found(waker: Waker, numbers: tuple[int, ...]) -> list[connections.Entry]:
+    """:raises LookupError: one of them is not there."""
+    table = connections.of_loop(waker)
+    found = []
+    for number in numbers:
+        entry = table.get(number)
+        if entry is None:
+            raise LookupError(f"there is no connection {number} (any more)")
+        found.append(entry)
+    return found
+
+
+def _switch(waker: Waker, request: Switch, asker: tuple[int, int]) -> Iterator[Struct | Pause]:
+    if request.connections is None:
+        entries = list(connections.of_loop(waker))
+    else:
+        try:
+            entries = _found(waker, request.connections)
+        except LookupError as error:
+            yield Refused(str(error))
+            return
+    pipes = [entry.pipe for entry in entries]
+    pipes = [pipe for pipe in pipes if hasattr(pipe, "rejoin") and pipe.path != request.path]
+    if request.path == "tcp":
+        from ..links.failover import leave
+
+        text = request.reason or _who(asker)
+        count = sum([leave.switch_pipe(pipe, text) for pipe in pipes])
+        problems: list[str] = []
+    else:
+        count, problems = yield from _back(waker, pipes)
+    _log.warning("%d connections switch to %s, %s", count, request.path.upper(), _who(asker))
+    if problems:
+        yield Refused(f"{count} of {len(pipes)} connections are on RDMA again; {problems[0]}")
+    elif request.connections is not None and count < len(request.connections):
+        yield Refused(
+            f"{count} of {len(request.connections)} connections switch to {request.path}: the others are "
+            "there already, began without RDMA, or carry calls, which do not switch"
+        )
+    else:
+        yield Done(count)
+
+
+def _back(waker: Waker, pipes: list[Any]) -> Any:
+    from ..links.failover import leave
+
+    pause, problems = Pause(), list[str]()
+    count = 0
+
+    async def main() -> None:
+        nonlocal count
+        try:
+            for pipe in pipes:
+                try:
+                    await leave.switch_back(pipe)
+                    count += 1
+                except NegotiationError as error:
+                    problems.append(error.text)
+        finally:
+            pause.end()
+
+    waker.spawn(main)
+    yield pause
+    return count, problems
+
+
+def _close(waker: Waker, request: Close, asker: tuple[int, int]) -> Iterator[Struct]:
+    try:
+        entries = _found(waker, request.connections)
+    except LookupError as error:
+        yield Refused(str(error))
+        return
+    for entry in entries:
+        sock = entry.sock
+        if sock is not None:
+            _reset(sock.fileno())
+            _log.warning("connection %d is reset, %s", entry.number, _who(asker))
+    yield Done(len(entries))
+
+
+def _reset(fd: int) -> None:
+    """Reset the TCP connection, which on each path takes the connection with it: both ends find out by
+    themselves, as they do when the network or a process fails. The descriptor stays its owner's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.connect(fd, _AF_UNSPEC, len(_AF_UNSPEC))
+
+
+# ---- memory
+
+
+def _trim(waker: Waker, request: Trim, asker: tuple[int, int]) -> Iterator[Struct]:
+    engine = _engine(waker)
+    if engine is None:
+        yield _NO_ENGINE
+        return
+    released = sum(each.pool.trim(now=True) for each in engine.devices.engines)
+    _log.warning("%d bytes of unused memory were released, %s", released, _who(asker))
+    yield Done(released, f"{released} bytes were released")
+
+
+ACTIONS: dict[type[FromTool], Callable[..., Iterator[Any]]] = {
+    ShowSettings: _show_settings,
+    Change: _change,
+    Switch: _switch,
+    Close: _close,
+    Trim: _trim,
+}

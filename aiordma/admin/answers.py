@@ -1,0 +1,247 @@
+"""What the process answers: rows of what its event loop holds, made a few at a time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..observe import connections as registered
+from ..observe import trace
+from . import actions
+from .describe import KINDS, describe_connection, mode_of
+from .messages import (
+    Call,
+    Calls,
+    Connections,
+    Device,
+    Devices,
+    Done,
+    Engine,
+    Fallback,
+    Fallbacks,
+    FromTool,
+    Identity,
+    Inspect,
+    Link,
+    Links,
+    Memory,
+    MemoryUse,
+    Method,
+    Rpc,
+    Show,
+    Tasks,
+    Totals,
+    View,
+)
+from .page import program
+from .pause import Pause
+from .tasks import tasks
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterator
+
+    from msgspec import Struct
+
+    from ..wake.base import Waker
+
+__all__ = ["Pause", "answer"]
+
+#: Connections in one message.
+_ROWS = 16
+#: Traced calls that are told.
+_CALLS = 256
+
+
+def answer(waker: Waker, request: FromTool, asker: tuple[int, int]) -> Iterator[Struct | Pause]:
+    """The parts of the answer, the last one :class:`Done` or :class:`Refused`.
+
+    :param asker: process id and user id of the tool.
+    """
+    yield _identity(waker)
+    if isinstance(request, Inspect):
+        yield from _inspection(waker)
+        yield Done()
+    elif isinstance(request, Show):
+        for view in dict.fromkeys(request.views):
+            yield from _VIEWS[view](waker)
+        yield Done()
+    else:
+        yield from actions.ACTIONS[type(request)](waker, request, asker)
+
+
+def _identity(waker: Waker) -> Identity:
+    return Identity(
+        pid=os.getpid(),
+        uid=os.getuid(),
+        program=program(),
+        loop=waker.name,
+        version=sys.modules["aiordma"].__version__,
+        python=platform.python_version(),
+        host=socket.gethostname(),
+    )
+
+
+def _engines(waker: Waker) -> list[Any]:
+    front = waker.locals.get("engine")
+    return [] if front is None else list(front.devices.engines)
+
+
+# ---- why does it hang, why is it slow
+
+
+def _inspection(waker: Waker) -> Iterator[Struct]:
+    if waker.locals.get("engine") is not None:
+        yield actions.settings_of(waker)
+    rows = tasks()
+    while some := list(itertools.islice(rows, _ROWS)):
+        yield Tasks(some)
+    calls = iter(trace.recent(_CALLS))
+    while found := list(itertools.islice(calls, _ROWS)):
+        yield Calls([_call(record) for record in found])
+
+
+def _call(record: trace.Record) -> Call:
+    stages: dict[str, int | None] = {"waited": record.waited, "handler": record.handler}
+    if record.stages is not None:
+        stages = record.stages._asdict()
+    return Call(
+        side=record.side,
+        method=record.method,
+        peer=record.peer,
+        code=record.code,
+        began=record.began,
+        total_us=record.total / 1e3,
+        stages_us={name: value / 1e3 for name, value in stages.items() if value is not None},
+    )
+
+
+# ---- views
+
+
+def _connections(waker: Waker) -> Iterator[Struct]:
+    rows = []
+    now, loop_now = time.monotonic(), waker.now()
+    for entry in registered.of_loop(waker):
+        row = describe_connection(entry, now, loop_now)
+        if row is not None:
+            rows.append(row)
+        if len(rows) == _ROWS:
+            yield Connections(rows)
+            rows = []
+            now, loop_now = time.monotonic(), waker.now()
+    yield Connections(rows)
+
+
+def _links(waker: Waker) -> Iterator[Struct]:
+    for engine in _engines(waker):
+        backend = engine.backend
+        rows = [
+            Link(
+                device=backend.name,
+                gid=backend.gid.raw.hex(":", 2),
+                window=engine.config.window,
+                mtu=backend.mtu.size,
+                registered_bytes=group.rings.registered_bytes,
+                used_bytes=group.rings.used_bytes,
+                **group.statistics(),
+            )
+            for group in list(engine.all_groups)
+        ]
+        yield Links(rows)
+
+
+def _devices(waker: Waker) -> Iterator[Struct]:
+    front = waker.locals.get("engine")
+    if front is None:
+        return
+    opened = {engine.backend.name: engine.backend for engine in front.devices.engines}
+    rows = []
+    for row in front.devices.statistics()["devices"]:
+        backend = opened.get(row["device"])
+        details: dict[str, Any] = {}
+        if backend is not None:
+            details = {
+                "kind": "software" if backend.is_soft else "kernel",
+                "port": backend.port,
+                "gid": backend.gid.raw.hex(":", 2),
+                "mtu": backend.mtu.size,
+            }
+        rows.append(Device(**row, **details))
+    yield Devices(rows)
+
+
+def _memory(waker: Waker) -> Iterator[Struct]:
+    yield MemoryUse(
+        [
+            Memory(
+                device=engine.backend.name,
+                parked_qps=len(engine.cache.parked),
+                **engine.pool.statistics()._asdict(),
+            )
+            for engine in _engines(waker)
+        ]
+    )
+
+
+def _rpc(waker: Waker) -> Iterator[Struct]:
+    rows = []
+    multiplexer = sys.modules.get("aiordma.rpc.multiplexer")
+    if multiplexer is not None:
+        ends = [each for each in waker.bound() if isinstance(each, multiplexer.Multiplexer)]
+        rows = [
+            Method(side=each.side, peer=each.peer, method="", in_flight=len(each.machine.calls))
+            for each in ends
+            if each.ended is None
+        ]
+    for (side, method), summary in trace.summary().items():
+        total = summary.total
+        times = total.p50 / 1e3, total.p99 / 1e3, total.highest / 1e3
+        rows.append(Method(side, "", method, 0, total.calls, *times))
+    yield Rpc(rows)
+
+
+def _fallbacks(waker: Waker) -> Iterator[Struct]:
+    counts = registered.counts
+
+    def rows(when: str, counter: Counter[tuple[int, int | None, str]]) -> Iterator[Fallback]:
+        for (local, peer, text), number in counter.most_common():
+            yield Fallback(when, mode_of(local, peer), local, peer, text, number)
+
+    yield Fallbacks([*rows("began", counts.fallbacks), *rows("left", counts.left)])
+
+
+def _totals(waker: Waker) -> Iterator[Struct]:
+    counts, engines = registered.counts, _engines(waker)
+    kinds = counts.connections.items()
+    yield Totals(
+        open=sum(1 for _ in registered.of_loop(waker)),
+        links=sum(len(engine.all_groups) for engine in engines),
+        connections={f"{KINDS.get(kind, kind)}/{side}/{path}": n for (kind, side, path), n in kinds},
+        fell_back=counts.fallbacks.total(),
+        left_rdma=counts.left.total(),
+        engines=[_engine(each) for each in engines],
+    )
+
+
+def _engine(engine: Any) -> Engine:
+    poller = engine.poller
+    return Engine(
+        device=engine.backend.name, **{name: getattr(poller, name) for name in Engine.__struct_fields__[1:]}
+    )
+
+
+_VIEWS: dict[View, Callable[[Waker], Iterator[Struct]]] = {
+    "connections": _connections,
+    "links": _links,
+    "devices": _devices,
+    "memory": _memory,
+    "rpc": _rpc,
+    "fallbacks": _fallbacks,
+    "totals": _totals,
+}

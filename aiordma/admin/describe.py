@@ -1,0 +1,145 @@
+"""What is to be known of one connection, as a row."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..addresses import show
+from ..proto.cdc import StateFlag
+from ..proto.clc import Kind
+from .messages import Connection
+
+if TYPE_CHECKING:
+    from ..errors import FallbackReason
+    from ..observe.connections import Entry
+
+__all__ = ["KINDS", "describe_connection", "mode_of"]
+
+KINDS: dict[int, str] = {Kind.STREAM: "stream", Kind.DATAGRAMS: "datagrams", Kind.CALLS: "calls"}
+
+#: The part of the kernel's ``struct tcp_info`` that is used: state, milliseconds since data went and came,
+#: round-trip time, retransmissions, bytes that were acknowledged, and that came.
+_TCP_INFO = struct.Struct("=B43xI4xI12xI28xI16xQQ")
+#: States of the kernel's TCP (its header tcp_states.h), where they tell more than "active".
+_TCP_STATES = {4: "eof sent", 5: "eof sent", 8: "eof received", 7: "broken"}
+_TCP_CLOSING = {6, 9, 11}
+
+
+class _Tcp(NamedTuple):
+    state: int
+    sent_ms: int
+    received_ms: int
+    rtt_us: int
+    retransmits: int
+    acked: int
+    received: int
+
+
+def _tcp_info(sock: socket.socket) -> _Tcp | None:
+    """None: it is no TCP connection, or closed."""
+    try:
+        data = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        return _Tcp(*_TCP_INFO.unpack(data))
+    except (OSError, struct.error):
+        return None
+
+
+def mode_of(local: int, peer: int | None) -> str:
+    """Both reason codes, as ``smcss`` shows them."""
+    return f"TCP 0x{local:08x}" + ("" if peer is None else f"/0x{peer:08x}")
+
+
+def describe_connection(entry: Entry, now: float, loop_now: float) -> Connection | None:
+    """:param now: ``time.monotonic()``.
+    :param loop_now: the same moment by the loop's clock.
+    :return: None: it is over.
+    """
+    sock, pipe = entry.sock, entry.pipe
+    if sock is None:
+        return None
+    row = Connection(
+        number=entry.number,
+        kind=KINDS.get(entry.kind, str(entry.kind)),
+        side=entry.side,
+        state="active",
+        local=show(entry.local),
+        remote=show(entry.remote),
+        path="tcp",
+        mode="TCP",
+        reason="",
+        age_s=round(now - entry.since, 3),
+        idle_s=0.0,
+        bytes_sent=0,
+        bytes_received=0,
+    )
+    if pipe is None:
+        _on_tcp(row, sock, entry.fallback)
+        return row
+    if pipe.path == "tcp":
+        _on_tcp(row, sock, pipe.fallback_reason)
+    else:
+        row.path, row.mode = "rdma", "RDMA"
+    counts = pipe.statistics()
+    row.bytes_sent, row.bytes_received = counts.bytes_sent, counts.bytes_received
+    row.times_blocked = counts.times_blocked
+    if row.path == "rdma":
+        (_on_channel if entry.kind == Kind.CALLS else _on_rings)(row, pipe, counts, loop_now)
+    if pipe.error is not None:
+        row.state, row.reason = "broken", row.reason or str(pipe.error)
+    return row
+
+
+def _on_tcp(row: Connection, sock: socket.socket, reason: FallbackReason | None) -> None:
+    if reason is not None:
+        row.mode, row.reason = mode_of(reason.local, reason.peer), reason.text
+    info = _tcp_info(sock)
+    if info is None:
+        return
+    row.state = "closing" if info.state in _TCP_CLOSING else _TCP_STATES.get(info.state, "active")
+    row.idle_s = min(row.age_s, min(info.sent_ms, info.received_ms) / 1000)
+    # The kernel counts a client's SYN as a byte that was acknowledged.
+    row.bytes_sent = max(0, info.acked - (row.side == "client"))
+    row.bytes_received = info.received
+    row.rtt_us, row.retransmits = info.rtt_us, info.retransmits
+
+
+def _idle(row: Connection, active_at: int, loop_now: float) -> float:
+    return round(min(row.age_s, max(0.0, loop_now - active_at)), 3) if active_at else row.age_s
+
+
+def _on_channel(row: Connection, channel: Any, counts: Any, loop_now: float) -> None:
+    row.idle_s = _idle(row, channel.active_at, loop_now)
+    row.token, row.qp_num = channel.token, channel.qp_num
+    if channel.is_closed:
+        row.state = "closing"
+    elif channel.peer_gone:
+        row.state = "eof received"
+
+
+def _on_rings(row: Connection, pipe: Any, counts: Any, loop_now: float) -> None:
+    ring = pipe.ring
+    row.ring_bytes, row.peer_ring_bytes = counts.ring_bytes, counts.peer_ring_bytes
+    row.token, row.peer_token, row.qp_num = ring.token, ring.peer_token, ring.qp_num
+    row.waiting_bytes = ring.readable
+    position = ring.position
+    if position is None:
+        return
+    row.idle_s = _idle(row, position.active_at, loop_now)
+    row.rx_produced, row.rx_consumed = _cursor(position.rx_produced), _cursor(position.rx_consumed)
+    row.tx_produced, row.tx_consumed = _cursor(position.tx_produced), _cursor(position.tx_consumed)
+    row.local_flags, row.peer_flags = position.local_flags, position.peer_flags
+    if position.local_flags & StateFlag.CLOSED or ring.is_closed:
+        row.state = "closing"
+    elif ring.owner.failover is not None:
+        row.state = "leaving"
+    elif position.local_flags & StateFlag.SENDING_DONE:
+        row.state = "eof sent"
+    elif position.peer_flags & (StateFlag.SENDING_DONE | StateFlag.CLOSED):
+        row.state = "eof received"
+
+
+def _cursor(position: tuple[int, int]) -> str:
+    wrap, count = position
+    return f"{wrap:04x}:{count:08x}"

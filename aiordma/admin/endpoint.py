@@ -1,0 +1,184 @@
+"""The admin endpoint of an event loop: its socket, who may use it, and the loop's page.
+
+It begins with the loop's first engine, or when RDMA turned out not to be available, and costs a listening
+socket and a timer that writes the page once a second. What answers requests (:mod:`.session`) is imported, in
+a thread, when the first one comes.
+
+In any thread and on any loop: everything goes through the loop's waker, and nothing here blocks or waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from ..observe import connections
+from . import place
+from .credentials import credentials
+from .page import BEAT_SECONDS, PageWriter, read
+
+if TYPE_CHECKING:
+    from ..wake.base import Handle, Waker
+    from .session import Session
+
+__all__ = ["Endpoint", "begin"]
+
+_log = logging.getLogger("aiordma.admin")
+
+#: Requests at the same time; further ones are turned away.
+_SESSIONS = 8
+#: Leftovers of killed processes that a new endpoint looks at.
+_SWEPT = 32
+
+_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+def begin(waker: Waker) -> Endpoint | None:
+    """The endpoint of a loop; None if it cannot be had, which keeps no program from running."""
+    try:
+        return Endpoint(waker)
+    except OSError as error:
+        _log.info("aiordma stat will not see this process: %s", error)
+        return None
+
+
+class Endpoint:
+    """:raises OSError: there is no place for it, or no descriptor."""
+
+    def __init__(self, waker: Waker) -> None:
+        self.waker = waker
+        self._sessions: set[Session] = set()
+        self._loading: list[socket.socket] | None = None
+        self._timer: Handle | None = None
+        self._closed = False
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            with contextlib.closing(place.makeable()) as home:
+                self._path, self._stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
+                _sweep(home)
+                self._page = PageWriter(home, self._stem, waker.name)
+                self._sock.bind(home.address(self._stem + place.SOCKET))
+            self._sock.listen(_SESSIONS)
+        except BaseException:
+            self._sock.close()
+            raise
+        _endpoints.add(self)
+        waker.watch_fd(self._sock.fileno(), self._accept)
+        waker.at_loop_end(self.close)
+        self._beat()
+
+    @property
+    def path(self) -> str:
+        """Of the socket."""
+        return f"{self._path}/{self._stem}{place.SOCKET}"
+
+    # ---- the page
+
+    def _beat(self) -> None:
+        engine = self.waker.locals.get("engine")
+        done = 0 if engine is None else sum(each.poller.completions for each in engine.devices.engines)
+        self._page.beat(len(connections.of_loop(self.waker)), done)
+        self._timer = self.waker.call_at(self.waker.now() + BEAT_SECONDS, self._beat)
+
+    # ---- requests
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
+        if len(self._sessions) + len(self._loading or ()) >= _SESSIONS or not _may_ask(sock):
+            sock.close()
+        elif self._loading is not None:
+            self._loading.append(sock)
+        elif not self._sessions and _session_module() is None:
+            self._loading = [sock]
+            threading.Thread(target=self._load, name="aiordma admin", daemon=True).start()
+        else:
+            self._begin(sock)
+
+    def _load(self) -> None:
+        """In a thread: the loop goes on while msgspec and the classes of messages are imported."""
+        from . import session  # noqa: F401
+
+        self.waker.call_from_anywhere(self._loaded)
+
+    def _loaded(self) -> None:
+        waiting, self._loading = self._loading or [], None
+        for sock in waiting:
+            if self._closed:
+                sock.close()
+            else:
+                self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        from .session import Session
+
+        session = Session(self.waker, sock, credentials(sock), self._sessions.discard)
+        self._sessions.add(session)
+        session.begin()
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Idempotent; called at the end of the loop."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.waker.unwatch_fd(self._sock.fileno())
+        self._sock.close()
+        for session in list(self._sessions):
+            session.close()
+        for sock in self._loading or ():
+            sock.close()
+        self._page.close()
+        home = place.at(self._path, os.getuid())
+        if home is not None:
+            home.remove(self._stem)
+            home.close()
+
+    def forget(self) -> None:
+        """In a forked child: the files are the parent's, whose end tools must see."""
+        self._closed = True
+        self._sock.close()
+        for session in self._sessions:
+            session.abandon()
+        self._page.close()
+
+
+def _session_module() -> object:
+    import sys
+
+    return sys.modules.get(f"{__package__}.session")
+
+
+def _may_ask(sock: socket.socket) -> bool:
+    try:
+        return credentials(sock)[1] in (os.getuid(), 0)
+    except OSError:
+        return False
+
+
+def _sweep(home: place.Place) -> None:
+    """Remove what processes have left that were killed."""
+    for stem in home.stems()[:_SWEPT]:
+        page = read(home, stem)
+        if page is not None and page.is_over:
+            home.remove(stem)
+
+
+def _after_fork() -> None:
+    for endpoint in list(_endpoints):
+        endpoint.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

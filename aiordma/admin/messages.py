@@ -1,0 +1,481 @@
+"""The messages between tools and the admin endpoint of a process, and how they lie on the socket.
+
+A message is a header, ``aio`` and a version byte and the length of the rest in 4 bytes (big-endian), and one
+MessagePack object with the fields of a class below. A tool sends one request on a connection; the process
+answers with any number of parts, and then with :class:`Done` or :class:`Refused`, and closes.
+
+The classes of rows are also those of ``--json`` (:mod:`.report`). Fields may be added; those that are here
+keep their meaning.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+__all__ = [
+    "HEADER",
+    "MAX_ANSWER_BYTES",
+    "MAX_REQUEST_BYTES",
+    "VERSION",
+    "Answer",
+    "Call",
+    "Calls",
+    "Change",
+    "Close",
+    "Connection",
+    "Connections",
+    "Device",
+    "Devices",
+    "Done",
+    "Engine",
+    "Fallback",
+    "Fallbacks",
+    "FromTool",
+    "GarbageError",
+    "Identity",
+    "Inspect",
+    "Link",
+    "Links",
+    "Memory",
+    "MemoryUse",
+    "Method",
+    "Refused",
+    "Request",
+    "Rpc",
+    "Setting",
+    "Settings",
+    "Show",
+    "ShowSettings",
+    "Switch",
+    "Task",
+    "Tasks",
+    "Totals",
+    "Trim",
+    "View",
+    "length_of",
+    "packed",
+    "parse_answer",
+    "parse_request",
+]
+
+VERSION = 1
+HEADER = struct.Struct(">3sBI")
+_MAGIC = b"aio"
+MAX_REQUEST_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 1024 * 1024
+
+View = Literal["connections", "links", "devices", "memory", "rpc", "fallbacks", "totals"]
+
+
+class GarbageError(ValueError):
+    """What came is no message; ``version`` is the sender's, if that is why."""
+
+    def __init__(self, text: str, version: int | None = None) -> None:
+        super().__init__(text)
+        self.version = version
+
+
+# ---- requests
+
+
+class Request(Struct, forbid_unknown_fields=True):
+    """What tools ask for."""
+
+
+class Show(Request, tag="show"):
+    """Rows of these views."""
+
+    views: tuple[View, ...]
+
+
+class ShowSettings(Request, tag="settings"):
+    """The settings in force."""
+
+
+class Change(Request, tag="set"):
+    """Change online settings."""
+
+    changes: dict[str, int | str | None]
+
+
+class Switch(Request, tag="switch"):
+    """Move connections to the other path; None: all of the loop (to TCP), or all that left RDMA (to RDMA)."""
+
+    path: Literal["tcp", "rdma"]
+    connections: tuple[int, ...] | None = None
+    reason: str = ""
+
+
+class Close(Request, tag="close"):
+    """Abort connections: both ends get an error."""
+
+    connections: tuple[int, ...]
+
+
+class Trim(Request, tag="trim"):
+    """Give memory that nobody uses back to the system."""
+
+
+class Inspect(Request, tag="inspect"):
+    """What helps to find out why it hangs or is slow: settings, tasks with their stacks, traced calls."""
+
+
+FromTool = Show | ShowSettings | Inspect | Change | Switch | Close | Trim
+
+
+# ---- answers
+
+
+class Part(Struct, omit_defaults=False):
+    """One message of an answer."""
+
+
+class Identity(Part, tag="process"):
+    """Who answers. Times of the row classes are in seconds."""
+
+    pid: int
+    uid: int
+    program: str
+    #: ``asyncio``, ``uvloop`` or ``trio``
+    loop: str
+    #: of aiordma
+    version: str
+    python: str
+    host: str
+
+
+class Connection(Struct):
+    """One connection."""
+
+    #: unique in the process while it runs
+    number: int
+    #: ``stream``, ``datagrams`` or ``calls``
+    kind: str
+    #: ``client`` or ``server``
+    side: str
+    #: ``active``, ``eof sent``, ``eof received``, ``closing``, ``leaving`` (RDMA) or ``broken``
+    state: str
+    local: str
+    remote: str
+    #: ``rdma`` or ``tcp``
+    path: str
+    #: as ``smcss`` shows it: ``RDMA``, or ``TCP 0xlocal[/0xpeer]``
+    mode: str
+    #: why it is on TCP, in words; empty on RDMA
+    reason: str
+    age_s: float
+    #: since bytes went or came, by the kernel's clock on TCP, and within a second on RDMA
+    idle_s: float
+    #: on TCP what the kernel has counted, with the negotiation: sent bytes when they are acknowledged
+    bytes_sent: int
+    bytes_received: int
+    #: sizes of the rings; 0 on TCP
+    ring_bytes: int = 0
+    peer_ring_bytes: int = 0
+    #: what waits in our ring for the program
+    waiting_bytes: int = 0
+    #: how often the peer had no room
+    times_blocked: int = 0
+    #: cursors as ``wrap:count`` in hexadecimal; empty where there are no rings
+    rx_produced: str = ""
+    rx_consumed: str = ""
+    tx_produced: str = ""
+    tx_consumed: str = ""
+    #: state flags of the last cursor messages, as SMC has them (80 sending done, 40 closed, 20 aborted)
+    local_flags: int = 0
+    peer_flags: int = 0
+    token: int = 0
+    peer_token: int = 0
+    #: number of the link's queue pair; 0 on TCP
+    qp_num: int = 0
+    #: of the kernel's TCP connection, microseconds; 0 on RDMA
+    rtt_us: int = 0
+    retransmits: int = 0
+
+
+class Connections(Part, tag="connections"):
+    """Some of the connections; more may follow."""
+
+    rows: list[Connection]
+
+
+class Link(Struct):
+    """One link: a queue pair to one peer. The counters are those of ``aiordma.EngineStatistics``."""
+
+    device: str
+    gid: str
+    peer: str
+    state: str
+    side: str
+    qp_num: int
+    peer_qp_num: int
+    traffic_class: int
+    connections: int
+    moved_here: int
+    tickets: int
+    ticket_ring_bytes: int
+    messages_sent: int
+    messages_received: int
+    nops_sent: int
+    nops_received: int
+    bytes_written: int
+    credit_waits: int
+    keepalives: int
+    window: int
+    mtu: int
+    registered_bytes: int
+    used_bytes: int
+
+
+class Links(Part, tag="links"):
+    """All links of the loop."""
+
+    rows: list[Link]
+
+
+class Device(Struct):
+    """One device that the loop may use."""
+
+    device: str
+    #: ``open``, ``not opened`` or ``down``
+    state: str
+    why: str
+    retry_in_s: float
+    links: int
+    #: ``software``, ``kernel``, or empty while it is not open
+    kind: str = ""
+    port: int = 0
+    gid: str = ""
+    mtu: int = 0
+
+
+class Devices(Part, tag="devices"):
+    """Devices of the loop."""
+
+    rows: list[Device]
+
+
+class Memory(Struct):
+    """Registered memory of one engine, in bytes."""
+
+    device: str
+    registered_bytes: int
+    registered_high_water: int
+    used_bytes: int
+    used_high_water: int
+    limit_bytes: int
+    slabs: int
+    slabs_registered: int
+    slabs_released: int
+    allocations: int
+    reuses: int
+    downgrades: int
+    failures: int
+    #: queue pairs kept for reuse
+    parked_qps: int
+
+
+class MemoryUse(Part, tag="memory"):
+    """Memory of the loop's engines."""
+
+    rows: list[Memory]
+
+
+class Method(Struct):
+    """Calls of one method, or of one connection."""
+
+    #: ``server`` or ``client``
+    side: str
+    #: the peer's address of a connection; empty for a method
+    peer: str
+    #: name of the method; empty for a connection
+    method: str
+    in_flight: int
+    #: traced calls, on which the times are based: 0 unless calls are traced (``AIORDMA_TRACE_MODE``)
+    traced: int = 0
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    max_us: float = 0.0
+
+
+class Rpc(Part, tag="rpc"):
+    """Connections of calls, and methods that were traced."""
+
+    rows: list[Method]
+
+
+class Fallback(Struct):
+    """Connections of the process that are or were on TCP, for one reason."""
+
+    #: ``began`` on TCP, or ``left`` RDMA later
+    when: str
+    #: ``TCP 0xlocal[/0xpeer]``
+    mode: str
+    local: int
+    peer: int | None
+    text: str
+    connections: int
+
+
+class Fallbacks(Part, tag="fallbacks"):
+    """Counts since the process began."""
+
+    rows: list[Fallback]
+
+
+class Engine(Struct):
+    """Counters of the completion queue of one engine."""
+
+    device: str
+    completions: int
+    polls: int
+    empty_polls: int
+    slow_polls: int
+    slowest_poll_ns: int
+    events: int
+    arms: int
+    spins: int
+    spin_hits: int
+    budget_exhausted: int
+
+
+class Totals(Part, tag="totals"):
+    """Counts since the process began; ``open`` is now."""
+
+    open: int
+    links: int
+    #: connections by ``kind/side/path``, such as ``stream/client/rdma``
+    connections: dict[str, int]
+    #: that began on TCP, and that left RDMA later
+    fell_back: int
+    left_rdma: int
+    engines: list[Engine]
+
+
+class Setting(Struct):
+    """One setting in force."""
+
+    name: str
+    value: int | str | None
+    default: int | str | None
+    #: whether it can be changed now
+    online: bool
+    allowed: str
+    help: str
+
+
+class Settings(Part, tag="settings"):
+    """All settings of the loop's engine."""
+
+    rows: list[Setting]
+
+
+class Task(Struct):
+    """A task of the event loop."""
+
+    name: str
+    #: ``file:line function``, outermost first
+    frames: list[str]
+
+
+class Tasks(Part, tag="tasks"):
+    """Some of the tasks; more may follow."""
+
+    rows: list[Task]
+
+
+class Call(Struct):
+    """A traced call (``aiordma.observe.trace.Record``)."""
+
+    side: str
+    method: str
+    peer: str
+    code: int
+    #: seconds since the epoch
+    began: float
+    total_us: float
+    #: by name of the stage, where they are known
+    stages_us: dict[str, float]
+
+
+class Calls(Part, tag="calls"):
+    """Some of the last traced calls; more may follow."""
+
+    rows: list[Call]
+
+
+class Done(Part, tag="done"):
+    """The end. :param count: of connections or bytes that the request concerned."""
+
+    count: int = 0
+    #: what happened, for people
+    text: str = ""
+
+
+class Refused(Part, tag="refused"):
+    """The end: nothing was done, or not all of it."""
+
+    text: str
+
+
+Answer = (
+    Identity
+    | Connections
+    | Links
+    | Devices
+    | MemoryUse
+    | Rpc
+    | Fallbacks
+    | Totals
+    | Settings
+    | Tasks
+    | Calls
+    | Done
+    | Refused
+)
+
+# ---- on the socket
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_request: Any = msgspec.msgpack.Decoder(FromTool).decode
+_decode_answer: Any = msgspec.msgpack.Decoder(Answer).decode
+
+
+def packed(message: Struct) -> bytes:
+    """Header and message."""
+    body = _encode(message)
+    return HEADER.pack(_MAGIC, VERSION, len(body)) + body
+
+
+def length_of(header: bytes, most: int) -> int:
+    """Of what follows. :raises GarbageError:"""
+    magic, version, length = HEADER.unpack(header)
+    if magic != _MAGIC:
+        raise GarbageError("this is not the protocol of the admin socket")
+    if version != VERSION:
+        raise GarbageError(f"the other end speaks version {version}, this one {VERSION}", version)
+    if not 0 < length <= most:
+        raise GarbageError(f"a message of {length} bytes")
+    return int(length)
+
+
+def parse_request(body: bytes) -> FromTool:
+    """:raises GarbageError:"""
+    try:
+        found: FromTool = _decode_request(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise GarbageError(str(error)) from None
+    return found
+
+
+def parse_answer(body: bytes) -> Answer:
+    """:raises GarbageError:"""
+    try:
+        found: Answer = _decode_answer(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise GarbageError(str(error)) from None
+    return found

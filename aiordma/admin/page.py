@@ -1,0 +1,134 @@
+"""The page of one event loop: a small file that its timer writes, so that tools see a loop that has stopped.
+
+Readers take it for what any process of its owner may have written: they check lengths and names, and map
+nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import place
+
+if TYPE_CHECKING:
+    from .place import Place
+
+__all__ = ["BEAT_SECONDS", "Page", "PageWriter", "program", "read"]
+
+#: How often the loop writes.
+BEAT_SECONDS = 1.0
+
+_MAGIC = b"aiordma1"
+#: Magic, generation, pid, pid namespace, start, beat, connections, completions; then loop and program.
+_FIXED = struct.Struct("=8sQQQQQQQ16s256s")
+_END = struct.Struct("=Q")
+_BYTES = 4096
+
+
+class Page(NamedTuple):
+    """What one said when it was read."""
+
+    pid: int
+    #: inode of the namespace of process ids
+    namespace: int
+    #: see :func:`.place.started`
+    started: int
+    #: ``time.monotonic_ns()`` of the host when the loop's timer came by
+    beat_ns: int
+    connections: int
+    #: work completions of its engines
+    completions: int
+    #: asyncio, uvloop or trio
+    loop: str
+    program: str
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the loop came by."""
+        return max(0.0, (time.monotonic_ns() - self.beat_ns) / 1e9)
+
+    @property
+    def is_over(self) -> bool:
+        """The process is gone, as far as can be told from here."""
+        return self.namespace == place.namespace() and not place.is_running(self.pid, self.started)
+
+
+def program() -> str:
+    """What this process runs, without its arguments, which may be secret."""
+    name = sys.argv[0] if sys.argv else ""
+    if name in ("-c", "-m", ""):
+        return os.path.basename(sys.executable or "python")
+    if os.path.basename(name) == "__main__.py":
+        name = os.path.dirname(name)
+    return os.path.basename(name)
+
+
+class PageWriter:
+    """The page of this loop; close it. :raises OSError:"""
+
+    def __init__(self, home: Place, stem: str, loop: str) -> None:
+        self._names = loop.encode()[:16], program().encode("utf-8", "replace")[:256]
+        self._ids = os.getpid(), place.namespace(), place.started(os.getpid())
+        self._generation = 0
+        draft = f"{stem}.draft"
+        fd = home.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.ftruncate(fd, _BYTES)
+            self._map = mmap.mmap(fd, _BYTES)
+        finally:
+            os.close(fd)
+        self.beat(0, 0)
+        home.publish(draft, stem + place.PAGE)
+
+    def beat(self, connections: int, completions: int) -> None:
+        """The loop has come by."""
+        self._generation += 1
+        numbers = self._generation, *self._ids, time.monotonic_ns(), connections, completions
+        _FIXED.pack_into(self._map, 0, _MAGIC, *numbers, *self._names)
+        # What is read while this is written has two generations.
+        _END.pack_into(self._map, _FIXED.size, self._generation)
+
+    def close(self) -> None:
+        self._map.close()
+
+
+def read(home: Place, stem: str) -> Page | None:
+    """The page of a loop; None: there is none, or it is not one."""
+    try:
+        fd = home.open(stem + place.PAGE, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        for _ in range(3):
+            data = os.pread(fd, _BYTES, 0)
+            page = _parse(data)
+            if page is not None:
+                return page
+        return None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _parse(data: bytes) -> Page | None:
+    if len(data) != _BYTES or not data.startswith(_MAGIC):
+        return None
+    _, generation, pid, namespace, started, beat, connections, completions, loop, name = _FIXED.unpack_from(
+        data
+    )
+    if _END.unpack_from(data, _FIXED.size)[0] != generation:
+        return None
+    return Page(pid, namespace, started, beat, connections, completions, _text(loop), _text(name))
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,144 @@
+"""Where processes put their admin sockets, and how tools find them and remove those of killed processes.
+
+Each event loop has two files: ``PID-TOKEN.sock``, and ``PID-TOKEN.page`` (:mod:`.page`). Their directory is
+the user's alone, mode 0700. It is looked for as the software device does it (`_softdev/core/home.c`): in
+``$XDG_RUNTIME_DIR`` and ``/run/user/UID``, then in ``/dev/shm`` and ``/tmp``, where names that others have
+taken are passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PAGE", "SOCKET", "Place", "at", "is_running", "makeable", "namespace", "places", "started"]
+
+SOCKET, PAGE = ".sock", ".page"
+
+_SHARED = ("/dev/shm", "/tmp")
+_NAMES = 8
+
+
+class Place:
+    """A directory with admin sockets. Opened, so that nobody replaces it afterwards; close it.
+
+    :raises OSError: it is not there, or is not a directory of ``uid`` that nobody else may enter.
+    """
+
+    def __init__(self, path: str, uid: int) -> None:
+        self.path, self.uid = path, uid
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not _is_private(os.fstat(self._fd), uid):
+            self.close()
+            raise PermissionError(f"{path} is not a directory of user {uid} alone")
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def address(self, name: str) -> str:
+        """For bind() and connect(): short, however long the path is."""
+        return f"/proc/self/fd/{self._fd}/{name}"
+
+    def open(self, name: str, flags: int) -> int:
+        """A descriptor of a file in it. :raises OSError:"""
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+
+    def publish(self, name: str, final: str) -> None:
+        """Give a file its final name at once. :raises OSError:"""
+        os.rename(name, final, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def remove(self, stem: str) -> None:
+        """Remove what belongs to one loop."""
+        for suffix in (SOCKET, PAGE):
+            with contextlib.suppress(OSError):
+                os.unlink(stem + suffix, dir_fd=self._fd)
+
+    def stems(self) -> list[str]:
+        """One for each loop that has a page here."""
+        names = os.listdir(self._fd)
+        return sorted(name.removesuffix(PAGE) for name in names if name.endswith(PAGE))
+
+
+def _is_private(found: os.stat_result, uid: int) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o077
+
+
+def _bases(uid: int) -> Iterator[str]:
+    """Directories of the user in which aiordma may have one."""
+    for runtime in dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}")):
+        with contextlib.suppress(OSError):
+            if runtime.startswith("/") and _is_private(os.lstat(runtime), uid):
+                yield f"{runtime}/aiordma"
+    for shared in _SHARED:
+        for number in range(_NAMES):
+            yield f"{shared}/aiordma-{uid}" + (f".{number}" if number else "")
+
+
+def makeable() -> Place:
+    """The directory of this process's user, made if need be. :raises OSError: there is no place for one."""
+    uid, problem = os.getuid(), OSError("there is no directory for it")
+    for base in _bases(uid):
+        try:
+            for path in (base, f"{base}/admin"):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(path, 0o700)
+                Place(path, uid).close()
+            return Place(f"{base}/admin", uid)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def at(path: str, uid: int) -> Place | None:
+    """The directory, if it is there and that user's alone."""
+    try:
+        return Place(path, uid)
+    except OSError:
+        return None
+
+
+def places() -> Iterator[Place]:
+    """All that this user may look into: root sees everybody's. Close each."""
+    uid = os.getuid()
+    found = {f"{base}/admin": uid for base in _bases(uid)}
+    if uid == 0:
+        patterns = ("/run/user/*/aiordma/admin", *(f"{shared}/aiordma-*/admin" for shared in _SHARED))
+        for path in [path for pattern in patterns for path in glob.glob(pattern)]:
+            with contextlib.suppress(OSError):
+                found.setdefault(path, os.lstat(path).st_uid)
+    for path, owner in found.items():
+        place = at(path, owner)
+        if place is not None:
+            yield place
+
+
+# ---- processes
+
+
+def namespace() -> int:
+    """Of process ids: those of another one mean nothing here."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def started(pid: int) -> int:
+    """When a process began, in clock ticks since the boot: with the pid it names a process. 0: there is
+    none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_running(pid: int, began: int) -> bool:
+    """Whether the process that had this pid, and began then, is there."""
+    return started(pid) == began

@@ -1,0 +1,142 @@
+"""What ``aiordma stat --json`` prints, as types: its schema (:func:`schema`) is made of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from .asking import ask, loops
+from .messages import (
+    Connection,
+    Connections,
+    Device,
+    Devices,
+    Fallback,
+    Fallbacks,
+    Link,
+    Links,
+    Memory,
+    MemoryUse,
+    Method,
+    Rpc,
+    Show,
+    Totals,
+    View,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .asking import Loop
+    from .page import Page
+
+__all__ = ["SCHEMA", "Process", "Report", "collect", "schema", "user_name"]
+
+#: Name and version. Fields may be added; another number means that some have gone or mean something else.
+SCHEMA = "aiordma-stat/1"
+
+
+class Process(Struct):
+    """One event loop of one process. Views that were not asked for, or not answered, are null."""
+
+    pid: int
+    uid: int
+    user: str
+    program: str
+    #: asyncio, uvloop or trio
+    loop: str
+    #: "answered"; "stuck": its timer is late; "no answer"; "refused"; "not allowed"
+    state: str
+    #: why there is no answer
+    text: str
+    #: seconds since its timer came by, which it does every second
+    silent_s: float
+    #: of aiordma there; empty without an answer
+    version: str
+    #: what the page says, also of a loop that is stuck
+    open_connections: int
+    #: with a baseline (``--reset``): when it was taken, in seconds since the epoch; totals count from then
+    since: float | None = None
+    connections: list[Connection] | None = None
+    links: list[Link] | None = None
+    devices: list[Device] | None = None
+    memory: list[Memory] | None = None
+    rpc: list[Method] | None = None
+    fallbacks: list[Fallback] | None = None
+    totals: Totals | None = None
+
+
+class Report(Struct):
+    """Everything that was asked for."""
+
+    schema: str
+    #: seconds since the epoch
+    taken_at: float
+    processes: list[Process]
+
+
+_ROWS: dict[str, type[Any]] = {
+    "connections": Connections,
+    "links": Links,
+    "devices": Devices,
+    "memory": MemoryUse,
+    "rpc": Rpc,
+    "fallbacks": Fallbacks,
+}
+
+
+def user_name(uid: int) -> str:
+    """For people."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def collect(views: Iterable[View], wanted: Callable[[Page], bool] | None = None) -> Report:
+    """Ask all processes that this user may ask, except this one."""
+
+    def others(page: Page) -> bool:
+        return page.pid != os.getpid() and (wanted is None or wanted(page))
+
+    views = tuple(views)
+    found = ask(Show(views), loops(others))
+    return Report(SCHEMA, time.time(), [_process(each, views) for each in found])
+
+
+def _process(loop: Loop, views: tuple[View, ...]) -> Process:
+    page, identity = loop.page, loop.identity
+    process = Process(
+        pid=page.pid,
+        uid=loop.uid,
+        user=user_name(loop.uid),
+        program=page.program if identity is None else identity.program,
+        loop=page.loop,
+        state=loop.state,
+        text=loop.text,
+        silent_s=round(page.silent_s, 3),
+        version="" if identity is None else identity.version,
+        open_connections=page.connections,
+    )
+    if loop.state == "answered":
+        for view in views:
+            if view == "totals":
+                process.totals = next(part for part in loop.parts if isinstance(part, Totals))
+                process.open_connections = process.totals.open
+            else:
+                parts: list[Any] = [part for part in loop.parts if isinstance(part, _ROWS[view])]
+                setattr(process, view, [row for part in parts for row in part.rows])
+        if process.connections is not None:
+            process.open_connections = len(process.connections)
+    return process
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of :class:`Report`."""
+    found = msgspec.json.schema(Report)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **found}

@@ -1,0 +1,65 @@
+"""Tables and numbers for people. Strings of other processes are shown without control characters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Column", "bytes_text", "clean", "seconds_text", "table"]
+
+_UNITS = ("", "K", "M", "G", "T", "P")
+
+
+class Column(NamedTuple):
+    """One column of rows of any type."""
+
+    title: str
+    text: Callable[..., object]
+    #: numbers are right-aligned
+    right: bool = False
+
+
+def clean(text: str) -> str:
+    """What cannot move the cursor or change the terminal."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+
+
+def bytes_text(count: float) -> str:
+    """``1023``, ``1.0K``, ``31.4M``: binary multiples, at most five characters."""
+    unit = 0
+    while count >= 999.5 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    if unit == 0:
+        return f"{count:.0f}"
+    return f"{count:.1f}{_UNITS[unit]}" if count < 99.95 else f"{count:.0f}{_UNITS[unit]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """``0.4s``, ``59s``, ``12m``, ``7.5h``, ``31d``."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    if seconds < 120:
+        return f"{seconds:.0f}s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f}m"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f}h"
+    return f"{seconds / 86_400:.0f}d"
+
+
+def table(columns: Sequence[Column], rows: Iterable[object]) -> list[str]:
+    """Lines: the titles, then one for each row."""
+    cells = [[clean(str(column.text(row))) for column in columns] for row in rows]
+    titles = [column.title for column in columns]
+    widths = [max(map(len, each)) for each in zip(titles, *cells, strict=True)]
+    pads = [str.rjust if column.right else str.ljust for column in columns]
+
+    def line(texts: list[str]) -> str:
+        return "  ".join(
+            [pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True)]
+        ).rstrip()
+
+    return [line(titles), *map(line, cells)]

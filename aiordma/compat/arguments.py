@@ -1,0 +1,61 @@
+"""The arguments of asyncio's functions, judged as asyncio judges them: same errors, in the same cases."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+__all__ = ["check_accepted", "check_client", "check_server"]
+
+
+def check_client(host: Any, port: Any, options: dict[str, Any]) -> None:
+    """The arguments of `create_connection()`.
+
+    :raises ValueError: they do not fit together.
+    :raises TypeError: ``sock`` is a socket of the module ``ssl``.
+    """
+    ssl, sock = options.get("ssl"), options.get("sock")
+    if options.get("server_hostname") is not None and not ssl:
+        raise ValueError("server_hostname is only meaningful with ssl")
+    if options.get("server_hostname") is None and ssl and not host:
+        raise ValueError("You must set server_hostname when using ssl without a host")
+    _check_ssl_timeouts(options)
+    _check_place(host, port, sock, "host and port was not specified and no sock specified")
+
+
+def check_server(host: Any, port: Any, options: dict[str, Any]) -> None:
+    """The arguments of `create_server()`; errors as of :func:`check_client`."""
+    if isinstance(options.get("ssl"), bool):
+        raise TypeError("ssl argument must be an SSLContext or None")
+    _check_ssl_timeouts(options)
+    _check_place(host, port, options.get("sock"), "Neither host/port nor sock were specified")
+
+
+def check_accepted(sock: socket.socket, options: dict[str, Any]) -> None:
+    """The arguments of `connect_accepted_socket()`; errors as of :func:`check_client`."""
+    _check_stream(sock)
+    _check_ssl_timeouts(options)
+
+
+def _check_ssl_timeouts(options: dict[str, Any]) -> None:
+    for name in ("ssl_handshake_timeout", "ssl_shutdown_timeout"):
+        if options.get(name) is not None and not options.get("ssl"):
+            raise ValueError(f"{name} is only meaningful with ssl")
+
+
+def _check_place(host: Any, port: Any, sock: Any, nothing: str) -> None:
+    if host is not None or port is not None:
+        if sock is not None:
+            raise ValueError("host/port and sock can not be specified at the same time")
+    elif sock is None:
+        raise ValueError(nothing)
+    else:
+        _check_stream(sock)
+
+
+def _check_stream(sock: socket.socket) -> None:
+    # Like asyncio. The module ssl is not imported for it: a socket of it has this method.
+    if hasattr(sock, "do_handshake"):
+        raise TypeError("Socket cannot be of type SSLSocket")
+    if sock.type != socket.SOCK_STREAM:
+        raise ValueError(f"A Stream Socket was expected, got {sock!r}")

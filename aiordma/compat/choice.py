@@ -1,0 +1,102 @@
+"""What the caller of asyncio's functions chose, and what becomes of a negotiation's result."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.trsock
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..config import Config
+from ..errors import Code, FallbackReason, NegotiationError
+from .fallback import tcp_info
+from .given_socket import why_unfit
+from .tls import TLS_OPTIONS, TlsTransport, tls_info
+from .transport import RingTransport
+
+if TYPE_CHECKING:
+    import socket
+
+    from ..config import Mode
+    from ..negotiation.result import NegotiationResult
+
+__all__ = ["Choice", "abort", "info_of", "on_own_transport"]
+
+#: options of asyncio's create_connection() that do not force TCP: they only control which addresses are tried
+_ANY_PATH = {"all_errors", "family", "flags", "happy_eyeballs_delay", "interleave", "proto", "sock"}
+
+
+def _on_any_path(name: str, value: Any) -> bool:
+    return name in _ANY_PATH or name in TLS_OPTIONS or (name == "local_addr" and not value[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The caller's settings for the path, beside asyncio's own options."""
+
+    config: Config
+    mode: Mode
+    rdma_outside_tls: bool
+
+    @classmethod
+    def of(cls, config: Config | None, mode: Mode | None, rdma_outside_tls: bool) -> Choice:
+        """:raises ValueError: the environment has a setting that is not allowed."""
+        config = Config.from_env() if config is None else config
+        return cls(config, config.mode if mode is None else mode, rdma_outside_tls)
+
+    def plain_reason(self, options: dict[str, Any]) -> FallbackReason | None:
+        """The reason to use TCP without a negotiation; None: negotiate.
+
+        :raises NegotiationError: the mode is "rdma", which forbids plain TCP
+        """
+        sock: socket.socket | None = options.get("sock")
+        if options.get("ssl") and not self.rdma_outside_tls:
+            reason = FallbackReason.of_local(Code.TLS_PAYLOAD_POLICY, "ssl= is TLS over TCP")
+        elif self.mode == "tcp":
+            reason = FallbackReason.of_local(Code.DISABLED)
+        elif given := sorted(
+            name for name, value in options.items() if value and not _on_any_path(name, value)
+        ):
+            reason = FallbackReason.of_local(Code.CONFIGURATION, f"{', '.join(given)} given, for TCP only")
+        elif sock is not None and (why := why_unfit(sock)) is not None:
+            reason = FallbackReason.of_local(Code.CONFIGURATION, f"the socket given as sock: {why}")
+        else:
+            return None
+        if self.mode == "rdma":
+            raise NegotiationError(reason.code, f"{reason.text}; mode is 'rdma'")
+        return reason
+
+
+def info_of(result: NegotiationResult, sock: socket.socket | None = None) -> dict[str, Any]:
+    """Extra info of the connection. `sock`: the caller's own socket, to be shown as the connection's."""
+    info: dict[str, Any] = {}
+    if result.pipe is None:
+        info = tcp_info(result.fallback)
+    if result.pipe is not None or result.tls is not None:
+        info["peername"] = result.remote_address
+        info["sockname"] = result.local_address
+        info["socket"] = asyncio.trsock.TransportSocket(sock or result.sock)
+    if result.tls is not None:
+        info |= tls_info(result.tls)
+    return info
+
+
+def on_own_transport(
+    loop: asyncio.AbstractEventLoop,
+    result: NegotiationResult,
+    protocol: asyncio.BaseProtocol,
+    info: dict[str, Any],
+    **options: Any,
+) -> RingTransport:
+    """The transport of a result that has a ring, or TLS that no event loop can take over."""
+    if result.pipe is not None:
+        return RingTransport(loop, result.pipe, protocol, extra=info, **options)
+    return TlsTransport(loop, result, protocol, extra=info, **options)
+
+
+def abort(result: NegotiationResult) -> None:
+    """Nobody will use it."""
+    if result.pipe is not None:
+        result.pipe.abort()
+    else:
+        result.sock.close()

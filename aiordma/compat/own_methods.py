@@ -1,0 +1,64 @@
+"""The methods that an event loop has without aiordma, whether or not they were replaced.
+
+`aiordma.install()` replaces methods of the classes of event loops. Everything below it uses the loop's own
+methods, and so may a program, for a connection that must be plain TCP.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+__all__ = ["LoopMethods", "replace", "unpatched"]
+
+#: What was there, by class and name; `inherited`: the class had the method of a base class.
+_replaced: dict[tuple[type, str], tuple[Callable[..., Any], bool]] = {}
+
+
+class LoopMethods:
+    """See :func:`unpatched`."""
+
+    __slots__ = ("_cls", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cls: type | None) -> None:
+        self._loop, self._cls = loop, cls
+
+    def __getattr__(self, name: str) -> Any:
+        for cls in (self._cls or type(self._loop)).__mro__:
+            if (before := _replaced.get((cls, name))) is not None:
+                return types.MethodType(before[0], self._loop)
+        if self._cls is not None:
+            return types.MethodType(getattr(self._cls, name), self._loop)
+        return getattr(self._loop, name)
+
+
+def unpatched(loop: asyncio.AbstractEventLoop, cls: type | None = None) -> LoopMethods:
+    """The loop's own methods, as they were before :func:`aiordma.install`.
+
+    ``await aiordma.unpatched(loop).create_connection(...)`` makes a connection that stays plain TCP. Without
+    `install()` these are the loop's methods as they are.
+
+    :param cls: the methods of this class instead of those of the loop's.
+    """
+    return LoopMethods(loop, cls)
+
+
+def replace(cls: type, name: str, method: Callable[..., Any]) -> None:
+    """Replace a method of a class of event loops; once, further calls change nothing."""
+    if (cls, name) not in _replaced:
+        _replaced[cls, name] = (getattr(cls, name), name not in vars(cls))
+        setattr(cls, name, method)
+
+
+def restore() -> None:
+    """Undo every :func:`replace`."""
+    for (cls, name), (method, inherited) in _replaced.items():
+        if inherited:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, method)
+    _replaced.clear()

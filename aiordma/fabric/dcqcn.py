@@ -1,0 +1,58 @@
+"""Named parameter sets of DCQCN: a simulation takes one of them, since adapters differ from the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+__all__ = ["PROFILES", "Profile", "fixed_point", "profile"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Parameters of senders. Names and values as in the software device."""
+
+    name: str
+    #: g: weight of the newest notification in alpha.
+    gain: float
+    #: K: alpha falls after each such period without a notification.
+    alpha_ns: int
+    #: T: the rate rises after each such period,
+    step_ns: int
+    #: B: or after so many bytes.
+    step_bytes: int
+    #: F: steps that halve the distance to the old rate, before the rate exceeds it.
+    fast_steps: int
+    add_bps: float
+    hyper_bps: float
+    least_bps: float
+    line_bps: float
+    #: Whether the first notification cuts the line rate, as in the paper, or the rate measured lately.
+    from_line: bool = False
+
+
+PROFILES = {
+    "sigcomm15": Profile("sigcomm15", 1 / 256, 55000, 55000, 10_000_000, 5, 40e6, 400e6, 1e6, 100e9),
+    "connectx": Profile("connectx", 5 / 1024, 1000, 300000, 32767, 1, 5e6, 50e6, 1e6, 100e9),
+}
+
+
+def profile(name: str, line_gbps: float, *, from_line: bool = True) -> Profile:
+    """A named profile for hosts with ports of `line_gbps`.
+
+    :raises KeyError: if there is no such profile.
+    """
+    return dataclasses.replace(PROFILES[name], line_bps=line_gbps * 1e9, from_line=from_line)
+
+
+def fixed_point(line_bps: float, flows: int, wire: int, using: Profile, interval_s: float = 50e-6) -> float:
+    """The share of packets that is marked when `flows` senders share a line and nothing changes any more.
+
+    The closed form for small shares in "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY" (Zhu
+    and others, CoNEXT 2016): the cube root of R_AI N^2 / (tau C^2) x (1/B + N/(T C))^2, with rates in packets
+    per second and B in packets. Above a few percent it is too high.
+    """
+    capacity, more = line_bps / 8 / wire, using.add_bps / 8 / wire
+    pace = wire / using.step_bytes + flows / (using.step_ns * 1e-9 * capacity)
+    cubed: float = more * flows**2 / (interval_s * capacity**2) * pace**2
+    return float(cubed ** (1 / 3))

@@ -1,0 +1,203 @@
+"""The plan as settings: `config_db.json` fragments for SONiC switches, commands for hosts."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, TypeAlias
+
+from . import schema
+from .ecn import thresholds
+from .headroom import buffers, headroom_cells
+from .marking import dscp_map
+from .report import Section, Verdict
+from .scheduling import cnp_cap_bps
+
+if TYPE_CHECKING:
+    from .model import Network
+    from .topology import Port, Topology
+
+__all__ = ["LOSSY_ALPHA", "host_commands", "section", "sonic"]
+
+Config: TypeAlias = "dict[str, dict[str, dict[str, str]]]"
+
+#: Threshold of lossy egress queues: an eighth of what is free.
+LOSSY_ALPHA = 1 / 8
+
+
+def _dynamic(alpha: float) -> int:
+    return math.floor(math.log2(alpha))
+
+
+def _named(rate: float, length: float) -> str:
+    return f"{rate:g}G_{length:g}m".replace(".", "p")
+
+
+def _maps(network: Network) -> Config:
+    marking = network.marking
+    queues = {str(dscp): str(dscp_map(network).get(dscp, marking.other_queue)) for dscp in range(64)}
+    same = {str(each): str(each) for each in range(8)}
+    groups = {
+        str(each): str(each) if each in (marking.roce_queue, marking.cnp_queue) else "0" for each in range(8)
+    }
+    lossless = {str(marking.roce_queue): str(marking.roce_queue)}
+    return {
+        "DSCP_TO_TC_MAP": {"ROCE": queues},
+        "TC_TO_QUEUE_MAP": {"ROCE": same},
+        "TC_TO_PRIORITY_GROUP_MAP": {"ROCE": groups},
+        "MAP_PFC_PRIORITY_TO_QUEUE": {"ROCE": lossless},
+        "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP": {"ROCE": lossless},
+        "SCHEDULER": {
+            "CNP": {"type": "STRICT", "meter_type": "bytes", "pir": str(round(cnp_cap_bps(network) / 8))},
+            "ROCE": {"type": "DWRR", "weight": str(marking.roce_weight)},
+            "OTHER": {"type": "DWRR", "weight": str(marking.other_weight)},
+        },
+    }
+
+
+def _buffers(network: Network, topology: Topology, name: str) -> Config:
+    switch, division = topology.switches[name], buffers(network, topology, name)
+    cell = switch.cell_bytes
+    shared, total = str(max(division.shared, 0) * cell), str(division.total * cell)
+    profiles = {
+        "egress_lossless": {"pool": "egress_lossless_pool", "size": "0", "static_th": total},
+        "egress_lossy": {"pool": "egress_lossy_pool", "size": "0", "dynamic_th": str(_dynamic(LOSSY_ALPHA))},
+    }
+    for port in topology.ports[name]:
+        rate, length = port.link.rate_gbps, port.link.length_m
+        headroom = headroom_cells(network, rate, length)
+        profiles[f"pg_lossless_{_named(rate, length)}"] = {
+            "pool": "ingress_lossless_pool",
+            "size": str(division.guarantee * cell),
+            "xon_offset": str(2 * network.frame // cell * cell + 2 * cell),
+            "xoff": str(headroom * cell),
+            "dynamic_th": str(_dynamic(network.pfc.alpha)),
+        }
+    return {
+        "BUFFER_POOL": {
+            "ingress_lossless_pool": {
+                "type": "ingress",
+                "mode": "dynamic",
+                "size": shared,
+                "xoff": str(sum(division.headroom) * cell),
+            },
+            "egress_lossless_pool": {"type": "egress", "mode": "static", "size": total},
+            "egress_lossy_pool": {"type": "egress", "mode": "dynamic", "size": shared},
+        },
+        "BUFFER_PROFILE": profiles,
+    }
+
+
+def _port(network: Network, config: Config, interface: str, port: Port) -> None:
+    marking = network.marking
+    rate, length = port.link.rate_gbps, port.link.length_m
+    config["PORT_QOS_MAP"][interface] = {
+        "dscp_to_tc_map": "ROCE",
+        "tc_to_queue_map": "ROCE",
+        "tc_to_pg_map": "ROCE",
+        "pfc_to_queue_map": "ROCE",
+        "pfc_to_pg_map": "ROCE",
+        "pfc_enable": str(marking.roce_queue),
+        "pfcwd_sw_enable": str(marking.roce_queue),
+    }
+    wred = f"ROCE_{rate:g}G".replace(".", "p")
+    config["QUEUE"][f"{interface}|{marking.cnp_queue}"] = {"scheduler": "CNP"}
+    config["QUEUE"][f"{interface}|{marking.roce_queue}"] = {"scheduler": "ROCE", "wred_profile": wred}
+    config["QUEUE"][f"{interface}|{marking.other_queue}"] = {"scheduler": "OTHER"}
+    profile = f"pg_lossless_{_named(rate, length)}"
+    config["BUFFER_PG"][f"{interface}|{marking.roce_queue}"] = {"profile": profile}
+    config["BUFFER_QUEUE"][f"{interface}|{marking.roce_queue}"] = {"profile": "egress_lossless"}
+    config["BUFFER_QUEUE"][f"{interface}|{marking.other_queue}"] = {"profile": "egress_lossy"}
+    config["CABLE_LENGTH"]["AZURE"][interface] = f"{math.ceil(length)}m"
+    config["PFC_WD"][interface] = {
+        "action": "drop",
+        "detection_time": str(network.pfc.watchdog_ms),
+        "restoration_time": str(2 * network.pfc.watchdog_ms),
+    }
+
+
+def sonic(network: Network, topology: Topology, name: str) -> Config:
+    """The `config_db.json` fragment of one switch.
+
+    Its ports are Ethernet0, Ethernet4, ... in the order of the network's file.
+    """
+    config = _maps(network) | _buffers(network, topology, name)
+    cell = topology.switches[name].cell_bytes
+    config["WRED_PROFILE"] = {}
+    for rate in sorted({port.link.rate_gbps for port in topology.ports[name]}):
+        found = thresholds(network, topology, rate, cell)
+        config["WRED_PROFILE"][f"ROCE_{rate:g}G".replace(".", "p")] = {
+            "ecn": "ecn_all",
+            "wred_green_enable": "true",
+            "green_min_threshold": str(found.kmin * cell),
+            "green_max_threshold": str(found.kmax * cell),
+            "green_drop_probability": str(math.ceil(100 * found.pmax)),
+        }
+    for table in ("PORT_QOS_MAP", "QUEUE", "BUFFER_PG", "BUFFER_QUEUE"):
+        config[table] = {}
+    config["CABLE_LENGTH"] = {"AZURE": {}}
+    config["PFC_WD"] = {"GLOBAL": {"POLL_INTERVAL": "100"}}
+    for index, port in enumerate(topology.ports[name]):
+        _port(network, config, f"Ethernet{4 * index}", port)
+    return config
+
+
+def host_commands(network: Network, length_m: float) -> str:
+    """A shell script for hosts with ConnectX adapters, and what aiordma's programs need."""
+    marking = network.marking
+    priority, cnp = marking.roce_dscp // 8, marking.cnp_dscp // 8
+    pfc = ",".join("1" if each == priority else "0" for each in range(8))
+    tclass = 4 * marking.roce_dscp + 2
+    return f"""#!/bin/sh
+# Usage: sh FILE INTERFACE RDMA_DEVICE (as root). Priorities are the upper three bits of the DSCP.
+set -eu
+: "${{1:?interface}}" "${{2:?RDMA device}}"
+# No pauses of the whole link: PFC takes their place.
+ethtool -A "$1" rx off tx off
+# Trust DSCP, pause priority {priority} only.
+mlnx_qos -i "$1" --trust dscp --pfc {pfc} --cable_len {math.ceil(length_m)}
+# The same with iproute2, for other adapters:
+#   dcb app replace dev "$1" dscp-prio {marking.roce_dscp}:{priority} {marking.cnp_dscp}:{cnp}
+#   dcb pfc set dev "$1" prio-pfc all:off {priority}:on
+# DCQCN for priority {priority}; congestion notifications leave with DSCP {marking.cnp_dscp}.
+echo 1 > "/sys/class/net/$1/ecn/roce_np/enable/{priority}"
+echo 1 > "/sys/class/net/$1/ecn/roce_rp/enable/{priority}"
+echo {marking.cnp_dscp} > "/sys/class/net/$1/ecn/roce_np/cnp_dscp"
+# Connections of rdma_cm.
+cma_roce_tos -d "$2" -t {tclass}
+# For programs that use aiordma (set it in their environment):
+echo "AIORDMA_TRAFFIC_CLASS={tclass}"
+"""
+
+
+def section(network: Network, topology: Topology) -> Section:
+    """Part 6 of the plan."""
+    part = Section("Settings for devices")
+    refused = []
+    for name in topology.switches:
+        config = sonic(network, topology, name)
+        refused += [f"{name}: {fault}" for fault in schema.faults(config)]
+        part.files[f"sonic-{name}.json"] = json.dumps(config, indent=2) + "\n"
+    for group in network.hosts:
+        if group.roce:
+            first = next(name for name, each in topology.hosts.items() if each is group)
+            length = max(port.link.length_m for port in topology.ports[first])
+            part.files[f"host-{group.name}.sh"] = host_commands(network, length)
+    part.check(
+        "SONiC's models accept the fragments",
+        not refused,
+        refused[0] if refused else f"{len(topology.switches)} switches, {len(schema.TABLES)} tables",
+    )
+    alpha = network.pfc.alpha
+    exact = 2.0 ** _dynamic(alpha)
+    part.check(
+        "SONiC can set alpha",
+        exact == alpha,
+        f"alpha {alpha:g}, dynamic_th {_dynamic(alpha)} is {exact:g}",
+        otherwise=Verdict.WARNING,
+    )
+    part.remarks.append(
+        "SONiC has no table that rewrites a DSCP by UDP port on every platform: set the boundary rules of "
+        "part 1 with your platform's ACLs, or at the hosts."
+    )
+    return part

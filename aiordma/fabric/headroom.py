@@ -1,0 +1,253 @@
+"""Buffers of the lossless class: what arrives after a pause was decided, and when it is decided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .report import Section, Source, Table, Verdict
+
+if TYPE_CHECKING:
+    from .model import Network, Switch
+    from .topology import Topology
+
+__all__ = [
+    "Buffers",
+    "article_cells",
+    "buffers",
+    "cells",
+    "frames_cells",
+    "guarantee_cells",
+    "headroom_cells",
+    "response_ns",
+    "section",
+    "share_cells",
+    "tight_cells",
+]
+
+#: Bits of a 64-byte frame with preamble and gap.
+SMALL_BITS = 672
+#: The article's two results: Gb/s, meters, cells.
+ARTICLE_POINTS = ((100.0, 100.0, 408), (25.0, 15.0, 98))
+JUMBO = 9216
+
+
+def cells(frame: int, cell_bytes: int) -> int:
+    """Cells of one frame: a cell holds bytes of one frame only."""
+    return -(-frame // cell_bytes)
+
+
+def cable_ns(length_m: float, meters_per_us: float) -> float:
+    """One way through the cable."""
+    return length_m / meters_per_us * 1000
+
+
+def article_cells(rate_gbps: float, length_m: float, constant_ns: float, *, bits: int = 512) -> float:
+    """The article's formula as it stands: (Tm1 + Tm2 + 2L/v) x rate / bits of a 64-byte packet."""
+    return (constant_ns + 2 * cable_ns(length_m, 200)) * rate_gbps / bits
+
+
+def article_constant_ns(rate_gbps: float, length_m: float, result: int, *, bits: int = 512) -> float:
+    """Tm1 + Tm2 that the article's formula needs for one of its results."""
+    return result * bits / rate_gbps - 2 * cable_ns(length_m, 200)
+
+
+def response_ns(network: Network, rate_gbps: float, length_m: float, frame: int) -> float:
+    """From threshold to silence: responses, a frame before the pause frame, a frame begun, the cable."""
+    pfc = network.pfc
+    wait = 2 * (frame + 20) * 8 / rate_gbps
+    return pfc.response_ns + wait + 2 * cable_ns(length_m, pfc.meters_per_us)
+
+
+def frames_cells(network: Network, rate_gbps: float, length_m: float, frame: int) -> float:
+    """The reading with frames, in smallest packets of one cell each."""
+    return response_ns(network, rate_gbps, length_m, frame) * rate_gbps / SMALL_BITS
+
+
+def headroom_cells(network: Network, rate_gbps: float, length_m: float) -> int:
+    """What the plan reserves for one port: the reading with frames and the margin, rounded up."""
+    exact = frames_cells(network, rate_gbps, length_m, network.pfc.largest_frame)
+    return math.ceil(exact * (1 + network.pfc.margin_percent / 100))
+
+
+def tight_cells(network: Network, rate_gbps: float, length_m: float, cell_bytes: int, ahead: int) -> int:
+    """What traffic of full RoCE frames can fill at most: the frames that end after the pause was decided.
+
+    Without margin: the frame that crosses the threshold, and those that begin before silence.
+
+    :param ahead: bytes on the wire of the largest frame that the pause frame may have to wait for.
+    """
+    waits = (ahead + network.wire) * 8 / rate_gbps
+    passed = network.pfc.response_ns + waits + 2 * cable_ns(length_m, network.pfc.meters_per_us)
+    frames = math.floor(passed * rate_gbps / (network.wire * 8)) + 1
+    return frames * cells(network.frame, cell_bytes)
+
+
+def guarantee_cells(switch: Switch) -> int:
+    """One jumbo frame."""
+    return cells(JUMBO, switch.cell_bytes)
+
+
+def share_cells(shared: float, alpha: float, congested: int) -> float:
+    """The dynamic threshold of each of `congested` priority groups that are all at it."""
+    return alpha * shared / (1 + alpha * congested)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The memory of one switch, in cells."""
+
+    total: int
+    guarantee: int
+    #: By port, in the order of the topology.
+    headroom: tuple[int, ...]
+    #: What is left for everybody.
+    shared: int
+
+    @property
+    def ports(self) -> int:
+        """Ports with a lossless priority group."""
+        return len(self.headroom)
+
+
+def buffers(network: Network, topology: Topology, name: str) -> Buffers:
+    """How a switch's memory is divided.
+
+    Guarantees are for two priority groups per port, lossless and lossy.
+    """
+    switch = topology.switches[name]
+    total = switch.buffer_bytes // switch.cell_bytes
+    guarantee = guarantee_cells(switch)
+    headroom = tuple(
+        headroom_cells(network, port.link.rate_gbps, port.link.length_m) for port in topology.ports[name]
+    )
+    return Buffers(total, guarantee, headroom, total - sum(headroom) - 2 * guarantee * len(headroom))
+
+
+def representatives(topology: Topology) -> list[str]:
+    """One switch of each kind: same model, same ports."""
+    seen: dict[object, str] = {}
+    for name, switch in topology.switches.items():
+        kinds = tuple(sorted((port.link.rate_gbps, port.link.length_m) for port in topology.ports[name]))
+        seen.setdefault((switch.name, kinds), name)
+    return list(seen.values())
+
+
+def _cables(part: Section, network: Network, topology: Topology) -> None:
+    constants = [article_constant_ns(*point) for point in ARTICLE_POINTS]
+    part.remarks.append(
+        "The article's formula takes Tm1 + Tm2 as constant; its two results need "
+        f"{constants[0]:.0f} ns (100G, 100 m, 408 cells) and {constants[1]:.0f} ns (25G, 15 m, 98 cells). "
+        "What fits both is a constant of 1500 ns and two full frames: one before the pause frame, one begun "
+        "by the sender. The plan uses this reading, with the margin on top."
+    )
+    kinds = sorted({(cable.link.rate_gbps, cable.link.length_m) for cable in topology.cables})
+    rows = []
+    frame, margin = network.pfc.largest_frame, network.pfc.margin_percent
+    for rate, length in kinds:
+        exact = frames_cells(network, rate, length, frame)
+        planned = headroom_cells(network, rate, length)
+        part.number(
+            f"Headroom of a port of {rate:g}G, {length:g} m",
+            planned,
+            "cells",
+            f"({network.pfc.response_ns:g} ns + 2 x {frame + 20} bytes / rate + 2 x {length:g} m / v) x rate "
+            f"/ {SMALL_BITS} bits = {exact:.1f}, + {margin:g} %",
+            Source.FITTED,
+        )
+        low, high = (article_cells(rate, length, constant) for constant in sorted(constants))
+        jumbo = frames_cells(network, rate, length, JUMBO)
+        rows.append(
+            (
+                f"{rate:g}G, {length:g} m",
+                f"{low:.0f} to {high:.0f}",
+                f"{exact:.1f}",
+                f"{jumbo:.0f}",
+                str(planned),
+            )
+        )
+    part.tables.append(
+        Table(
+            "Headroom in cells: both readings, jumbo frames, and the plan",
+            ("port", "article, constant time", f"frames of {frame}", f"frames of {JUMBO}", "planned"),
+            tuple(rows),
+        )
+    )
+
+
+def _switch(part: Section, network: Network, topology: Topology, name: str) -> None:
+    division, switch = buffers(network, topology, name), topology.switches[name]
+    alpha, count = network.pfc.alpha, division.ports
+    reserved = sum(division.headroom)
+    part.number(
+        f"{name}: guarantee of a priority group",
+        division.guarantee,
+        "cells",
+        f"ceil({JUMBO} / {switch.cell_bytes})",
+        Source.ARTICLE,
+    )
+    part.number(
+        f"{name}: shared buffer",
+        division.shared,
+        "cells",
+        f"{division.total} - headroom {reserved} - guarantees 2 x {division.guarantee} x {count}",
+        Source.OURS,
+    )
+    fits = division.shared > 0
+    part.check(
+        f"{name}: headroom and guarantees fit",
+        fits,
+        f"{reserved + 2 * division.guarantee * count} of {division.total} cells",
+    )
+    if not fits or count < 2:
+        return
+    crowds = sorted({1, min(8, count - 1), count - 1})
+    rows = []
+    for each in (1 / 8, 1 / 4, 1 / 2, 1.0):
+        shares = [f"{share_cells(division.shared, each, n):.0f}" for n in crowds]
+        rows.append((f"{each:g}", *shares))
+    head = ("alpha", *(f"{n} groups" for n in crowds))
+    title = f"{name}: pause threshold (xoff) in cells, by congested groups"
+    part.tables.append(Table(title, head, tuple(rows)))
+    inputs = count - 1
+    share = share_cells(division.shared, alpha, inputs)
+    left = (share + division.guarantee) * inputs + sum(sorted(division.headroom)[1:])
+    right = division.total + division.guarantee
+    part.number(
+        f"{name}: pause threshold with {inputs} inputs to one output",
+        share,
+        "cells",
+        f"alpha {alpha:g} x {division.shared} / (1 + {alpha:g} x {inputs})",
+        Source.ARTICLE,
+    )
+    part.check(
+        f"{name}: pauses come before the output drops",
+        left <= right,
+        f"(PG-Share {share:.0f} + PG-Guarantee {division.guarantee}) x {inputs} + headrooms = "
+        f"{left:.0f} cells, Queue-Share + Queue-Guarantee = {right}",
+    )
+    part.check(
+        f"{name}: a group has room before its pause",
+        share >= cells(network.frame, switch.cell_bytes),
+        f"{share:.0f} cells, a frame has {cells(network.frame, switch.cell_bytes)}",
+        otherwise=Verdict.WARNING,
+    )
+
+
+def section(network: Network, topology: Topology) -> Section:
+    """Part 3 of the plan."""
+    part = Section("PFC: pauses and headroom")
+    _cables(part, network, topology)
+    for name in representatives(topology):
+        _switch(part, network, topology, name)
+    if network.pfc.largest_frame < JUMBO:
+        part.remarks.append(
+            f"Frames of {JUMBO} bytes in any class of a port need the headroom of their column: set "
+            "pfc.largest_frame if the network carries them."
+        )
+    part.remarks.append(
+        "Queue-Share of the lossless queue is the static maximum; shares of lossy queues must be limited, "
+        "or their packets take the buffer away (the plan's device settings do it)."
+    )
+    return part

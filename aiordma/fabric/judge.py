@@ -1,0 +1,75 @@
+"""The three small goals of the article, for the outcome of one simulation and for many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .model import Goals
+    from .simulate import Outcome
+
+__all__ = ["Judged", "judge", "summary"]
+
+#: Share of the time, and of the traffic models, that the goals speak of.
+USUAL_TIME = 0.99
+USUAL_MODELS = 0.9
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Whether one outcome meets each goal; `None`: the traffic does not ask."""
+
+    throughput: bool | None
+    #: In 99 % of the samples no port sent a pause: far below 5 a second, since samples take microseconds.
+    pauses: bool
+    latency: bool
+    usual_latency: bool
+    #: Nothing of the lossless class was dropped.
+    lossless: bool
+
+
+def judge(outcome: Outcome, goals: Goals) -> Judged:
+    """Compare an outcome with the goals."""
+    return Judged(
+        None if outcome.throughput < 0 else 100 * outcome.throughput >= goals.throughput_percent,
+        outcome.quiet >= USUAL_TIME,
+        outcome.latency_most_us <= goals.latency_us,
+        outcome.latency_most_us <= goals.usual_latency_us,
+        outcome.lossless_drops == 0,
+    )
+
+
+def summary(outcomes: Iterable[Outcome], goals: Goals) -> list[tuple[str, bool, str]]:
+    """The goals over all outcomes: what, whether it is met, and the numbers."""
+    judged = [(outcome, judge(outcome, goals)) for outcome in outcomes]
+    busy = [each for _, each in judged if each.throughput is not None]
+    count = len(judged)
+
+    def of(kept: int, all_of_them: int) -> str:
+        return f"{kept} of {all_of_them} models"
+
+    full, quiet = sum(bool(each.throughput) for each in busy), sum(each.pauses for _, each in judged)
+    fast, usual = sum(each.latency for _, each in judged), sum(each.usual_latency for _, each in judged)
+    whole = sum(each.lossless for _, each in judged)
+    return [
+        ("nothing lossless is dropped", whole == count, of(whole, count)),
+        (
+            f"throughput of busy ports over {goals.throughput_percent:g} %",
+            full == len(busy),
+            of(full, len(busy)),
+        ),
+        (
+            f"at most {goals.pauses_per_second:g} pauses/s in 99 % of the time",
+            quiet == count,
+            of(quiet, count),
+        ),
+        (f"end to end within {goals.latency_us:g} us", fast == count, of(fast, count)),
+        (
+            f"within {goals.usual_latency_us:g} us in 90 % of the models",
+            usual >= USUAL_MODELS * count,
+            of(usual, count),
+        ),
+    ]

@@ -1,0 +1,317 @@
+"""A network as its file describes it: switches, hosts, links, traffic classes, goals.
+
+Units are in the names: `_gbps` is 10^9 bits per second, `_m` meters, `_us` and `_ns` time. Buffers are in
+bytes, and in cells of the switch where the name says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from .errors import NetworkError
+from .positions import positions
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from .positions import Path
+
+__all__ = ["Ecn", "Goals", "Host", "Link", "Marking", "Network", "Pfc", "Switch", "load", "parse"]
+
+#: Bytes of Ethernet, IP, UDP, BTH, ICRC and FCS around the payload of a RoCEv2 packet.
+ROCE_HEADERS = 62
+#: Preamble and gap between frames: on the wire, not in the buffer.
+WIRE_EXTRA = 20
+
+_T = TypeVar("_T")
+
+
+def _at_least(least: float) -> dict[str, Any]:
+    return {"least": least}
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch, or `count` of them that are named alike."""
+
+    name: str
+    count: int = field(default=1, metadata=_at_least(1))
+    #: All packet memory. A Trident 3 has 32 MiB.
+    buffer_bytes: int = field(default=32 << 20, metadata=_at_least(65536))
+    cell_bytes: int = field(default=208, metadata=_at_least(32))
+    #: Time of a packet through an idle switch, without its own serialization.
+    latency_ns: float = field(default=800, metadata=_at_least(0))
+    #: Whether ports to hosts classify by UDP port and DSCP, and rewrite the DSCP of everything else.
+    boundary: bool = True
+    #: DSCP to queue, where it differs from the network's. Keys are decimal numbers.
+    dscp_queue: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host, or `count` of them that are named alike."""
+
+    name: str
+    count: int = field(default=1, metadata=_at_least(1))
+    #: Whether it runs RDMA. What others send to queue 5 is an intrusion.
+    roce: bool = True
+
+
+@dataclass(frozen=True)
+class Link:
+    """Cables between two groups of switches or hosts."""
+
+    a: str
+    b: str
+    rate_gbps: float = field(metadata=_at_least(0.001))
+    length_m: float = field(default=3, metadata=_at_least(0))
+    #: "spread" deals the first group's members evenly to the second's, in order; "mesh" joins each with each.
+    pattern: str = field(default="spread", metadata={"one_of": ("spread", "mesh")})
+    medium: str = field(default="fibre", metadata={"one_of": ("fibre", "aoc", "dac")})
+    #: Parallel cables.
+    count: int = field(default=1, metadata=_at_least(1))
+
+
+@dataclass(frozen=True)
+class Marking:
+    """Which DSCP goes to which queue, and how the queues are served."""
+
+    roce_dscp: int = field(default=46, metadata={"least": 0, "most": 63})
+    roce_queue: int = field(default=5, metadata={"least": 0, "most": 7})
+    cnp_dscp: int = field(default=48, metadata={"least": 0, "most": 63})
+    cnp_queue: int = field(default=6, metadata={"least": 0, "most": 7})
+    other_dscp: int = field(default=0, metadata={"least": 0, "most": 63})
+    other_queue: int = field(default=2, metadata={"least": 0, "most": 7})
+    #: Weighted shares of RoCE and of everything else that is not strict.
+    roce_weight: int = field(default=70, metadata={"least": 1, "most": 100})
+    other_weight: int = field(default=30, metadata={"least": 1, "most": 100})
+    #: Cap of the strict CNP queue. 0: what the planner works out.
+    cnp_cap_mbps: float = field(default=0, metadata=_at_least(0))
+
+
+@dataclass(frozen=True)
+class Pfc:
+    """Pauses: thresholds and the times in the headroom formula."""
+
+    alpha: float = field(default=0.25, metadata={"least": 1 / 256, "most": 128})
+    #: From the threshold to the pause frame, and from its arrival to silence; without waiting for frames.
+    response_ns: float = field(default=1500, metadata=_at_least(0))
+    #: Largest frame in the network, of any class, without preamble and gap.
+    largest_frame: int = field(default=1518, metadata={"least": 64, "most": 16384})
+    #: Added to the worked-out headroom.
+    margin_percent: float = field(default=10, metadata=_at_least(0))
+    #: Propagation in the cable.
+    meters_per_us: float = field(default=200, metadata={"least": 100, "most": 300})
+    #: After this time without progress, the watchdog empties a paused queue.
+    watchdog_ms: int = field(default=200, metadata={"least": 100, "most": 5000})
+
+
+@dataclass(frozen=True)
+class Ecn:
+    """Marking thresholds in cells (0: worked out by the planner), and how a chip measures queues.
+
+    Given cells are for the slowest ports; faster ones get them in proportion.
+    """
+
+    kmin_cells: int = field(default=0, metadata=_at_least(0))
+    kmax_cells: int = field(default=0, metadata=_at_least(0))
+    pmax_percent: float = field(default=0, metadata={"least": 0, "most": 100})
+    #: Between two looks at the queue's length. 0: the exact length at each packet.
+    poll_us: float = field(default=0, metadata=_at_least(0))
+    #: Weight of the newest look in the exponential average.
+    weight: float = field(default=1, metadata={"least": 0.001, "most": 1})
+    #: Of a receiver, between two notifications of one flow.
+    cnp_interval_us: float = field(default=50, metadata=_at_least(0.1))
+
+
+@dataclass(frozen=True)
+class Goals:
+    """What the network is for."""
+
+    throughput_percent: float = field(default=95, metadata={"least": 0, "most": 100})
+    pauses_per_second: float = field(default=5, metadata=_at_least(0))
+    latency_us: float = field(default=80, metadata=_at_least(0.1))
+    usual_latency_us: float = field(default=40, metadata=_at_least(0.1))
+    cnp_us: float = field(default=3, metadata=_at_least(0.1))
+    #: Hosts that send to one host at the same time.
+    incast: int = field(default=0, metadata=_at_least(0))
+
+
+@dataclass(frozen=True)
+class Network:
+    """Everything in the file. `where` gives `file:line` of a part, for errors that show later."""
+
+    name: str
+    mtu: int
+    switches: tuple[Switch, ...]
+    hosts: tuple[Host, ...]
+    links: tuple[Link, ...]
+    marking: Marking = Marking()
+    pfc: Pfc = Pfc()
+    ecn: Ecn = Ecn()
+    goals: Goals = Goals()
+    file: str = "network"
+    lines: Mapping[Path, int] = field(default_factory=dict, repr=False, compare=False)
+
+    KINDS: ClassVar[tuple[str, ...]] = ("switches", "hosts", "links")
+
+    def where(self, *path: str | int) -> str:
+        """`file:line` of a key, or of the closest table around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return f"{self.file}:{self.lines.get(path, 1)}"
+
+    @property
+    def frame(self) -> int:
+        """Bytes of a full RoCE frame in a buffer."""
+        return self.mtu + ROCE_HEADERS
+
+    @property
+    def wire(self) -> int:
+        """Bytes of a full RoCE frame on the wire, with preamble and gap."""
+        return self.frame + WIRE_EXTRA
+
+
+class _Reader:
+    """Turns tables into dataclasses, with `file:line` in each error."""
+
+    def __init__(self, file: str, lines: Mapping[Path, int]) -> None:
+        self.file = file
+        self.lines = lines
+
+    def fail(self, path: Path, text: str) -> NetworkError:
+        at = path
+        while at and at not in self.lines:
+            at = at[:-1]
+        return NetworkError(f"{self.file}:{self.lines.get(at, 1)}: {text}")
+
+    def table(self, kind: Callable[..., _T], raw: object, path: Path) -> _T:
+        if not isinstance(raw, dict):
+            raise self.fail(path, f"[{path[0]}] must be a table")
+        fields = {each.name: each for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        for key in raw:
+            if key not in fields:
+                known = ", ".join(fields)
+                raise self.fail((*path, key), f"unknown key {key!r} in [{path[0]}]; there are: {known}")
+        values = {key: self.value(fields[key], given, (*path, key)) for key, given in raw.items()}
+        for each in fields.values():
+            required = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+            if required and each.name not in values:
+                raise self.fail(path, f"[{path[0]}] has no {each.name!r}")
+        return kind(**values)
+
+    def value(self, wanted: dataclasses.Field[Any], given: object, path: Path) -> object:
+        kind = str(wanted.type)
+        ok = {
+            "int": isinstance(given, int) and not isinstance(given, bool),
+            "float": isinstance(given, int | float) and not isinstance(given, bool),
+            "bool": isinstance(given, bool),
+            "str": isinstance(given, str) and given != "",
+            "dict[str, int]": isinstance(given, dict),
+        }[kind]
+        if not ok:
+            what = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+            wants = what.get(kind, "a table of whole numbers")
+            raise self.fail(path, f"{path[-1]} = {given!r} is not {wants}")
+        limits = wanted.metadata
+        if isinstance(given, int | float):
+            if given < limits.get("least", given):
+                raise self.fail(path, f"{path[-1]} = {given} is less than {limits['least']}")
+            if given > limits.get("most", given):
+                raise self.fail(path, f"{path[-1]} = {given} is more than {limits['most']}")
+        if given not in limits.get("one_of", (given,)):
+            raise self.fail(path, f"{path[-1]} = {given!r} is none of: {', '.join(limits['one_of'])}")
+        return float(given) if kind == "float" and isinstance(given, int) else given
+
+    def network(self, raw: dict[str, Any]) -> Network:
+        tables: dict[str, Callable[..., Any]] = {"marking": Marking, "pfc": Pfc, "ecn": Ecn, "goals": Goals}
+        lists: dict[str, Callable[..., Any]] = {"switches": Switch, "hosts": Host, "links": Link}
+        for key in raw:
+            if key not in {"name", "mtu", *tables, *lists}:
+                raise self.fail((key,), f"unknown key {key!r}")
+        name, mtu = raw.get("name", self.file), raw.get("mtu", 1024)
+        if mtu not in (256, 512, 1024, 2048, 4096):
+            raise self.fail(("mtu",), f"mtu = {mtu!r} is none of RoCE's: 256, 512, 1024, 2048, 4096")
+        values: dict[str, Any] = {}
+        for key, kind in tables.items():
+            if key in raw:
+                values[key] = self.table(kind, raw[key], (key,))
+        for key, kind in lists.items():
+            rows = raw.get(key, [])
+            if not isinstance(rows, list):
+                raise self.fail((key,), f"write [[{key}]], once for each group")
+            if not rows:
+                raise NetworkError(f"{self.file}:1: the network has no [[{key}]]")
+            values[key] = tuple(self.table(kind, row, (key, at)) for at, row in enumerate(rows))
+        network = Network(name=str(name), mtu=mtu, file=self.file, lines=self.lines, **values)
+        self.judge(network)
+        return network
+
+    def judge(self, network: Network) -> None:
+        """What no single key shows: names, queues, thresholds in order."""
+        names: dict[str, Path] = {}
+        for key in ("switches", "hosts"):
+            for at, group in enumerate(getattr(network, key)):
+                if group.name in names:
+                    other = self.lines.get(names[group.name], 1)
+                    raise self.fail((key, at, "name"), f"the name {group.name!r} is taken by line {other}")
+                names[group.name] = (key, at)
+        for at, switch in enumerate(network.switches):
+            for dscp, queue in switch.dscp_queue.items():
+                if not (dscp.isdecimal() and int(dscp) < 64 and queue in range(8)):
+                    raise self.fail(
+                        ("switches", at, "dscp_queue"),
+                        f"dscp_queue: {dscp} = {queue!r} is no DSCP below 64 with a queue below 8",
+                    )
+        for at, link in enumerate(network.links):
+            for end in ("a", "b"):
+                if getattr(link, end) not in names:
+                    known = ", ".join(names)
+                    raise self.fail(
+                        ("links", at, end), f"{end} = {getattr(link, end)!r} is no switch or host ({known})"
+                    )
+        self.judge_numbers(network)
+
+    def judge_numbers(self, network: Network) -> None:
+        """Numbers that must fit each other."""
+        marking = network.marking
+        if len({marking.roce_queue, marking.cnp_queue, marking.other_queue}) < 3:
+            raise self.fail(("marking",), "RoCE, CNPs and everything else need a queue each")
+        if len({marking.roce_dscp, marking.cnp_dscp, marking.other_dscp}) < 3:
+            raise self.fail(("marking",), "RoCE, CNPs and everything else need a DSCP each")
+        if 0 < network.ecn.kmax_cells < network.ecn.kmin_cells:
+            raise self.fail(("ecn", "kmax_cells"), "kmax_cells is below kmin_cells")
+        if network.pfc.largest_frame < network.frame:
+            raise self.fail(
+                ("pfc", "largest_frame"),
+                f"largest_frame is below a RoCE frame of this mtu: {network.frame} bytes",
+            )
+
+
+def parse(text: str, file: str = "network") -> Network:
+    """Read a network from the text of its file.
+
+    :param file: the name that errors show.
+    :raises NetworkError: with `file:line` and what is wrong there.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = str(error).rpartition("at line ")[2].split(",")[0]
+        at = line if line.isdecimal() else str(len(text.splitlines()) or 1)
+        raise NetworkError(f"{file}:{at}: {error}") from None
+    return _Reader(file, positions(text)).network(raw)
+
+
+def load(path: str | os.PathLike[str]) -> Network:
+    """Read a network from its TOML file.
+
+    :raises NetworkError: with `file:line` and what is wrong there.
+    :raises OSError: if the file cannot be read.
+    """
+    with open(path, encoding="utf-8") as stream:
+        return parse(stream.read(), str(path))

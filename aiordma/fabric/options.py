@@ -1,0 +1,32 @@
+"""What holds for a whole simulation, in the engine's units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Times are picoseconds, buffers are cells."""
+
+    seed: int = 1
+    cell_bytes: int = 208
+    #: Packets that a RoCE sender may have under way.
+    window: int = 512
+    #: From a threshold to the start of a pause frame, and from its arrival to silence.
+    answer_ps: int = 750_000
+    obey_ps: int = 750_000
+    #: How far a priority group falls below its threshold before it resumes.
+    resume_cells: int = 16
+    #: Between two looks at a queue; 0: the exact length at each packet.
+    poll_ps: int = 0
+    #: Weight of the newest look.
+    weight: float = 1.0
+    cnp_interval_ps: int = 50_000_000
+    #: Without progress for this long, a sender goes back to the last acknowledged packet.
+    timeout_ps: int = 2_000_000_000
+    #: Bytes that a turn of the weighted round robin is worth.
+    bulk_quantum: int = 1200
+    roce_quantum: int = 2800

@@ -1,0 +1,350 @@
+"""A network with traffic, run in the engine; what came out of it, judged by the network's goals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from . import dcqcn
+from ._core import Simulation
+from .devices import LOSSY_ALPHA
+from .ecn import thresholds
+from .errors import NetworkError
+from .headroom import buffers, cells
+from .model import ROCE_HEADERS, WIRE_EXTRA
+from .options import Options
+from .scheduling import cnp_cap_bps
+from .topology import build
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .model import Network
+    from .topology import Topology
+
+__all__ = ["Failure", "Outcome", "Running", "Traffic", "Transfer", "assemble", "run"]
+
+#: Bytes of a transfer that never ends.
+ENDLESS = 1 << 40
+_PAUSE_FRAME = 84
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Bytes from one host to another."""
+
+    source: str
+    target: str
+    bytes: int = ENDLESS
+    #: After the beginning, or after the arrival of the transfer `after` (its place in the traffic).
+    start_us: float = 0
+    roce: bool = True
+    after: int = -1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cable between switches that breaks; routes change `converge_us` later."""
+
+    at_us: float
+    #: Its place among the cables between switches.
+    cable: int
+    converge_us: float = 50
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the hosts do."""
+
+    name: str
+    transfers: tuple[Transfer, ...]
+    duration_us: float
+    failures: tuple[Failure, ...] = ()
+    #: Hosts that take packets more slowly than they arrive: Gb/s.
+    drain_gbps: Mapping[str, float] = field(default_factory=dict)
+    #: Hosts whose incoming ports have enough to do all the time: judged by the goal for throughput.
+    busy: tuple[str, ...] = ()
+
+
+@dataclass
+class Running:
+    """A simulation and where the network's parts are in it."""
+
+    network: Network
+    topology: Topology
+    traffic: Traffic
+    sim: Simulation
+    #: Port numbers from node to neighbour, one for each parallel cable.
+    ports: dict[tuple[str, str], list[int]]
+    nodes: dict[str, int]
+    flows: list[int]
+
+    def switch_ports(self) -> dict[int, str]:
+        """Ports by which switches send, with a name."""
+        return {
+            number: f"{node} to {peer}"
+            for (node, peer), numbers in self.ports.items()
+            if node in self.topology.switches
+            for number in numbers
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run. Times in microseconds, queues in cells."""
+
+    traffic: str
+    seed: int
+    duration_us: float
+    events: int
+    packets: int
+    lossless_drops: int
+    lossy_drops: int
+    lost: int
+    pauses: int
+    #: Share of windows of `sample_us` in which no port sent a pause.
+    quiet: float
+    #: Of the busy hosts' ports, the least one; -1 if the traffic keeps none busy.
+    throughput: float
+    latency_99_us: float
+    latency_most_us: float
+    queue_most: int
+    resent: int
+    finished: int
+    transfers: int
+    #: Mean time from start to arrival of finished transfers.
+    completion_us: float
+    sample_us: float
+    #: The fullest queue over time, and the port's name.
+    queue_name: str
+    queue: tuple[int, ...]
+    #: Gb/s of up to eight senders over time.
+    rates: tuple[tuple[float, ...], ...]
+    #: Pauses by port name, for ports that sent any.
+    pauses_by_port: Mapping[str, int]
+
+
+def options_of(network: Network, seed: int, window: int = 512) -> Options:
+    """What holds for the whole network."""
+    slowest = min(link.rate_gbps for link in network.links)
+    # The planned response time includes sending the pause frame.
+    response = network.pfc.response_ns * 1000 - _PAUSE_FRAME * 8e3 / slowest
+    half = max(0, int(response / 2))
+    cell = {switch.cell_bytes for switch in network.switches}
+    if len(cell) > 1:
+        raise NetworkError(
+            f"{network.where('switches', 0)}: the simulator needs one cell_bytes for all switches"
+        )
+    marking, ecn = network.marking, network.ecn
+    return Options(
+        seed=seed,
+        cell_bytes=cell.pop(),
+        window=window,
+        answer_ps=half,
+        obey_ps=half,
+        resume_cells=2 * cells(network.frame, network.switches[0].cell_bytes),
+        poll_ps=int(ecn.poll_us * 1e6),
+        weight=ecn.weight,
+        cnp_interval_ps=int(ecn.cnp_interval_us * 1e6),
+        bulk_quantum=40 * marking.other_weight,
+        roce_quantum=40 * marking.roce_weight,
+    )
+
+
+# long: one constructor call for each kind of part
+def assemble(
+    network: Network,
+    traffic: Traffic,
+    *,
+    seed: int = 1,
+    profile: str = "sigcomm15",
+    headroom: int | None = None,
+    pauses: bool = True,
+    window: int = 512,
+) -> Running:
+    """Build a simulation with the planned settings.
+
+    :param profile: a name in `dcqcn.PROFILES`.
+    :param headroom: cells for every port, instead of the plan's.
+    :param pauses: without them, what does not fit the shared buffer is dropped.
+    :param window: packets that a sender may have under way.
+    :raises NetworkError: if the plan does not fit the buffers, or a host of the traffic is not there.
+    """
+    topology = build(network)
+    access = min(topology.ports[host][0].link.rate_gbps for host in topology.hosts)
+    sim = Simulation(dcqcn.profile(profile, access), options_of(network, seed, window))
+    nodes: dict[str, int] = {}
+    for name in topology.hosts:
+        nodes[name] = sim.add_host()
+    for name, switch in topology.switches.items():
+        division = buffers(network, topology, name)
+        if division.shared <= 0:
+            raise NetworkError(f"headroom and guarantees do not fit into the buffer of {name}: see the plan")
+        latency = int(switch.latency_ns * 1000)
+        alpha = network.pfc.alpha
+        nodes[name] = sim.add_switch(division.shared, division.guarantee, alpha, LOSSY_ALPHA, latency)
+    ports: dict[tuple[str, str], list[int]] = {}
+    cap_ps = int(8e12 / cnp_cap_bps(network))
+    for cable in topology.cables:
+        link = cable.link
+        delay = int(link.length_m / network.pfc.meters_per_us * 1e6)
+        first = sim.add_cable(nodes[cable.a], nodes[cable.b], round(8e3 / link.rate_gbps), delay)
+        for number, node, peer in ((first, cable.a, cable.b), (first + 1, cable.b, cable.a)):
+            ports.setdefault((node, peer), []).append(number)
+            if node not in topology.switches:
+                sim.set_port(number, 0, 1e18, 1e18, 0, 0, round(8e3 / traffic.drain_gbps.get(node, 1e9)))
+                continue
+            at = [port.peer for port in topology.ports[node]].index(peer)
+            room = buffers(network, topology, node).headroom[at] if headroom is None else headroom
+            mark = thresholds(network, topology, link.rate_gbps, topology.switches[node].cell_bytes)
+            sim.set_port(number, room if pauses else 0, mark.kmin, mark.kmax, mark.pmax, cap_ps, 0)
+    running = Running(network, topology, traffic, sim, ports, nodes, [])
+    _add_traffic(running, random.Random(seed))
+    return running
+
+
+def _route(
+    running: Running, source: str, target: str, dice: random.Random, down: frozenset[int]
+) -> list[int]:
+    """Ports from host to host: at each switch one of the shortest ways."""
+    topology, node = running.topology, running.topology.switch_of(source)
+    last = topology.switch_of(target)
+    table = topology.hops(last, down)
+    found = [running.ports[source, node][0]]
+    broken = {(topology.cables[each].a, topology.cables[each].b) for each in down}
+    while node != last:
+        step = dice.choice(table[node])
+        numbers = running.ports[node, step]
+        if (node, step) in broken or (step, node) in broken:
+            numbers = numbers[1:]  # of parallel cables the first one breaks
+        found.append(dice.choice(numbers))
+        node = step
+    return [*found, running.ports[last, target][0]]
+
+
+def _add_traffic(running: Running, dice: random.Random) -> None:
+    network, sim, traffic = running.network, running.sim, running.traffic
+    fabric = [
+        at for at, cable in enumerate(running.topology.cables)
+        if cable.a in running.topology.switches and cable.b in running.topology.switches
+    ]  # fmt: skip
+    none: frozenset[int] = frozenset()
+    for transfer in traffic.transfers:
+        for name in (transfer.source, transfer.target):
+            if name not in running.topology.hosts:
+                raise NetworkError(f"traffic {traffic.name}: there is no host {name!r}")
+        packets = max(1, min(1 << 30, -(-transfer.bytes // network.mtu)))
+        rest = transfer.bytes - (packets - 1) * network.mtu
+        last = min(network.mtu, max(1, rest)) + ROCE_HEADERS + WIRE_EXTRA
+        forth = _route(running, transfer.source, transfer.target, dice, none)
+        back = _route(running, transfer.target, transfer.source, dice, none)
+        start = int(transfer.start_us * 1e6)
+        number = sim.add_flow(forth, back, packets, network.wire, last, transfer.roce, start, transfer.after)
+        running.flows.append(number)
+    for failure in traffic.failures:
+        cable = fabric[failure.cable % len(fabric)]
+        a, b = running.topology.cables[cable].a, running.topology.cables[cable].b
+        sim.fail(int(failure.at_us * 1e6), running.ports[a, b][0])
+        when = int((failure.at_us + failure.converge_us) * 1e6)
+        for number, transfer in zip(running.flows, traffic.transfers, strict=True):
+            ways = [
+                _route(running, one, other, dice, frozenset({cable}))
+                for one, other in ((transfer.source, transfer.target), (transfer.target, transfer.source))
+            ]
+            sim.reroute(when, number, *ways)
+
+
+def _percentile(histogram: Sequence[int], share: float) -> float:
+    """Microseconds; the histogram has steps of 100 ns."""
+    left = sum(histogram) * share
+    for at, count in enumerate(histogram):
+        left -= count
+        if left <= 0:
+            return (at + 1) / 10
+    return len(histogram) / 10
+
+
+def run(running: Running, *, seed: int = 1, samples: int = 200, warm: float = 0.2) -> Outcome:
+    """Run the traffic to its end.
+
+    :param samples: looks at queues and rates; the pauses are counted between two of them.
+    :param warm: share of the time before throughput counts.
+    """
+    sim, traffic = running.sim, running.traffic
+    step = int(traffic.duration_us * 1e6 / samples)
+    queues: list[list[int]] = []
+    rates: list[tuple[float, ...]] = []
+    shown = running.flows[:8]
+    quiet = before = 0
+    arrived: dict[str, int] = {}
+    for at in range(samples):
+        if at == int(warm * samples):
+            arrived = {host: _received(running, host) for host in traffic.busy}
+        sim.run((at + 1) * step)
+        quiet += sim.pauses == before
+        before = sim.pauses
+        queues.append(sim.queues())
+        rates.append(tuple(sim.rate(flow) / 1e9 for flow in shown))
+    shares = [
+        (_received(running, host) - before_it) * sim.port(_host_port(running, host))["byte_ps"]
+        for host, before_it in arrived.items()
+    ]
+    window = (samples - int(warm * samples)) * step
+    return _outcome(running, seed, quiet / samples, min(shares) / window if shares else -1.0, queues, rates)
+
+
+# long: one constructor call
+def _outcome(
+    running: Running,
+    seed: int,
+    quiet: float,
+    throughput: float,
+    queues: list[list[int]],
+    rates: list[tuple[float, ...]],
+) -> Outcome:
+    sim, traffic, names = running.sim, running.traffic, running.switch_ports()
+    fullest = max(names, key=lambda number: sim.port(number)["most_cells"])
+    flows = [sim.flow(flow) for flow in running.flows]
+    times = [
+        flow["done_at"] - flow["start_ps"]
+        for flow, transfer in zip(flows, traffic.transfers, strict=True)
+        if flow["done_at"] >= 0 and transfer.after < 0
+    ]
+    counts = sim.pauses_by_port()
+    everyone = names | {_host_port(running, host): host for host in running.topology.hosts}
+    return Outcome(
+        traffic=traffic.name,
+        seed=seed,
+        duration_us=traffic.duration_us,
+        events=sim.events,
+        packets=sim.created,
+        lossless_drops=sim.lossless_drops,
+        lossy_drops=sim.lossy_drops,
+        lost=sim.lost,
+        pauses=sim.pauses,
+        quiet=quiet,
+        throughput=throughput,
+        latency_99_us=_percentile(sim.latencies(), 0.99),
+        latency_most_us=sim.slowest_ps / 1e6,
+        queue_most=sim.port(fullest)["most_cells"],
+        resent=sum(flow["resent"] for flow in flows),
+        finished=sum(flow["done_at"] >= 0 for flow in flows),
+        transfers=len(flows),
+        completion_us=sum(times) / len(times) / 1e6 if times else -1.0,
+        sample_us=traffic.duration_us / len(queues),
+        queue_name=names[fullest],
+        queue=tuple(each[fullest] for each in queues),
+        rates=tuple(rates),
+        pauses_by_port={name: counts[number] for number, name in everyone.items() if counts[number]},
+    )
+
+
+def _host_port(running: Running, host: str) -> int:
+    return running.ports[host, running.topology.switch_of(host)][0]
+
+
+def _received(running: Running, host: str) -> int:
+    found: int = running.sim.port(_host_port(running, host))["received_bytes"]
+    return found

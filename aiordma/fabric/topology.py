@@ -1,0 +1,155 @@
+"""The graph of a network: every port, every shortest route, and what failures make of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from .errors import NetworkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .model import Host, Link, Network, Switch
+
+__all__ = ["Cable", "Port", "Topology", "build"]
+
+#: Next hops of each node towards one destination.
+Hops: TypeAlias = "dict[str, tuple[str, ...]]"
+
+
+@dataclass(frozen=True)
+class Cable:
+    """One cable between two nodes."""
+
+    a: str
+    b: str
+    link: Link
+
+    def __str__(self) -> str:
+        return f"{self.a} - {self.b}"
+
+
+@dataclass(frozen=True)
+class Port:
+    """One end of a cable: where `node` sends to `peer`."""
+
+    node: str
+    peer: str
+    link: Link
+
+
+@dataclass
+class Topology:
+    """Nodes by name, with their ports in the order of the file."""
+
+    switches: dict[str, Switch]
+    hosts: dict[str, Host]
+    cables: list[Cable]
+    ports: dict[str, list[Port]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ports = {name: [] for name in (*self.switches, *self.hosts)}
+        for cable in self.cables:
+            self.ports[cable.a].append(Port(cable.a, cable.b, cable.link))
+            self.ports[cable.b].append(Port(cable.b, cable.a, cable.link))
+
+    def edges(self) -> list[str]:
+        """Switches that have hosts."""
+        return [name for name in self.switches if any(port.peer in self.hosts for port in self.ports[name])]
+
+    def fabric_cables(self) -> list[Cable]:
+        """Cables between switches."""
+        return [cable for cable in self.cables if cable.a in self.switches and cable.b in self.switches]
+
+    def neighbours(self, down: frozenset[int] = frozenset()) -> dict[str, list[str]]:
+        """Switches next to each switch, without the cables (by index in `cables`) that are down."""
+        found: dict[str, list[str]] = {name: [] for name in self.switches}
+        for index, cable in enumerate(self.cables):
+            if index not in down and cable.a in self.switches and cable.b in self.switches:
+                for one, other in ((cable.a, cable.b), (cable.b, cable.a)):
+                    if other not in found[one]:
+                        found[one].append(other)
+        return found
+
+    def hops(self, to: str, down: frozenset[int] = frozenset()) -> Hops:
+        """All shortest next hops of each switch towards the switch `to`."""
+        beside = self.neighbours(down)
+        distance = {to: 0}
+        waiting = deque([to])
+        while waiting:
+            node = waiting.popleft()
+            for other in beside[node]:
+                if other not in distance:
+                    distance[other] = distance[node] + 1
+                    waiting.append(other)
+        return {
+            node: tuple(other for other in beside[node] if distance.get(other, -1) == distance[node] - 1)
+            for node in distance
+            if node != to
+        }
+
+    def switch_of(self, host: str) -> str:
+        """The switch that a host is connected to first."""
+        return next(port.peer for port in self.ports[host])
+
+    def paths(self, source: str, destination: str) -> Iterator[tuple[str, ...]]:
+        """All shortest paths between two hosts, both included."""
+        first, last = self.switch_of(source), self.switch_of(destination)
+        towards = self.hops(last)
+        waiting: list[tuple[str, ...]] = [(first,)]
+        while waiting:
+            path = waiting.pop()
+            if path[-1] == last:
+                yield (source, *path, destination)
+            else:
+                waiting += [(*path, step) for step in towards.get(path[-1], ())]
+
+
+def _members(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name}{number}" for number in range(1, count + 1)]
+
+
+def build(network: Network) -> Topology:
+    """Expand the groups of a network's file.
+
+    :raises NetworkError: if a host has no switch, or two hosts cannot reach each other.
+    """
+    switches = {name: each for each in network.switches for name in _members(each.name, each.count)}
+    hosts = {name: each for each in network.hosts for name in _members(each.name, each.count)}
+    groups = {each.name: _members(each.name, each.count) for each in network.switches}
+    groups |= {each.name: _members(each.name, each.count) for each in network.hosts}
+    cables: list[Cable] = []
+    pairs: list[tuple[str, str]]
+    for at, link in enumerate(network.links):
+        ones, others = groups[link.a], groups[link.b]
+        if link.pattern == "mesh":
+            pairs = [(one, other) for one in ones for other in others if one != other]
+            if link.a == link.b:
+                pairs = [(one, other) for one, other in pairs if ones.index(one) < ones.index(other)]
+        else:
+            if len(ones) < len(others) or len(ones) % len(others):
+                raise NetworkError(
+                    f"{network.where('links', at)}: {len(ones)} of {link.a!r} cannot be spread evenly over "
+                    f"{len(others)} of {link.b!r}"
+                )
+            share = len(ones) // len(others)
+            pairs = [(one, others[index // share]) for index, one in enumerate(ones)]
+        cables += [Cable(one, other, link) for one, other in pairs for _ in range(link.count)]
+    topology = Topology(switches, hosts, cables)
+    _judge(network, topology)
+    return topology
+
+
+def _judge(network: Network, topology: Topology) -> None:
+    for at, group in enumerate(network.hosts):
+        for name in _members(group.name, group.count):
+            peers = [port.peer for port in topology.ports[name]]
+            if not peers or any(peer not in topology.switches for peer in peers):
+                raise NetworkError(f"{network.where('hosts', at)}: {name} has no link to a switch")
+    edges = topology.edges()
+    for edge in edges[:1]:
+        reached = topology.hops(edge).keys() | {edge}
+        if missing := [other for other in edges if other not in reached]:
+            raise NetworkError(f"{network.where('links', 0)}: no path between {edge} and {missing[0]}")

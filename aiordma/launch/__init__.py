@@ -1,0 +1,1 @@
+"""Programs that exist: `aiordma run` and `aiordma.install()` put their asyncio connections on RDMA."""

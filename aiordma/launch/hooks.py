@@ -1,0 +1,188 @@
+"""Putting the methods into asyncio and uvloop: at once, or as soon as a program imports them.
+
+Programs and libraries make their event loops by many ways (policies, factories, classes of their own), so it
+is the classes' methods that are replaced. Every Python that inherits `aiordma run` loads this module, so it
+imports little.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..compat import own_methods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from .methods import Methods
+    from .report import Report
+
+__all__ = ["install", "uninstall"]
+
+
+class _Installed:
+    """What :func:`install` has changed."""
+
+    def __init__(self, make: Callable[[], tuple[Methods, Report]]) -> None:
+        self._make = make
+        self._streams: dict[str, Any] = {}
+        self._watcher = _Watcher(
+            {
+                "asyncio.base_events": self._patch_asyncio,
+                "asyncio.streams": self._patch_streams,
+                "uvloop": self._patch_uvloop,
+            }
+        )
+
+    def begin(self) -> None:
+        self._watcher.begin()
+
+    @functools.cached_property
+    def _made(self) -> tuple[Methods, Report]:
+        # Most programs that inherit `aiordma run` use no asyncio, and none of this.
+        return self._make()
+
+    @property
+    def _methods(self) -> Methods:
+        return self._made[0]
+
+    @property
+    def report(self) -> Report:
+        return self._made[1]
+
+    def _patch(self, cls: type) -> None:
+        for name, method in self._methods.of_loops().items():
+            own_methods.replace(cls, name, method)
+
+    def _patch_asyncio(self, module: Any) -> None:
+        self._patch(module.BaseEventLoop)
+
+    def _patch_uvloop(self, module: Any) -> None:
+        self._patch(module.Loop)
+
+    def _patch_streams(self, module: Any) -> None:
+        new = self._methods.of_streams(module.start_server)
+        self._streams = {name: getattr(module, name) for name in new}
+        _set_everywhere(new)
+
+    def end(self) -> None:
+        self._watcher.end()
+        own_methods.restore()
+        _set_everywhere(self._streams)
+
+
+def _set_everywhere(functions: dict[str, Any]) -> None:
+    """In the module asyncio.streams, and in the package, if it is complete."""
+    for module in (sys.modules.get("asyncio.streams"), sys.modules.get("asyncio")):
+        for name, function in functions.items():
+            if module is not None and (module.__name__ != "asyncio" or hasattr(module, name)):
+                setattr(module, name, function)
+
+
+class _Watcher:
+    """A finder that has modules patched when they are imported, or now, if they have been."""
+
+    def __init__(self, patches: dict[str, Callable[[Any], None]]) -> None:
+        self._patches = patches
+
+    def begin(self) -> None:
+        for name in list(self._patches):
+            module = sys.modules.get(name)
+            # While it is being imported, its spec says so, and it is not complete.
+            if module is not None and not getattr(module.__spec__, "_initializing", False):
+                self._patches.pop(name)(module)
+        if self._patches:
+            sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        self._patches.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Nothing of its own: what the others find, with a loader that patches afterwards."""
+        if name not in self._patches:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._patches[name])  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class _Loader:
+    """Loads as the loader that was found does, and then has the module patched."""
+
+    def __init__(self, loader: Any, patch: Callable[[Any], None]) -> None:
+        self._loader, self._patch = loader, patch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._patch(module)
+
+
+_installed: _Installed | None = None
+
+
+def install(
+    rules: str | None = None, *, report: bool = False, remember: bool = True, outside_tls: bool = False
+) -> None:
+    """Have the TCP connections of asyncio and uvloop in this process negotiate RDMA.
+
+    From now on `loop.create_connection()`, `create_server()`, `connect_accepted_socket()` and `start_tls()`,
+    and asyncio's `open_connection()` and `start_server()`, are aiordma's. Plain peers are served as before.
+    Call it before other modules do ``from asyncio import open_connection``. A second call changes nothing.
+
+    :param rules: which connections may be negotiated, see ``aiordma run --help``; default: the environment's
+        (``AIORDMA_RUN_RULES``).
+    :param report: print at exit which connections went which way.
+    :param remember: keep the plain servers that are found in a file of the user's, for a day.
+    :param outside_tls: payload of connections with TLS may travel over RDMA, unencrypted, if the peer agrees.
+    :raises ValueError: a rule is none, with the reason.
+    """
+    global _installed
+    if _installed is not None:
+        return
+    text = os.environ.get("AIORDMA_RUN_RULES", "") if rules is None else rules
+
+    def make() -> tuple[Methods, Report]:
+        from .methods import Methods
+        from .plain_peers import PlainPeers, cache_file
+        from .policy import Policy
+        from .report import Report
+        from .rules import Rules
+
+        counts = Report()
+        if report:
+            counts.print_at_exit()
+        peers = PlainPeers(cache_file()) if remember else None
+        return Methods(Policy(Rules.parse(text), peers, outside_tls=outside_tls), counts), counts
+
+    installed = _Installed(make)
+    installed.begin()
+    _installed = installed
+
+
+def uninstall() -> None:
+    """Undo :func:`install`. Connections and servers that exist stay what they are."""
+    global _installed
+    if _installed is not None:
+        _installed.end()
+        _installed = None

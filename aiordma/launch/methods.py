@@ -1,0 +1,211 @@
+"""The methods that take the place of the event loops' own: they decide, and pass each call on.
+
+What stays plain goes to the loop's own method with its arguments as they were. What is negotiated goes to the
+function of aiordma of the same name, which is loaded then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..compat.own_methods import unpatched
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from ..config import Config
+    from .policy import Policy
+    from .report import Report
+
+__all__ = ["Methods"]
+
+#: Milliseconds that an unknown server has for its answer, before a plain connection is opened beside it, if
+#: the environment does not set it. A program that asked for RDMA waits longer than one that did not.
+_HEAD_START_MS = 200
+#: Milliseconds that connect_accepted_socket() waits for a client that says nothing: programs call it in the
+#: loop that accepts, where one client holds up the next.
+_FIRST_WAIT_MS = 50
+#: Seconds after which a server may be about to give up waiting for a client's first bytes.
+_LATE_S = 0.1
+#: asyncio's default of its stream readers.
+_LIMIT = 64 * 1024
+
+
+class Methods:
+    """The methods of one :func:`aiordma.install`."""
+
+    def __init__(self, policy: Policy, report: Report) -> None:
+        self._policy, self._report = policy, report
+        self._functions: Any = None
+        #: Loops that have their engine, or cannot have one.
+        self._warm: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def of_loops(self) -> dict[str, Callable[..., Any]]:
+        """By name, to be methods of a class of event loops: so they get the loop as their first argument."""
+
+        async def create_connection(
+            loop: Any, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+        ) -> Any:
+            return await self._connect(loop, protocol_factory, host, port, options)
+
+        async def create_server(
+            loop: Any, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+        ) -> Any:
+            if self._policy.forbids_server(port, options) is not None:
+                return await unpatched(loop).create_server(protocol_factory, host, port, **options)
+            functions = await self._load(loop)
+            ours = {**self._ours(), "permits": self._policy.permits}
+            return await functions.create_server(protocol_factory, host, port, **ours, **options)
+
+        async def connect_accepted_socket(loop: Any, protocol_factory: Any, sock: Any, **options: Any) -> Any:
+            return await self._accepted(loop, protocol_factory, sock, options)
+
+        async def start_tls(loop: Any, transport: Any, protocol: Any, sslcontext: Any, **options: Any) -> Any:
+            if not type(transport).__module__.startswith("aiordma."):
+                return await unpatched(loop).start_tls(transport, protocol, sslcontext, **options)
+            from ..compat.upgrade import start_tls
+
+            return await start_tls(transport, protocol, sslcontext, **options)
+
+        return {
+            "create_connection": create_connection,
+            "create_server": create_server,
+            "connect_accepted_socket": connect_accepted_socket,
+            "start_tls": start_tls,
+        }
+
+    def of_streams(self, plain_server: Any) -> dict[str, Callable[..., Any]]:
+        """Functions of the module `asyncio.streams`: ours make readers that take data from the ring itself.
+
+        :param plain_server: the module's own `start_server()`.
+        """
+
+        async def open_connection(
+            host: Any = None, port: Any = None, *, limit: int = _LIMIT, **options: Any
+        ) -> Any:
+            loop: Any = asyncio.get_running_loop()
+            judged = await self._policy.judge_client(loop, host, port, options)
+            if isinstance(judged, str):
+                reader = asyncio.StreamReader(limit=limit, loop=loop)
+                protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+                transport, _ = await self._plain(loop, lambda: protocol, host, port, options, judged)
+                return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+            functions = await self._load(loop, options.get("sock"))
+            reader, writer = await functions.open_connection(
+                host, port, limit=limit, **self._ours(), **options
+            )
+            self._learn(loop, judged, writer)
+            return reader, writer
+
+        async def start_server(
+            client_connected_cb: Any, host: Any = None, port: Any = None, **options: Any
+        ) -> Any:
+            if self._policy.forbids_server(port, options) is not None:
+                return await plain_server(client_connected_cb, host, port, **options)
+            functions = await self._load(asyncio.get_running_loop())
+            ours = {**self._ours(), "permits": self._policy.permits}
+            return await functions.start_server(client_connected_cb, host, port, **ours, **options)
+
+        return {"open_connection": open_connection, "start_server": start_server}
+
+    # ---- clients
+
+    async def _connect(self, loop: Any, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
+        judged = await self._policy.judge_client(loop, host, port, options)
+        if isinstance(judged, str):
+            return await self._plain(loop, factory, host, port, options, judged)
+        functions = await self._load(loop, options.get("sock"))
+        result = await functions.create_connection(factory, host, port, **self._ours(), **options)
+        self._learn(loop, judged, result[0])
+        return result
+
+    async def _plain(
+        self, loop: Any, factory: Any, host: Any, port: Any, options: dict[str, Any], reason: str
+    ) -> Any:
+        result = await unpatched(loop).create_connection(factory, host, port, **options)
+        peer = result[0].get_extra_info("peername")
+        if isinstance(peer, tuple):
+            name = peer[0] if host is None else host
+            self._report.count("server", f"{name}:{peer[1]}", "tcp", reason)
+        return result
+
+    def _learn(self, loop: Any, server: tuple[str, int], end: Any) -> None:
+        """Remember what the negotiation has shown about the server."""
+        from ..errors import Code
+
+        peers = self._policy.peers
+        reason = end.get_extra_info("aiordma.fallback_reason")
+        # A server that says so itself has understood the question.
+        plain = reason is not None and reason.code == Code.PLAIN_TCP_PEER and reason.peer is None
+        if peers is not None and plain != peers.is_plain(*server):
+            # Nobody waits for it: the program has its connection.
+            loop.run_in_executor(None, peers.remember, *server, plain)
+
+    # ---- servers
+
+    async def _accepted(self, loop: Any, factory: Any, sock: socket.socket, options: dict[str, Any]) -> Any:
+        forbidden = self._policy.forbids_server(None, {**options, "sock": sock})
+        if forbidden is not None or not self._policy.permits(sock):
+            return await unpatched(loop).connect_accepted_socket(factory, sock, **options)
+        functions = await self._load(loop)
+        ours = self._ours()
+        ours["config"] = ours["config"].changed(server_first_wait_ms=_FIRST_WAIT_MS)
+        return await functions.connect_accepted_socket(factory, sock, **ours, **options)
+
+    # ---- both
+
+    def _ours(self) -> dict[str, Any]:
+        return {"config": self._config(), "rdma_outside_tls": self._policy.outside_tls}
+
+    @staticmethod
+    def _config() -> Config:
+        from ..config import Config
+
+        config = Config.from_env()
+        if config.head_start_ms == Config().head_start_ms:
+            config = config.changed(head_start_ms=_HEAD_START_MS)
+        return config
+
+    async def _load(self, loop: Any, sock: socket.socket | None = None) -> Any:
+        """The functions of aiordma, and the loop's engine. They are loaded beside the loop, which would stand
+        still meanwhile.
+
+        :param sock: the program's connection on which they will negotiate. If loading took so long that the
+            server may have given up waiting for its first bytes, a new connection takes its place.
+        """
+        if loop in self._warm:
+            return self._functions
+        began = loop.time()
+        if self._functions is None:
+            self._functions = await loop.run_in_executor(None, self._import)
+        from ..negotiation.engine import warm_up
+        from ..negotiation.options import PathOptions
+
+        config = self._config()
+        await warm_up(PathOptions(config, config.mode))
+        self._warm.add(loop)
+        if sock is not None and loop.time() - began > _LATE_S:
+            with contextlib.suppress(OSError):  # then as it is
+                await _renew(sock)
+        return self._functions
+
+    def _import(self) -> Any:
+        functions = importlib.import_module("aiordma.compat.connection")
+        importlib.import_module("aiordma.negotiation.peer_cache").observe(self._report.count)
+        with contextlib.suppress(ImportError):  # no pyverbs, or another Python's: the negotiation says so
+            importlib.import_module("aiordma.links.engine")
+        return functions
+
+
+async def _renew(sock: socket.socket) -> None:
+    """Connect again to where `sock` is connected to; it has carried nothing yet."""
+    from ..compat.given_socket import move_into, why_unfit
+    from ..negotiation.tcp_connect import connect_tcp
+
+    if why_unfit(sock) is None:
+        move_into(sock, await connect_tcp([(sock.family, sock.getpeername())], sock.getsockname()[0]))

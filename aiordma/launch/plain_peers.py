@@ -1,0 +1,104 @@
+"""Servers that turned out to be plain, remembered for the user's next programs.
+
+The file (``plain-peers`` in the user's cache directory) has a line for each finding: until when it counts
+(seconds since 1970; 0: not any more), host and port. Processes append lines, which the kernel does one after
+the other; a later line overrules an earlier one. A file that has grown is written anew, with the newest lines
+only. It is a hint: whatever is wrong with it counts as empty, and a line that is lost costs one Proposal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["PlainPeers", "cache_file"]
+
+#: Seconds for which a finding counts.
+LIFETIME_S = 24 * 3600
+#: Size from which on the file is written anew, and lines kept then.
+_MAX_BYTES = 64 * 1024
+_KEPT_LINES = 500
+#: Longest name of a host, as in DNS.
+_MAX_HOST = 255
+
+
+def cache_file() -> str:
+    """The path of the user's file. The directory need not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "aiordma", "plain-peers")
+
+
+class PlainPeers:
+    """The file, as it was read at the beginning, and what this process has added."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = os.fspath(path)
+        self._until: dict[tuple[str, int], float] | None = None
+
+    def is_plain(self, host: str, port: int) -> bool:
+        """Whether this server was found to be plain, not long ago."""
+        if self._until is None:
+            self._until = _parse(self._read())
+        return time.time() < self._until.get((host, port), 0) <= time.time() + LIFETIME_S
+
+    def remember(self, host: str, port: int, plain: bool) -> None:
+        """Note what a negotiation has shown, if it is news. Writes to the file: not for an event loop."""
+        if self.is_plain(host, port) == plain or not _fits(host):
+            return
+        assert self._until is not None
+        until = int(time.time()) + LIFETIME_S if plain else 0
+        self._until[host, port] = until
+        with contextlib.suppress(OSError):
+            self._append(f"{until} {host} {port}\n".encode())
+
+    def _read(self) -> bytes:
+        """The file's lines; none if it is not the user's own."""
+        try:
+            with open(self._path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+                    return b""
+                return file.read(2 * _MAX_BYTES)
+        except OSError:
+            return b""
+
+    def _append(self, line: bytes) -> None:
+        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._path, flags, 0o600)
+        try:
+            os.write(descriptor, line)
+            grown = os.fstat(descriptor).st_size > _MAX_BYTES
+        finally:
+            os.close(descriptor)
+        if grown:
+            self._write_anew()
+
+    def _write_anew(self) -> None:
+        now = time.time()
+        valid = [(until, *peer) for peer, until in _parse(self._read()).items() if until > now]
+        lines = [f"{int(until)} {host} {port}\n" for until, host, port in sorted(valid)[-_KEPT_LINES:]]
+        temporary = f"{self._path}.{os.getpid()}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.writelines(lines)
+        os.replace(temporary, self._path)
+
+
+def _fits(host: str) -> bool:
+    return host.isascii() and host.isprintable() and " " not in host and len(host) <= _MAX_HOST
+
+
+def _parse(data: bytes) -> dict[tuple[str, int], float]:
+    found: dict[tuple[str, int], float] = {}
+    for line in data.decode("ascii", "replace").splitlines():
+        with contextlib.suppress(ValueError):  # a line that was cut off, or is none
+            until, host, port = line.split(" ")
+            found[host, int(port)] = float(until)
+    return found

@@ -1,0 +1,162 @@
+"""Which connections of a program are negotiated, judged before anything of aiordma is loaded for it.
+
+A program that never talks to a capable peer shall lose nothing. So the reasons to leave a connection alone
+come first, and the cheap ones before the others: TLS, the rules, what the user's earlier programs have found
+out, and for servers of this host whether they have announced themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ..negotiation.announcement import is_announced
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .plain_peers import PlainPeers
+    from .rules import Rules
+
+__all__ = ["Policy"]
+
+_TCP = (socket.AF_INET, socket.AF_INET6)
+_LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
+#: Names whose kind is remembered at most.
+_MAX_NAMES = 1024
+
+
+class Policy:
+    """The decision about each connection."""
+
+    def __init__(self, rules: Rules, peers: PlainPeers | None, *, outside_tls: bool = False) -> None:
+        """:param peers: the memory of plain servers; None: there is none.
+        :param outside_tls: payload of TLS connections may travel over RDMA, unencrypted, if the peer agrees.
+        """
+        self.rules, self.peers, self.outside_tls = rules, peers, outside_tls
+        self._local: dict[str, bool] = {}
+
+    def tls_rules_it_out(self, options: dict[str, Any]) -> str | None:
+        """Why TLS keeps it plain."""
+        return "TLS" if options.get("ssl") and not self.outside_tls else None
+
+    def switched_off(self) -> str | None:
+        """Why nothing is negotiated in this process."""
+        if os.environ.get("AIORDMA_MODE") == "tcp" or os.environ.get("AIORDMA_DEVICE") == "none":
+            return "switched off"
+        return None
+
+    async def judge_client(
+        self, loop: asyncio.AbstractEventLoop, host: Any, port: Any, options: dict[str, Any]
+    ) -> tuple[str, int] | str:
+        """Whether to negotiate a connection that the program is about to make: with whom; or why not."""
+        reason = self.switched_off() or self.tls_rules_it_out(options)
+        if reason is not None:
+            return reason
+        sock: socket.socket | None = options.get("sock")
+        if sock is not None:
+            if host is not None or port is not None or sock.family not in _TCP:
+                return "no TCP socket"
+            try:
+                host, port = sock.getpeername()[:2]
+            except OSError:
+                return "its socket is not connected"
+        try:
+            number = int(port)
+        except (TypeError, ValueError):
+            return "no port number"
+        if not isinstance(host, str) or not host:
+            return "no host"
+        reason = await self._judge(loop, host, number)
+        return (host, number) if reason is None else reason
+
+    async def _judge(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> str | None:
+        reason = self.rules.forbid("out", host, port)
+        if reason is not None and not self.rules.need_addresses:
+            return reason
+        expected = self.rules.names_port("out", host, port)
+        if not expected and self.peers is not None and self.peers.is_plain(host, port):
+            return "known to be plain"
+        addresses = [host]
+        if not _is_address(host) and (
+            self.rules.need_addresses or (host not in self._local and host not in _LOCAL_NAMES)
+        ):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = [str(each[4][0]) for each in found]
+            if self.rules.need_addresses:
+                reason = self._judge_addresses(host, addresses, port)
+                expected = expected or any(
+                    self.rules.names_port("out", address, port) for address in addresses
+                )
+        if reason is not None:
+            return reason
+        if not expected and self._is_local(host, addresses) and not is_announced(port):
+            return "nothing of aiordma listens there"
+        return None
+
+    def _judge_addresses(self, host: str, addresses: list[str], port: int) -> str | None:
+        """Rules by name and by network together: no address may be denied, and one must be allowed."""
+        reasons = [self.rules.forbid("out", each, port) for each in addresses]
+        denied = [why for why in reasons if why is not None and why.startswith("rule")]
+        if denied:
+            return denied[0]
+        if None in reasons:
+            named = self.rules.forbid("out", host, port)
+            return named if named is not None and named.startswith("rule") else None
+        return self.rules.forbid("out", host, port)
+
+    def _is_local(self, host: str, addresses: list[str]) -> bool:
+        if host in _LOCAL_NAMES:
+            return True
+        if host not in self._local:
+            if len(self._local) >= _MAX_NAMES:
+                self._local.clear()
+            self._local[host] = all(map(_is_address_of_this_host, addresses))
+        return self._local[host]
+
+    def forbids_server(self, port: Any, options: dict[str, Any]) -> str | None:
+        """Why a server that the program is about to make stays plain; None: it negotiates."""
+        reason = self.switched_off() or self.tls_rules_it_out(options)
+        if reason is not None:
+            return reason
+        sock: socket.socket | None = options.get("sock")
+        if sock is not None:
+            if sock.family not in _TCP:
+                return "no TCP socket"
+            port = sock.getsockname()[1]
+        if isinstance(port, int) and port and not self.rules.may_allow("in", port):
+            return "the rules forbid the port"
+        return None
+
+    def permits(self, connection: socket.socket) -> bool:
+        """Whether a connection that a server has accepted may be negotiated."""
+        try:
+            peer, port = connection.getpeername()[0], connection.getsockname()[1]
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
+            return False
+        return self.rules.forbid("in", peer, port) is None
+
+
+def _is_address(host: str) -> bool:
+    """Not a name."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.inet_pton(family, host.partition("%")[0])
+    except OSError:
+        return False
+    return True
+
+
+def _is_address_of_this_host(address: str) -> bool:
+    """Only addresses of this host can be bound; nothing is sent for it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.bind((address.partition("%")[0], 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,134 @@
+"""Memory of users on a link: registered for the peer of one link group and for nobody else.
+
+What a peer may READ and WRITE is registered once for each peer that opens it, with the bytes and the rights
+of that opening: its rkey gives access to nothing else. The memory is the user's, and is kept by its
+registration until the device has let go of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..pipes._one_sided import OneSided
+from ..verbs.abi import Access
+from ..verbs.device import translated
+from ..verbs.lifetime import protect, release_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..verbs.memory.arena import Block
+    from ..verbs.memory.queue import Waiting
+    from .contracts import EngineView
+    from .link import Link
+    from .message_memory import MessageMemory
+
+__all__ = ["LinkMemory", "Registration"]
+
+
+class Registration:
+    """One piece of a user's memory, registered for one link group. Made by :meth:`LinkMemory.register`."""
+
+    def __init__(
+        self, owner: LinkMemory, mr: Any, keep: object, on_close: Callable[[], object] | None
+    ) -> None:
+        self._owner, self._mr, self._keep, self._on_close = owner, mr, keep, on_close
+        self.lkey: int = mr.lkey
+        self.rkey: int = mr.rkey
+
+    @property
+    def closed(self) -> bool:
+        """Whether the device knows it no more."""
+        return self._mr is None
+
+    def close(self) -> None:
+        """Deregister. Neither end may have a request for it under way, or the link fails. Idempotent.
+
+        :raises VerbsError: the device refuses; the memory is kept then.
+        """
+        mr, self._mr = self._mr, None
+        if mr is None:
+            return
+        self._owner.forget(self)
+        if not self._owner.in_forked_child:
+            with translated(self._owner.binding, "ibv_dereg_mr"):
+                mr.close()
+        self._keep = None
+        if self._on_close is not None:
+            self._on_close()
+
+
+class LinkMemory:
+    """Of one link group. Used in the engine's thread.
+
+    :param messages: where memory comes from for transfers from and to buffers that are not registered.
+    """
+
+    def __init__(self, engine: EngineView, link: Link, messages: MessageMemory) -> None:
+        self._engine, self._link, self._messages = engine, link, messages
+        self._registrations: set[Registration] = set()
+        self._transfers: list[OneSided] = []
+        self.binding = engine.backend.binding
+
+    @property
+    def in_forked_child(self) -> bool:
+        return self._engine.backend.in_forked_child
+
+    def register(
+        self,
+        address: int,
+        length: int,
+        access: Access,
+        *,
+        keep: object,
+        on_close: Callable[[], object] | None = None,
+    ) -> Registration:
+        """Register ``length`` bytes at ``address``.
+
+        :param keep: what keeps the memory; held until it is deregistered.
+        :param on_close: called when it is.
+        :raises VerbsError: the device or the system refuses.
+        """
+        backend = self._engine.backend
+        backend.check_process()
+        if backend.is_iwarp and access & Access.LOCAL_WRITE:
+            access |= Access.REMOTE_WRITE  # the sink of a READ is a target of remote writes there
+        with translated(backend.binding, "ibv_reg_mr", f"{length} bytes on {backend.name}"):
+            mr = protect(backend.binding.MR(self._link.parts.pd, length, int(access), address))
+        made = Registration(self, mr, keep, on_close)
+        self._registrations.add(made)
+        return made
+
+    def forget(self, registration: Registration) -> None:
+        self._registrations.discard(registration)
+
+    def new_transfers(self) -> OneSided:
+        """The READs and WRITEs of one peer. Close it when the peer is not used any more."""
+        self._transfers = [each for each in self._transfers if not each.over]
+        transfers = OneSided(self._link.queue_pair, self._engine.config.fragment_bytes)
+        self._transfers.append(transfers)
+        return transfers
+
+    def take(self, length: int) -> Block | None:
+        """A block to stage a transfer in; None: other messages have the memory, :meth:`wait`.
+
+        :raises MemoryLimitError: it may never be had.
+        """
+        return self._messages.take_sink(length)
+
+    def release(self, block: Block) -> None:
+        """The device is done with it."""
+        self._messages.release_sink(block)
+
+    def wait(self, waiting: Waiting) -> None:
+        """Have its ``on_memory()`` called when it may :meth:`take` again."""
+        self._messages.wait_for_sink(waiting)
+
+    def close(self) -> None:
+        """The queue pair is silenced."""
+        transfers, self._transfers = self._transfers, []
+        release_all(
+            "memory of a peer",
+            *(each.release for each in transfers),
+            *(registration.close for registration in list(self._registrations)),
+        )

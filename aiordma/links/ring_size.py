@@ -1,0 +1,226 @@
+"""The size of a stream's receive ring: small where memory is short, and as the traffic needs it.
+
+Rings share the memory of their engine (``Config.memory_limit_bytes``). While little of it is in use, a stream
+begins with a ring of ``Config.ring_bytes``; the more streams there are, the smaller their first rings. Then
+each ring follows its traffic, as a TCP receive buffer does (Linux ``tcp_rcv_space_adjust``): it grows while
+the writer waits for room and the reader keeps up, and shrinks when most of it was not needed for a while.
+
+A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import Code, RemoteProtocolError
+from ..pipes import _ring_resize
+from ..proto.clc import MIN_RING_BYTES
+from ..proto.llc import ResizeStage, RingResize
+from ..verbs.memory.budget import MemoryLimitError
+from .contracts import GroupView
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..pipes._ring import RingPipe
+    from ..verbs.memory.arena import Arena, Block
+    from ..verbs.memory.pool import MemoryPool
+
+__all__ = ["RingSize", "first_ring_bytes"]
+
+#: Size of the first ring while more than an eighth of the memory is in use (beyond a quarter: the smallest).
+_MEDIUM_BYTES = 65536
+#: A ring grows by this factor.
+_GROWTH = 4
+#: A ring grows if its content is read twice within this time, while the writer waits.
+_TURN_SECONDS = 0.1
+#: A ring is judged this long after it was judged before; the second time: while memory is short.
+_JUDGE_SECONDS, _JUDGE_SECONDS_SHORT = 10.0, 1.0
+#: A ring shrinks if no more than one part in this many of it was needed. It becomes a quarter of its size or
+#: less, and keeps room for twice what was needed.
+_MIN_UNUSED = 8
+#: An offer that was not answered for this long is forgotten: the writer does not run, or has finished.
+_ANSWER_SECONDS = 30.0
+
+
+def first_ring_bytes(config: Config, pool: MemoryPool) -> int:
+    """Size of the ring that a new stream begins with."""
+    used, limit = pool.used_bytes, pool.limit_bytes
+    if 8 * (used + config.ring_bytes) <= limit:
+        return config.ring_bytes
+    if 4 * used <= limit:
+        return min(config.ring_bytes, _MEDIUM_BYTES)
+    return MIN_RING_BYTES
+
+
+class RingGroup(GroupView, Protocol):
+    """The link group that the ring belongs to."""
+
+    @property
+    def rings(self) -> Arena: ...
+
+
+class RingHost(Protocol):
+    """The member that the ring belongs to."""
+
+    pipe: RingPipe
+    ring: Block
+
+    @property
+    def group(self) -> RingGroup: ...
+    @property
+    def takes_part(self) -> bool:
+        """Whether the peer has the connection."""
+
+
+class RingSize:
+    """Judges and replaces the receive ring of one stream."""
+
+    __slots__ = ("_host", "_judged_at", "_offered_at", "_retired", "_turned_at", "_wanted")
+
+    def __init__(self, host: RingHost, now: float) -> None:
+        self._host = host
+        self._judged_at = now
+        self._turned_at = 0.0
+        #: Size that was offered to the writer, 0 while there is no offer.
+        self._wanted = 0
+        self._offered_at = 0.0
+        #: A ring that was replaced while the user had a view of it.
+        self._retired: Block | None = None
+        self._watch()
+
+    def _watch(self) -> None:
+        """Hear of a writer that waits, if the ring may grow."""
+        host = self._host
+        host.pipe.grows = host.ring.length < host.group.engine.config.ring_bytes
+
+    # ---- judging
+
+    def turned(self) -> None:
+        """A whole ring was read while the writer waited."""
+        host = self._host
+        engine = host.group.engine
+        now = engine.waker.now()
+        before, self._turned_at = self._turned_at, now
+        size = min(host.ring.length * _GROWTH, engine.config.ring_bytes)
+        if now - before <= _TURN_SECONDS and engine.pool.budget.has_spare(size):
+            self._offer(size, now)
+
+    def look(self, now: float) -> None:
+        """Called by the engine's timer, now and then."""
+        host = self._host
+        self._release_retired()
+        if self._wanted and now - self._offered_at > _ANSWER_SECONDS:
+            self._wanted = 0
+        pool = host.group.engine.pool
+        short = not pool.budget.has_spare(0)
+        if now - self._judged_at < (_JUDGE_SECONDS_SHORT if short else _JUDGE_SECONDS):
+            return
+        self._judged_at = now
+        needed = _ring_resize.recent_high_water(host.pipe)
+        size = host.ring.length
+        if size > MIN_RING_BYTES and needed * _MIN_UNUSED <= size:
+            room = MIN_RING_BYTES
+            while room < 2 * needed:
+                room *= 2
+            self._offer(min(room, size // _GROWTH), now)
+
+    def _offer(self, size: int, now: float) -> None:
+        host = self._host
+        size = max(size, MIN_RING_BYTES)
+        if self._wanted or size == host.ring.length or not host.takes_part or host.pipe.error is not None:
+            return
+        self._wanted, self._offered_at = size, now
+        self._say(RingResize(token=host.pipe.peer_token, stage=ResizeStage.OFFER, ring_bytes=size))
+
+    def _say(self, message: RingResize) -> None:
+        self._host.group.queue_llc(message.encode())
+
+    # ---- replacing
+
+    def on_message(self, message: RingResize) -> None:
+        """The peer's next step.
+
+        :raises RemoteProtocolError: it cannot be.
+        """
+        match message.stage:
+            case ResizeStage.OFFER:
+                self._pause()
+            case ResizeStage.PAUSED:
+                self._replace(message)
+            case ResizeStage.RING:
+                place = message.ring_addr, message.rkey, message.ring_bytes
+                if not _ring_resize.resume(self._host.pipe, *place):
+                    raise _violation(
+                        "named a ring that was not asked for, or is too small for what is unread"
+                    )
+
+    def _pause(self) -> None:
+        pipe = self._host.pipe
+        if _ring_resize.is_paused(pipe):
+            return  # a process that did not run finds two offers; one answer serves both
+        position = _ring_resize.pause(pipe)
+        self._say(
+            RingResize(
+                token=pipe.peer_token,
+                stage=ResizeStage.PAUSED,
+                refused=position is None,
+                position=position or 0,
+            )
+        )
+
+    def _replace(self, message: RingResize) -> None:
+        """The writer waits: take a ring of the size offered, or keep the present one."""
+        host = self._host
+        size, self._wanted = self._wanted, 0
+        if message.refused:
+            host.pipe.grows = False
+            return
+        if size and not self._release_retired():
+            size = 0
+        if size:
+            try:
+                self._move(host.group.rings.allocate(size), message.position)
+            except MemoryLimitError:
+                pass  # the present ring serves as well
+        self._watch()
+        ring = host.ring
+        self._say(
+            RingResize(
+                token=host.pipe.peer_token,
+                stage=ResizeStage.RING,
+                rkey=ring.rkey,
+                ring_addr=ring.address,
+                ring_bytes=ring.length,
+            )
+        )
+
+    def _move(self, ring: Block, position: int) -> None:
+        host = self._host
+        result = _ring_resize.move(host.pipe, position, ring.address, ring.length)
+        if result:
+            ring.free(0)
+            if result < 0:
+                raise _violation(f"paused at byte {position}, which cannot be")
+            return
+        old, host.ring = host.ring, ring
+        self._retired = old
+        self._release_retired()
+
+    def _release_retired(self) -> bool:
+        """Free the ring that was replaced, if the user has no view of it any more; whether that is done."""
+        if self._retired is not None:
+            if _ring_resize.view_is_out(self._host.pipe):
+                return False
+            self._retired.free()
+            self._retired = None
+        return True
+
+    def end(self) -> None:
+        """The stream does not use its rings any more."""
+        if self._retired is not None:
+            self._retired.free()
+            self._retired = None
+
+
+def _violation(text: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"the peer {text}", Code.PROTOCOL_VIOLATION)

@@ -1,0 +1,48 @@
+"""What waits to be sent on a channel, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from anyio import BrokenResourceError, ClosedResourceError
+
+if TYPE_CHECKING:
+    from ..pipes.contracts import Channel
+
+__all__ = ["Outbox"]
+
+
+class Outbox:
+    """Sends messages on a channel, and keeps those for which it has no room now. Its users bound them: what
+    an end asks for by its credit, what it answers by the other end's."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._waiting: deque[tuple[bytes, memoryview | bytes]] = deque()
+        channel.on_writable = self._go_on
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, head: bytes, body: memoryview | bytes = b"") -> None:
+        """Send, soon. A mutable body is taken when it is sent. What a lost connection cannot take is dropped:
+        its end is reported by ``on_closed``."""
+        self._waiting.append((head, body))
+        if len(self._waiting) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            while self._waiting and self._channel.try_send(*self._waiting[0]):
+                self._waiting.popleft()
+        except (BrokenResourceError, ClosedResourceError):
+            self._waiting.clear()
+
+    def drop(self, head: bytes) -> bool:
+        """Take a message back; whether it had not been sent."""
+        for waiting in self._waiting:
+            if waiting[0] is head:
+                self._waiting.remove(waiting)
+                return True
+        return False

@@ -1,0 +1,386 @@
+"""Regions: memory of this end that peers may read and write, as far as their descriptors say.
+
+A :class:`Region` belongs to one event loop, whose :class:`Registry` knows it until it is closed or the loop
+ends. :meth:`Piece.descriptor` makes a :class:`Grant`; each peer that opens it has an opening of its own (see
+:mod:`.owner`), with a registration for the bytes and rights of the grant.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from .. import wake
+from ..config import Config
+from ..proto.memory import Descriptor, Fault, Rights
+from ..verbs._window import MemoryWindow, address_of
+from .errors import MemoryAccessError
+from .storage import Account, MemoryStatistics, item, new_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Buffer
+
+    from ..links.link_memory import LinkMemory, Registration
+    from ..wake.base import Handle, Waiter
+
+__all__ = ["GRACE_S", "Grant", "Opening", "Piece", "Region", "Registry", "alloc", "register", "statistics"]
+
+GRACE_S = 5.0
+"""Seconds that a peer has for ending its operations when its access is taken back."""
+#: Grants that are over and remembered, so that a peer learns why.
+_REMEMBERED = 4096
+_KEY = object()
+
+
+class Opening(Protocol):
+    """A grant that one peer has opened."""
+
+    def recall(self, fault: Fault, grace: float) -> None:
+        """Have the peer end its use; after ``grace`` seconds it is ended."""
+
+
+class Grant:
+    """What one descriptor allows. Ended: nobody can open it any more, and who has it open is told."""
+
+    def __init__(self, region: Region, start: int, descriptor: Descriptor, deadline: float | None) -> None:
+        self.region, self.start, self.descriptor, self.deadline = region, start, descriptor, deadline
+        self.openings: set[Opening] = set()
+        self.timer: Handle | None = None
+        self.waiters: list[Waiter] = []
+
+    def closed(self, opening: Opening) -> None:
+        """A peer does not use it any more."""
+        self.openings.discard(opening)
+        if not self.openings:
+            waiters, self.waiters = self.waiters, []
+            for waiter in waiters:
+                waiter.set()
+            self.region._settle()
+
+
+class Registry:
+    """The regions and grants of one event loop."""
+
+    def __init__(self) -> None:
+        self.waker = wake.current()
+        self.account = Account()
+        self.regions: set[Region] = set()
+        self.grants: dict[bytes, Grant] = {}
+        self._ended: OrderedDict[bytes, Fault] = OrderedDict()
+
+    @classmethod
+    def current(cls) -> Registry:
+        """That of the running loop."""
+        known = wake.current().locals
+        registry: Registry | None = known.get(_KEY)
+        if registry is None:
+            registry = known[_KEY] = cls()
+        return registry
+
+    def find(self, descriptor: Descriptor) -> Grant:
+        """The grant that a peer shows the descriptor of.
+
+        :raises MemoryAccessError: there is none, or it is over.
+        """
+        grant = self.grants.get(descriptor.identity)
+        if grant is None:
+            fault = self._ended.get(descriptor.identity, Fault.UNKNOWN)
+            raise MemoryAccessError(fault, _WHY[fault])
+        if not grant.descriptor.matches(descriptor):
+            raise MemoryAccessError(Fault.UNKNOWN, _WHY[Fault.UNKNOWN])
+        if grant.deadline is not None and self.waker.now() >= grant.deadline:
+            raise MemoryAccessError(Fault.EXPIRED, _WHY[Fault.EXPIRED])
+        return grant
+
+    def end(self, grant: Grant, fault: Fault, grace: float) -> None:
+        """Let nobody open it any more, and take it back from those that have. Idempotent."""
+        if self.grants.pop(grant.descriptor.identity, None) is not None:
+            self._ended[grant.descriptor.identity] = fault
+            if len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
+            grant.region._grants.discard(grant)
+            if grant.openings:
+                grant.region._ending.add(grant)
+        if grant.timer is not None:
+            grant.timer.cancel()
+            grant.timer = None
+        for opening in list(grant.openings):
+            opening.recall(fault, grace)
+
+
+_WHY = {
+    Fault.UNKNOWN: "the peer never made this descriptor, or forgot it with its region",
+    Fault.REVOKED: "the descriptor was taken back by its owner",
+    Fault.EXPIRED: "the time of the descriptor is over",
+}
+
+
+def statistics() -> MemoryStatistics:
+    """What the regions of the running event loop take."""
+    return Registry.current().account.statistics()
+
+
+class Piece:
+    """Some bytes of a region, one after the other: ``region[a:b]``. A buffer by :attr:`view`."""
+
+    def __init__(self, region: Region, start: int, stop: int) -> None:
+        self.region, self.start, self.stop = region, start, stop
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        return self.stop - self.start
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __getitem__(self, where: slice) -> Piece:
+        return Piece(self.region, *_inside(where, self.start, self.stop))
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes, writable unless the region is read-only. Valid for as long as it is kept."""
+        return self.region._flat[self.start : self.stop]
+
+    def descriptor(
+        self, rights: Rights = Rights.READ | Rights.WRITE, *, expires_in: float | None = None
+    ) -> bytes:
+        """A descriptor of these bytes: 56 bytes, to be sent to a peer by any means. Whoever has them and a
+        connection to this event loop (:func:`~aiordma.memory.serve`, or :func:`~aiordma.memory.connect` to
+        the peer) can open it, so they are to be kept as a password is.
+
+        :param rights: what it allows. Read-only memory can be given for ``Rights.READ`` only.
+        :param expires_in: seconds until it ends; None: when it is revoked or the region is closed.
+        :raises ValueError: no bytes, no rights, or rights that the memory does not have.
+        """
+        return self.region._grant(self.start, self.stop, Rights(rights), expires_in)
+
+
+def _inside(where: slice, start: int, stop: int) -> tuple[int, int]:
+    first, last, step = where.indices(stop - start)
+    if step != 1:
+        raise ValueError("a piece of memory is contiguous: no steps")
+    return start + first, start + max(first, last)
+
+
+class Region(MemoryWindow):
+    """Memory that peers may use. Made by :func:`alloc` and :func:`register`; ``async with`` closes it.
+
+    It is a buffer of its items (``memoryview(region)``, ``numpy.asarray(region)``); slices of it are bytes.
+    It stays open until :meth:`aclose` or the end of its event loop. Buffers keep the memory beyond that.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        address: int,
+        shape: tuple[int, ...],
+        items: tuple[str, int],
+        *,
+        owner: object,
+        readonly: bool = False,
+    ) -> None:
+        super().__init__(address, shape, items[1], items[0], owner=owner, readonly=readonly)
+        self._registry = registry
+        self._flat = memoryview(MemoryWindow(address, (self.nbytes,), 1, "B", owner=owner, readonly=readonly))
+        self._grants: set[Grant] = set()
+        self._ending: set[Grant] = set()  # revoked, and a peer still has them open
+        self._local: dict[LinkMemory, Registration] = {}
+        self._users = 0
+        self._closing = self._closed = False
+        self._waiters: list[Waiter] = []
+        registry.regions.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, and no device knows it any more."""
+        return self._closed
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __getitem__(self, where: slice) -> Piece:
+        return Piece(self, *_inside(where, 0, self.nbytes))
+
+    def descriptor(
+        self, rights: Rights = Rights.READ | Rights.WRITE, *, expires_in: float | None = None
+    ) -> bytes:
+        """That of all its bytes: see :meth:`Piece.descriptor`."""
+        return self[:].descriptor(rights, expires_in=expires_in)
+
+    def _grant(self, start: int, stop: int, rights: Rights, expires_in: float | None) -> bytes:
+        registry = self._registry
+        registry.waker.check_loop()
+        if self._closing:
+            raise ValueError("the region is closed")
+        if stop == start or not rights:
+            raise ValueError("a descriptor needs bytes and rights")
+        if self.readonly and rights != Rights.READ:
+            raise ValueError("this memory is read-only: it can be given for Rights.READ only")
+        if expires_in is not None and not expires_in > 0:
+            raise ValueError(f"expires_in={expires_in}: must be above 0")
+        expires_ms, deadline = 0, None
+        if expires_in is not None:
+            expires_ms = int((time.time() + expires_in) * 1000)
+            deadline = registry.waker.now() + expires_in
+        made = Descriptor.new(rights, stop - start, expires_ms)
+        grant = Grant(self, start, made, deadline)
+        if deadline is not None:
+            grant.timer = registry.waker.call_at(
+                deadline, lambda: registry.end(grant, Fault.EXPIRED, GRACE_S)
+            )
+        registry.grants[made.identity] = grant
+        self._grants.add(grant)
+        return made.encode()
+
+    async def revoke(self, descriptor: bytes | None = None, *, grace: float = GRACE_S) -> None:
+        """Take a descriptor back: from now on nobody can open it, and when this returns, nobody has access by
+        it. A peer that has it open ends what it has begun; one that does not within ``grace`` seconds
+        loses its access, and its link with the next operation.
+
+        :param descriptor: what :meth:`descriptor` returned; None: all of this region.
+        :raises ValueError: it is not one of this region.
+        """
+        ended: Iterable[Grant] = {*self._grants, *self._ending}
+        if descriptor is not None:
+            parsed = Descriptor.decode(descriptor)
+            ended = [grant for grant in ended if grant.descriptor.matches(parsed)]
+            if not ended and parsed.identity not in self._registry._ended:
+                raise ValueError("this descriptor is not of this region")
+        for grant in ended:
+            self._registry.end(grant, Fault.REVOKED, grace)
+        for grant in ended:
+            while grant.openings:
+                waiter = self._registry.waker.new_waiter()
+                grant.waiters.append(waiter)
+                await waiter.wait()
+        await self._registry.waker.checkpoint()
+
+    # ---- this end's own operations
+
+    def _begin_use(self) -> None:
+        if self._closing:
+            raise ValueError("the region is closed")
+        self._users += 1
+
+    def _end_use(self) -> None:
+        self._users -= 1
+        self._settle()
+
+    def _lkey(self, memory: LinkMemory) -> int:
+        """Key for requests of this end with a buffer in this region; registered once for each link."""
+        from ..verbs.abi import Access
+
+        known = self._local.get(memory)
+        if known is None:
+            access = Access.NONE if self.readonly else Access.LOCAL_WRITE
+            known = self._local[memory] = memory.register(
+                self.address,
+                self.nbytes,
+                access,
+                keep=self.owner,
+                on_close=functools.partial(self._local.pop, memory, None),
+            )
+        return known.lkey
+
+    # ---- end
+
+    def close(self) -> None:
+        """Begin to close: peers lose their access as by :meth:`revoke`. Idempotent."""
+        self._closing = True
+        for grant in list(self._grants):
+            self._registry.end(grant, Fault.REVOKED, GRACE_S)
+        self._settle()
+
+    def _settle(self) -> None:
+        """When nothing uses it any more, deregister and release."""
+        self._ending = {grant for grant in self._ending if grant.openings}
+        if not self._closing or self._closed or self._users or self._ending:
+            return
+        self._closed = True
+        for registration in list(self._local.values()):
+            registration.close()
+        self._registry.account.give(self.nbytes)
+        self._registry.regions.discard(self)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.set()
+
+    async def aclose(self) -> None:
+        """Close, and wait until operations under way, of this end and of peers, have ended. When the wait is
+        cancelled, closing goes on by itself."""
+        self.close()
+        while not self._closed:
+            waiter = self._registry.waker.new_waiter()
+            self._waiters.append(waiter)
+            await waiter.wait()
+        await self._registry.waker.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "closing" if self._closing else "open"
+        return f"<Region of {self.nbytes} bytes, {state}>"
+
+
+async def alloc(
+    shape: int | tuple[int, ...], dtype: Any = "uint8", *, config: Config | None = None
+) -> Region:
+    """Allocate a region: zeroed memory that devices reach at their best.
+
+    Opens the event loop's RDMA device, as a connection does, since that decides where the memory comes from.
+
+    :param shape: number of items, or the dimensions of an array.
+    :param dtype: "uint8", "float32" and the like, a numpy dtype, ``int`` or ``float``.
+    :param config: settings; None: from the environment. ``memory_limit_bytes`` limits what regions of this
+        loop have together.
+    :raises ValueError: there would be no bytes.
+    :raises MemoryError: (``MemoryLimitError``) above the limit. :raises OSError: the system has no memory.
+    """
+    config = config if config is not None else Config.from_env()
+    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    items = item(dtype)
+    length = items[1]
+    for dimension in dimensions:
+        if dimension < 1:
+            raise ValueError(f"shape={shape}: a region has at least one item")
+        length *= dimension
+    registry = Registry.current()
+    registry.account.take(length, config.memory_limit_bytes)
+    try:
+        storage = await new_storage(length, config)
+        return Region(registry, storage.address, dimensions, items, owner=storage)
+    except BaseException:
+        registry.account.give(length)
+        raise
+
+
+def register(buffer: Buffer, *, config: Config | None = None) -> Region:
+    """Make existing memory a region: a numpy array, ``bytearray``, ``mmap``, shared memory, a tensor's array.
+
+    The buffer is held, and cannot change its size, until the region is closed. A device pins the memory when
+    a peer first opens a part of it.
+
+    :param config: as of :func:`alloc`.
+    :raises BufferError, TypeError: it is no contiguous buffer. :raises ValueError: it is empty.
+    :raises MemoryError: (``MemoryLimitError``) above the limit.
+    """
+    config = config if config is not None else Config.from_env()
+    whole = memoryview(buffer)
+    if not whole.c_contiguous:
+        raise BufferError("only contiguous memory can be a region: copy it, or register its base")
+    if not whole.nbytes:
+        raise ValueError("an empty buffer cannot be a region")
+    registry = Registry.current()
+    registry.account.take(whole.nbytes, config.memory_limit_bytes)
+    return Region(
+        registry, address_of(whole), (whole.nbytes,), ("B", 1), owner=whole, readonly=whole.readonly
+    )

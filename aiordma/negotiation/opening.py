@@ -1,0 +1,90 @@
+"""What ``connect()`` and ``listen()`` return: ``await`` it, or open it with ``async with``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Opening", "opening"]
+
+P = ParamSpec("P")
+R = TypeVar("R", bound="AbstractAsyncContextManager[Any, Any]")
+
+
+class Opening(Coroutine[Any, Any, R], AbstractAsyncContextManager[R, None], Generic[R]):
+    """Something that is about to be opened: ``await`` gives it, and ``async with`` also closes it.
+
+    It is a coroutine for everything that wants one (``asyncio.create_task()``, task groups), and like one it
+    is used once; one that is never used is reported as "never awaited".
+    """
+
+    __slots__ = ("_coroutine", "_opened")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, R]) -> None:
+        self._coroutine: Any = coroutine
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        awaitable: Generator[Any, Any, R] = self._coroutine.__await__()
+        return awaitable
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    async def __aenter__(self) -> R:
+        self._opened = await self._coroutine
+        entered: R = await self._opened.__aenter__()
+        return entered
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._opened.__aexit__(kind, error, traceback)
+
+    # What debuggers and event loops show of a coroutine. (__getattr__() would cost each await 0.5 us.)
+
+    @property
+    def __name__(self) -> str:
+        return str(self._coroutine.__name__)
+
+    @property
+    def cr_code(self) -> Any:
+        return self._coroutine.cr_code
+
+    @property
+    def cr_frame(self) -> Any:
+        return self._coroutine.cr_frame
+
+    @property
+    def cr_running(self) -> bool:
+        return bool(self._coroutine.cr_running)
+
+    @property
+    def cr_await(self) -> Any:
+        return self._coroutine.cr_await
+
+    def __repr__(self) -> str:
+        return f"<{self._coroutine.__qualname__}(): await it, or open it with `async with`>"
+
+
+def opening(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Opening[R]]:
+    """Let an ``async def`` that opens something be used in ``async with``, too."""
+
+    @functools.wraps(function)
+    def open_it(*args: P.args, **kwargs: P.kwargs) -> Opening[R]:
+        return Opening(function(*args, **kwargs))
+
+    return open_it

@@ -1,0 +1,94 @@
+"""One handler for each connection of a listener: a server outlives its clients and its handlers' errors."""
+
+from __future__ import annotations
+
+import logging
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+import anyio
+import anyio.abc
+from anyio import BrokenResourceError, EndOfStream, IncompleteRead
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Literal
+
+__all__ = ["Handlers", "OnError", "check_on_error", "is_loss"]
+
+T = TypeVar("T", bound="anyio.abc.AsyncResource")
+
+OnError: TypeAlias = "Literal['log', 'raise'] | Callable[[T, Exception], object]"
+"""What becomes of an exception of a handler: see :meth:`ConnectionListener.serve`."""
+
+_log = logging.getLogger("aiordma.serve")
+
+_LOSSES = (BrokenResourceError, EndOfStream, IncompleteRead, ConnectionError)
+
+
+def is_loss(exc: BaseException) -> bool:
+    """Whether a handler that raised this has lost its peer, and did nothing wrong.
+
+    A refused connection is none: the handler has tried to connect somewhere else.
+    """
+    if isinstance(exc, BaseExceptionGroup):
+        return all(is_loss(each) for each in exc.exceptions)
+    return isinstance(exc, _LOSSES) and not isinstance(exc, ConnectionRefusedError)
+
+
+def check_on_error(on_error: Any) -> None:
+    """:raises ValueError: it is no valid ``on_error``."""
+    if on_error not in ("log", "raise") and not callable(on_error):
+        raise ValueError(
+            f"on_error={on_error!r} is not valid: it must be 'log', 'raise', "
+            "or a function of the connection and the exception"
+        )
+
+
+class Handlers(Generic[T]):
+    """The handlers of one listener: how many run, and how they ended."""
+
+    def __init__(self) -> None:
+        self.running = self.failed = self.lost = 0
+
+    async def run(
+        self, handler: Callable[[T], Awaitable[object]], connection: T, on_error: OnError[T]
+    ) -> None:
+        """Run one, and close its connection.
+
+        Cancellation, ``KeyboardInterrupt`` and other exceptions that are no ``Exception`` pass through.
+        """
+        self.running += 1
+        try:
+            await handler(connection)
+        except Exception as exc:
+            await self.report(connection, exc, on_error)
+        finally:
+            self.running -= 1
+            await connection.aclose()
+
+    async def report(self, connection: T, exc: Exception, on_error: OnError[T]) -> None:
+        """Count what a handler has raised, and pass it on.
+
+        :raises Exception: ``exc``, if ``on_error`` is "raise"; or what ``on_error`` itself raises.
+        """
+        lost = is_loss(exc)
+        if lost:
+            self.lost += 1
+        else:
+            self.failed += 1
+        if on_error == "raise":
+            raise exc
+        if callable(on_error):
+            result = on_error(connection, exc)
+            if isawaitable(result):
+                await result
+        elif lost:
+            _log.info("a handler has lost its client, %r: %s", connection, _shown(exc))
+        else:
+            _log.error("the handler of %r has failed: %s", connection, _shown(exc), exc_info=exc)
+
+
+def _shown(exc: BaseException) -> str:
+    text = str(exc)
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__

@@ -1,0 +1,26 @@
+"""What begins with the first connection of an event loop and belongs to a higher layer: the admin endpoint.
+
+It is found by its name, as plug-ins are, so that nothing below it depends on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from .. import wake
+
+if TYPE_CHECKING:
+    from ..config import Config
+
+__all__ = ["begin"]
+
+#: Module with a function ``begin(waker)``, which raises nothing.
+_ADMIN = "aiordma.admin.endpoint"
+
+
+def begin(config: Config) -> None:
+    """Called when a loop opens an RDMA device, or finds none. Only the first call has an effect."""
+    waker = wake.current()
+    if config.admin == "on" and _ADMIN not in waker.locals:
+        waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker)

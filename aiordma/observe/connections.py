@@ -1,0 +1,181 @@
+"""The connections of an event loop, for those who look from outside, and counts of the paths they took.
+
+A connection is entered when its path is agreed on. It is known by its TCP connection, which lives as long as
+it does, on each path; the table refers to that weakly, so that nothing has to be taken out. Nothing here is
+on the data path.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from .. import wake
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from ..addresses import Address
+    from ..errors import FallbackReason
+    from ..wake.base import Waker
+
+__all__ = [
+    "Connections",
+    "Counts",
+    "Entry",
+    "Negotiated",
+    "counts",
+    "enter",
+    "left_rdma",
+    "of_all_loops",
+    "of_loop",
+]
+
+Side = Literal["client", "server"]
+
+#: Different reasons that are counted by themselves.
+_REASONS = 256
+_numbers = itertools.count(1)
+
+
+class Entry:
+    """One connection."""
+
+    __slots__ = ("_pipe", "_sock", "fallback", "kind", "local", "number", "remote", "side", "since")
+
+    def __init__(self, sock: _Sock, pipe: Any, kind: int, side: Side, since: float) -> None:
+        self._sock = sock
+        self._pipe = None if pipe is None else weakref.ref(pipe)
+        self.number = sock.number
+        #: ``clc.Kind``
+        self.kind = kind
+        self.side = side
+        #: seconds of ``time.monotonic()``
+        self.since = since
+        self.local: Address = ("", 0)
+        self.remote: Address = ("", 0)
+        #: why it began on TCP
+        self.fallback: FallbackReason | None = None
+
+    @property
+    def sock(self) -> socket.socket | None:
+        """Its TCP connection; None when that is closed."""
+        sock = self._sock()
+        return None if sock is None or sock.fileno() < 0 else sock
+
+    @property
+    def pipe(self) -> Any:
+        """The pipe over rings, or the channel on a link, that it began on; None on TCP."""
+        return None if self._pipe is None else self._pipe()
+
+
+class _Sock(weakref.ref["socket.socket"]):
+    """A reference that knows which entry it is of."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+class Connections:
+    """Those of one loop, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Those that are not over; begin anew after a turn of the loop."""
+        return (entry for entry in list(self._entries.values()) if entry.sock is not None)
+
+    def get(self, number: int) -> Entry | None:
+        """The connection of that number, if it is not over."""
+        entry = self._entries.get(number)
+        return entry if entry is not None and entry.sock is not None else None
+
+    def add(self, sock: socket.socket, pipe: Any, kind: int, side: Side) -> Entry:
+        """Enter a connection on ``sock``."""
+        reference = _Sock(sock, self._forget)
+        reference.number = next(_numbers)
+        entry = Entry(reference, pipe, kind, side, time.monotonic())
+        self._entries[reference.number] = entry
+        return entry
+
+    def _forget(self, reference: weakref.ref[socket.socket]) -> None:
+        self._entries.pop(reference.number, None)  # type: ignore[attr-defined]
+
+
+class Counts(NamedTuple):
+    """What the process has counted since it began."""
+
+    #: connections by (kind, side, path)
+    connections: Counter[tuple[int, str, str]]
+    #: connections on TCP by (local code, peer's code or None, text)
+    fallbacks: Counter[tuple[int, int | None, str]]
+    #: connections that left RDMA later, in the same way
+    left: Counter[tuple[int, int | None, str]]
+
+
+#: Of all loops of the process.
+counts = Counts(Counter(), Counter(), Counter())
+
+_KEY = "connections"
+_tables: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def of_loop(waker: Waker) -> Connections:
+    """The connections of a loop."""
+    found: Connections | None = waker.locals.get(_KEY)
+    if found is None:
+        found = waker.locals[_KEY] = Connections()
+        _tables.add(found)
+    return found
+
+
+def of_all_loops() -> Iterator[Entry]:
+    """Those of all loops of the process; in any thread."""
+    for table in list(_tables):
+        yield from table
+
+
+class Negotiated(Protocol):
+    """A connection whose path is agreed on (``negotiation.result.NegotiationResult``)."""
+
+    @property
+    def pipe(self) -> Any: ...
+    @property
+    def sock(self) -> socket.socket: ...
+    @property
+    def fallback(self) -> FallbackReason | None: ...
+    @property
+    def local_address(self) -> Address: ...
+    @property
+    def remote_address(self) -> Address: ...
+
+
+def enter(result: Negotiated, kind: int, side: Side) -> None:
+    """Enter a connection of the running loop."""
+    entry = of_loop(wake.current()).add(result.sock, result.pipe, kind, side)
+    entry.local, entry.remote = result.local_address, result.remote_address
+    entry.fallback = result.fallback
+    counts.connections[kind, side, "tcp" if result.pipe is None else "rdma"] += 1
+    if result.fallback is not None:
+        _count(counts.fallbacks, result.fallback)
+
+
+def left_rdma(reason: FallbackReason) -> None:
+    """A connection goes on over TCP."""
+    _count(counts.left, reason)
+
+
+def _count(counter: Counter[tuple[int, int | None, str]], reason: FallbackReason) -> None:
+    """Details differ, and must not fill the memory: what is beyond the limit is counted without them."""
+    key = int(reason.local), None if reason.peer is None else int(reason.peer), reason.text
+    if key not in counter and len(counter) >= _REASONS:
+        key = (*key[:2], "(other details)")
+    counter[key] += 1

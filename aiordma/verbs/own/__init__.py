@@ -1,0 +1,48 @@
+"""A verbs binding in Cython: it needs no pyverbs, and for the software device no libibverbs either.
+
+It has what aiordma uses of pyverbs, under pyverbs' names (:class:`aiordma.verbs.binding.Binding`). The verbs
+functions are looked up in a library when one is needed: in the software device's, if that is used, which
+hands on to libibverbs what is not its own; otherwise in libibverbs, from rdma-core 32 on. Nothing depends on
+what the program imported before.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ..binding import Binding
+
+__all__ = ["bind"]
+
+LIBIBVERBS = "libibverbs.so.1"
+
+
+@functools.cache
+def bind(soft: str | None) -> Binding:
+    """The binding on the software device's library at ``soft``; None: on libibverbs.
+
+    :raises ImportError: the compiled modules are not there.
+    :raises OSError: the library cannot be loaded, or is too old.
+    """
+    from . import _attributes, _library, _objects
+
+    library = _library.Library(soft or LIBIBVERBS, versioned=soft is None)
+    return Binding(
+        name="own",
+        Context=functools.partial(_objects.Context, library),
+        PD=_objects.PD,
+        CompChannel=_objects.CompChannel,
+        CQ=_objects.CQ,
+        QP=_objects.QP,
+        QPAttr=_attributes.QPAttr,
+        QPCap=_attributes.QPCap,
+        QPInitAttr=_objects.QPInitAttr,
+        MR=_objects.MR,
+        AH=_objects.AH,
+        AHAttr=_attributes.AHAttr,
+        GID=_attributes.GID,
+        GlobalRoute=_attributes.GlobalRoute,
+        get_device_list=library.device_list,
+        error=_library.VerbsCallError,
+        pointers=_objects,
+    )

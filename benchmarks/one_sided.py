@@ -1,0 +1,167 @@
+"""One-sided memory between two processes, each on a CPU of its own: ``python -m benchmarks.one_sided``.
+
+By turns, in the same run: READ and WRITE of 64 B that are awaited, beside the round trip of 64 B on a stream
+between the same two processes; and WRITE and READ of 1 MiB, beside a memcpy of 1 MiB by this process into a
+shared mapping that the other one has filled. Prints medians of all turns, the 99th percentile, and the CPU
+time that the owner's process took, in percent of the turn. Needs a quiet machine; it prints the load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import mmap
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+
+import aiordma
+from aiordma import memory
+
+from .numbers import percentile
+
+LOCAL = "127.0.0.1"
+BIG = 1 << 20
+Operation = Callable[[], Awaitable[object]]
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def echo(stream: aiordma.RdmaStream) -> None:
+    """Send back what comes."""
+    async with stream:
+        async for data in stream:
+            await stream.send(data)
+
+
+async def tell(peer: memory.Peer) -> None:
+    """Answer notes with the CPU time that was used so far."""
+    async for _ in peer.notifications():
+        await peer.notify(str(cpu_seconds()).encode())
+
+
+def mapped(shared: str) -> mmap.mmap:
+    """The file that both processes map."""
+    with open(shared, "r+b") as file:
+        return mmap.mmap(file.fileno(), BIG)
+
+
+async def serve() -> None:
+    """The owner."""
+    async with (
+        memory.serve(LOCAL, on_peer=tell) as server,
+        await memory.alloc(BIG) as region,
+        await aiordma.listen(LOCAL) as listener,
+    ):
+        region[:].view[:] = bytes(BIG)
+        print(server.port, listener.port, region.descriptor().hex(), flush=True)
+        await listener.serve(echo)
+
+
+class Measurement:
+    """One operation, measured in turns with the others."""
+
+    def __init__(self, name: str, operation: Operation) -> None:
+        self.name, self.operation = name, operation
+        self.taken: list[float] = []
+        self.owner: list[float] = []
+
+    async def turn(self, seconds: float, peer: memory.Peer) -> None:
+        """Repeat it for a while."""
+        for _ in range(20):
+            await self.operation()
+        before = await owners_cpu(peer)
+        begun = time.perf_counter()
+        while (begin := time.perf_counter()) < begun + seconds:
+            await self.operation()
+            self.taken.append((time.perf_counter() - begin) * 1e6)
+        passed = time.perf_counter() - begun
+        self.owner.append((await owners_cpu(peer) - before) / passed * 100)
+
+    def __str__(self) -> str:
+        taken, owner = sorted(self.taken), sorted(self.owner)
+        return (
+            f"{self.name:34} median {percentile(taken, 0.5):7.1f} us  p99 {percentile(taken, 0.99):7.1f} us  "
+            f"owner's CPU {percentile(owner, 0.5):3.0f} %"
+        )
+
+
+async def owners_cpu(peer: memory.Peer) -> float:
+    """CPU seconds of the owner's process."""
+    await peer.notify(b"?")
+    return float(await anext(peer.notifications()))
+
+
+async def measure(line: str, mapping: memoryview, turns: int, seconds: float) -> None:
+    """Everything, by turns."""
+    port, stream_port, descriptor = line.split()
+    async with (
+        await memory.connect(LOCAL, int(port)) as peer,
+        await aiordma.connect(LOCAL, int(stream_port)) as stream,
+        await memory.alloc(BIG) as ours,
+    ):
+        remote = await peer.open(bytes.fromhex(descriptor))
+        small, into, big = bytes(64), bytearray(64), bytes(BIG)
+        word, piece = remote[:64], ours[:64]
+
+        async def round_trip() -> None:
+            await stream.send(small)
+            await stream.receive()
+
+        async def copy() -> None:
+            mapping[:] = big
+
+        measured = [
+            Measurement("64 B round trip of a stream", round_trip),
+            Measurement("64 B WRITE", lambda: word.write(small)),
+            Measurement("64 B READ into a buffer", lambda: word.read(into)),
+            Measurement("64 B READ into a region", lambda: word.read(piece)),
+            Measurement("1 MiB memcpy into shared memory", copy),
+            Measurement("1 MiB WRITE", lambda: remote.write(big)),
+            Measurement("1 MiB READ into a region", lambda: remote.read(ours)),
+        ]
+        print(f"paths {peer.path} and {stream.path}, load {os.getloadavg()[0]:.1f}")
+        for _ in range(turns):
+            for each in measured:
+                await each.turn(seconds, peer)
+        for each in measured:
+            print(each)
+
+
+def main() -> None:
+    """Run both processes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--serve", metavar="FILE", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    cpus = sorted(os.sched_getaffinity(0))
+    if arguments.serve:
+        os.sched_setaffinity(0, {cpus[-1]})
+        mapped(arguments.serve)[:] = b"\1" * BIG  # its pages are this process's, as those of the region
+        asyncio.run(serve())
+        return
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as shared:  # memory that both map
+        shared.truncate(BIG)
+        command = [sys.executable, "-m", "benchmarks.one_sided", "--serve", shared.name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            os.sched_setaffinity(0, {cpus[0]})
+            assert server.stdout is not None
+            try:
+                line = server.stdout.readline()
+                mapping = memoryview(mapped(shared.name))
+                asyncio.run(measure(line, mapping, arguments.turns, arguments.seconds))
+            finally:
+                server.kill()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What tests of the admin endpoint ask."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+from aiordma.admin import asking, place
+from aiordma.admin.messages import Show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiordma.admin.asking import Loop
+    from aiordma.admin.messages import FromTool
+
+EVERYTHING = Show(("connections", "links", "devices", "memory", "rpc", "fallbacks", "totals"))
+
+
+def loops_of(pid: int) -> list[Loop]:
+    """Those of one process."""
+    return asking.loops(lambda page: page.pid == pid)
+
+
+def ask_one(pid: int, request: FromTool = EVERYTHING) -> Loop:
+    """The only loop of a process, and its answer."""
+    (loop,) = asking.ask(request, loops_of(pid), 20.0)
+    return loop
+
+
+def rows(loop: Loop, kind: type) -> list[Any]:
+    """All rows of one view."""
+    parts: list[Any] = [part for part in loop.parts if isinstance(part, kind)]
+    return [row for part in parts for row in part.rows]
+
+
+@contextlib.contextmanager
+def connected_to(pid: int) -> Iterator[socket.socket]:
+    """A connection to the endpoint of a process."""
+    (loop,) = loops_of(pid)
+    with contextlib.closing(place.Place(loop.home, loop.uid)) as home:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with sock:
+            sock.settimeout(20)
+            sock.connect(home.address(loop.stem + place.SOCKET))
+            yield sock
+
+
+def drained(sock: socket.socket) -> bytes:
+    """All that comes until the other end closes."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := sock.recv(1 << 16):
+            data += part
+    return data

@@ -1,0 +1,373 @@
+"""The admin endpoint: who sees what, and what requests may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+
+import aiordma
+from aiordma.admin import asking, page, place
+from aiordma.admin.messages import (
+    HEADER,
+    Connection,
+    Connections,
+    Devices,
+    Done,
+    Fallbacks,
+    Links,
+    MemoryUse,
+    Refused,
+    Show,
+    Totals,
+    length_of,
+    packed,
+    parse_answer,
+)
+from tests.health import until
+from tests.loops import LOOPS
+from tests.processes import process
+from tests.world import DEVICE
+
+from .looking import EVERYTHING, ask_one, connected_to, drained, loops_of, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")
+
+ROLE = "tests.admin.roles:connected"
+CONFIG = aiordma.Config(device=DEVICE)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_process_tells_what_it_has(loop: str) -> None:
+    with process(ROLE, loop, device=DEVICE, streams=3, plain=1) as other:
+        port = other.hear()
+        answered = ask_one(other.pid)
+        assert (answered.state, answered.text) == ("answered", "")
+        identity = answered.identity
+        assert identity is not None
+        assert (identity.pid, identity.uid) == (other.pid, os.getuid())
+        assert identity.loop == {"asyncio+uvloop": "uvloop"}.get(loop, loop)
+        found: list[Connection] = rows(answered, Connections)
+        assert sorted((each.side, each.path) for each in found) == [
+            ("client", "rdma"),
+            ("client", "rdma"),
+            ("client", "tcp"),
+            ("server", "rdma"),
+            ("server", "rdma"),
+            ("server", "tcp"),
+        ]
+        assert {each.bytes_sent for each in found} == {5}
+        assert {each.bytes_received for each in found} == {5}
+        for each in found:
+            assert each.state == "active"
+            assert (each.remote if each.side == "client" else each.local) == f"127.0.0.1:{port}"
+            if each.path == "rdma":
+                assert (each.mode, each.reason) == ("RDMA", "")
+                assert each.rx_produced == each.rx_consumed == each.tx_produced == "0000:00000005"
+            else:
+                assert each.mode.startswith("TCP 0x")
+                assert each.reason
+        links = rows(answered, Links)
+        assert sorted(link.side for link in links) == ["client", "server"]
+        assert {each.qp_num for each in found if each.path == "rdma"} == {link.qp_num for link in links}
+        (device,) = rows(answered, Devices)
+        assert (device.state, device.links) == ("open", 2)
+        (memory,) = rows(answered, MemoryUse)
+        assert 0 < memory.used_bytes <= memory.registered_bytes <= memory.limit_bytes
+        assert sum(each.connections for each in rows(answered, Fallbacks)) == 2
+        (totals,) = [part for part in answered.parts if isinstance(part, Totals)]
+        assert (totals.open, totals.links, totals.fell_back, totals.left_rdma) == (6, 2, 2, 0)
+        assert totals.connections == {
+            "stream/client/rdma": 2,
+            "stream/server/rdma": 2,
+            "stream/client/tcp": 1,
+            "stream/server/tcp": 1,
+        }
+
+
+def test_a_process_without_rdma_tells_why() -> None:
+    with process(ROLE, device="none-such", streams=1, plain=1) as other:
+        other.hear()
+        found = rows(ask_one(other.pid), Connections)
+        assert [each.path for each in found] == ["tcp", "tcp"]
+
+
+def test_off_is_off() -> None:
+    with process("tests.admin.roles:nothing", device=DEVICE, admin="off") as other:
+        other.hear()
+        assert loops_of(other.pid) == []
+
+
+@pytest.mark.anyio
+async def test_the_files_are_the_users_alone_and_go_with_the_loop() -> None:
+    async with await aiordma.listen("127.0.0.1", config=CONFIG):
+        (loop,) = await anyio.to_thread.run_sync(loops_of, os.getpid())
+        folder = Path(loop.home)
+        for path in (folder, folder.parent):
+            status = path.stat()
+            assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o700, os.getuid())
+        (answered,) = await anyio.to_thread.run_sync(asking.ask, EVERYTHING, [loop])
+        assert answered.state == "answered"
+
+
+def test_nothing_is_left_of_a_loop() -> None:
+    async def main() -> None:
+        async with await aiordma.listen("127.0.0.1", config=CONFIG):
+            assert len(loops_of(os.getpid())) == 1
+
+    for backend, options in LOOPS.values():
+        anyio.run(main, backend=backend, backend_options=options)
+        assert loops_of(os.getpid()) == []
+
+
+def test_a_killed_process_is_swept() -> None:
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        (loop,) = loops_of(other.pid)
+        other.kill()
+        other.wait()
+        files = [Path(loop.home, loop.stem + suffix) for suffix in (place.SOCKET, place.PAGE)]
+        assert all(each.exists() for each in files)
+        # It was found before it was killed.
+        assert asking.ask(EVERYTHING, [loop]) == []
+        assert loops_of(other.pid) == []
+        assert not any(each.exists() for each in files)
+
+
+def test_a_forked_child_is_not_its_parent() -> None:
+    """What it has of the endpoint must not take requests in the parent's name."""
+
+    def look() -> None:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:  # it has nothing to do but to be there
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        os.close(read)
+        (loop,) = loops_of(os.getpid())
+        listening = [line.split() for line in Path("/proc/net/unix").read_text("utf-8").splitlines()]
+        (number,) = [row[6] for row in listening if row[-1].endswith(loop.stem + place.SOCKET)]
+        assert f"socket:[{number}]" in _descriptors(os.getpid())
+        anyio.run(until, lambda: f"socket:[{number}]" not in _descriptors(child))
+        os.close(write)
+        os.waitpid(child, 0)
+
+    async def main() -> None:
+        async with await aiordma.listen("127.0.0.1", config=CONFIG):
+            await anyio.to_thread.run_sync(look)
+
+    asyncio.run(main())
+
+
+def _descriptors(pid: int) -> set[str]:
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
+
+
+def test_a_stuck_loop_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_STUCK_S", 0.5)
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        anyio.run(until, lambda: loops_of(other.pid)[0].page.connections == 4)
+        other.say("sleep")
+        assert other.hear() == "asleep"
+        (loop,) = asking.ask(EVERYTHING, loops_of(other.pid), 1.0)
+        assert loop.state == "stuck"
+        assert loop.text.startswith("its event loop has not come by for ")
+        assert loop.page.connections == 4
+        other.say("wake up")
+        assert other.hear() == "awake"
+        assert ask_one(other.pid).state == "answered"
+
+
+# ---- hostile and clumsy tools
+
+
+def garbage(source: random.Random) -> bytes:
+    """Bytes that are no request, or a damaged one."""
+    fine = packed(Show(("connections",)))
+    kind = source.randrange(7)
+    if kind == 0:
+        return source.randbytes(source.randrange(1, 4096))
+    if kind == 1:
+        return HEADER.pack(b"aio", 1, source.choice([0, 1 << 17, 1 << 31])) + source.randbytes(50)
+    if kind == 2:
+        body = source.randbytes(source.randrange(1, 2000))
+        return HEADER.pack(b"aio", 1, len(body)) + body
+    if kind == 3:
+        return fine[: source.randrange(len(fine))]
+    if kind == 4:
+        return fine + fine
+    if kind == 5:
+        body = b"\x91" * 60_000  # arrays in arrays
+        return HEADER.pack(b"aio", 1, len(body)) + body
+    body = msgspec.msgpack.encode({"type": "show", "views": ["connections"], "more": 1})
+    return HEADER.pack(b"aio", 1, len(body)) + body
+
+
+def test_200_garbage_requests_cost_nobody_anything() -> None:
+    source = random.Random(5)
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        before = len(os.listdir(f"/proc/{other.pid}/fd"))
+        for _ in range(200):
+            with connected_to(other.pid) as sock:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    sock.sendall(garbage(source))
+                    if source.random() < 0.5:
+                        sock.shutdown(socket.SHUT_WR)
+                        drained(sock)
+        assert ask_one(other.pid).state == "answered"
+        other.say("echo")
+        assert other.hear() == "echoed"
+        other.say("log")
+        assert other.hear() == []
+
+        def over() -> bool:
+            return len(os.listdir(f"/proc/{other.pid}/fd")) <= before
+
+        anyio.run(until, over)
+
+
+def test_another_version_is_told() -> None:
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        for header in (HEADER.pack(b"aio", 9, 5), HEADER.pack(b"aio", 1, 5) + b"\xc1\xc1\xc1\xc1\xc1"):
+            with connected_to(other.pid) as sock:
+                sock.sendall(header)
+                answer = drained(sock)
+            length = length_of(answer[: HEADER.size], 1 << 20)
+            refused = parse_answer(answer[HEADER.size :][:length])
+            assert isinstance(refused, Refused)
+            assert refused.text
+
+
+def test_more_tools_than_allowed_are_turned_away_and_slow_ones_do_not_matter() -> None:
+    with process(ROLE, device=DEVICE) as other, contextlib.ExitStack() as stack:
+        other.hear()
+        ask_one(other.pid)
+        silent = [stack.enter_context(connected_to(other.pid)) for _ in range(8)]
+        late = stack.enter_context(connected_to(other.pid))
+        assert drained(late) == b""
+        silent[0].close()
+        anyio.run(until, lambda: ask_one(other.pid).state == "answered")
+
+
+def test_kill_9_in_the_middle_of_the_answer() -> None:
+    """Of the tool: the program goes on. Of the program: the tool says so."""
+    with process(ROLE, device=DEVICE, streams=200) as other:
+        other.hear()
+        for _ in range(20):
+            with connected_to(other.pid) as sock:
+                sock.sendall(packed(EVERYTHING))
+                assert sock.recv(100)
+        answered = ask_one(other.pid)
+        assert len(rows(answered, Connections)) == 400
+        (loop,) = loops_of(other.pid)
+        with connected_to(other.pid) as sock:
+            sock.sendall(packed(EVERYTHING))
+            assert sock.recv(100)
+            other.kill()
+            other.wait()
+            data = drained(sock)
+            assert not data.endswith(packed(Done()))
+        assert asking.ask(EVERYTHING, [loop]) == []
+
+
+def test_an_impostor_is_not_asked(tmp_path: Path) -> None:
+    """A directory that others may enter is none of ours, and a page that is no page is passed over."""
+    tmp_path.chmod(0o755)
+    with pytest.raises(PermissionError):
+        place.Place(str(tmp_path), os.getuid())
+    tmp_path.chmod(0o700)
+    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+        for data in (b"", b"aiordma1", b"\xff" * 4096, b"aiordma1" + b"\xff" * 4088):
+            (tmp_path / "1-a.page").write_bytes(data)
+            found = page.read(home, "1-a")
+            assert found is None or not place.is_running(found.pid, found.started)
+        (tmp_path / "2-a.page").symlink_to("/etc/passwd")
+        os.mkfifo(tmp_path / "3-a.page")
+        assert page.read(home, "2-a") is page.read(home, "3-a") is page.read(home, "4-a") is None
+
+
+_NOBODY = 65534
+
+
+def as_nobody(work: Callable[[], bool], folder: str) -> bool:
+    """What another user's process makes of it, in a folder that it could not enter by itself."""
+    child = os.fork()
+    if not child:
+        status = 2
+        try:
+            os.chdir(folder)
+            os.setgroups([])
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
+            status = 0 if work() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_other_users_neither_see_nor_ask_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        (loop,) = loops_of(other.pid)
+        assert as_nobody(lambda: loops_of(other.pid) == [], "/")
+        # Even if the files let somebody through, the process does not answer.
+        name = loop.stem + place.SOCKET
+        assert loop.home == f"{tmp_path}/aiordma/admin"
+        os.chmod(loop.home, 0o711)
+        os.chmod(f"{loop.home}/{name}", 0o777)
+
+        def ask() -> bool:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.settimeout(20)
+                sock.connect(name)
+                with contextlib.suppress(BrokenPipeError):
+                    sock.sendall(packed(EVERYTHING))
+                return drained(sock) == b""
+
+        assert as_nobody(ask, loop.home)
+
+
+def test_the_page_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+        writer = page.PageWriter(home, "7-a", "asyncio")
+        writer.beat(3, 4)
+        found = page.read(home, "7-a")
+        assert found is not None
+        assert (found.pid, found.connections, found.completions, found.loop) == (os.getpid(), 3, 4, "asyncio")
+        assert not found.is_over
+        file = tmp_path / "7-a.page"
+        data = bytearray(file.read_bytes())
+        struct.pack_into("=Q", data, 8, 1)  # one generation in front, another one behind
+        file.write_bytes(data)
+        assert page.read(home, "7-a") is None
+        writer.close()
+
+
+def test_a_pid_that_was_given_again_is_not_the_process() -> None:
+    assert place.is_running(os.getpid(), place.started(os.getpid()))
+    assert not place.is_running(os.getpid(), place.started(os.getpid()) - 1)

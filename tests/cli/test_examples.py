@@ -1,0 +1,49 @@
+"""The examples in the commands' help."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+
+from aiordma.cli.main import main
+
+CONTEXT = click.Context(main, info_name="aiordma", **main.context_settings)
+COMMANDS = {name: main.get_command(CONTEXT, name) for name in main.list_commands(CONTEXT)}
+
+
+def examples(command: click.Command) -> list[str]:
+    text = (command.help or "").partition("Examples:")[2]
+    found = re.findall(r"^ +(?:export \w+=\$\(|\w+=\S+ )?(aiordma .*?)(?:\)?  .*)?$", text, re.MULTILINE)
+    return [each.partition(" | ")[0].rstrip(")") for each in found]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_they_are_valid(name: str) -> None:
+    command = COMMANDS[name]
+    assert command is not None
+    found = examples(command)
+    assert len(found) >= 3
+    for line in found:
+        program, own, *arguments = shlex.split(line)
+        assert (program, own) == ("aiordma", name)
+        with command.make_context(name, arguments, parent=CONTEXT) as context:
+            if isinstance(command, click.Group):
+                inner, subcommand, rest = command.resolve_command(context, arguments_of(context))
+                assert subcommand is not None
+                subcommand.make_context(inner, rest, parent=context).close()
+
+
+def arguments_of(context: click.Context) -> list[str]:
+    """What a group leaves to its subcommand; click before 8.2 has another name for it."""
+    name = "_protected_args" if hasattr(context, "_protected_args") else "protected_args"
+    return [*getattr(context, name), *context.args]
+
+
+def test_all_commands_are_listed() -> None:
+    assert set(COMMANDS) >= {"adm", "doctor", "preload", "stat"}
+    shown = main.get_help(CONTEXT)
+    assert all(re.search(rf"^  {name} ", shown, re.MULTILINE) for name in COMMANDS)
+    assert main.get_command(CONTEXT, "nonsense") is None

@@ -1,0 +1,154 @@
+"""`aiordma run`: programs and their children, unchanged, over RDMA."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.world import DEVICE
+
+pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")
+
+COMMAND = [sys.executable, "-m", "aiordma", "run"]
+
+#: Connects to itself, and has a child connect to it; prints the two paths.
+PROGRAM = """
+import asyncio, sys
+
+async def echo(reader, writer):
+    writer.write(await reader.read(5))
+    writer.close()
+
+async def ask(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"hello")
+    assert await reader.read(5) == b"hello"
+    print(writer.get_extra_info("aiordma.path"), flush=True)
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    await ask(port)
+    child = await asyncio.create_subprocess_exec(sys.executable, __file__, str(port))
+    await child.wait()
+    server.close()
+
+asyncio.run(ask(int(sys.argv[1])) if len(sys.argv) > 1 else main())
+"""
+
+#: The same with a child of multiprocessing.
+MULTIPROCESSING = """
+import asyncio, multiprocessing, sys
+
+def child(port):
+    asyncio.run(ask(port))
+
+async def echo(reader, writer):
+    writer.write(await reader.read(5))
+    writer.close()
+
+async def ask(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"hello")
+    await reader.read(5)
+    print(writer.get_extra_info("aiordma.path"), flush=True)
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    started = multiprocessing.get_context(sys.argv[1]).Process(target=child, args=(port,))
+    started.start()
+    await asyncio.to_thread(started.join)
+    server.close()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {"AIORDMA_DEVICE": DEVICE, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **settings, **environment},
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_script_and_its_children(tmp_path: Path, script: Path) -> None:
+    done = run(tmp_path, "--report", str(script))
+    assert (done.returncode, done.stdout) == (0, "rdma\nrdma\n"), done.stderr
+    assert done.stderr.count("aiordma run: connections of process") == 2
+    assert "rdma  2  client 127.0.0.1" in done.stderr
+
+
+def test_without_children(tmp_path: Path, script: Path) -> None:
+    done = run(tmp_path, "--no-children", str(script))
+    assert (done.returncode, done.stdout) == (0, "rdma\nNone\n"), done.stderr
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_children_of_multiprocessing(tmp_path: Path, method: str) -> None:
+    (tmp_path / "program.py").write_text(MULTIPROCESSING)
+    done = run(tmp_path, "-m", "program", method)
+    assert (done.returncode, done.stdout) == (0, "rdma\n"), done.stderr
+
+
+def test_rules_from_everywhere(tmp_path: Path, script: Path) -> None:
+    (tmp_path / "rules").write_text("# none of ours\ndeny out:192.0.2.0/24\n")
+    code = "import os; print(os.environ['AIORDMA_RUN_RULES'])"
+    done = run(
+        tmp_path, "--rules", "rules", "--allow", "*:5000", "--deny", "in:*:6000", "python", "-c", code,
+        AIORDMA_RUN_RULES="deny *:1",
+    )  # fmt: skip
+    assert done.stdout == "deny *:1; deny out:192.0.2.0/24; allow *:5000; deny in:*:6000\n", done.stderr
+    assert run(tmp_path, "--deny", "out:127.0.0.0/8", str(script)).stdout == "None\nNone\n"
+    wrong = run(tmp_path, "--deny", "10.0.0.0/99", str(script))
+    assert wrong.returncode == 2
+    assert "'10.0.0.0/99' is no network" in wrong.stderr
+
+
+def test_options_and_exit_status_are_the_programs(tmp_path: Path) -> None:
+    done = run(tmp_path, "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    done = run(tmp_path, "no-such-program", "--report")
+    assert done.returncode == 127
+    assert "no-such-program: no such program" in done.stderr
+
+
+def test_the_site_s_own_start_up_module_runs(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import builtins; builtins.of_the_site = 42\n")
+    code = "import sitecustomize, sys; print(of_the_site, 'aiordma' in sitecustomize.__file__)"
+    done = run(tmp_path, "python", "-c", code, PYTHONPATH=str(site))
+    assert (done.returncode, done.stdout) == (0, "42 False\n"), done.stderr
+
+
+def test_a_program_without_asyncio_loads_next_to_nothing(tmp_path: Path) -> None:
+    code = "import sys; print(sorted({'asyncio', 'anyio', 'ssl', 'pyverbs', 'ctypes'} & set(sys.modules)))"
+    done = run(tmp_path, "python", "-c", code)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_another_python_without_aiordma(tmp_path: Path) -> None:
+    """It finds the start-up module in PYTHONPATH, which leaves it alone."""
+    done = run(tmp_path, "python", "-S", "-c", "import sitecustomize; print(1)")
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

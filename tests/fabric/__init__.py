@@ -1,0 +1,1 @@
+"""Planner and simulator of lossless networks."""

@@ -1,0 +1,151 @@
+"""Many simulations: stored, resumed, judged, drawn, and searched for better settings."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiordma.fabric import charts, judge, model, results, suite, traffic, tune
+from aiordma.fabric.topology import build
+
+from .networks import EXAMPLE, star
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from aiordma.fabric.simulate import Outcome
+
+
+class Inline(Executor):
+    """Does the work at once, and counts it."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        self.done += 1
+        return future
+
+
+NAMES = ("incast-4-64k", "endless-2", "slow-20-1")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    return suite.run(star(8), NAMES, executor=Inline())
+
+
+def test_every_model_makes_traffic() -> None:
+    topology = build(model.load(EXAMPLE))
+    assert len(traffic.MODELS) >= 50
+    for name in traffic.MODELS:
+        made = traffic.make(name, topology)
+        assert made.transfers, name
+        assert made.duration_us > 0
+        assert all(each.source != each.target for each in made.transfers), name
+        assert all(each.after < at for at, each in enumerate(made.transfers)), name
+        assert made == traffic.make(name, topology)
+    websearch = [traffic.make("websearch-40", topology, seed).transfers for seed in (1, 2)]
+    assert websearch[0] != websearch[1]
+
+
+def test_what_is_stored_is_not_computed_again(tmp_path: Path, outcomes: list[Outcome]) -> None:
+    with contextlib.closing(suite.Store(tmp_path / "results.sqlite")) as store:
+        store.put(suite.key_of(star(8), "sigcomm15"), outcomes[1])
+    seen: list[tuple[str, bool]] = []
+    with contextlib.closing(suite.Store(tmp_path / "results.sqlite")) as store:
+        for expected in (2, 0):
+            workers = Inline()
+            found = suite.run(
+                star(8), NAMES, store=store, executor=workers,
+                progress=lambda outcome, stored: seen.append((outcome.traffic, stored)),
+            )  # fmt: skip
+            assert workers.done == expected
+            assert found == outcomes
+        assert seen[0] == ("endless-2", True)
+        assert sorted(seen[1:3]) == [("incast-4-64k", False), ("slow-20-1", False)]
+        other = Inline()
+        suite.run(star(8, "[pfc]\nalpha = 1"), NAMES[:1], store=store, executor=other)
+        assert other.done == 1
+
+
+def test_processes_find_the_same(outcomes: list[Outcome]) -> None:
+    assert suite.run(star(8), NAMES[:2], workers=2) == outcomes[:2]
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(KeyError):
+        suite.run(star(), ["tornado"])
+
+
+def test_goals(outcomes: list[Outcome]) -> None:
+    goals = model.Goals()
+    incast, endless, slow = (judge.judge(outcome, goals) for outcome in outcomes)
+    assert incast.throughput is None
+    assert endless.throughput is (outcomes[1].throughput >= 0.95)
+    assert (incast.pauses, slow.pauses) == (True, False)
+    assert not slow.latency
+    assert all(each.lossless for each in (incast, endless, slow))
+    broken = dataclasses.replace(outcomes[0], lossless_drops=1, latency_most_us=39.0)
+    assert [met for _, met, _ in judge.summary([broken], goals)] == [False, True, True, True, True]
+
+
+def test_the_page_and_its_drawings(outcomes: list[Outcome]) -> None:
+    network = star(8)
+    page = results.to_html(network, outcomes)
+    for outcome in outcomes:
+        assert f"<td>{outcome.traffic}</td>" in page
+    # Queue and rates of each, and a map for the one with pauses.
+    assert page.count("<svg") == 2 * len(outcomes) + 1
+    for drawing in page.split("<svg")[1:]:
+        root = ElementTree.fromstring("<svg" + drawing.split("</svg>")[0] + "</svg>")
+        assert root.attrib["role"] == "img"
+    assert "missed: pauses, latency" in results.row(outcomes[2], network)
+
+
+def test_lines_stay_in_the_drawing() -> None:
+    root = ElementTree.fromstring(charts.lines("t & u", "cells", 10, [[0, 5, 2], [1, 1, 9]], {"Kmax": 7}))
+    space = {"s": "http://www.w3.org/2000/svg"}
+    curves = root.findall("s:polyline", space)
+    assert len(curves) == 2
+    for curve in curves:
+        for point in curve.attrib["points"].split():
+            x, y = map(float, point.split(","))
+            assert charts.LEFT <= x <= charts.WIDTH
+            assert 0 <= y <= charts.HEIGHT - charts.BOTTOM
+
+
+def test_the_search_tries_settings_and_marks_the_best() -> None:
+    network = star(5, "[pfc]\nalpha = 0.125")
+    found = tune.tune(network, trials=4, models=["endless-2"], executor=Inline())
+    assert found == tune.tune(network, trials=4, models=["endless-2"], executor=Inline())
+    assert len({(trial.kmin_cells, trial.kmax_cells) for trial in found}) > 1
+    best = [trial for trial in found if trial.best]
+    assert best
+    for trial in found:
+        if not trial.best:
+            assert any(
+                other.unused <= trial.unused and other.latency_us <= trial.latency_us
+                and other.pauses <= trial.pauses for other in best
+            )  # fmt: skip
+
+
+def test_a_loss_costs_more_than_anything(outcomes: list[Outcome]) -> None:
+    clean = tune.costs(outcomes[1:2])
+    lost = tune.costs([dataclasses.replace(outcomes[1], lossless_drops=1)])
+    assert lost[0] >= 1 > clean[0]
+    assert lost[1] == pytest.approx(2 * clean[1])
+
+
+def test_other_settings_reach_the_switches() -> None:
+    other = tune.apply(star(), 10, 5, 3, 0.5)
+    assert (other.ecn.kmin_cells, other.ecn.kmax_cells, other.ecn.pmax_percent) == (10, 10, 3)
+    assert other.pfc.alpha == 0.5

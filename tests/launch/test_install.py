@@ -1,0 +1,320 @@
+"""`aiordma.install()`: what a program's own calls of asyncio become, on asyncio and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import uvloop
+
+import aiordma
+from aiordma.config import Config
+from aiordma.errors import Code
+from aiordma.launch import hooks, methods, policy
+from aiordma.launch.plain_peers import PlainPeers
+from aiordma.negotiation import peer_cache
+from tests.roles import LOCAL
+from tests.streams.pairs import tls_contexts
+from tests.world import DEVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's cache; and whatever a test installs is gone after it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("AIORDMA_DEVICE", DEVICE)
+    peer_cache.forget()
+    yield tmp_path / "aiordma" / "plain-peers"
+    aiordma.uninstall()
+    peer_cache.observe(None)
+    peer_cache.forget()
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    def run(main: Any) -> Any:
+        async def limited() -> Any:
+            with anyio.fail_after(30):
+                return await main
+
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            return runner.run(limited())
+
+    return run
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(1000):
+            writer.write(data)
+    writer.close()
+
+
+async def ask(*where: Any, **options: Any) -> str | None:
+    """Say something on a new connection; its path."""
+    reader, writer = await asyncio.open_connection(*where, **options)
+    writer.write(b"hello")
+    assert await reader.readexactly(5) == b"hello"
+    path: str | None = writer.get_extra_info("aiordma.path")
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    return path
+
+
+def port_of(server: Any) -> int:
+    port: int = server.sockets[0].getsockname()[1]
+    return port
+
+
+def test_streams_and_protocols(run: Any) -> None:
+    class Echo(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(data)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with await asyncio.start_server(echo, LOCAL, 0) as server:
+            assert await ask(LOCAL, port_of(server)) == "rdma"
+            assert await ask("localhost", port_of(server), family=socket.AF_INET) == "rdma"
+        async with await loop.create_server(Echo, LOCAL, 0) as server:
+            assert await ask(LOCAL, port_of(server)) == "rdma"
+            sock = socket.create_connection((LOCAL, port_of(server)))
+            sock.setblocking(False)
+            assert await ask(sock=sock) == "rdma"
+            transport, _ = await loop.create_connection(asyncio.Protocol, LOCAL, port_of(server))
+            assert transport.get_extra_info("aiordma.path") == "rdma"
+            transport.abort()
+            plain, _ = await aiordma.unpatched(loop).create_connection(
+                asyncio.Protocol, LOCAL, port_of(server)
+            )
+            assert plain.get_extra_info("aiordma.path") is None
+            plain.abort()
+
+    aiordma.install()
+    aiordma.install()
+    run(main())
+
+
+def test_uninstalled_methods_are_the_loops_own() -> None:
+    before = [asyncio.open_connection, asyncio.start_server, asyncio.BaseEventLoop.create_connection]
+    aiordma.install()
+    inside = [asyncio.open_connection, asyncio.start_server, asyncio.BaseEventLoop.create_connection]
+    assert not set(before) & set(inside)
+    assert "create_connection" in vars(uvloop.Loop)
+    aiordma.uninstall()
+    aiordma.uninstall()
+    after = [asyncio.open_connection, asyncio.start_server, asyncio.BaseEventLoop.create_connection]
+    assert after == before
+    assert "create_connection" not in vars(uvloop.Loop)
+
+
+def test_a_plain_server_of_this_host_sees_nothing_but_the_stream(run: Any, cache: Path) -> None:
+    """No Proposal and no second connection: it has not announced itself."""
+    heads: list[bytes] = []
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readexactly(5))
+        writer.write(heads[-1])
+        writer.close()
+
+    async def main() -> None:
+        server: Any = await asyncio.start_server(serve_one, "0.0.0.0", 0)
+        aiordma.install()
+        assert await ask("127.0.0.3", port_of(server)) is None
+        server.close()
+
+    run(main())
+    aiordma.uninstall()
+    assert heads == [b"hello"]
+    assert not cache.exists()
+
+
+def test_an_unknown_server_is_asked_once_and_remembered(
+    run: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it were on another host: it gets one Proposal, and the next process sends none."""
+    heads: list[bytes] = []
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.read(5))
+        writer.write(heads[-1])
+        writer.close()
+
+    async def main() -> None:
+        server: Any = await asyncio.start_server(serve_one, LOCAL, 0)
+        for _ in range(2):
+            aiordma.install()
+            assert await ask(LOCAL, port_of(server)) in ("tcp", None)
+            while not os.path.exists(cache):  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.001)
+            aiordma.uninstall()
+            peer_cache.forget()
+        assert PlainPeers(cache).is_plain(LOCAL, port_of(server))
+        server.close()
+
+    monkeypatch.setattr(policy, "is_announced", lambda port: True)
+    run(main())
+    assert heads[1:] == [b"hello", b"hello"]
+    assert heads[0] != b"hello"
+
+
+def test_a_socket_that_waited_while_aiordma_was_loaded(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the server may have taken its client for a silent one: it gets a new connection."""
+
+    async def main() -> None:
+        async with await asyncio.start_server(echo, LOCAL, 0) as server:
+            sock = socket.create_connection((LOCAL, port_of(server)))
+            sock.setblocking(False)
+            before = sock.getsockname()
+            descriptor = sock.fileno()
+            aiordma.uninstall()
+            aiordma.install()
+            reader, writer = await asyncio.open_connection(sock=sock)
+            assert writer.get_extra_info("aiordma.path") == "rdma"
+            assert writer.get_extra_info("sockname") == sock.getsockname() != before
+            assert sock.fileno() == descriptor
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            writer.close()
+            await writer.wait_closed()
+
+    monkeypatch.setattr(methods, "_LATE_S", -1)
+    aiordma.install()
+    run(main())
+
+
+def test_a_server_that_declines_is_not_plain(run: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had taken its client for a silent one, and served it; then the Proposal came."""
+
+    async def main() -> None:
+        served = asyncio.Event()
+
+        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            served.set()
+            await echo(reader, writer)
+
+        config = Config(device=DEVICE, server_first_wait_ms=0)
+        async with await aiordma.start_server(late, LOCAL, 0, config=config) as server:
+            sock = socket.create_connection((LOCAL, port_of(server)))
+            sock.setblocking(False)
+            await served.wait()
+            aiordma.install()
+            _, writer = await asyncio.open_connection(sock=sock)
+            assert writer.get_extra_info("aiordma.fallback_reason").peer == Code.PLAIN_TCP_PEER
+            writer.close()
+
+    monkeypatch.setattr(methods, "_LATE_S", 1000)
+    run(main())
+    assert not cache.exists()
+
+
+def test_rules(run: Any) -> None:
+    async def main() -> None:
+        async with await asyncio.start_server(echo, LOCAL, 0) as server:
+            port = port_of(server)
+            for rules, path in {
+                f"deny out:*:{port}": None,
+                f"allow out:*:{port}": "rdma",
+                "allow out:10.0.0.0/8": None,
+                "deny in:127.0.0.0/8": "tcp",
+                "deny out:127.0.0.0/8": None,
+            }.items():
+                aiordma.uninstall()
+                aiordma.install(rules)
+                async with await asyncio.start_server(echo, LOCAL, 0) as ours:
+                    where = port if "out" in rules else port_of(ours)
+                    assert await ask(LOCAL, where) == path, rules
+                    if "127.0.0.0" in rules:
+                        assert await ask("localhost", where, family=socket.AF_INET) == path, rules
+
+    aiordma.install()
+    run(main())
+    aiordma.uninstall()
+    with pytest.raises(ValueError, match="must begin with"):
+        aiordma.install("forbid *")
+
+
+def test_tls_stays_tls(run: Any) -> None:
+    client_context, server_context = tls_contexts()
+
+    async def main(expected: str | None) -> None:
+        async with await asyncio.start_server(echo, LOCAL, 0, ssl=server_context) as server:
+            assert await ask(LOCAL, port_of(server), ssl=client_context) == expected
+
+    aiordma.install()
+    run(main(None))
+    aiordma.uninstall()
+    aiordma.install(outside_tls=True)
+    run(main("rdma"))
+
+
+def test_switched_off(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with await asyncio.start_server(echo, LOCAL, 0) as server:
+            assert await ask(LOCAL, port_of(server)) is None
+
+    aiordma.install()
+    monkeypatch.setenv("AIORDMA_MODE", "tcp")
+    run(main())
+
+
+def test_the_report(run: Any) -> None:
+    async def main() -> int:
+        async with await asyncio.start_server(echo, LOCAL, 0) as server:
+            await ask(LOCAL, port_of(server))
+            return port_of(server)
+
+    aiordma.install()
+    assert hooks._installed is not None
+    report = hooks._installed.report
+    port = run(main())
+    assert report.counts["rdma", "server", f"{LOCAL}:{port}", ""] == 1
+    assert report.counts["rdma", "client", LOCAL, ""] == 1
+    aiordma.uninstall()
+    aiordma.install(f"deny *:{port}")
+    assert report.lines()[1:] == [f"  rdma  1  client {LOCAL}", f"  rdma  1  server {LOCAL}:{port}"]
+
+
+def test_start_tls_of_the_loop(run: Any) -> None:
+    """`loop.start_tls()` takes transports of aiordma, on uvloop as well."""
+    client_context, server_context = tls_contexts()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(b"go on")
+        await writer.start_tls(server_context)
+        writer.write(await reader.readexactly(6))
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with await asyncio.start_server(serve, LOCAL, 0) as server:
+            reader = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(reader)
+            transport, _ = await loop.create_connection(lambda: protocol, LOCAL, port_of(server))
+            transport.write(b"STARTTLS")
+            assert await reader.readexactly(5) == b"go on"
+            inside: Any = await loop.start_tls(transport, protocol, client_context, server_hostname=LOCAL)
+            inside.write(b"secret")
+            assert inside.get_extra_info("aiordma.path") == "rdma"
+            assert await reader.readexactly(6) == b"secret"
+            inside.close()
+
+    aiordma.install()
+    run(main())

@@ -1,0 +1,113 @@
+"""The file of plain servers: it outlives the process, expires, stays small, and is nobody else's."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiordma.launch import plain_peers
+from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers, cache_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "plain-peers"
+
+
+def test_another_process_knows(path: Path) -> None:
+    peers = PlainPeers(path)
+    assert not peers.is_plain("db", 5000)
+    peers.remember("db", 5000, True)
+    peers.remember("db", 5000, True)
+    assert path.read_text().count("\n") == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    later = PlainPeers(path)
+    assert later.is_plain("db", 5000)
+    assert not later.is_plain("db", 5001)
+    later.remember("db", 5000, False)
+    assert not PlainPeers(path).is_plain("db", 5000)
+
+
+def test_findings_expire(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PlainPeers(path).remember("db", 5000, True)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + LIFETIME_S + 2)
+    assert not PlainPeers(path).is_plain("db", 5000)
+    monkeypatch.setattr(time, "time", lambda: now - LIFETIME_S)  # the clock was wrong then
+    assert not PlainPeers(path).is_plain("db", 5000)
+
+
+def test_whatever_is_in_the_file(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"\xff\xfe\n1 2\nnan a b\n9e99 host 1\n\n" + f"{int(time.time()) + 60} ok 7\n9".encode())
+    peers = PlainPeers(path)
+    assert peers.is_plain("ok", 7)
+    assert not peers.is_plain("host", 1)
+
+
+def test_a_file_that_others_may_write_is_not_believed(path: Path) -> None:
+    PlainPeers(path).remember("db", 5000, True)
+    path.chmod(0o666)
+    assert not PlainPeers(path).is_plain("db", 5000)
+
+
+def test_a_link_is_not_written_through(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir()
+    path.symlink_to(tmp_path / "elsewhere")
+    PlainPeers(path).remember("db", 5000, True)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    peers = PlainPeers(tmp_path / "file" / "plain-peers")
+    peers.remember("db", 5000, True)
+    assert peers.is_plain("db", 5000)  # in this process
+
+
+def test_the_file_stays_small(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_peers, "_MAX_BYTES", 4096)
+    monkeypatch.setattr(plain_peers, "_KEPT_LINES", 20)
+    peers = PlainPeers(path)
+    for number in range(1000):
+        peers.remember(f"host{number}", 1, True)
+        assert path.stat().st_size < 4096 + 100
+    assert PlainPeers(path).is_plain("host999", 1)
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("host", ["a b", "a\nb", "x" * 300, "ü"])
+def test_names_that_do_not_fit_a_line(path: Path, host: str) -> None:
+    PlainPeers(path).remember(host, 1, True)
+    assert not path.exists()
+
+
+def test_many_writers_at_the_same_time(path: Path) -> None:
+    def write(writer: int) -> None:
+        for number in range(50):
+            PlainPeers(path).remember(f"host{writer}", number + 1, True)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    peers = PlainPeers(path)
+    assert all(peers.is_plain(f"host{writer}", number + 1) for writer in range(8) for number in range(50))
+
+
+def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert cache_file() == "/cache/aiordma/plain-peers"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/me")
+    assert cache_file() == "/me/.cache/aiordma/plain-peers"

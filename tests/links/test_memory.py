@@ -1,0 +1,107 @@
+"""A limit of registered memory that is reached while connections are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiordma.errors import Code, NegotiationError
+from aiordma.proto import clc
+from aiordma.verbs.memory.budget import MemoryLimitError
+from aiordma.verbs.registrar import DeviceRegistrar
+from tests.pipes.link_pairs import connect, open_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiordma.links.engine import Engine
+    from aiordma.verbs.memory.arena import Arena, Block
+
+pytestmark = pytest.mark.anyio
+
+RING = 256 << 10
+
+
+def taken(arena: Arena) -> list[Block]:
+    """All that can be had."""
+    blocks = []
+    while True:
+        try:
+            blocks.append(arena.allocate(RING, minimum=4096))
+        except MemoryLimitError:
+            return blocks
+
+
+@contextmanager
+def left(engine: Engine, length: int) -> Iterator[None]:
+    """Use up the memory except for ``length`` bytes or a little more."""
+    group = next(iter(engine.all_groups))
+    arena = engine.pool.arena(
+        DeviceRegistrar(engine.backend, group.link.parts.pd, remote=False), first_slab_bytes=4096
+    )
+    blocks = taken(arena)
+    free = 0
+    while free < length:
+        free += blocks[-1].length
+        blocks.pop().free()
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.free()
+        arena.close()
+
+
+async def test_the_copy_of_the_peers_ring_is_reserved_before_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Devices that take little inline need it. On a link that exists, a client goes on with its Confirm."""
+    async with open_engine(memory_limit_bytes=8 << 20, ring_bytes=RING, slab_bytes=RING) as engine:
+        monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", 64)
+        await connect(engine)
+        client = await engine.propose()
+        proposal = clc.decode(client.proposal.encode())
+        assert isinstance(proposal, clc.Proposal)
+        used = engine.pool.used_bytes
+        with left(engine, RING), pytest.raises(NegotiationError) as caught:
+            await engine.answer(proposal, "client")
+        assert caught.value.code == Code.OUT_OF_MEMORY
+        assert "AIORDMA_MEMORY_LIMIT_BYTES" in str(caught.value)
+        assert engine.pool.used_bytes == used
+        client.abandon()
+        pipe, _ = await connect(engine)  # with what was given back
+        assert pipe.path == "rdma"
+
+
+async def test_a_copy_for_larger_rings_is_declined_on_first_contact(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_engine(memory_limit_bytes=8 << 20, ring_bytes=RING, slab_bytes=RING) as engine:
+        monkeypatch.setattr(engine.backend.limits, "max_inline_bytes", 64)
+        client = await engine.propose()
+        proposal = clc.decode(client.proposal.encode())
+        assert isinstance(proposal, clc.Proposal)
+        server = await engine.answer(proposal, "client")
+        accept = clc.decode(server.accept.encode())
+        assert isinstance(accept, clc.Accept)
+        confirm = await client.accepted(accept, "server")
+        with left(engine, 0), pytest.raises(NegotiationError) as caught:
+            await server.confirmed(dataclasses.replace(confirm, ring_bytes=64 << 20))
+        assert caught.value.code == Code.OUT_OF_MEMORY
+        server.abandon()
+        client.abandon()
+
+
+async def test_a_parked_link_makes_room() -> None:
+    """Links that are kept for the next peer hold memory that a ring needs more."""
+    async with open_engine(memory_limit_bytes=8 << 20, ring_bytes=RING, slab_bytes=RING) as engine:
+        await connect(engine)
+        engine.config = engine.config.changed(traffic_class=8)
+        await connect(engine)
+        for group in list(engine.all_groups):
+            if group.key.traffic_class != 8:
+                group.close()
+        assert len(engine.cache.parked) == 2
+        with left(engine, 0):
+            assert not engine.cache.parked

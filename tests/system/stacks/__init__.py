@@ -1,0 +1,1 @@
+"""Other people's programs on the software device: ``make test-stacks``."""

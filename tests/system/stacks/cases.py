@@ -1,0 +1,98 @@
+"""The programs, how they are called, and what must stand in their output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PORT, ADDRESS = "{port}", "{address}"
+
+
+class Pair(NamedTuple):
+    """A server and a client."""
+
+    name: str
+    server: tuple[str, ...]
+    client: tuple[str, ...]
+    wanted: str  # a regular expression, in what the client prints
+    environ: tuple[tuple[str, str], ...] = ()
+    flaw: str = ""
+    """Why it may fail without a fault of the device."""
+    limit: float = 60
+    checked: bool = True
+    """False: its exit status means nothing."""
+    one_host: str = ""
+    """Why it does not run between two hosts."""
+
+
+class Left(NamedTuple):
+    """A program that cannot run here."""
+
+    name: str
+    reason: str
+
+
+RAW = "Ethernet frames without RDMA: the device has no raw packet queue pairs"
+LEFT = [
+    *(Left(f"raw_ethernet_{what}", RAW) for what in ("bw", "lat", "burst_lat", "fs_rate")),
+    Left("ib_write_bw --use-srq", "perftest refuses: shared receive queues are for ib_send_* only"),
+    Left("ib_write_bw -c UD", "perftest refuses: datagrams are for ib_send_* only"),
+    Left("qperf ud_bw, ud_lat", "qperf addresses datagrams by LID alone; RoCE needs a GID, on any device"),
+]
+EVENTS = (
+    "perftest takes any event for one of its send queue, and reads an entry that is not there "
+    "if the answer comes first"
+)
+LOOPBACK = "not reached: the server names 127.0.0.1, which libfabric takes for the device's first address"
+LOSSES = "datagrams may be lost between hosts, and perftest waits for each of them"
+ROW = r"(?m)^ *\d+ +\d+ +[\d.]+"
+
+
+def perftest(tool: str, *options: str, flaw: str = "", limit: float = 60) -> Pair:
+    index = () if "-R" in options else ("-x", "0")
+    command = (tool, "-d", "soft0", "-p", PORT, "-F", *index, *options)
+    if "-n" not in options:
+        command += ("-n", "200")
+    return Pair(" ".join((tool, *options)), command, (*command, ADDRESS), ROW, flaw=flaw, limit=limit)
+
+
+def perftests() -> Iterator[Pair]:
+    for what in ("bw", "lat"):
+        for verb, kinds in (("send", "RC UC UD"), ("write", "RC UC"), ("read", "RC"), ("atomic", "RC")):
+            for kind in kinds.split():
+                loses = LOSSES if (verb, what, kind) == ("send", "bw", "UD") else ""
+                yield perftest(f"ib_{verb}_{what}", "-c", kind, flaw=loses, limit=20 if loses else 60)
+            yield perftest(f"ib_{verb}_{what}", "-R")
+    for kind in ("RC", "UC", "UD"):
+        loses = LOSSES if kind == "UD" else ""
+        yield perftest("ib_send_bw", "-c", kind, "--use-srq", flaw=loses, limit=20 if loses else 60)
+    yield perftest("ib_send_lat", "-e", "-c", "UD", flaw=EVENTS, limit=15)
+    yield perftest("ib_write_bw", "-q", "2000", "-n", "10", "-t", "8", limit=120)
+
+
+QPERF = (
+    *("rc_bw", "rc_bi_bw", "rc_lat", "uc_bw", "uc_lat", "rc_rdma_write_bw", "rc_rdma_write_lat"),
+    *("rc_rdma_read_bw", "rc_rdma_read_lat", "rc_compare_swap_mr", "rc_fetch_add_mr"),
+    *("ver_rc_compare_swap", "ver_rc_fetch_add"),
+)
+
+
+def others() -> Iterator[Pair]:
+    for test in QPERF:
+        common = ("qperf", "-lp", PORT)
+        client = (*common, "-cm", "1", "-t", "1", ADDRESS, test, "quit")
+        yield Pair(f"qperf {test}", common, client, r"=\s+[\d.]+")
+    for tls in ("rc_verbs,ud_verbs", "ud_verbs"):
+        for test in ("tag_lat", "tag_bw"):
+            common = ("ucx_perftest", "-p", PORT)
+            environ = (("UCX_TLS", tls), ("UCX_NET_DEVICES", "soft0:1"))
+            measuring = (*common, ADDRESS, "-t", test, "-n", "1000")
+            yield Pair(f"ucx_perftest {test} over {tls}", common, measuring, r"(?m)^Final: +1000 ", environ)
+    # Its exit status with -c is a remainder of the check, also over its tcp provider.
+    fabric = ("fi_pingpong", "-p", "verbs;ofi_rxm", "-e", "rdm", "-I", "20", "-c")
+    server, pinging = (*fabric, "-B", PORT), (*fabric, "-P", PORT, ADDRESS)
+    yield Pair(
+        "fi_pingpong verbs;ofi_rxm", server, pinging, r"(?m)^1m +20 +=20 ", checked=False, one_host=LOOPBACK
+    )

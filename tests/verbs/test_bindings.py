@@ -1,0 +1,348 @@
+"""Both verbs bindings keep one contract: the same tests on pyverbs and aiordma's own. And which is used."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import os
+import select
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiordma.errors import Code, NegotiationError, VerbsError
+from aiordma.verbs import bindings, own
+from aiordma.verbs.abi import EventType, QpState
+from aiordma.verbs.backend import open_backend
+from aiordma.verbs.cq import CompletionQueue
+from aiordma.verbs.events import AsyncEvents
+from aiordma.verbs.qp import QpSize, RcQp
+from aiordma.verbs.registrar import DeviceRegistrar
+from aiordma.verbs.ud import AddressHandle, UdQp
+from tests.world import needs_pyverbs
+
+from .conftest import DEVICE
+from .test_backend import reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from aiordma.verbs.binding import Binding
+    from aiordma.verbs.device import Backend
+
+BINDINGS = (pytest.param("pyverbs", marks=needs_pyverbs), "own")
+HIDDEN = """
+import sys
+sys.path[:] = [entry for entry in sys.path if "dist-packages" not in entry]
+"""
+
+
+def opened_with(binding: str, monkeypatch: pytest.MonkeyPatch, device: str | None = DEVICE) -> Backend:
+    monkeypatch.setenv(bindings.VARIABLE, binding)
+    return open_backend(device)
+
+
+@pytest.fixture(params=BINDINGS)
+def bound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
+    backend = opened_with(request.param, monkeypatch)
+    assert backend.binding.name == request.param
+    yield backend
+    backend.close()
+
+
+def raw(backend: Backend) -> dict[str, Any]:
+    """One object of each class, made straight with the binding."""
+    api = backend.binding
+    pd = api.PD(backend.context)
+    channel = api.CompChannel(backend.context)
+    cq = api.CQ(backend.context, 16, None, channel, 0)
+    init = api.QPInitAttr(qp_type=2, scq=cq, rcq=cq, cap=api.QPCap(4, 4, 1, 1, 0), sq_sig_all=0)
+    memory = ctypes.create_string_buffer(4096)
+    route = api.GlobalRoute(
+        dgid=api.GID(backend.gid.raw.hex(":", 2)), sgid_index=backend.gid.slot, hop_limit=1
+    )
+    return {
+        "pd": pd,
+        "channel": channel,
+        "cq": cq,
+        "qp": api.QP(pd, init),
+        "mr": api.MR(pd, 4096, 1, ctypes.addressof(memory)),
+        "ah": api.AH(pd, attr=api.AHAttr(is_global=1, port_num=backend.port, gr=route)),
+        "memory": memory,
+    }
+
+
+def number(error: Any) -> int:
+    return abs(int(error.error_code))
+
+
+def is_open(api: Binding, objects: dict[str, Any], name: str) -> bool:
+    arguments = (objects["ah"], objects["pd"]) if name == "ah" else (objects[name],)
+    function = getattr(api.pointers, {"channel": "comp_channel"}.get(name, name) + "_pointer")
+    try:
+        return bool(function(*arguments))
+    except ValueError as error:
+        if "is closed" not in str(error):
+            raise
+        return False
+
+
+@needs_pyverbs
+def test_both_see_the_same_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for name in ("pyverbs", "own"):
+        backend = opened_with(name, monkeypatch)
+        seen.append((
+            backend.name, backend.is_soft, backend.is_iwarp, backend.port, backend.gid, backend.lid,
+            backend.mtu, backend.limits, backend.context.num_comp_vectors,
+            bindings.device_names(backend.binding),
+        ))  # fmt: skip
+        backend.check_port()
+        backend.close()
+    assert seen[0] == seen[1]
+
+
+def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
+    pd = bound.alloc_pd()
+    queue = CompletionQueue(bound, 64)
+    left, right = (RcQp(bound, pd, queue, QpSize(send_wr=16)) for _ in range(2))
+    assert left.number != right.number
+    assert left.size.send_wr >= 16
+    with pytest.raises(VerbsError, match="RESET to RTS") as caught:
+        left.to_rts(right.address)
+    assert (caught.value.errno, caught.value.operation) == (errno.EINVAL, "ibv_modify_qp")
+    for qp, peer in ((left, right), (right, left)):
+        qp.to_init()
+        qp.to_rtr(peer.address)
+        qp.to_rts(peer.address)
+        assert qp.query_state() == QpState.RTS
+        assert qp.max_reads > 0
+    left.to_error()
+    left.to_reset()
+    assert left.query_state() == QpState.RESET
+    for each in (left, right, queue):
+        each.close()
+    pd.close()
+
+
+def test_a_datagram_queue_pair_and_an_address_handle(bound: Backend) -> None:
+    pd = bound.alloc_pd()
+    queue = CompletionQueue(bound, 64)
+    qp = UdQp(bound, pd, queue, QpSize(), 0x1234)
+    qp.start()
+    handle = AddressHandle(bound, pd, bound.gid.raw)
+    assert handle.pointer
+    handle.close()
+    handle.close()
+    for each in (qp, queue):
+        each.close()
+    pd.close()
+
+
+def test_memory_is_registered_once_and_refused_where_there_is_none(bound: Backend) -> None:
+    pd = bound.alloc_pd()
+    registrar = DeviceRegistrar(bound, pd, remote=True)
+    region = registrar.register(1 << 16)
+    assert region.lkey
+    registrar.release(region)
+    with pytest.raises(bound.binding.error) as caught:
+        bound.binding.MR(pd, 1 << 62, 1, 4096)
+    assert number(caught.value) in (errno.EINVAL, errno.ENOMEM, errno.EFAULT)
+    pd.close()
+
+
+@pytest.mark.parametrize(
+    ("closed", "gone"),
+    [
+        ("pd", {"pd", "qp", "mr", "ah"}),
+        ("cq", {"cq", "qp"}),
+        ("channel", {"channel", "cq", "qp"}),
+        ("context", {"pd", "channel", "cq", "qp", "mr", "ah"}),
+    ],
+)
+def test_closing_an_object_closes_what_was_made_on_it(bound: Backend, closed: str, gone: set[str]) -> None:
+    objects = raw(bound)
+    names = objects.keys() - {"memory"}
+    assert {name for name in names if is_open(bound.binding, objects, name)} == names
+    (bound.context if closed == "context" else objects[closed]).close()
+    assert {name for name in names if not is_open(bound.binding, objects, name)} == gone
+    (bound.context if closed == "context" else objects[closed]).close()  # again: nothing happens
+
+
+@pytest.mark.skipif(
+    DEVICE not in (None, "soft"), reason="only the software device's port goes down on request"
+)
+def test_asynchronous_events(bound: Backend) -> None:
+    if bound.soft is None:
+        pytest.skip("the device is the kernel's")
+    events = AsyncEvents(bound)
+    assert events.read() == []
+    bound.soft.port(bound.name, up=False)
+    bound.soft.port(bound.name, up=True)
+    poll = select.poll()
+    poll.register(events.fd, select.POLLIN)
+    found: list[tuple[int, str, int]] = []
+    while len(found) < 2:
+        assert poll.poll(10_000), "no event"
+        found += events.read()
+    assert [tuple(each) for each in found] == [
+        (EventType.PORT_ERR, "port", bound.port),
+        (EventType.PORT_ACTIVE, "port", bound.port),
+    ]
+
+
+def test_a_device_that_is_not_there(bound: Backend) -> None:
+    with pytest.raises(bound.binding.error, match="nosuchdevice0"):
+        bound.binding.Context(name="nosuchdevice0")
+
+
+# ---- aiordma's own
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
+    backend = opened_with("own", monkeypatch)
+    yield backend
+    backend.close()
+
+
+def test_what_nobody_closed_is_destroyed_with_its_objects(ours: Backend) -> None:
+    """In a cycle, too, which is taken apart in any order: pyverbs' objects end the process then."""
+
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    raw(ours).clear()
+    before = descriptors()
+    for _ in range(3):
+        objects = raw(ours)
+        objects["itself"] = objects  # only the garbage collector ends it
+        del objects
+    assert descriptors() == before
+    # Nothing is left on it that would keep the device from being closed.
+    ours.close()
+
+
+def test_nothing_is_made_on_closed_objects(ours: Backend) -> None:
+    api, objects = ours.binding, raw(ours)
+    attr, init = (
+        api.QPAttr(),
+        api.QPInitAttr(qp_type=2, scq=objects["cq"], rcq=objects["cq"], cap=api.QPCap(1, 1, 1, 1, 0)),
+    )
+    ours.context.close()
+    uses: dict[str, Callable[[], Any]] = {
+        "PD": lambda: api.MR(objects["pd"], 1, 1, 4096),
+        "Context": lambda: api.PD(ours.context),
+        "CompChannel": lambda: api.pointers.comp_channel_fd(objects["channel"]),
+        "MR": lambda: objects["mr"].rkey,
+        "QP": lambda: objects["qp"].modify(attr, 1),
+    }
+    for name, use in uses.items():
+        with pytest.raises(ValueError, match=f"^this {name} is closed"):
+            use()
+    with pytest.raises(ValueError, match="is closed"):
+        api.QP(objects["pd"], init)
+
+
+def test_an_object_that_cannot_be_destroyed_stays_open(ours: Backend) -> None:
+    """Here a PD with a region that was not registered through the binding."""
+    library = ctypes.CDLL(str(ours.soft.path)) if ours.soft is not None else ctypes.CDLL("libibverbs.so.1")
+    library.ibv_reg_mr.restype = ctypes.c_void_p
+    pd, memory = ours.alloc_pd(), ctypes.create_string_buffer(64)
+    pointer = ctypes.c_void_p(ours.binding.pointers.pd_pointer(pd))
+    region = ctypes.c_void_p(library.ibv_reg_mr(pointer, memory, ctypes.c_size_t(64), 1))
+    with pytest.raises(ours.binding.error, match="ibv_dealloc_pd") as caught:
+        pd.close()
+    assert number(caught.value) == errno.EBUSY
+    assert library.ibv_dereg_mr(region) == 0
+    with pd:
+        assert ours.binding.pointers.pd_pointer(pd) == pointer.value
+    pd.close()
+
+
+def test_numbers_that_do_not_fit_are_refused(ours: Backend) -> None:
+    with pytest.raises(OverflowError):
+        ours.binding.QPAttr().timeout = 256
+    with pytest.raises(ValueError, match="is no GID"):
+        ours.binding.GID("0000:0001")
+
+
+def test_a_library_without_the_functions_is_named() -> None:
+    with pytest.raises(
+        OSError, match=r"libc\.so\.6 has no function ibv_get_device_list \(IBVERBS_1\.1\): rdma-core"
+    ):
+        own._library.Library("libc.so.6", versioned=True)
+    with pytest.raises(OSError, match="nolibrary"):
+        own.bind("/nolibrary.so")
+
+
+def test_libibverbs_serves_the_devices_of_the_kernel() -> None:
+    """All its functions are there, in the versions that are wanted."""
+    binding = own.bind(None)
+    assert isinstance(bindings.device_names(binding), list)
+
+
+def test_a_kernel_device_without_libibverbs_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(bindings.VARIABLE, "own")
+    monkeypatch.setattr(own, "LIBIBVERBS", "libnothing.so.1")
+    own.bind.cache_clear()
+    with pytest.raises(
+        NegotiationError, match=r"libnothing\.so\.1.*apt-get install ibverbs-providers"
+    ) as caught:
+        bindings.find(None)
+    own.bind.cache_clear()
+    assert caught.value.code == Code.NO_SMCR_DEVICE
+
+
+# ---- which one is used
+
+
+def test_without_pyverbs_the_own_one_serves() -> None:
+    before = f"{HIDDEN}\nimport sys; sys.modules['pyverbs'] = None"
+    assert reason(before).startswith("opened soft0")
+
+
+@needs_pyverbs
+def test_a_pyverbs_that_cannot_be_used_is_left_alone(tmp_path: Path) -> None:
+    package = tmp_path / "pyverbs"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "device.cpython-399-x86_64-linux-gnu.so").touch()
+    assert reason(PYTHONPATH=str(tmp_path)).startswith("opened soft0")
+    assert reason("import pyverbs.device").startswith("opened soft0")
+
+
+@needs_pyverbs
+def test_a_pyverbs_of_another_layout_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from aiordma.verbs import backend as module
+
+    def check(*_: Any, **__: Any) -> None:
+        raise RuntimeError("another layout")
+
+    first = opened_with("pyverbs", monkeypatch)
+    monkeypatch.setattr(first.binding.pointers, "check", check)
+    monkeypatch.setattr(bindings, "_refused", None)
+    first.close()
+    monkeypatch.setattr(module, "_proved", {})
+    with pytest.raises(NegotiationError, match="another layout") as caught:
+        opened_with("pyverbs", monkeypatch)
+    assert caught.value.code == Code.NO_PYVERBS
+    backend = opened_with("auto", monkeypatch)
+    assert backend.binding.name == "own"
+    backend.close()
+    assert [record.levelname for record in caplog.records if "another layout" in record.message] == [
+        "WARNING"
+    ]
+
+
+def test_a_choice_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        NegotiationError, match="AIORDMA_VERBS='mine' is not valid: it must be auto"
+    ) as caught:
+        opened_with("mine", monkeypatch)
+    assert caught.value.code == Code.CONFIGURATION

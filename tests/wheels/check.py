@@ -1,0 +1,105 @@
+"""`python -m tests.wheels.check`: installs each wheel of dist/ into an empty environment, and uses it there.
+
+Without system packages, compiler, clone or pyverbs: the README's program must run by RDMA, and so must the
+tests of SELECTION on the installed package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from tests.wheels.build import DIST, ROOT, WORK
+from tests.wheels.pythons import find
+
+SELECTION = ("tests/streams/test_stream.py", "tests/verbs/test_bindings.py", "tests/compat")
+LIMIT_S = 1200
+
+
+def program(readme: str, port: int) -> str:
+    """The first Python program of the README, on a port of its own."""
+    found = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert found is not None
+    return found[1].replace("7000", str(port))
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Environment:
+    """An empty virtual environment, and a folder with the tests but without the package's sources."""
+
+    def __init__(self, release: str, python: Path) -> None:
+        self.folder = WORK / f"empty-{release}"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.bin = self.folder / "venv" / "bin"
+        subprocess.run([python, "-m", "venv", self.folder / "venv"], check=True)
+
+    def run(self, *command: str | Path) -> str:
+        """:raises SystemExit: it failed; its output is shown then."""
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith(("AIORDMA_", "PYTHON"))
+        }
+        # No compiler; the tests call openssl and others.
+        variables |= {
+            "PATH": f"{self.bin}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "CC": "/bin/false",
+            "AIORDMA_VERBS": "own",
+        }
+        done = subprocess.run(
+            command, cwd=self.folder, env=variables, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            print(done.stdout[-6000:])
+            raise SystemExit(f"failed: {' '.join(map(str, command))}")
+        return done.stdout.strip()
+
+
+def check(wheel: Path, release: str, python: Path, *, tests: bool) -> None:
+    here = Environment(release, python)
+    here.run(here.bin / "pip", "install", "-q", "--only-binary", ":all:", wheel)
+    version = here.run(here.bin / "aiordma", "--version")
+    (here.folder / "program.py").write_text(program((ROOT / "README.md").read_text(), free_port()))
+    printed = here.run(here.bin / "python", "program.py")
+    if "by rdma" not in printed:
+        raise SystemExit(f"{wheel.name}: the README's program printed {printed!r}")
+    doctor = here.run(here.bin / "aiordma", "doctor").splitlines()[-1]
+    print(f"{release}: {version}; the README's program: {printed}; {doctor}", flush=True)
+    if not tests:
+        return
+    here.run(here.bin / "pip", "install", "-q", "-r", ROOT / "requirements-dev.txt")
+    for name in ("tests", "examples", "pyproject.toml", "README.md"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, here.folder / name)
+    last = here.run(here.bin / "python", "-m", "pytest", "-q", "-n", "2", "--one-loop", *SELECTION)
+    print(f"{release}: {last.splitlines()[-1]}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.wheels.check", description="Tries each wheel in an empty environment."
+    )
+    parser.add_argument("pythons", nargs="*", help="interpreters [those on PATH and of pyenv]")
+    parser.add_argument("--no-tests", action="store_true", help="only the README's program and the doctor")
+    given = parser.parse_args()
+    checked = 0
+    for release, python in sorted(find(given.pythons).items()):
+        for wheel in DIST.glob(f"aiordma-*-cp{release.replace('.', '')}-*.whl"):
+            check(wheel, release, python, tests=not given.no_tests)
+            checked += 1
+    if not checked:
+        raise SystemExit("dist/ has no wheel for a Python of this machine: run `make wheels` first")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The Pythons of this machine that wheels are made for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+#: The releases with wheels.
+RELEASES = ("3.11", "3.12", "3.13", "3.14")
+
+_TELL = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('include'))"
+
+
+def find(named: list[str]) -> dict[str, Path]:
+    """A Python for each release, by release: those that are ``named``, or what PATH and pyenv have.
+
+    Only such as can build extension modules count.
+
+    :raises SystemExit: a named one cannot.
+    """
+    found: dict[str, Path] = {}
+    for candidate in map(Path, named) if named else _candidates():
+        release = _release(candidate)
+        if release is None and named:
+            raise SystemExit(
+                f"{candidate} cannot build a wheel: it is no Python 3.11 to 3.14 with its headers"
+            )
+        if release is not None:
+            found.setdefault(release, candidate)
+    return found
+
+
+def _candidates() -> list[Path]:
+    on_path = [shutil.which(f"python{release}") for release in RELEASES]
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    installed = sorted(root.glob("versions/*/bin/python3"), reverse=True)
+    return [*(Path(path) for path in on_path if path), *installed]
+
+
+def _release(python: Path) -> str | None:
+    done = subprocess.run([python, "-c", _TELL], capture_output=True, text=True, check=False)
+    release, _, include = done.stdout.strip().partition(" ")
+    usable = done.returncode == 0 and release in RELEASES and Path(include, "Python.h").is_file()
+    return release if usable else None

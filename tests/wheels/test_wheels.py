@@ -1,0 +1,33 @@
+"""What `make wheels` and `make test-wheels` stand on; the wheels themselves take minutes."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.wheels import pythons
+from tests.wheels.build import ROOT
+from tests.wheels.check import SELECTION, program
+
+THIS = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def test_the_program_of_the_readme_gets_a_port_of_its_own() -> None:
+    text = program((ROOT / "README.md").read_text(encoding="utf-8"), 4711)
+    ast.parse(text)
+    assert text.count("4711") == 2
+    assert "7000" not in text
+    assert "stream.path" in text
+
+
+def test_only_pythons_that_can_build_are_found() -> None:
+    assert pythons.find([sys.executable]) == {THIS: Path(sys.executable)}
+    with pytest.raises(SystemExit, match="/bin/true cannot build a wheel"):
+        pythons.find(["/bin/true"])
+
+
+def test_the_selection_exists() -> None:
+    assert [name for name in SELECTION if not (ROOT / name).exists()] == []
