@@ -138,11 +138,11 @@ def test_a_killed_process_is_swept() -> None:
     with process(ROLE, device=DEVICE) as other:
         other.hear()
         (loop,) = loops_of(other.pid)
-        other.kill()
-        other.wait()
         files = [Path(loop.home, loop.stem + suffix) for suffix in (place.SOCKET, place.PAGE)]
         assert all(each.exists() for each in files)
-        # It was found before it was killed.
+        other.kill()
+        other.wait()
+        # Found before it was killed. Any look of this user sweeps, so one of another test may have been first.
         assert asking.ask(EVERYTHING, [loop]) == []
         assert loops_of(other.pid) == []
         assert not any(each.exists() for each in files)
