@@ -333,6 +333,8 @@ class Config:
         if environ is None:
             _warn_of_unknown_variables()
         if environ is None and not overrides and _raw_environ is not None:
+            if _raw_names().isdisjoint(_raw_environ):
+                return _defaults()
             return _parsed_raw(tuple(map(_raw_environ.get, _raw_variables())))
         environ = os.environ if environ is None else environ
         return _parse_all(tuple([environ.get(variable, "") for variable in _variables()]), overrides)
@@ -406,6 +408,16 @@ if not isinstance(_raw_environ, dict) or not all(isinstance(name, bytes) for nam
 @functools.cache
 def _raw_variables() -> tuple[bytes, ...]:
     return tuple(map(os.fsencode, _variables()))
+
+
+@functools.cache
+def _raw_names() -> frozenset[bytes]:
+    return frozenset(_raw_variables())
+
+
+@functools.cache
+def _defaults() -> Config:
+    return Config()
 
 
 @functools.lru_cache(maxsize=8)

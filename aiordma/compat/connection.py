@@ -23,7 +23,6 @@ inside TLS, over TCP.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -183,7 +182,7 @@ async def _negotiate_on(
         return result, info_of(result, sock)
     if result.tls is None:
         move_into(sock, result.sock)
-        result = dataclasses.replace(result, sock=sock)
+        result = result._replace(sock=sock)
     else:
         sock.close()  # the session is bound to the other descriptor, and perhaps to another connection
     return result, info_of(result)

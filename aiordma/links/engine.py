@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
-    from ..wake.base import Handle
+    from ..wake.base import Handle, Waker
     from .group import LinkGroup
     from .link import Link, LinkParts
     from .pregranted import GrantingListener, Grants
@@ -84,6 +84,8 @@ class Engine:
         self.waker, self.config = waker, config = devices.waker, devices.config
         if config.filter is not None:
             faults.install(config.filter)
+        #: Pre-granted rings, of all engines of the loop.
+        self.grants: Grants = devices.grants
         self.engine_id = devices.new_engine_id()
         #: Groups that new connections can join; and all that are not closed, also of failed links.
         self.groups: dict[LinkKey, LinkGroup] = {}
@@ -130,11 +132,6 @@ class Engine:
         self._tick_soon()
 
     # ---- called by link groups
-
-    @property
-    def grants(self) -> Grants:
-        """Pre-granted rings, of all engines of the loop."""
-        return self.devices.grants
 
     @property
     def several_devices(self) -> bool:
@@ -277,7 +274,7 @@ class Engine:
         granters = [group.granter for group in (*listed, *every) if group.granter is not None]
         for granter in granters:
             if granter.granted(claim):
-                return granter.claim(claim, listener)
+                return granter.claim(claim, listener, proved=True)
         if listed and granters:
             return granters[0].claim(claim, listener)  # raises the error that fits
         raise NegotiationError(Code.TICKET_UNKNOWN)
@@ -522,15 +519,24 @@ def running() -> Engine | None:
     return wake.current().locals.get(_ENGINE)
 
 
+def ready(waker: Waker) -> Engine | None:
+    """The engine for something new in the loop of ``waker``; None while there is none.
+
+    :raises NegotiationError: no device can be used now.
+    """
+    engine: Engine | None = waker.locals.get(_ENGINE)
+    return engine if engine is None or not engine.devices.several else engine.best()
+
+
 async def current(config: Config | None = None) -> Engine:
     """The running loop's engine, made on first use with the offline settings of ``config``.
 
     :raises NegotiationError: RDMA is not available; the reason is remembered for the life of the process.
     """
     waker = wake.current()
-    engine: Engine | None = waker.locals.get(_ENGINE)
+    engine = ready(waker)
     if engine is not None:
-        return engine if not engine.devices.several else engine.best()
+        return engine
     config = config or Config.from_env()
     refusal = _refusals.get(config.device)
     if refusal is not None:

@@ -16,7 +16,7 @@ from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
 from .failover.leave import Failover, may_fail_over
 from .failover.tcp_carrier import PEER_DIED, lost_because
-from .ring_size import RingSize, first_ring_bytes
+from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -68,8 +68,9 @@ class Member:
     pipe: Any
     #: What the user holds, from connect() on: a SwitchablePipe over the rings, or the MessageChannel itself.
     connection: Any = None
-    #: Judges and replaces the ring; None where there is none.
-    ring_size: RingSize | None = None
+    #: Whether its ring may be replaced by one of another size.
+    _resizes = False
+    _ring_size: RingSize | None = None
 
     def __init__(self, group: MemberOwner) -> None:
         self.group = group
@@ -89,7 +90,8 @@ class Member:
 
     def _open(self) -> None:
         self._open_ring(first_ring_bytes(self._engine.config, self._engine.pool))
-        self.ring_size = RingSize(self, self._engine.waker.now())
+        self._resizes = True
+        hear_of_waiting(self)
 
     def _open_ring(self, size: int) -> None:
         self.ring: Block = self.group.rings.allocate(size, minimum=MIN_RING_BYTES)
@@ -152,10 +154,21 @@ class Member:
 
     def look(self, now: float) -> None:
         """Called by the engine's timer."""
-        if self.ring_size is not None and self.needs_link:
+        if self._resizes and self.needs_link:
+            assert self.ring_size is not None
             self.ring_size.look(now)
 
     # ---- the ring changes its size
+
+    @property
+    def ring_size(self) -> RingSize | None:
+        """Judges and replaces the ring; None where that keeps its size.
+
+        Made when it is first asked for: a short stream needs none.
+        """
+        if self._ring_size is None and self._resizes:
+            self._ring_size = RingSize(self, self._engine.waker.now())
+        return self._ring_size
 
     def ring_turned(self) -> None:
         """The whole ring was read while the peer waited for room (called by the ring pipe)."""
@@ -328,8 +341,8 @@ class Member:
             self.early_open.over()
 
     def _free(self) -> None:
-        if self.ring_size is not None:
-            self.ring_size.end()
+        if self._ring_size is not None:
+            self._ring_size.end()
         if not self.ring.freed:
             # A ring that took another's place was not filled from its beginning.
             known = self.failover is None and self.ring is self._first_ring

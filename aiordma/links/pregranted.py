@@ -175,16 +175,19 @@ class RingGranter:
         """True if the claim is for an outstanding grant and comes from the client of this link."""
         return claim.ticket in self._out and self._proves(claim)
 
-    def claim(self, claim: clc.Claim, listener: GrantingListener | None) -> SwitchablePipe:
+    def claim(
+        self, claim: clc.Claim, listener: GrantingListener | None, *, proved: bool = False
+    ) -> SwitchablePipe:
         """Make the connection of a Claim.
 
         :param listener: the listener that accepted its TCP connection.
+        :param proved: :meth:`granted` was asked already.
         :raises NegotiationError: no such grant is outstanding, or it belongs to another client.
         """
         member, owner = self._out.get(claim.ticket, (None, None))
         if member is None or listener is None or owner is not listener or claim.service != listener.number:
             raise NegotiationError(Code.TICKET_UNKNOWN)
-        if not self._proves(claim):
+        if not proved and not self._proves(claim):
             raise NegotiationError(
                 Code.PROTOCOL_VIOLATION, "the claim does not come from the ticket's holder"
             )
@@ -240,10 +243,12 @@ class RingGranter:
 class EarlyOpen:
     """A connection that began on a pre-granted ring, for as long as its member lives."""
 
-    def __init__(self, holder: RingHolder, member: MemberView, grant: llc.Ticket, limit_ms: int) -> None:
+    def __init__(
+        self, holder: RingHolder, member: MemberView, grant: llc.Ticket, now: float, limit_ms: int
+    ) -> None:
         self._holder, self._member, self._limit_ms = holder, member, limit_ms
-        self.grant, self.deadline = grant, holder.now() + limit_ms / 1000
-        self._splitter = clcstream.Splitter()
+        self.grant, self.deadline = grant, now + limit_ms / 1000
+        self._splitter: clcstream.Splitter | None = None
         self._asked = False
 
     @property
@@ -254,6 +259,8 @@ class EarlyOpen:
 
     def explain(self, data: bytes) -> str:
         """Describe bytes received on the TCP connection, where only a refusal is valid."""
+        if self._splitter is None:
+            self._splitter = clcstream.Splitter()
         try:
             for message in self._splitter.feed(data):
                 if isinstance(message, clc.Decline):
@@ -372,8 +379,8 @@ class RingHolder:
             member.discard()
             self.return_grant(grant, used=False)
             return None
-        self._used_at[service] = self.now()
-        early_open = EarlyOpen(self, member, grant, engine.config.negotiate_timeout_ms)
+        self._used_at[service] = now = engine.waker.now()
+        early_open = EarlyOpen(self, member, grant, now, engine.config.negotiate_timeout_ms)
         self.early_opens[grant.number] = member.early_open = early_open
         member.attach_tcp(sock)
         pipe: SwitchablePipe = member.connection

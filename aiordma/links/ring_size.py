@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..verbs.memory.arena import Arena, Block
     from ..verbs.memory.pool import MemoryPool
 
-__all__ = ["RingSize", "first_ring_bytes"]
+__all__ = ["RingSize", "first_ring_bytes", "hear_of_waiting"]
 
 #: Size of the first ring while more than an eighth of the memory is in use (beyond a quarter: the smallest).
 _MEDIUM_BYTES = 65536
@@ -72,6 +72,11 @@ class RingHost(Protocol):
         """Whether the peer has the connection."""
 
 
+def hear_of_waiting(host: RingHost) -> None:
+    """Have the pipe report a writer that waits (:meth:`RingSize.turned`), if the ring may grow."""
+    host.pipe.grows = host.ring.length < host.group.engine.config.ring_bytes
+
+
 class RingSize:
     """Judges and replaces the receive ring of one stream."""
 
@@ -86,12 +91,6 @@ class RingSize:
         self._offered_at = 0.0
         #: A ring that was replaced while the user had a view of it.
         self._retired: Block | None = None
-        self._watch()
-
-    def _watch(self) -> None:
-        """Hear of a writer that waits, if the ring may grow."""
-        host = self._host
-        host.pipe.grows = host.ring.length < host.group.engine.config.ring_bytes
 
     # ---- judging
 
@@ -182,7 +181,7 @@ class RingSize:
                 self._move(host.group.rings.allocate(size), message.position)
             except MemoryLimitError:
                 pass  # the present ring serves as well
-        self._watch()
+        hear_of_waiting(host)
         ring = host.ring
         self._say(
             RingResize(

@@ -39,9 +39,9 @@ class ClcIO:
         self.tls = carrier if isinstance(carrier, TlsLayer) else None
         self.sock = carrier.sock if isinstance(carrier, TlsLayer) else carrier
         self._fd = self.sock.fileno()
-        self._waker = wake.current()
+        self.waker = wake.current()
         self._waiter: Waiter | None = None
-        self.now: Callable[[], float] = self._waker.now
+        self.now: Callable[[], float] = self.waker.now
         self.local = plain_address(self.sock.getsockname())
         try:
             self.remote = plain_address(self.sock.getpeername())
@@ -65,7 +65,7 @@ class ClcIO:
             try:
                 data = data[self.carrier.send(data) :]
             except (BlockingIOError, InterruptedError):
-                await self._waker.wait_writable(self._fd)
+                await self.waker.wait_writable(self._fd)
             except OSError:
                 return
 
@@ -117,8 +117,8 @@ class ClcIO:
         waiter = self._waiter
         if waiter is None:
             # Watched from the first wait to release(): a registration costs more than a wait.
-            waiter = self._waiter = self._waker.new_waiter()
-            self._waker.watch_fd(self._fd, waiter.set)
+            waiter = self._waiter = self.waker.new_waiter()
+            self.waker.watch_fd(self._fd, waiter.set)
         else:
             waiter.clear()
         return await waiter.wait_until(math.inf if deadline is None else deadline)
@@ -127,7 +127,7 @@ class ClcIO:
         """Stop watching the socket: before it is closed, or goes to its next owner."""
         if self._waiter is not None:
             self._waiter = None
-            self._waker.unwatch_fd(self._fd)
+            self.waker.unwatch_fd(self._fd)
 
     def has_data(self) -> bool:
         """Whether there is something to read now."""

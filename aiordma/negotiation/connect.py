@@ -24,6 +24,7 @@ from .tcp_connect import connect_tcp, resolve
 if TYPE_CHECKING:
     import socket
 
+    from ..wake.base import Waker
     from .clc_io import Carrier
     from .engine import Engine
     from .options import ConnectOptions
@@ -55,10 +56,10 @@ async def connect_and_negotiate(
         if sock is not None:
             sock.close()
         raise
-    attempt = _Attempt(candidates, options, kind, sock)
+    attempt = _Attempt(wake.current(), candidates, options, kind, sock)
     try:
         result = await attempt.run((host, port, options.tls is not None))
-        connections.enter(result, kind, "client")
+        connections.enter(attempt.waker, result, kind, "client")
         return result
     finally:
         attempt.close()
@@ -68,9 +69,14 @@ class _Attempt:
     """One call of :func:`connect_and_negotiate`."""
 
     def __init__(
-        self, candidates: list[Candidate], options: ConnectOptions, kind: int, spare: socket.socket | None
+        self,
+        waker: Waker,
+        candidates: list[Candidate],
+        options: ConnectOptions,
+        kind: int,
+        spare: socket.socket | None,
     ) -> None:
-        self._candidates, self._options, self._kind = candidates, options, kind
+        self.waker, self._candidates, self._options, self._kind = waker, candidates, options, kind
         #: A TCP connection that is open and unused.
         self._spare = spare
 
@@ -90,7 +96,7 @@ class _Attempt:
                 raise NegotiationError(code)
             return _plain(await self._connect(), FallbackReason.of_local(code))
         try:
-            engine = await find_engine(self._options.config)
+            engine = await find_engine(self._options.config, self.waker)
         except NegotiationError as error:
             if mode == "rdma":
                 raise
@@ -121,13 +127,17 @@ class _Attempt:
         if self._options.tls is not None or self._kind:
             return None
         servers = engine.early_servers
-        if not any((show(sockaddr), wanted) in servers for _, sockaddr in self._candidates):
+        for _, sockaddr in self._candidates:
+            shown = show(sockaddr)
+            if (shown, wanted) in servers:
+                break
+        else:
             return None
-        await _give_way()
+        await self._give_way()
         sock = await self._connect_tcp()
         try:
             local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
-            pipe = engine.open_early(sock, show(remote), wanted)
+            pipe = engine.open_early(sock, shown if remote == sockaddr else show(remote), wanted)
         except BaseException:
             sock.close()
             raise
@@ -135,6 +145,15 @@ class _Attempt:
             return NegotiationResult(pipe, sock, None, local, remote)
         self._spare = sock  # as it was: the negotiation takes place on it
         return None
+
+    async def _give_way(self) -> None:
+        """The checkpoint of a connect that waits for no answer."""
+        waker = self.waker
+        if waker.share > 0:
+            waker.share -= _OPEN_SHARE
+            await waker.cancel_check()
+        else:
+            await waker.checkpoint()
 
     # ---- with the peer's answer
 
@@ -158,16 +177,6 @@ class _Attempt:
             return _plain(found.carrier or await self._connect(), reason)
         peer_cache.remember_clc(peer)
         return result
-
-
-async def _give_way() -> None:
-    """The checkpoint of a connect that waits for no answer."""
-    waker = wake.current()
-    if waker.share > 0:
-        waker.share -= _OPEN_SHARE
-        await waker.cancel_check()
-    else:
-        await waker.checkpoint()
 
 
 def _plain(carrier: Carrier, reason: FallbackReason) -> NegotiationResult:

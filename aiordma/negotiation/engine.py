@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .. import wake
 from ..errors import Code, NegotiationError
 from ..observe import companion
 from .remedies import warn_once, with_remedy
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..links.pregranted import GrantingListener
     from ..proto import clc
+    from ..wake.base import Waker
     from .options import PathOptions
 
 __all__ = ["ClientContact", "Contact", "Engine", "ServerContact", "find_engine", "warm_up"]
@@ -76,15 +78,17 @@ class Engine(Protocol):
     def early_servers(self) -> Collection[tuple[str, int]]: ...
 
 
-async def find_engine(config: Config) -> Engine:
+async def find_engine(config: Config, waker: Waker | None = None) -> Engine:
     """The running loop's engine.
 
+    :param waker: of the running loop, if the caller has it.
     :raises NegotiationError: this process cannot use RDMA.
     """
     if config.device == "none":
         raise NegotiationError(Code.DISABLED)
     try:
-        engine: Engine = await _engines().current(config)
+        engines = _engines()
+        engine: Engine = engines.ready(waker or wake.current()) or await engines.current(config)
     except NegotiationError as error:
         companion.begin(config)  # who looks from outside wants to see this
         explained = with_remedy(error)

@@ -114,8 +114,26 @@ class ConnectOptions(PathOptions):
         :raises ValueError: an option has no valid value.
         """
         config = config or Config.from_env()
-        tls = TlsOptions.of_client(ssl, server_hostname or host, rdma_outside_tls)
-        return cls(config, mode or config.mode, tls, local_host)
+        mode = mode or config.mode
+        if not ssl:
+            # One connection is like the one before: checked options need not be made and checked again.
+            global _last
+            last = _last
+            if (
+                last is None
+                or last.config is not config
+                or last.mode != mode
+                or last.local_host != local_host
+            ):
+                last = _last = cls(config, mode, None, local_host)
+            return last
+        return cls(
+            config, mode, TlsOptions.of_client(ssl, server_hostname or host, rdma_outside_tls), local_host
+        )
+
+
+#: The newest options of a connection without TLS.
+_last: ConnectOptions | None = None
 
 
 class ListenKeywords(TypedDict, total=False):

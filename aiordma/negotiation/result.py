@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..pipes.tcp import TcpPipe
 from ..pipes.tls import TlsPipe
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["NegotiationResult"]
 
 
-@dataclass(frozen=True, slots=True)
-class NegotiationResult:
+class NegotiationResult(NamedTuple):
     """How a connection goes on."""
 
     pipe: Any

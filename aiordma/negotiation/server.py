@@ -55,8 +55,9 @@ async def negotiate_accepted(
         is closed.
     """
     carrier = await options.begin(sock)
-    result = await ServerNegotiation(carrier, options, kind, service, may_use_rdma).run()
-    connections.enter(result, kind, "server")
+    negotiation = ServerNegotiation(carrier, options, kind, service, may_use_rdma)
+    result = await negotiation.run()
+    connections.enter(negotiation.io.waker, result, kind, "server")
     return result
 
 
@@ -117,7 +118,7 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
             self.contact = None
         try:
             self._check(event.proposal)
-            engine = await find_engine(self.options.config)
+            engine = await find_engine(self.options.config, self.io.waker)
             io = self.io
             self.contact = contact = await engine.answer(event.proposal, io.peer, self._service, io.local)
         except NegotiationError as error:
@@ -136,7 +137,7 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
 
     async def on_claimed(self, event: Claimed) -> None:
         try:
-            engine = await find_engine(self.options.config)
+            engine = await find_engine(self.options.config, self.io.waker)
             self.pipe = engine.claim(event.claim, self._service)
         except NegotiationError as error:
             self.queue(self.handshake.refuse(error.code, self.io.now()))

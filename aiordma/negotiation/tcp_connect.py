@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -30,17 +31,30 @@ async def resolve(host: str | None, port: int) -> list[Candidate]:
     :raises OSError: the name is not known.
     :raises ValueError: ``port`` is no port number.
     """
-    check_port(port)
     if host and isinstance(port, int):
-        with contextlib.suppress(OSError):
-            socket.inet_pton(socket.AF_INET, host)
-            return [(socket.AF_INET, (host, port))]
-        with contextlib.suppress(OSError):
-            socket.inet_pton(socket.AF_INET6, host)
-            return [(socket.AF_INET6, (host, port, 0, 0))]
+        known = _numeric(host, port)
+        if known is not None:
+            return [known]
+    check_port(port)
     with looking_up(host, port):
         infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(int(info[0]), info[4]) for info in infos]
+
+
+@functools.lru_cache(maxsize=1024)
+def _numeric(host: str, port: int) -> Candidate | None:
+    """The address that ``host`` spells out; None: it is a name.
+
+    :raises ValueError: ``port`` is no port number.
+    """
+    check_port(port)
+    with contextlib.suppress(OSError):
+        socket.inet_pton(socket.AF_INET, host)
+        return socket.AF_INET, (host, port)
+    with contextlib.suppress(OSError):
+        socket.inet_pton(socket.AF_INET6, host)
+        return socket.AF_INET6, (host, port, 0, 0)
+    return None
 
 
 async def connect_tcp(candidates: Sequence[Candidate], local_host: str | None = None) -> socket.socket:

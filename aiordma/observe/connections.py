@@ -8,12 +8,10 @@ on the data path.
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from collections import Counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
-
-from .. import wake
 
 if TYPE_CHECKING:
     import socket
@@ -42,42 +40,33 @@ _REASONS = 256
 _numbers = itertools.count(1)
 
 
-class Entry:
-    """One connection."""
+class Entry(weakref.ref["socket.socket"]):
+    """One connection. It is a reference to its socket, too: a short connection pays for each object."""
 
-    __slots__ = ("_pipe", "_sock", "fallback", "kind", "local", "number", "remote", "side", "since")
+    __slots__ = ("_pipe", "fallback", "kind", "local", "number", "remote", "side", "since")
 
-    def __init__(self, sock: _Sock, pipe: Any, kind: int, side: Side, since: float) -> None:
-        self._sock = sock
-        self._pipe = None if pipe is None else weakref.ref(pipe)
-        self.number = sock.number
-        #: ``clc.Kind``
-        self.kind = kind
-        self.side = side
-        #: seconds of ``time.monotonic()``
-        self.since = since
-        self.local: Address = ("", 0)
-        self.remote: Address = ("", 0)
-        #: why it began on TCP
-        self.fallback: FallbackReason | None = None
+    number: int
+    #: ``clc.Kind``
+    kind: int
+    side: Side
+    #: seconds of ``time.monotonic()``
+    since: float
+    local: Address
+    remote: Address
+    #: why it began on TCP
+    fallback: FallbackReason | None
+    _pipe: weakref.ref[Any] | None
 
     @property
     def sock(self) -> socket.socket | None:
         """Its TCP connection; None when that is closed."""
-        sock = self._sock()
+        sock = self()
         return None if sock is None or sock.fileno() < 0 else sock
 
     @property
     def pipe(self) -> Any:
         """The pipe over rings, or the channel on a link, that it began on; None on TCP."""
         return None if self._pipe is None else self._pipe()
-
-
-class _Sock(weakref.ref["socket.socket"]):
-    """A reference that knows which entry it is of."""
-
-    __slots__ = ("number",)
-    number: int
 
 
 class Connections:
@@ -98,16 +87,19 @@ class Connections:
         entry = self._entries.get(number)
         return entry if entry is not None and entry.sock is not None else None
 
-    def add(self, sock: socket.socket, pipe: Any, kind: int, side: Side) -> Entry:
-        """Enter a connection on ``sock``."""
-        reference = _Sock(sock, self._forget)
-        reference.number = next(_numbers)
-        entry = Entry(reference, pipe, kind, side, time.monotonic())
-        self._entries[reference.number] = entry
-        return entry
+    def add(self, result: Negotiated, kind: int, side: Side) -> None:
+        """Enter a connection."""
+        entry = Entry(result.sock, self._forget)
+        entry.number = number = next(_numbers)
+        entry.kind, entry.side, entry.since = kind, side, monotonic()
+        entry.local, entry.remote = result.local_address, result.remote_address
+        entry.fallback = result.fallback
+        pipe = result.pipe
+        entry._pipe = None if pipe is None else weakref.ref(pipe)
+        self._entries[number] = entry
 
-    def _forget(self, reference: weakref.ref[socket.socket]) -> None:
-        self._entries.pop(reference.number, None)  # type: ignore[attr-defined]
+    def _forget(self, entry: Entry) -> None:
+        self._entries.pop(entry.number, None)
 
 
 class Counts(NamedTuple):
@@ -158,11 +150,9 @@ class Negotiated(Protocol):
     def remote_address(self) -> Address: ...
 
 
-def enter(result: Negotiated, kind: int, side: Side) -> None:
-    """Enter a connection of the running loop."""
-    entry = of_loop(wake.current()).add(result.sock, result.pipe, kind, side)
-    entry.local, entry.remote = result.local_address, result.remote_address
-    entry.fallback = result.fallback
+def enter(waker: Waker, result: Negotiated, kind: int, side: Side) -> None:
+    """Enter a connection of the loop of ``waker``, which runs."""
+    of_loop(waker).add(result, kind, side)
     counts.connections[kind, side, "tcp" if result.pipe is None else "rdma"] += 1
     if result.fallback is not None:
         _count(counts.fallbacks, result.fallback)

@@ -19,6 +19,9 @@ from ..errors import Code, NegotiationError
 from ._ring import PipeStatistics
 
 
+_NOTHING = PipeStatistics(*[0] * len(PipeStatistics._fields))
+
+
 @cython.final
 cdef class SwitchablePipe:
     """:param ring: connected; both directions begin there."""
@@ -26,7 +29,7 @@ cdef class SwitchablePipe:
     def __init__(self, RingPipe ring not None):
         self.ring = self.sending_ring = self.receiving_ring = ring
         self.sending = self.receiving = ring
-        self.past = PipeStatistics(*[0] * len(PipeStatistics._fields))
+        self.past = _NOTHING
 
     # ---- sending
 

@@ -100,6 +100,8 @@ _ANSWER_BLOCK = struct.Struct(">16s16s16sHHBBBxH16sH")
 _PROPOSAL_CM = struct.Struct(">B")
 _ANSWER_CM = struct.Struct(">H16s16s")
 _CLAIM_BLOCK = struct.Struct(">16s16sIHBBIIQ")  # ... proof ticket service traffic_class size token ...
+# All that is in front of the fields is the same in every Claim.
+_CLAIM_HEAD = frame(CLAIM, pack_block(_CLAIM_BLOCK, b"", b"", *[0] * 7), 0)[: -_CLAIM_BLOCK.size - 4]
 
 _PROPOSAL = struct.Struct(">8s16s6sH")  # system id, GID, MAC, offset of the IP area counted from here
 _PROPOSAL_V2 = struct.Struct(">8sHH28s")  # ISM GID, CHID, offset of the v2 extension, reserved
@@ -518,7 +520,7 @@ class Decline:
         return cls(diagnosis=diagnosis, system_id=system_id, kind=kind - 1 if kind else None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: each connect without a round trip makes one
 class Claim:
     """Client to server, in place of a Proposal: this connection takes a ring that I was given in advance."""
 
@@ -547,19 +549,35 @@ class Claim:
 
     def encode(self) -> bytes:
         """:raises LocalProtocolError: a field has the wrong size or range."""
-        block = pack_block(
-            _CLAIM_BLOCK,
-            _sized(self.engine_id, 16, "engine_id"),
-            _sized(self.proof, 16, "proof"),
-            _ranged(self.ticket, 1, 0xFFFFFFFF, "ticket"),
-            _ranged(self.service, 1, 0xFFFF, "service"),
-            _ranged(self.traffic_class, 0, 255, "traffic_class"),
-            ring_bytes_code(self.ring_bytes),
-            _ranged(self.token, 1, 0xFFFFFFFF, "token"),
-            _ranged(self.rkey, 0, 0xFFFFFFFF, "rkey"),
-            _ranged(self.ring_addr, 0, (1 << 64) - 1, "ring_addr"),
-        )
-        return frame(CLAIM, block, 0)
+        if not (len(self.engine_id) == len(self.proof) == 16 and self.ticket and self.service and self.token):
+            self._check()
+        try:
+            block = _CLAIM_BLOCK.pack(
+                self.engine_id,
+                self.proof,
+                self.ticket,
+                self.service,
+                self.traffic_class,
+                ring_bytes_code(self.ring_bytes),
+                self.token,
+                self.rkey,
+                self.ring_addr,
+            )
+        except struct.error:
+            self._check()
+            raise
+        return _CLAIM_HEAD + block + EYE_CATCHER
+
+    def _check(self) -> None:
+        """:raises LocalProtocolError: a field has the wrong size or range."""
+        _sized(self.engine_id, 16, "engine_id")
+        _sized(self.proof, 16, "proof")
+        _ranged(self.ticket, 1, 0xFFFFFFFF, "ticket")
+        _ranged(self.service, 1, 0xFFFF, "service")
+        _ranged(self.traffic_class, 0, 255, "traffic_class")
+        _ranged(self.token, 1, 0xFFFFFFFF, "token")
+        _ranged(self.rkey, 0, 0xFFFFFFFF, "rkey")
+        _ranged(self.ring_addr, 0, (1 << 64) - 1, "ring_addr")
 
     @classmethod
     def _parse(cls, data: bytes) -> Claim:

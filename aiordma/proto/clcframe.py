@@ -69,16 +69,18 @@ def looks_like_clc(prefix: bytes | bytearray | memoryview) -> bool | None:
     Eight bytes decide for True, the first wrong one for False: a plain client is never kept waiting for a
     reason that its first byte already excludes.
     """
-    head = bytes(prefix[: HEADER.size])
+    if len(prefix) >= HEADER.size:
+        eye, kind, length, version = HEADER.unpack_from(prefix)
+        known = eye == EYE_CATCHER and kind in NAMES and version >> 4 > 0
+        return known and _MIN_BYTES[kind] <= length <= MAX_MESSAGE_BYTES
+    head = bytes(prefix)
     if not EYE_CATCHER.startswith(head[:4]):
         return False
     if len(head) > 4 and head[4] not in NAMES:
         return False
     if len(head) > 5 and head[5] > MAX_MESSAGE_BYTES >> 8:
         return False
-    if len(head) < HEADER.size:
-        return None
-    return head[7] >> 4 > 0 and _MIN_BYTES[head[4]] <= int.from_bytes(head[5:7], "big") <= MAX_MESSAGE_BYTES
+    return None
 
 
 def message_length(data: bytes) -> int:

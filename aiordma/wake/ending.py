@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import ref
 
 from .base import run_at_end, run_guarded
 
@@ -37,16 +37,18 @@ class Ending:
 
     def __init__(self) -> None:
         self._callbacks: list[tuple[EndCallback, ClosedCallback | None]] = []
-        self._bound: WeakSet[LoopBound] = WeakSet()
+        # Not a WeakSet: each connection enters and leaves, and here that is done by two functions in C.
+        self._bound: set[ref[LoopBound]] = set()
 
     def add(self, callback: EndCallback, when_closed: ClosedCallback | None) -> None:
         self._callbacks.append((callback, when_closed))
 
     def bind(self, what: LoopBound) -> None:
-        self._bound.add(what)
+        bound = self._bound
+        bound.add(ref(what, bound.discard))
 
     def bound(self) -> list[LoopBound]:
-        return list(self._bound)
+        return [each for reference in self._bound.copy() if (each := reference()) is not None]
 
     async def run(self) -> None:
         """The loop ends in order."""
@@ -68,7 +70,8 @@ class Ending:
                 run_guarded(callback)  # type: ignore[arg-type]
 
     def _end_bound(self) -> None:
-        bound, self._bound = list(self._bound), WeakSet()
+        bound = self.bound()
+        self._bound.clear()
         for each in bound:
             run_guarded(each.loop_ended)
 

@@ -167,22 +167,27 @@ class Arena:
             raise ValueError(
                 f"cannot allocate {length} bytes with a minimum of {minimum}: 0 < minimum <= length"
             )
-        wanted, least = block_order(length), block_order(minimum)
+        wanted = order = block_order(length)
+        found = self._find(order)
+        if found is None:
+            order, found = self._search(wanted, minimum)
+        slab, offset, fresh = found
+        size = MIN_BLOCK_BYTES << order
+        self._budget.block_taken(size, reused=not fresh, downgraded=order < wanted)
+        region = slab.region
+        return Block(region.address + offset, size, region.lkey, region.rkey, slab, order)
+
+    def _search(self, wanted: int, minimum: int) -> tuple[int, tuple[Slab, int, bool]]:
+        """The order of a block, and what :meth:`_obtain` gives. Raises MemoryLimitError."""
         refusal: OSError | None = None
-        for order in range(wanted, least - 1, -1):
+        for order in range(wanted, block_order(minimum) - 1, -1):
             try:
                 found = self._obtain(order)
             except OSError as error:
                 refusal = error
                 continue
-            if found is None:
-                continue
-            slab, offset, fresh = found
-            self._budget.block_taken(MIN_BLOCK_BYTES << order, reused=not fresh, downgraded=order < wanted)
-            region = slab.region
-            return Block(
-                region.address + offset, MIN_BLOCK_BYTES << order, region.lkey, region.rkey, slab, order
-            )
+            if found is not None:
+                return order, found
         raise self._budget.refused(minimum, refusal) from refusal
 
     def _obtain(self, order: int) -> tuple[Slab, int, bool] | None:

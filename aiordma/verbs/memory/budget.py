@@ -217,8 +217,9 @@ class Budget:
         self.allocations += 1
         self._reuses += reused
         self._downgrades += downgraded
-        self.used_bytes += size
-        self._used_high_water = max(self._used_high_water, self.used_bytes)
+        self.used_bytes = used = self.used_bytes + size
+        if used > self._used_high_water:
+            self._used_high_water = used
 
     def block_freed(self, size: int) -> None:
         """A block was given back."""

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 MIN_BLOCK_BYTES = 4096
 """Smallest block: a page, so that no two owners share one."""
+_MIN_BLOCK_BITS = MIN_BLOCK_BYTES.bit_length() - 1
 
 
 class Region(NamedTuple):
@@ -41,4 +42,5 @@ class Registrar(Protocol):
 
 def block_order(length: int) -> int:
     """Size class: the smallest k with ``MIN_BLOCK_BYTES << k >= length``."""
-    return max(0, (length - 1).bit_length() - MIN_BLOCK_BYTES.bit_length() + 1)
+    order = (length - 1).bit_length() - _MIN_BLOCK_BITS
+    return order if order > 0 else 0

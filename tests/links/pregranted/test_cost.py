@@ -1,0 +1,60 @@
+"""What opening a connection to a known peer costs in Python, counted and not timed."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiordma
+from aiordma.config import Config
+from tests.health import check_echo
+from tests.loops import LOOPS
+from tests.negotiation.serving import serving
+from tests.roles import echo
+from tests.world import DEVICE
+
+from .known import forbid_asking, known_peer
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[name for name in LOOPS if name != "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Not trio: there each connect gives other tasks a turn, which would be counted."""
+    return LOOPS[request.param]
+
+
+_PACKAGE = str(Path(aiordma.__file__).parent)
+#: Functions of this package that are written in Python and called by one connect(). There were 71 when this
+#: test was written, and 98 before; more of them want a reason, and a measurement.
+_CALLS = 75
+
+
+async def test_a_connect_calls_no_more_functions_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: set[FrameType] = set()  # a coroutine that goes on has the same one
+
+    def count(frame: FrameType, event: str, _arg: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(_PACKAGE):
+            frames.add(frame)
+
+    async with serving(echo, config=Config(device=DEVICE)) as listener, known_peer(listener.port) as known:
+        await known.has_grant()
+        forbid_asking(monkeypatch, known.engine)
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            stream = await known.connect()
+        finally:
+            sys.setprofile(before)
+        async with stream:
+            await check_echo(stream)
+    called = Counter(f"{Path(each.f_code.co_filename).name}:{each.f_code.co_name}" for each in frames)
+    frames.clear()
+    assert called.total() <= _CALLS, called.most_common()
