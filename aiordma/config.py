@@ -140,8 +140,8 @@ class Config:
     device_retry_ms: int = _number(
         30_000,
         (1, 86_400_000),
-        "with several devices: time until a failed one is tried again; it doubles with each further failure, "
-        "up to 32 times",
+        "with several devices, and for datagram endpoints: time until a failed one is tried again; it "
+        "doubles with each further failure, up to 32 times",
         online=True,
     )
     traffic_class: int = _number(

@@ -58,6 +58,13 @@ _LOG_THRESHOLD = 5
 class _Carrier(Protocol):
     """What the transport needs of a connection or an endpoint."""
 
+    #: The path without RDMA.
+    without_rdma: str
+
+    @property
+    def fallback_reason(self) -> object:
+        """Why it takes that path now; None: it does not, or has done so from the beginning."""
+
     def try_send(self, data: Buffer, address: Address | None) -> bool: ...
     def receive_many(self, most: int) -> list[tuple[bytes, Any]] | None: ...
     def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None: ...
@@ -67,6 +74,8 @@ class _Carrier(Protocol):
 
 class _Connection:
     """One peer, reliable."""
+
+    without_rdma = "tcp"
 
     def __init__(self, pipe: MessagePipe, peer: Address) -> None:
         self.pipe, self.peer = pipe, peer
@@ -96,6 +105,8 @@ class _Connection:
 class _Endpoint:
     """Many peers, unreliable."""
 
+    without_rdma = "udp"
+
     def __init__(self, endpoint: DatagramEndpoint) -> None:
         self.endpoint = endpoint
         self.close = self.abort = endpoint.close
@@ -112,6 +123,10 @@ class _Endpoint:
 
     def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
         self.endpoint.call_when(readable, writable)
+
+    @property
+    def fallback_reason(self) -> object:
+        return self.endpoint.fallback_reason
 
 
 class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTransport):
@@ -158,11 +173,11 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
             self._pump()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """See asyncio. The path of a connection may change from "rdma" to "tcp" while it goes on."""
+        """See asyncio. The path may change from "rdma" to "tcp" (of an endpoint: to "udp") and back."""
         if name in ("aiordma.path", "aiordma.fallback_reason"):
-            reason = getattr(self._carrier, "fallback_reason", None)
+            reason = self._carrier.fallback_reason
             if reason is not None:
-                return "tcp" if name == "aiordma.path" else reason
+                return self._carrier.without_rdma if name == "aiordma.path" else reason
         return super().get_extra_info(name, default)
 
     def __repr__(self) -> str:

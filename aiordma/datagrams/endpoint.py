@@ -15,7 +15,7 @@ import functools
 import logging
 import socket
 import struct
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio.abc
@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from ..datapath._ud import UdPort
     from ..pipes.contracts import Buffer
     from ..wake.base import Waker
+    from .device import EndpointDevice
     from .peer_table import Peer
     from .ud_resources import UdParts
 
-    MakeParts = Callable[[deque[tuple[bytes, Address]], int], UdParts]
+    MakeDevice = Callable[["DatagramEndpoint", deque[tuple[bytes, Address]], int], EndpointDevice]
 
 __all__ = ["DatagramEndpoint", "EndpointStatistics", "open_datagram_endpoint"]
 
@@ -79,6 +80,8 @@ class EndpointStatistics(NamedTuple):
     #: of peers known now
     peers_rdma: int
     peers_udp: int
+    #: how often it got another queue pair, since the former one or its device had failed
+    moves: int
 
 
 class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
@@ -97,7 +100,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         remote: Address | None,
         max_peers: int,
         receive_queue: int,
-        make_parts: MakeParts | None,
+        make_device: MakeDevice | None,
         fallback_reason: FallbackReason | None,
     ) -> None:
         super().__init__()
@@ -114,13 +117,16 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         self._watching_writable = False
         self._closed = False
         self._sent_udp = self._received_udp = self._full = self._unknown = self._by_kernel = 0
-        self._parts: UdParts | None = None if make_parts is None else make_parts(self._queue, receive_queue)
-        self._port: UdPort | None = None if self._parts is None else self._parts.port
+        self._device: EndpointDevice | None = None
+        if make_device is not None:
+            self._device = make_device(self, self._queue, receive_queue)
+        parts = None if self._device is None else self._device.parts
+        self._port: UdPort | None = None if parts is None else parts.port
         self._table = PeerTable(
             sock,
             sockets.listening,
             config=config,
-            parts=self._parts,
+            parts=parts,
             remote=remote,
             most=max_peers,
             reason=fallback_reason,
@@ -129,7 +135,6 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         self._peers = self._table.peers
         if self._port is not None:
             self._port.on_control = self._table.resolver.on_datagram
-            self._port.on_failed = self._on_device_failed
         self._waker.watch_fd(self._fd, self._on_udp)
         if remote is not None:
             self._table.peer(remote)
@@ -331,21 +336,14 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         peer = self._peers.get(self._table.known(address))
         return None if peer is None or peer.route is not None else peer.reason
 
-    def _on_device_failed(self, reason: BaseException) -> None:
-        """The queue pair is broken: all peers are reached by UDP from now on."""
-        _log.warning("%r: the queue pair failed, going on by UDP: %s", self, reason)
-        self._fallback_reason = FallbackReason.of_local(Code.DEVICE_FAILURE, str(reason))
-        self._table.reason = self._fallback_reason
-        # Not from inside a completion: this takes things down.
-        self._waker.call_soon(self._give_up_device)
-
-    def _give_up_device(self) -> None:
-        parts, self._parts = self._parts, None
-        if parts is None:
-            return
-        self._table.forget_all()
-        self._table.parts = self._port = None
-        parts.close()
+    def device_changed(self, parts: UdParts | None, reason: FallbackReason | None) -> None:
+        """For its device: another queue pair, or UDP for this reason."""
+        self._fallback_reason = reason
+        self._port = None if parts is None else parts.port
+        if self._port is not None:
+            self._port.on_control = self._table.resolver.on_datagram
+            self._attend()
+        self._table.move(parts, reason)
         self._wake_writers()
 
     # -- the end
@@ -367,8 +365,8 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         if self._watching_writable:
             self._waker.unwatch_writable(self._fd)
         self._sock.close()
-        if self._parts is not None:
-            self._parts.close()
+        if self._device is not None:
+            self._device.close()
         self._queue.clear()
         self._waker.locals.get(_OPEN, set()).discard(self)
         self._wake_all()
@@ -397,7 +395,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
     @property
     def max_message_bytes(self) -> int:
         """The largest datagram: the MTU of the device's port, else what UDP takes. A peer may take less."""
-        return _UDP_MOST if self._parts is None else self._parts.mtu
+        return _UDP_MOST if self._port is None else self._port.mtu
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
@@ -410,20 +408,21 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
 
     def statistics(self) -> EndpointStatistics:
         """What happened so far."""
-        port = self._port
+        port: Counter[str] = Counter() if self._device is None else self._device.counts
         routes = [peer.route for peer in self._peers.values() if peer.route is not None]
         return EndpointStatistics(
-            sent_rdma=0 if port is None else port.sent,
+            sent_rdma=port["sent"],
             sent_udp=self._sent_udp,
-            received_rdma=0 if port is None else port.received,
+            received_rdma=port["received"],
             received_udp=self._received_udp,
-            dropped_full=self._full + (0 if port is None else port.dropped_full),
-            dropped_unknown=self._unknown + (0 if port is None else port.dropped_unknown),
-            dropped_malformed=self._table.resolver.rejected + (0 if port is None else port.malformed),
+            dropped_full=self._full + port["dropped_full"],
+            dropped_unknown=self._unknown + port["dropped_unknown"],
+            dropped_malformed=self._table.resolver.rejected + port["malformed"],
             dropped_by_kernel=self._by_kernel,
             lost=self._table.lost + sum(route.lost for route in routes),
             peers_rdma=len(routes),
             peers_udp=len(self._peers) - len(routes),
+            moves=0 if self._device is None else self._device.moves,
         )
 
     def __repr__(self) -> str:
@@ -439,13 +438,16 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
 
     def _call_when_readable(self, callback: Callable[[], None]) -> None:
         self._on_readable = callback
-        if self._port is not None:
-            self._port.on_readable = callback
-            self._port.park()
+        self._attend()
 
     def _call_when_writable(self, callback: Callable[[], None]) -> None:
         self._on_writable = callback
-        if self._port is not None:
+        self._attend()
+
+    def _attend(self) -> None:
+        """Have the queue pair call back, if somebody waits."""
+        if self._port is not None and (self._on_readable is not None or self._on_writable is not None):
+            self._port.on_readable = self._on_readable
             self._port.on_writable = self._wake_writers
             self._port.park()
 
@@ -496,7 +498,7 @@ async def open_datagram_endpoint(
     config = config or Config.from_env()
     mode = mode or config.mode
     check_mode(mode)
-    make_parts, reason = await _find_device(config, mode)
+    make_device, reason = await _find_device(config, mode)
     remote, family, sockaddr = await addresses(local or (None, 0), remote)
     sockets = bind(family, sockaddr, alone=mode == "tcp")
     make = functools.partial(
@@ -510,18 +512,18 @@ async def open_datagram_endpoint(
     )
     try:
         try:
-            return make(make_parts=make_parts, fallback_reason=reason)
+            return make(make_device=make_device, fallback_reason=reason)
         except NegotiationError as error:
             if mode == "rdma":
                 raise
-            return make(make_parts=None, fallback_reason=FallbackReason.of_error(error))
+            return make(make_device=None, fallback_reason=FallbackReason.of_error(error))
     except BaseException:
         sockets.close()
         raise
 
 
-async def _find_device(config: Config, mode: Mode) -> tuple[MakeParts | None, FallbackReason | None]:
-    """What makes the queue pair of an endpoint; or None, and why there is none.
+async def _find_device(config: Config, mode: Mode) -> tuple[MakeDevice | None, FallbackReason | None]:
+    """What makes the device of an endpoint; or None, and why there is none.
 
     :raises aiordma.NegotiationError: there is none, and the mode is "rdma".
     """
@@ -529,9 +531,12 @@ async def _find_device(config: Config, mode: Mode) -> tuple[MakeParts | None, Fa
         return None, FallbackReason.of_local(Code.DISABLED)
     try:
         engine = await find_engine(config)
-        from .ud_resources import UdParts  # it needs the compiled modules
+        from .device import EndpointDevice  # it needs the compiled modules
 
-        return functools.partial(UdParts, engine, config.traffic_class), None  # type: ignore[arg-type]
+        def make(endpoint: DatagramEndpoint, queue: deque[Datagram], most: int) -> EndpointDevice:
+            return EndpointDevice(endpoint, engine, config, queue, most)  # type: ignore[arg-type]
+
+        return make, None
     except NegotiationError as error:
         if mode == "rdma":
             raise

@@ -7,16 +7,17 @@ import functools
 import ipaddress
 import logging
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from .. import wake
 from ..addresses import looking_up, plain_address, show
-from ..errors import FallbackReason, NegotiationError
+from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation import peer_cache
-from ..proto.resolve import sender_key
-from .resolver import Resolver
+from ..proto.health import EAGER
+from ..proto.resolve import MOVED, sender_key
+from .resolver import PeerMovedError, Resolver, say_moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,17 @@ _log = logging.getLogger("aiordma.datagram")
 #: Answers are looked through for expired ones so often.
 _SWEEP_S = 15.0
 _KEEPALIVE_S = 10
+#: Peers that are asked again at the same time, after a move.
+_MOST_AT_ONCE = 32
+
+
+class _Link(NamedTuple):
+    """A TCP connection that stands for a route."""
+
+    nonce: bytes
+    """Proved the route."""
+    asked: bool
+    """This end began it."""
 
 
 class Peer:
@@ -49,8 +61,8 @@ class Peer:
         self.until = 0.0
         self.used = True
         self.job: Job | None = None
-        #: TCP connections that stand for the route, with the nonces that proved it.
-        self.links: dict[socket.socket, bytes] = {}
+        #: TCP connections that stand for the route.
+        self.links: dict[socket.socket, _Link] = {}
         self.waiters: list[Waiter] = []
 
 
@@ -90,7 +102,10 @@ class PeerTable:
         self._waker = wake.current()
         self._closed = False
         self._sweep_timer: Handle | None = None
-        self.resolver = Resolver(self, config, listening, None if reason is None else reason.code)
+        #: Peers to be asked again, as soon as there is a queue pair and not too many are being asked.
+        self._to_ask: dict[Address, None] = {}
+        self._finding = 0
+        self.resolver = Resolver(self, config, listening)
 
     def send_proof(self, data: bytes, sockaddr: Any) -> None:
         """For the resolver."""
@@ -144,7 +159,8 @@ class PeerTable:
                 peer.reason = self.reason
                 peer.until = float("inf")
             else:
-                peer.job = self._waker.spawn(functools.partial(self._find, peer))
+                self._finding += 1
+                peer.job = self._waker.spawn(functools.partial(self._find, peer, self.parts))
             self._sweep_later()
         return peer
 
@@ -169,39 +185,59 @@ class PeerTable:
                     self._forget(peer)
                     break
 
-    async def _find(self, peer: Peer) -> None:
+    async def _find(self, peer: Peer, parts: UdParts) -> None:
         """Query a peer for its queue pair."""
-        parts = self.parts
-        assert parts is not None
         host = self._local_host
         local = None if ipaddress.ip_address(host.partition("%")[0]).is_unspecified else host
         try:
-            route, nonce, sock = await self.resolver.ask(
-                parts, self._family, peer.sockaddr, peer.address, local
-            )
+            route, nonce, sock = await self._ask(parts, peer, local)
         except NegotiationError as error:
             if peer.route is None:
                 peer.reason = FallbackReason.of_error(error)
                 peer.until = self._waker.now() + self._config.plain_peer_memory_ms / 1000
                 peer_cache.announce("peer", show(peer.address), "UDP", peer.reason)
         else:
-            if self._closed or self.peers.get(peer.address) is not peer:
+            if self._closed or self.parts is not parts or self.peers.get(peer.address) is not peer:
                 sock.close()
                 parts.port.bury(route)
             else:
-                self.adopt(peer.address, route, nonce, sock)
+                self.adopt(peer.address, route, nonce, sock, asked=True)
         finally:
+            self._finding -= 1
             peer.job = None
             self._tell(peer)
+            self._ask_more()
+
+    async def _ask(self, parts: UdParts, peer: Peer, local: str | None) -> tuple[Route, bytes, socket.socket]:
+        for _ in range(EAGER):
+            with contextlib.suppress(PeerMovedError):
+                return await self.resolver.ask(parts, self._family, peer.sockaddr, peer.address, local)
+        where = show(peer.address)
+        raise NegotiationError(Code.PEER_UNREACHABLE, f"the devices of {where} fail one after another")
+
+    def _ask_more(self) -> None:
+        """Query the next ones of those that are to be asked again."""
+        while self._to_ask and self.parts is not None and self._finding < _MOST_AT_ONCE and not self._closed:
+            address = next(iter(self._to_ask))
+            del self._to_ask[address]
+            self.peer(address)
 
     def _tell(self, peer: Peer) -> None:
+        self._wake(peer)
+        self._changed()
+
+    def _wake(self, peer: Peer) -> None:
         for waiter in peer.waiters:
             waiter.set()
         peer.waiters.clear()
-        self._changed()
 
-    def adopt(self, address: Address, route: Route, nonce: bytes, sock: socket.socket) -> Route | None:
-        """For the resolver: the peer at ``address`` has proved its queue pair."""
+    def adopt(
+        self, address: Address, route: Route, nonce: bytes, sock: socket.socket, *, asked: bool = False
+    ) -> Route | None:
+        """For the resolver: the peer at ``address`` has proved its queue pair.
+
+        :param asked: this end had asked.
+        """
         parts = self.parts
         if parts is None or self._closed or (self.remote is not None and address != self.remote):
             if parts is not None:
@@ -231,7 +267,7 @@ class PeerTable:
                 self._forget(holder)
         peer.route, peer.reason = route, None
         parts.port.senders[key] = route
-        peer.links[sock] = nonce
+        peer.links[sock] = _Link(nonce, asked)
         # A host that vanishes closes nothing.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
@@ -243,20 +279,33 @@ class PeerTable:
         return route
 
     def _on_link(self, peer: Peer, sock: socket.socket) -> None:
-        """A TCP connection that stands for a route has ended, or received bytes that it never should."""
+        """A TCP connection that stands for a route has ended; or the peer has moved."""
+        data = b""
         try:
-            if sock.recv(1, socket.MSG_PEEK):
-                _log.warning("unexpected bytes on the resolver's connection with %s", show(peer.address))
+            data = sock.recv(len(MOVED))
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             pass
+        if data == MOVED:
+            self._on_moved(peer)
+            return
+        if data:
+            _log.warning("unexpected bytes on the resolver's connection with %s", show(peer.address))
         self._unlink(peer, sock)
         if not peer.links:
             self._forget(peer)
 
+    def _on_moved(self, peer: Peer) -> None:
+        """The end that asked asks again. (Both can be asked only where nothing is in between.)"""
+        asked = any(link.asked for link in peer.links.values())
+        self._forget(peer)
+        if asked:
+            self._to_ask[peer.address] = None
+            self._ask_more()
+
     def _unlink(self, peer: Peer, sock: socket.socket) -> None:
-        self.resolver.forget(peer.links.pop(sock))
+        self.resolver.forget(peer.links.pop(sock).nonce)
         self._waker.unwatch_fd(sock.fileno())
         sock.close()
 
@@ -274,12 +323,16 @@ class PeerTable:
 
     def _forget(self, peer: Peer) -> None:
         """The next datagram to it begins anew."""
+        self._let_go(peer)
+        self._changed()
+
+    def _let_go(self, peer: Peer) -> None:
         self._drop_route(peer)
         if self.peers.get(peer.address) is peer:
             del self.peers[peer.address]
         if peer.job is not None:
             peer.job.cancel()
-        self._tell(peer)
+        self._wake(peer)
 
     def _sweep_later(self) -> None:
         if self._sweep_timer is None and not self._closed:
@@ -295,12 +348,33 @@ class PeerTable:
         if self.peers:
             self._sweep_later()
 
-    # -- the end
+    # -- the device
+
+    def move(self, parts: UdParts | None, reason: FallbackReason | None) -> None:
+        """From now on this is the queue pair, or there is none for this reason. Begin anew with all peers."""
+        for peer in self.peers.values():
+            asked = False
+            for sock, link in peer.links.items():
+                say_moved(sock)
+                asked = asked or link.asked
+            # On the way to UDP the peers learn of it, and are asked once there is a queue pair again.
+            if peer.route is not None and (asked or parts is None):
+                self._to_ask[peer.address] = None
+        self.resolver.move()
+        self.forget_all()
+        self.parts, self.reason = parts, reason
+        if self.remote is not None:
+            self.peer(self.remote)
+        for address in list(self._to_ask)[: -self._most]:
+            del self._to_ask[address]
+        self._ask_more()
 
     def forget_all(self) -> None:
-        """Begin anew with all peers."""
+        """Without a word to the endpoint, which would ask the same peers of what is just being replaced."""
         for peer in list(self.peers.values()):
-            self._forget(peer)
+            self._let_go(peer)
+
+    # -- the end
 
     def close(self) -> None:
         """Stop querying and answering, and forget all peers."""

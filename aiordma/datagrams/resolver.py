@@ -12,7 +12,7 @@ import logging
 import secrets
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
@@ -21,6 +21,7 @@ from ..addresses import show
 from ..errors import Code, NegotiationError, RemoteProtocolError, describe
 from ..negotiation.tcp_connect import connect_tcp
 from ..proto.resolve import (
+    MOVED,
     NONCE_BYTES,
     PROVE,
     PROVED,
@@ -40,16 +41,18 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..config import Config
     from ..datapath._ud import Route
+    from ..errors import FallbackReason
     from ..wake.base import Job, Waiter
     from .ud_resources import UdParts
 
-__all__ = ["Resolver"]
+__all__ = ["PeerMovedError", "Resolver", "say_moved"]
 
 _log = logging.getLogger("aiordma.datagram")
 
 #: Queries that are answered at the same time; more are refused.
 _MOST_QUERIES = 256
 _ACCEPTS_PER_TURN = 16
+_MOST_SPENT = 1024
 #: A proof is repeated after this time, then after longer ones: datagrams get lost.
 _REPEAT_S = 0.05
 
@@ -58,6 +61,8 @@ class Home(Protocol):
     """The endpoint, as the resolver sees it."""
 
     parts: UdParts | None
+    #: Why there are none.
+    reason: FallbackReason | None
 
     def send_proof(self, data: bytes, sockaddr: Any) -> None:
         """Send from the UDP port, if the kernel takes it now."""
@@ -67,6 +72,25 @@ class Home(Protocol):
         :meth:`Resolver.forget` with the nonce.
 
         The route that is used now, since a peer has one only; None: the peer is not wanted."""
+
+
+class PeerMovedError(Exception):
+    """The peer had another queue pair by the time that this one was to be proved."""
+
+
+def say_moved(sock: socket.socket) -> None:
+    """The other end of a resolver's connection may ask again. If it cannot be told, it asks when it sends."""
+    with contextlib.suppress(OSError):
+        sock.send(MOVED)
+
+
+class _Question(NamedTuple):
+    """A peer was asked, and has yet to answer from its queue pair."""
+
+    route: Route
+    senders: dict[bytes, Route]
+    """Of the port that the route is for."""
+    waiter: Waiter
 
 
 @dataclass(slots=True)
@@ -84,21 +108,17 @@ class _Query:
 
 
 class Resolver:
-    """Answers queries on listening TCP sockets, and makes them. Belongs to one endpoint.
+    """Answers queries on listening TCP sockets, and makes them. Belongs to one endpoint."""
 
-    :param why_not: the code of the refusals of an endpoint without RDMA.
-    """
-
-    def __init__(
-        self, home: Home, config: Config, listening: Sequence[socket.socket], why_not: int | None
-    ) -> None:
+    def __init__(self, home: Home, config: Config, listening: Sequence[socket.socket]) -> None:
         self._home = home
         self._config = config
-        self._why_not = why_not
         self._waker = wake.current()
         self._listening = list(listening)
         self._queries: dict[bytes, _Query] = {}
-        self._asked: dict[bytes, tuple[bytes, Waiter]] = {}
+        #: Nonces of queries that are over: a proof may come late, and is no data then.
+        self._spent: dict[bytes, None] = {}
+        self._asked: dict[bytes, _Question] = {}
         self._jobs: dict[socket.socket, Job] = {}
         #: answers given, and proofs that were wrong
         self.answered = self.rejected = 0
@@ -135,7 +155,7 @@ class Resolver:
             del self._jobs[sock]
             if query is None or query.route is None:
                 if query is not None:
-                    self._queries.pop(query.nonce, None)
+                    self.forget(query.nonce)
                 sock.close()
 
     async def _answer(self, sock: socket.socket) -> _Query | None:
@@ -143,7 +163,8 @@ class Resolver:
         parts = self._home.parts
         try:
             if parts is None:
-                raise NegotiationError(Code.NO_DEVICE if self._why_not is None else self._why_not)
+                reason = self._home.reason
+                raise NegotiationError(Code.NO_DEVICE if reason is None else reason.code)
             parts.engine.check_reachable(hello.where.host_id)
         except NegotiationError as error:
             sock.send(refusal(hello.nonce, error.code).encode())
@@ -170,9 +191,11 @@ class Resolver:
     def on_udp(self, data: bytes, address: Address) -> bool:
         """Whether this datagram, which came to the UDP port, was a proof and no data."""
         nonce = is_proof(data)
-        query = None if nonce is None else self._queries.get(nonce)
-        if query is None:
+        if nonce is None:
             return False
+        query = self._queries.get(nonce)
+        if query is None:
+            return nonce in self._spent
         if query.from_port is None:
             query.from_port = address
             self._conclude(query)
@@ -186,9 +209,10 @@ class Resolver:
                 self._conclude(query)
                 return
         elif what == PROVED and (asked := self._asked.get(payload)) is not None:
-            key, waiter = asked
-            if sender_key(gid, qpn) == key:
-                waiter.set()
+            if (gid, qpn) == (asked.route.gid, asked.route.qpn):
+                # The peer may send at once, before the task that asked has run.
+                asked.senders.setdefault(sender_key(gid, qpn), asked.route)
+                asked.waiter.set()
                 return
         self.rejected += 1
 
@@ -210,8 +234,18 @@ class Resolver:
             parts.port.send_control(query.route, PROVED, query.their_nonce)
 
     def forget(self, nonce: bytes) -> None:
-        """The route that was proved with it has ended."""
-        self._queries.pop(nonce, None)
+        """The route that was proved with it has ended, or none was."""
+        if self._queries.pop(nonce, None) is not None:
+            self._spent[nonce] = None
+            if len(self._spent) > _MOST_SPENT:
+                del self._spent[next(iter(self._spent))]
+
+    def move(self) -> None:
+        """The queue pair that was named in answers is gone: those that have not used it yet ask again."""
+        for query in [query for query in self._queries.values() if query.route is None]:
+            say_moved(query.sock)
+            self.forget(query.nonce)
+            self._jobs[query.sock].cancel()
 
     # -- querying
 
@@ -222,6 +256,7 @@ class Resolver:
         for ``adopt()``.
 
         :raises NegotiationError: there is none, or it does not work; ``code`` and ``text`` say why.
+        :raises PeerMovedError: ask again.
         """
         where = show(sockaddr)
         route: Route | None = None
@@ -244,13 +279,17 @@ class Resolver:
                 )
             route = parts.route(welcome.where, address)
             waiter = self._waker.new_waiter()
-            self._asked[nonce] = sender_key(welcome.where.gid, welcome.where.qpn), waiter
+            senders = parts.port.senders
+            self._asked[nonce] = _Question(route, senders, waiter)
             proved = False
             try:
                 proved = await self._prove(parts, route, welcome.nonce, sockaddr, sock, waiter)
             finally:
                 del self._asked[nonce]
                 if not proved:
+                    key = sender_key(route.gid, route.qpn)
+                    if senders.get(key) is route:
+                        del senders[key]
                     parts.port.bury(route)
             if not proved:
                 raise NegotiationError(
@@ -271,7 +310,8 @@ class Resolver:
             if await waiter.wait_until(min(deadline, now() + pause)):
                 return True
             with contextlib.suppress(BlockingIOError, InterruptedError):
-                sock.recv(1, socket.MSG_PEEK)
+                if sock.recv(len(MOVED), socket.MSG_PEEK) == MOVED:
+                    raise PeerMovedError
                 return False  # it does not want us
             pause *= 1.5
         return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import secrets
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from ..datapath._ud import Route, UdPort
-from ..errors import Code, NegotiationError, VerbsError
+from ..errors import AioRdmaError, Code, NegotiationError, VerbsError
 from ..proto.resolve import QueuePairAddress
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpPath, QpSize
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..links.contracts import EngineView
+    from ..verbs.events import DeviceEvent
     from ..verbs.memory.arena import Arena, Block
 
 logger = logging.getLogger("aiordma.datagram")
@@ -41,10 +43,18 @@ class UdParts:
         backend = engine.backend
         if backend.is_iwarp:
             raise NegotiationError(Code.NO_SMCR_DEVICE, f"{backend.name}: iWARP has no datagrams")
+        try:
+            backend.check_port()
+        except VerbsError as error:
+            raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
         self.engine = engine
         self._path = QpPath(traffic_class=traffic_class)
         self.mtu = backend.mtu.size
         self._closed = False
+        #: Also of routes that are just being proved, by tasks that will be cancelled.
+        self._handles: WeakSet[AddressHandle] = WeakSet()
+        #: The device has reported that it has failed, or its port.
+        self.device_failed = False
         receives, sends = (min(count, backend.limits.max_qp_wr) for count in (_RECEIVES, _SENDS))
         self._receives, self._sends = receives, sends
         self._reserved = engine.reserve_completions(receives + sends)
@@ -80,6 +90,18 @@ class UdParts:
             mtu=self.mtu,
             host_id=engine.host_id,
         )
+        engine.users.add(self)
+
+    @property
+    def qp_num(self) -> int:
+        return self.qp.number
+
+    def device_event(self, event: DeviceEvent) -> None:
+        """For the engine: the queue pair, its port or its device has failed."""
+        self.device_failed = event.source != "qp"
+        # What has arrived before is not lost.
+        self.engine.poller.drain()
+        self.port.break_off(AioRdmaError(str(event)))
 
     def _allocate_slots(self) -> Block:
         """Memory of the receives, and of the sends that are too long to go inline."""
@@ -123,18 +145,22 @@ class UdParts:
             handle = AddressHandle(self.engine.backend, self.pd, where.gid, where.lid, self._path)
         except VerbsError as error:
             raise NegotiationError(Code.NO_ROUTE, str(error)) from error
+        self._handles.add(handle)
         return Route(handle, where.gid, where.qpn, where.qkey, min(self.mtu, where.mtu), address)
 
     def close(self) -> None:
-        """Release everything; routes must have been buried. Idempotent."""
+        """Release everything. Idempotent."""
         if self._closed or self.engine.backend.in_forked_child:
             return
         self._closed = True
+        self.engine.users.discard(self)
         self.port.close()
         if self.engine.closed:
             return  # the engine released everything with the device
         self.qp.close()
         self.port.bury_all()
+        for handle in list(self._handles):
+            handle.close()
         self._slots.free()
         self._release()
 

@@ -23,7 +23,6 @@ from ._verbs cimport (
     IBV_WC_RECV,
     IBV_WC_SUCCESS,
     IBV_WC_WITH_IMM,
-    IBV_WC_WR_FLUSH_ERR,
     ibv_qp,
     ibv_wc,
 )
@@ -227,8 +226,9 @@ cdef class UdPort(CompletionOwner):
     cdef int on_completion(self, ibv_wc *wc) except -1:
         cdef uint32_t kind = (wc.wr_id >> 28) & 0xf
         if wc.status != IBV_WC_SUCCESS:
-            if self.failed or wc.status == IBV_WC_WR_FLUSH_ERR:
+            if self.failed:
                 return 0
+            # Also if it was flushed: the queue pair went to the error state by itself.
             operation = "RECV" if kind == KIND_RECEIVE else "SEND"
             return self.fail(CompletionError(wc.status, wc.vendor_err, operation, self.qp_num))
         if kind == KIND_RECEIVE:
@@ -330,6 +330,10 @@ cdef class UdPort(CompletionOwner):
         self.cq.park()
 
     # ---- the end
+
+    def break_off(self, reason) -> None:
+        """The device has failed: nothing is sent or received any more, and ``on_failed`` is called."""
+        self.fail(reason)
 
     cdef int fail(self, object reason) except -1:
         if not self.failed:

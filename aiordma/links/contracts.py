@@ -11,7 +11,7 @@ import enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from .._cq import CompletionPoller
     from ..config import Config
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from ..proto.clc import Proposal
     from ..verbs.cq import CompletionQueue
     from ..verbs.device import Backend
+    from ..verbs.events import DeviceEvent
     from ..verbs.memory.arena import Block
     from ..verbs.memory.pool import MemoryPool
     from ..wake.base import Waker
 
 __all__ = [
+    "DeviceUser",
     "EarlyOpenView",
     "EngineView",
     "GroupView",
@@ -52,6 +54,15 @@ class LinkState(enum.Enum):
     ACTIVE = "active"
     FAILED = "failed"
     CLOSED = "closed"
+
+
+class DeviceUser(Protocol):
+    """What has a queue pair of its own on an engine's device, beside the links."""
+
+    @property
+    def qp_num(self) -> int: ...
+    def device_event(self, event: DeviceEvent) -> None:
+        """The queue pair, its port or its device has failed."""
 
 
 class EngineView(Protocol):
@@ -86,6 +97,16 @@ class EngineView(Protocol):
     def all_groups(self) -> Collection[GroupView]:
         """Every group that is not closed, also of failed links."""
 
+    @property
+    def users(self) -> set[DeviceUser]:
+        """They are told when the device fails. The engine of a device that is gone waits for them."""
+
+    def best(self, besides: EngineView | None = None) -> EngineView:
+        """The engine to use for something new, another one than ``besides`` if there is one.
+
+        :raises NegotiationError: none can be used now.
+        """
+
     def change_config(self, config: Config) -> None:
         """Use other settings from now on."""
 
@@ -111,7 +132,11 @@ class EngineView(Protocol):
 
 
 class DevicesView(Protocol):
-    """The devices of an event loop, as streams see them that look for another link."""
+    """The devices of an event loop, for what leaves one that has failed."""
+
+    @property
+    def on_recovered(self) -> set[Callable[[], None]]:
+        """Called when a device reports that its port is up again."""
 
     def find_another(self, framed: SwitchedStream, why: str) -> None:
         """A stream has left its link because that failed: find another link for it."""

@@ -78,6 +78,8 @@ class Devices(Generic[E]):
         self.moved = 0
         #: Streams that wait on TCP for another link: (when, stream, attempt).
         self._waiting: deque[tuple[float, SwitchedStream, int]] = deque()
+        #: Called when a device reports that its port is up again.
+        self.on_recovered: set[Callable[[], None]] = set()
         #: The loop ends.
         self.ended = False
 
@@ -140,14 +142,17 @@ class Devices(Generic[E]):
             else:
                 yield engine
 
-    def best(self, peer: str = "") -> E:
+    def best(self, peer: str = "", besides: EngineView | None = None) -> E:
         """The engine for a new connection.
 
         :param peer: the other end, if that is known.
+        :param besides: of devices that are equally good, the one of this engine is the last choice.
         :raises NegotiationError: or VerbsError or OSError: no device can be used.
         """
         problems: list[Exception] = []
         for indexes in self.health.order(host_of(peer), self.waker.now()):
+            if besides is not None:
+                indexes.sort(key=lambda index: self._engines[index] is besides)
             for engine in self._try_open(indexes, problems):
                 return engine
         raise problems[0]
@@ -218,11 +223,13 @@ class Devices(Generic[E]):
             waiting, self._waiting = self._waiting, deque()
             for _, framed, attempt in waiting:
                 self._ask(framed, attempt)
+        for callback in list(self.on_recovered):
+            callback()
 
     def look(self, now: float) -> None:
         """Called by the engines' timers."""
         for engine in list(self._spent):
-            if not engine.all_groups:
+            if not engine.all_groups and not engine.users:
                 self._spent.discard(engine)
                 engine.close_alone()
         while self._waiting and self._waiting[0][0] <= now:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
     from ..wake.base import Handle, Waker
+    from .contracts import DeviceUser, EngineView
     from .group import LinkGroup
     from .link import Link, LinkParts
     from .pregranted import GrantingListener, Grants
@@ -90,6 +91,8 @@ class Engine:
         #: Groups that new connections can join; and all that are not closed, also of failed links.
         self.groups: dict[LinkKey, LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
+        #: Queue pairs beside those of links.
+        self.users: set[DeviceUser] = set()
         #: Counters of links that are closed.
         self.past_links: Counter[str] = Counter()
         #: Negotiations that this end began.
@@ -212,12 +215,12 @@ class Engine:
         """Links that this end can have with a peer, as the messages count them: 2 means several."""
         return 2 if self.devices.several else 1
 
-    def best(self) -> Engine:
-        """Of several devices, the one for something new.
+    def best(self, besides: EngineView | None = None) -> Engine:
+        """Of several devices, the one for something new, another one than ``besides`` if there is one.
 
         :raises NegotiationError: none can be used now.
         """
-        return self._other(self.devices.best)
+        return self._other(lambda: self.devices.best(besides=besides))
 
     def _other(self, choose: Callable[[], Engine]) -> Engine:
         """The engine to begin with: this one, if there is only one device."""
@@ -353,8 +356,11 @@ class Engine:
                 self.devices.failed(self, str(event), must_reopen=event.source != "port")
             if event.is_fatal:
                 for group in list(self.all_groups):
-                    if self._concerns(event, group):
+                    if self._concerns(event, group.qp_num):
                         group.link.device_event(event)
+                for user in list(self.users):
+                    if self._concerns(event, user.qp_num):
+                        user.device_event(event)
 
     def _is_of_device(self, event: DeviceEvent) -> bool:
         """Whether the event concerns the whole engine."""
@@ -362,9 +368,9 @@ class Engine:
             event.source == "port" and event.number == self.backend.port
         )
 
-    def _concerns(self, event: DeviceEvent, group: LinkGroup) -> bool:
+    def _concerns(self, event: DeviceEvent, qp_num: int) -> bool:
         if event.source == "qp":
-            return event.number == group.qp_num
+            return event.number == qp_num
         return self._is_of_device(event)
 
     def change_config(self, config: Config) -> None:

@@ -12,7 +12,9 @@ This proves to B that the client of the TCP connection also sends from that queu
 nonce went over TCP only, and the devices report the source of datagrams). It proves to A that datagrams
 arrive in both directions and that B's queue pair belongs to the program that answered at B's address. Claims
 in a payload are never trusted.
-The TCP connection stays open: when it ends, the peer is gone and its queue pair is forgotten.
+The TCP connection stays open: when it ends, the peer is gone and its queue pair is forgotten. The byte
+``MOVED`` on it, from either end and at any time after step 2, means: the queue pair of its sender exists no
+more, for its device has failed, and asking again may lead to another one.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from .codes import Code
 from .errors import RemoteProtocolError
 
 __all__ = [
+    "MOVED",
     "NONCE_BYTES",
     "PROVE",
     "PROVED",
@@ -42,6 +45,8 @@ __all__ = [
 NONCE_BYTES = 16
 #: Type of a resolver datagram (high bits of its immediate data): steps 3 and 4.
 PROVE, PROVED = 2, 3
+#: On the TCP connection: ask again.
+MOVED = b"M"
 
 _MAGIC = b"aioudp\x00\x01"
 _UDP_MAGIC = b"aioudp\x00p"

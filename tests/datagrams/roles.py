@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
+from aiordma.config import Config
 from aiordma.datagrams.connection import DatagramConnection, connect_datagram, listen_datagram
 from aiordma.datagrams.endpoint import open_datagram_endpoint
+from aiordma.verbs import softlib
+from tests.links.devices.kit import TWO
+
+from .test_endpoint import parts_of
 
 if TYPE_CHECKING:
     from tests.program import Control
@@ -54,4 +60,29 @@ async def endpoint_echo(control: Control, port: int) -> None:
         tasks.start_soon(serve)
         control.say(endpoint.local_address[1])
         await control.heard_all()
+        tasks.cancel_scope.cancel()
+
+
+async def failing_echo(control: Control, **settings: Any) -> None:
+    """Echoes everything by RDMA, and reports its port. Its device fails when it is told to."""
+    config = Config(**{**TWO, **settings})
+    async with (
+        await open_datagram_endpoint((LOCAL, 0), config=config, mode="rdma") as endpoint,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def serve() -> None:
+            async for item in endpoint:
+                await endpoint.send(item)
+
+        tasks.start_soon(serve)
+        control.say(endpoint.local_address[1])
+        with contextlib.suppress(EOFError):
+            while await control.hear() == "port":
+                name = parts_of(endpoint).engine.backend.name
+                softlib.load().port(name, up=False)
+                before = endpoint.statistics().moves
+                while endpoint.statistics().moves == before:
+                    await anyio.lowlevel.checkpoint()
+                softlib.load().port(name, up=True)
         tasks.cancel_scope.cancel()

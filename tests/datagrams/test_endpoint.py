@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiordma.datagrams.endpoint import DatagramEndpoint
+    from aiordma.datagrams.ud_resources import UdParts
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +40,14 @@ MODES = {
 
 async def open_at(mode: str = "auto", **options: object) -> DatagramEndpoint:
     return await aiordma.open_datagram_endpoint((LOCAL, 0), mode=mode, **options)  # type: ignore[arg-type]
+
+
+def parts_of(endpoint: DatagramEndpoint) -> UdParts:
+    """What it holds of the device."""
+    assert endpoint._device is not None
+    parts = endpoint._device.parts
+    assert parts is not None
+    return parts
 
 
 @pytest.fixture(params=MODES)

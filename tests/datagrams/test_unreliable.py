@@ -19,7 +19,7 @@ from aiordma.verbs import softlib
 from tests.health import until
 from tests.world import needs_pyverbs
 
-from .test_endpoint import LOCAL, open_at, rdma_pair
+from .test_endpoint import LOCAL, open_at, parts_of, rdma_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +136,7 @@ async def test_a_lying_resolver_is_not_believed() -> None:
     """The peer answers with another's queue pair, another nonce, garbage, or not at all."""
     async with await open_at(config=Config(negotiate_timeout_ms=100, link_timeout_ms=100)) as one:
         async with await open_at() as innocent:
-            where = innocent._parts.where  # type: ignore[union-attr]
+            where = parts_of(innocent).where
 
             async def lie(answer: bytes | None) -> int:
                 with socket.create_server((LOCAL, 0)) as listening:
@@ -180,8 +180,8 @@ async def test_a_lying_resolver_is_not_believed() -> None:
 async def test_a_claim_without_proof_is_worth_nothing() -> None:
     """An attacker claims the victim's queue pair for its own UDP port; it cannot send from there."""
     async with await open_at() as server, await open_at() as victim, await open_at() as attacker:
-        victims = victim._parts.where  # type: ignore[union-attr]
-        parts = attacker._parts
+        victims = parts_of(victim).where
+        parts = parts_of(attacker)
         assert parts is not None
         with socket.create_connection(server.local_address) as sock:
             sock.setblocking(False)
@@ -209,26 +209,6 @@ async def test_a_claim_without_proof_is_worth_nothing() -> None:
         assert await server.receive() == (b"really me", victim.local_address)
 
 
-async def test_a_queue_pair_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """The endpoint falls back to UDP."""
-    one, other = await open_at(), await open_at()
-    await one.resolve(other.local_address)
-    with faults("error=1"), contextlib.suppress(anyio.WouldBlock):
-        for _ in range(300):
-            one.send_nowait((b"lost", other.local_address))
-    await until(lambda: one.fallback_reason is not None)
-    assert one.fallback_reason is not None
-    assert one.fallback_reason.code == Code.DEVICE_FAILURE
-    assert "going on by UDP" in caplog.text
-    await one.send((b"by UDP", other.local_address))
-    assert await other.receive() == (b"by UDP", one.local_address)
-    await until(lambda: other.statistics().peers_rdma == 0, other.statistics)
-    await other.send((b"answer", one.local_address))
-    assert await one.receive() == (b"answer", other.local_address)
-    await one.aclose()
-    await other.aclose()
-
-
 @needs_pyverbs
 async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
     """Raw work requests: without immediate data, and with unknown immediate data, where the device accepts
@@ -237,9 +217,7 @@ async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
     from pyverbs.wr import SGE, SendWR
 
     one, other = rdma_pair
-    parts, target = one._parts, other._parts
-    assert parts is not None
-    assert target is not None
+    parts, target = parts_of(one), parts_of(other)
     route = parts.route(target.where, other.local_address)
     assert route.handle is not None
     slot = parts._slots
@@ -266,9 +244,7 @@ async def test_datagrams_that_are_none_of_ours(rdma_pair: Pair) -> None:
 async def test_another_queue_key_reaches_nobody(rdma_pair: Pair) -> None:
     """The device drops it: no counter changes."""
     one, other = rdma_pair
-    parts, target = one._parts, other._parts
-    assert parts is not None
-    assert target is not None
+    parts, target = parts_of(one), parts_of(other)
     wrong = dataclasses.replace(target.where, qkey=target.where.qkey ^ 1)
     route = parts.route(wrong, other.local_address)
     assert parts.port.try_send(route, b"with the wrong key")
