@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -96,3 +97,20 @@ def test_the_sdist_has_what_a_build_needs(tmp_path: Path) -> None:
     }
     assert wanted - names == set()
     assert not [name for name in names if name.startswith(("build/", ".venv/")) or name.endswith(".so")]
+
+
+def test_a_build_names_everything_that_is_missing_at_once(tmp_path: Path) -> None:
+    """Not what its tools print of the first thing: pip shows the end of that only."""
+    absent = [f"-D{name}={name}-NOTFOUND" for name in ("VERBS_INCLUDE", "RDMACM_INCLUDE")]
+    done = subprocess.run(
+        ["cmake", "-S", ROOT / "aiordma", "-B", tmp_path, "-G", "Ninja", *absent],
+        env=os.environ | {"CC": "/nonexistent/cc"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode
+    for what in (
+        "a C compiler",
+        "infiniband/verbs.h",
+        "rdma/rdma_cma.h",
+        "apt-get install gcc libc6-dev libibverbs-dev librdmacm-dev",
+    ):
+        assert what in done.stderr, done.stderr

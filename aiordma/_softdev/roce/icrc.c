@@ -23,7 +23,9 @@ static uint32_t backwards[BACKWARDS]; /* x^-8, repeatedly squared */
 static uint32_t numbers[2][256];      /* effect of each identification byte on the pseudo header's register */
 static uint32_t fragments;            /* the same for a cleared "don't fragment" */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+#if defined(__x86_64__)
 static bool multiplies, multiplies_wide;
+#endif
 
 static uint32_t multiply(uint32_t a, uint32_t b);
 static uint32_t by_tables(uint32_t crc, const uint8_t *at, size_t size);

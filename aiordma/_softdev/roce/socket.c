@@ -12,7 +12,10 @@
 
 #include "roce/port.h"
 
-enum { BUFFER_BYTES = 16 << 20 };
+enum {
+	BUFFER_BYTES = 16 << 20,
+	LEAST_MTU = 1280, /* of IPv6's networks; Ethernet's is 1500 */
+};
 
 struct roce_ports soft_roce_ports = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -122,10 +125,13 @@ enum ibv_mtu soft_roce_mtu(const struct roce_route *route)
 
 	if (fd < 0)
 		return 0;
-	if (!connect(fd, (struct sockaddr *)&to, length) &&
-	    !getsockopt(fd, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_MTU : IPV6_MTU, &mtu, &size))
+	if (!connect(fd, (struct sockaddr *)&to, length)) {
+		/* Kernels that are emulated by a program do not tell it. */
+		if (getsockopt(fd, ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_MTU : IPV6_MTU, &mtu, &size))
+			mtu = errno == ENOPROTOOPT ? LEAST_MTU : 0;
 		for (found = IBV_MTU_4096; found > IBV_MTU_256 && (128 << found) + headers > mtu;)
 			found--;
+	}
 	close(fd);
 	return found;
 }

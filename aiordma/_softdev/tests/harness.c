@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HANG_SECONDS 120
+#define HANG_SECONDS (120 * SLOWER)
 
 static const char *running = "?";
 
