@@ -16,11 +16,14 @@ from aiordma.verbs import bindings, own
 from aiordma.verbs.abi import EventType, QpState
 from aiordma.verbs.backend import open_backend
 from aiordma.verbs.cq import CompletionQueue
+from aiordma.verbs.device import translated
 from aiordma.verbs.events import AsyncEvents
+from aiordma.verbs.own import _memory
 from aiordma.verbs.qp import QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
 from aiordma.verbs.ud import AddressHandle, UdQp
-from tests.world import needs_pyverbs
+from tests.world import DEVICE as TEST_DEVICE
+from tests.world import PYVERBS, needs_pyverbs
 
 from .conftest import DEVICE
 from .test_backend import reason
@@ -33,6 +36,12 @@ if TYPE_CHECKING:
     from aiordma.verbs.device import Backend
 
 BINDINGS = (pytest.param("pyverbs", marks=needs_pyverbs), "own")
+#: ``enum ibv_srq_attr_mask`` and ``enum ibv_rereg_mr_flags``.
+SRQ_LIMIT = 2
+REREG_PD, REREG_ACCESS = 2, 4
+#: Of ``enum ibv_access_flags``: a device that does not know it may ignore it.
+RELAXED_ORDERING = 1 << 20
+only_soft = pytest.mark.skipif(TEST_DEVICE != "soft", reason="only the software device does it on request")
 HIDDEN = """
 import sys
 sys.path[:] = [entry for entry in sys.path if "dist-packages" not in entry]
@@ -58,7 +67,8 @@ def raw(backend: Backend) -> dict[str, Any]:
     pd = api.PD(backend.context)
     channel = api.CompChannel(backend.context)
     cq = api.CQ(backend.context, 16, None, channel, 0)
-    init = api.QPInitAttr(qp_type=2, scq=cq, rcq=cq, cap=api.QPCap(4, 4, 1, 1, 0), sq_sig_all=0)
+    srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=8, max_sge=1)))
+    init = api.QPInitAttr(qp_type=2, scq=cq, rcq=cq, cap=api.QPCap(4, 4, 1, 1, 0), sq_sig_all=0, srq=srq)
     memory = ctypes.create_string_buffer(4096)
     route = api.GlobalRoute(
         dgid=api.GID(backend.gid.raw.hex(":", 2)), sgid_index=backend.gid.slot, hop_limit=1
@@ -67,11 +77,21 @@ def raw(backend: Backend) -> dict[str, Any]:
         "pd": pd,
         "channel": channel,
         "cq": cq,
+        "srq": srq,
         "qp": api.QP(pd, init),
         "mr": api.MR(pd, 4096, 1, ctypes.addressof(memory)),
         "ah": api.AH(pd, attr=api.AHAttr(is_global=1, port_num=backend.port, gr=route)),
         "memory": memory,
     }
+
+
+def registered(backend: Backend, pd: Any, address: int, length: int) -> Any:
+    with translated(backend.binding, "ibv_reg_mr", f"{length} bytes"):
+        return backend.binding.MR(pd, length, 1, address)
+
+
+def available() -> list[str]:
+    return ["pyverbs", "own"] if PYVERBS else ["own"]
 
 
 def number(error: Any) -> int:
@@ -153,13 +173,87 @@ def test_memory_is_registered_once_and_refused_where_there_is_none(bound: Backen
     pd.close()
 
 
+def test_a_shared_receive_queue(bound: Backend) -> None:
+    api, pd = bound.binding, bound.alloc_pd()
+    srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=16, max_sge=1)))
+    assert api.pointers.srq_pointer(srq)
+    assert srq.query().max_wr >= 16
+    assert srq.query().srq_limit == 0
+    with pytest.raises(api.error) as caught:
+        srq.modify(api.SrqAttr(srq_limit=1 << 20), SRQ_LIMIT)
+    assert number(caught.value) == errno.EINVAL
+    pd.close()
+    with pytest.raises(ValueError, match="is closed"):
+        api.pointers.srq_pointer(srq)
+
+
+@only_soft
+def test_a_shared_receive_queue_says_that_it_runs_dry(bound: Backend) -> None:
+    """An SRQ with fewer receives than its limit raises the event at once; it names the queue."""
+    events = AsyncEvents(bound)
+    pd = bound.alloc_pd()
+    srq = bound.binding.SRQ(pd, bound.binding.SrqInitAttr(bound.binding.SrqAttr(max_wr=8, max_sge=1)))
+    srq.modify(bound.binding.SrqAttr(srq_limit=4), SRQ_LIMIT)
+    poll = select.poll()
+    poll.register(events.fd, select.POLLIN)
+    assert poll.poll(10_000), "no event"
+    pointer = bound.binding.pointers.srq_pointer(srq)
+    assert [tuple(each) for each in events.read()] == [(EventType.SRQ_LIMIT_REACHED, "srq", pointer)]
+    pd.close()
+
+
+def test_a_region_is_registered_again_with_other_rights(bound: Backend) -> None:
+    api = bound.binding
+    memory = ctypes.create_string_buffer(4096)
+    first, second = bound.alloc_pd(), bound.alloc_pd()
+    mr = api.MR(first, 4096, 1, ctypes.addressof(memory))
+    if bound.is_iwarp and not bound.is_soft:
+        with pytest.raises(api.error) as caught:  # siw has no such call
+            mr.rereg(REREG_ACCESS, access=7)
+        assert number(caught.value) == errno.EOPNOTSUPP
+    else:
+        mr.rereg(REREG_PD | REREG_ACCESS, pd=second, access=7)
+        first.close()  # nothing is on it any more
+        assert api.pointers.mr_pointer(mr)
+    second.close()
+    first.close()
+
+
+def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same calls fail with the same VerbsError, whatever made the objects."""
+    texts = []
+    for name in available():
+        backend = opened_with(name, monkeypatch)
+        pd = backend.alloc_pd()
+        queue = CompletionQueue(backend, 16)
+        qp = RcQp(backend, pd, queue, QpSize())
+        found = []
+        for fails in (
+            lambda: qp.to_rts(qp.address),  # noqa: B023 - called before the next turn
+            lambda: registered(backend, pd, 4096, 1 << 62),  # noqa: B023
+        ):
+            with pytest.raises(VerbsError) as caught:
+                fails()
+            error = caught.value
+            found.append((error.errno, error.operation, str(error).replace(str(qp.number), "N")))
+        texts.append(found)
+        qp.close()
+        queue.close()
+        pd.close()
+        backend.close()
+    assert all(each == texts[0] for each in texts)
+    assert "ibv_modify_qp: Invalid argument (QP N RESET to RTS)" in texts[0][0][2]
+    assert "ibv_reg_mr: Bad address" in texts[0][1][2]
+
+
 @pytest.mark.parametrize(
     ("closed", "gone"),
     [
-        ("pd", {"pd", "qp", "mr", "ah"}),
+        ("pd", {"pd", "srq", "qp", "mr", "ah"}),
+        ("srq", {"srq", "qp"}),
         ("cq", {"cq", "qp"}),
         ("channel", {"channel", "cq", "qp"}),
-        ("context", {"pd", "channel", "cq", "qp", "mr", "ah"}),
+        ("context", {"pd", "channel", "cq", "srq", "qp", "mr", "ah"}),
     ],
 )
 def test_closing_an_object_closes_what_was_made_on_it(bound: Backend, closed: str, gone: set[str]) -> None:
@@ -171,12 +265,9 @@ def test_closing_an_object_closes_what_was_made_on_it(bound: Backend, closed: st
     (bound.context if closed == "context" else objects[closed]).close()  # again: nothing happens
 
 
-@pytest.mark.skipif(
-    DEVICE not in (None, "soft"), reason="only the software device's port goes down on request"
-)
+@only_soft
 def test_asynchronous_events(bound: Backend) -> None:
-    if bound.soft is None:
-        pytest.skip("the device is the kernel's")
+    assert bound.soft is not None
     events = AsyncEvents(bound)
     assert events.read() == []
     bound.soft.port(bound.name, up=False)
@@ -199,6 +290,34 @@ def test_a_device_that_is_not_there(bound: Backend) -> None:
 
 
 # ---- aiordma's own
+
+
+def test_gids_are_found_without_the_call_for_all(ours: Backend) -> None:
+    """As before rdma-core 32, whose libibverbs gives them one by one."""
+    by_table = ours.context.query_gid_table(2048)
+    assert by_table
+    assert ours.context.query_gids_one_by_one(2048) == by_table
+    assert ours.context.query_gids_one_by_one(1) == by_table[:1]
+
+
+def test_a_region_at_an_address_of_choice(ours: Backend) -> None:
+    """The three calls of registration; a fourth is refused where the device has none."""
+    api, pd = ours.binding, ours.alloc_pd()
+    memory = ctypes.create_string_buffer(8192)
+    address = (ctypes.addressof(memory) + 4095) & ~4095
+    regions = [
+        api.MR(pd, 4096, 1, address),
+        api.MR(pd, 4096, 1, address, iova=1 << 20),
+        api.MR(pd, 4096, 1 | RELAXED_ORDERING, address),
+        api.MR(pd, 4096, 1 | RELAXED_ORDERING, address, iova=1 << 20),
+    ]
+    assert len({region.lkey for region in regions}) == 4
+    with pytest.raises(api.error, match="ibv_reg_dmabuf_mr") as caught:
+        _memory.DmaBufMR(pd, 4096, 1, 0)
+    assert number(caught.value) == errno.EOPNOTSUPP
+    pd.close()
+    with pytest.raises(ValueError, match="is closed"):
+        _ = regions[1].lkey
 
 
 @pytest.fixture
@@ -272,7 +391,7 @@ def test_numbers_that_do_not_fit_are_refused(ours: Backend) -> None:
 
 def test_a_library_without_the_functions_is_named() -> None:
     with pytest.raises(
-        OSError, match=r"libc\.so\.6 has no function ibv_get_device_list \(IBVERBS_1\.1\): rdma-core"
+        OSError, match=r"libc\.so\.6 has no function ibv_get_device_list \(IBVERBS_1\.1\): rdma-core 28"
     ):
         own._library.Library("libc.so.6", versioned=True)
     with pytest.raises(OSError, match="nolibrary"):

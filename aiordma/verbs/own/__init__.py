@@ -2,7 +2,7 @@
 
 It has what aiordma uses of pyverbs, under pyverbs' names (:class:`aiordma.verbs.binding.Binding`). The verbs
 functions are looked up in a library when one is needed: in the software device's, if that is used, which
-hands on to libibverbs what is not its own; otherwise in libibverbs, from rdma-core 32 on. Nothing depends on
+hands on to libibverbs what is not its own; otherwise in libibverbs, from rdma-core 28 on. Nothing depends on
 what the program imported before.
 """
 
@@ -24,7 +24,7 @@ def bind(soft: str | None) -> Binding:
     :raises ImportError: the compiled modules are not there.
     :raises OSError: the library cannot be loaded, or is too old.
     """
-    from . import _attributes, _library, _objects
+    from . import _attributes, _library, _memory, _objects, _pointers
 
     library = _library.Library(soft or LIBIBVERBS, versioned=soft is None)
     return Binding(
@@ -37,12 +37,15 @@ def bind(soft: str | None) -> Binding:
         QPAttr=_attributes.QPAttr,
         QPCap=_attributes.QPCap,
         QPInitAttr=_objects.QPInitAttr,
-        MR=_objects.MR,
+        MR=_memory.MR,
+        SRQ=_objects.SRQ,
+        SrqAttr=_attributes.SrqAttr,
+        SrqInitAttr=_attributes.SrqInitAttr,
         AH=_objects.AH,
         AHAttr=_attributes.AHAttr,
         GID=_attributes.GID,
         GlobalRoute=_attributes.GlobalRoute,
         get_device_list=library.device_list,
         error=_library.VerbsCallError,
-        pointers=_objects,
+        pointers=_pointers,
     )
