@@ -78,13 +78,17 @@ def _own(soft: SoftLibrary | None) -> Binding:
 
 
 def _checked_pyverbs(soft: SoftLibrary | None) -> Binding:
-    binding = _import_pyverbs()
+    binding = import_pyverbs()
     if soft is not None:
         _prove_interposed(binding, soft)
     return binding
 
 
-def _import_pyverbs() -> Binding:
+def import_pyverbs() -> Binding:
+    """pyverbs' binding, whichever library its calls reach.
+
+    :raises NegotiationError: it cannot be imported; the text says what to do.
+    """
     global _pyverbs
     if _pyverbs is not None:
         return _pyverbs

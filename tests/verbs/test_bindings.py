@@ -94,6 +94,11 @@ def available() -> list[str]:
     return ["pyverbs", "own"] if PYVERBS else ["own"]
 
 
+def forget() -> None:
+    for function in (own.bind, own.library):
+        function.cache_clear()
+
+
 def number(error: Any) -> int:
     return abs(int(error.error_code))
 
@@ -161,7 +166,7 @@ def test_a_datagram_queue_pair_and_an_address_handle(bound: Backend) -> None:
     pd.close()
 
 
-def test_memory_is_registered_once_and_refused_where_there_is_none(bound: Backend) -> None:
+def test_regions_are_made_once_and_refused_where_there_is_nothing(bound: Backend) -> None:
     pd = bound.alloc_pd()
     registrar = DeviceRegistrar(bound, pd, remote=True)
     region = registrar.register(1 << 16)
@@ -407,12 +412,12 @@ def test_libibverbs_serves_the_devices_of_the_kernel() -> None:
 def test_a_kernel_device_without_libibverbs_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(bindings.VARIABLE, "own")
     monkeypatch.setattr(own, "LIBIBVERBS", "libnothing.so.1")
-    own.bind.cache_clear()
+    forget()
     with pytest.raises(
         NegotiationError, match=r"libnothing\.so\.1.*apt-get install ibverbs-providers"
     ) as caught:
         bindings.find(None)
-    own.bind.cache_clear()
+    forget()
     assert caught.value.code == Code.NO_SMCR_DEVICE
 
 

@@ -9,12 +9,27 @@ what the program imported before.
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from ..binding import Binding
 
-__all__ = ["bind"]
+if TYPE_CHECKING:
+    from ._library import Library
+
+__all__ = ["bind", "library"]
 
 LIBIBVERBS = "libibverbs.so.1"
+
+
+@functools.cache
+def library(soft: str | None) -> Library:
+    """The verbs functions of the software device's library at ``soft``; None: of libibverbs.
+
+    :raises ImportError, OSError: as :func:`bind`.
+    """
+    from . import _library
+
+    return _library.Library(soft or LIBIBVERBS, versioned=soft is None)
 
 
 @functools.cache
@@ -26,10 +41,10 @@ def bind(soft: str | None) -> Binding:
     """
     from . import _attributes, _library, _memory, _objects, _pointers
 
-    library = _library.Library(soft or LIBIBVERBS, versioned=soft is None)
+    functions = library(soft)
     return Binding(
         name="own",
-        Context=functools.partial(_objects.Context, library),
+        Context=functools.partial(_objects.Context, functions),
         PD=_objects.PD,
         CompChannel=_objects.CompChannel,
         CQ=_objects.CQ,
@@ -45,7 +60,7 @@ def bind(soft: str | None) -> Binding:
         AHAttr=_attributes.AHAttr,
         GID=_attributes.GID,
         GlobalRoute=_attributes.GlobalRoute,
-        get_device_list=library.device_list,
+        get_device_list=functions.device_list,
         error=_library.VerbsCallError,
         pointers=_pointers,
     )
