@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["adopt", "bytes_of_region"]
 
 _MAPS = Path("/proc/self/maps")
+_LIBRARY = re.compile(r"/libibverbs[^/]*\.so[^/]*$")
 _GUARD_BYTES = 64
 
 
@@ -110,7 +112,8 @@ def _refuse_two_libraries() -> None:
         lines = _MAPS.read_text(encoding="utf-8").splitlines()
     except OSError:
         return
-    paths = {line.split(maxsplit=5)[5] for line in lines if "/libibverbs" in line}
+    # The providers lie in a folder of nearly the same name.
+    paths = {path for line in lines if _LIBRARY.search(path := line.split(maxsplit=5)[-1])}
     if len(paths) > 1:
         raise NegotiationError(
             Code.NO_PYVERBS,

@@ -28,10 +28,17 @@ pytestmark = [
 ]
 
 
+def context_name() -> str:
+    """The tests' device; it loads the software device's library, if it is that."""
+    backend = open_backend(DEVICE)
+    backend.close()
+    return backend.name
+
+
 @pytest.fixture(params=["auto", "own"])
 def context(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The program's; aiordma uses one binding or the other for itself."""
-    name = open_backend(DEVICE).name  # loads the software device, if it is that
+    name = context_name()
     monkeypatch.setenv(bindings.VARIABLE, request.param)
     import pyverbs.device
 
@@ -139,10 +146,14 @@ def test_two_libibverbs_in_a_process_are_refused(monkeypatch: pytest.MonkeyPatch
     maps = tmp_path / "maps"
     lines = [
         f"7f00-7f01 r-xp 00000000 fe:00 1 {path}"
-        for path in ("/usr/lib/libibverbs.so.1", "/x/pyverbs.libs/libibverbs-1a2b.so.1")
+        for path in (
+            "/usr/lib/libibverbs.so.1",
+            "/usr/lib/libibverbs/librxe-rdmav34.so",
+            "/x/pyverbs.libs/libibverbs-1a2b.so.1",
+        )
     ]
     monkeypatch.setattr(adopted, "_MAPS", maps)
-    maps.write_text(lines[0])
+    maps.write_text("\n".join(lines[:2]))
     adopted._refuse_two_libraries()
     maps.write_text("\n".join(lines))
     with pytest.raises(NegotiationError, match=r"libibverbs-1a2b.*apt-get install python3-pyverbs"):
@@ -151,7 +162,8 @@ def test_two_libibverbs_in_a_process_are_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_the_device_outlives_aiordma_and_not_the_other_way_round() -> None:
     """A program of its own: after the loop's end the device can be closed; at its exit nothing crashes."""
-    program = """
+    name = context_name()
+    program = f"""
 import asyncio, aiordma
 from pyverbs.device import Context
 from pyverbs.pd import PD
@@ -161,11 +173,11 @@ async def main(*opened):
     aiordma.use_device(*opened)
     assert await echo_once() == "rdma"
 
-with Context(name="soft0") as context:
+with Context(name="{name}") as context:
     asyncio.run(main(context))
     with PD(context) as pd:
         asyncio.run(main(context, pd))
-left_open = Context(name="soft0")
+left_open = Context(name="{name}")
 asyncio.run(main(left_open))
 print("fine")
 """

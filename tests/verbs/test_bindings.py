@@ -6,6 +6,7 @@ import ctypes
 import errno
 import gc
 import os
+import re
 import select
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,16 @@ def bound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     backend.close()
 
 
+def is_siw(backend: Backend) -> bool:
+    """The kernel's iWARP: no datagrams, and rdma_cm alone connects its queue pairs."""
+    return backend.is_iwarp and not backend.is_soft
+
+
+def skip_on_siw(backend: Backend, why: str) -> None:
+    if is_siw(backend):
+        pytest.skip(f"iWARP: {why}")
+
+
 def raw(backend: Backend) -> dict[str, Any]:
     """One object of each class, made straight with the binding."""
     api = backend.binding
@@ -73,16 +84,18 @@ def raw(backend: Backend) -> dict[str, Any]:
     route = api.GlobalRoute(
         dgid=api.GID(backend.gid.raw.hex(":", 2)), sgid_index=backend.gid.slot, hop_limit=1
     )
-    return {
+    objects = {
         "pd": pd,
         "channel": channel,
         "cq": cq,
         "srq": srq,
         "qp": api.QP(pd, init),
         "mr": api.MR(pd, 4096, 1, ctypes.addressof(memory)),
-        "ah": api.AH(pd, attr=api.AHAttr(is_global=1, port_num=backend.port, gr=route)),
         "memory": memory,
     }
+    if not is_siw(backend):
+        objects["ah"] = api.AH(pd, attr=api.AHAttr(is_global=1, port_num=backend.port, gr=route))
+    return objects
 
 
 def registered(backend: Backend, pd: Any, address: int, length: int) -> Any:
@@ -130,6 +143,7 @@ def test_both_see_the_same_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
+    skip_on_siw(bound, "rdma_cm alone connects queue pairs")
     pd = bound.alloc_pd()
     queue = CompletionQueue(bound, 64)
     left, right = (RcQp(bound, pd, queue, QpSize(send_wr=16)) for _ in range(2))
@@ -153,6 +167,7 @@ def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
 
 
 def test_a_datagram_queue_pair_and_an_address_handle(bound: Backend) -> None:
+    skip_on_siw(bound, "there are no datagrams")
     pd = bound.alloc_pd()
     queue = CompletionQueue(bound, 64)
     qp = UdQp(bound, pd, queue, QpSize(), 0x1234)
@@ -182,11 +197,16 @@ def test_a_shared_receive_queue(bound: Backend) -> None:
     api, pd = bound.binding, bound.alloc_pd()
     srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=16, max_sge=1)))
     assert api.pointers.srq_pointer(srq)
-    assert srq.query().max_wr >= 16
-    assert srq.query().srq_limit == 0
-    with pytest.raises(api.error) as caught:
-        srq.modify(api.SrqAttr(srq_limit=1 << 20), SRQ_LIMIT)
-    assert number(caught.value) == errno.EINVAL
+    if is_siw(bound):
+        with pytest.raises(api.error) as caught:  # libsiw has no such call
+            srq.query()
+        assert number(caught.value) == errno.EOPNOTSUPP
+    else:
+        assert srq.query().max_wr >= 16
+        assert srq.query().srq_limit == 0
+        with pytest.raises(api.error) as caught:
+            srq.modify(api.SrqAttr(srq_limit=1 << 20), SRQ_LIMIT)
+        assert number(caught.value) == errno.EINVAL
     pd.close()
     with pytest.raises(ValueError, match="is closed"):
         api.pointers.srq_pointer(srq)
@@ -212,7 +232,7 @@ def test_a_region_is_registered_again_with_other_rights(bound: Backend) -> None:
     memory = ctypes.create_string_buffer(4096)
     first, second = bound.alloc_pd(), bound.alloc_pd()
     mr = api.MR(first, 4096, 1, ctypes.addressof(memory))
-    if bound.is_iwarp and not bound.is_soft:
+    if is_siw(bound):
         with pytest.raises(api.error) as caught:  # siw has no such call
             mr.rereg(REREG_ACCESS, access=7)
         assert number(caught.value) == errno.EOPNOTSUPP
@@ -240,7 +260,7 @@ def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(VerbsError) as caught:
                 fails()
             error = caught.value
-            found.append((error.errno, error.operation, str(error).replace(str(qp.number), "N")))
+            found.append((error.errno, error.operation, str(error).replace(f"QP {qp.number}", "QP N")))
         texts.append(found)
         qp.close()
         queue.close()
@@ -248,7 +268,7 @@ def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
         backend.close()
     assert all(each == texts[0] for each in texts)
     assert "ibv_modify_qp: Invalid argument (QP N RESET to RTS)" in texts[0][0][2]
-    assert "ibv_reg_mr: Bad address" in texts[0][1][2]
+    assert re.search("ibv_reg_mr: (Bad address|Invalid argument|Cannot allocate memory)", texts[0][1][2])
 
 
 @pytest.mark.parametrize(
@@ -263,7 +283,7 @@ def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_closing_an_object_closes_what_was_made_on_it(bound: Backend, closed: str, gone: set[str]) -> None:
     objects = raw(bound)
-    names = objects.keys() - {"memory"}
+    names, gone = objects.keys() - {"memory"}, gone & objects.keys()
     assert {name for name in names if is_open(bound.binding, objects, name)} == names
     (bound.context if closed == "context" else objects[closed]).close()
     assert {name for name in names if not is_open(bound.binding, objects, name)} == gone
@@ -299,6 +319,7 @@ def test_a_device_that_is_not_there(bound: Backend) -> None:
 
 def test_gids_are_found_without_the_call_for_all(ours: Backend) -> None:
     """As before rdma-core 32, whose libibverbs gives them one by one."""
+    skip_on_siw(ours, "GIDs are no addresses")
     by_table = ours.context.query_gid_table(2048)
     assert by_table
     assert ours.context.query_gids_one_by_one(2048) == by_table
