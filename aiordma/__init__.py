@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .compat.own_methods import unpatched
     from .compat.upgrade import start_tls
     from .config import Config
-    from .control import change_settings, statistics, switch_path
+    from .control import change_settings, statistics, switch_path, use_device
     from .credit import CreditWindow
     from .datagrams.connection import DatagramConnection, DatagramListener, connect_datagram, listen_datagram
     from .datagrams.endpoint import DatagramEndpoint, EndpointStatistics, open_datagram_endpoint
@@ -89,6 +89,7 @@ _HOME = {
     "change_settings": "control",
     "statistics": "control",
     "switch_path": "control",
+    "use_device": "control",
     "AioRdmaError": "errors",
     "Code": "errors",
     "CompletionError": "errors",
@@ -143,6 +144,7 @@ __all__ = [
     "switch_path",
     "uninstall",
     "unpatched",
+    "use_device",
 ]
 
 

@@ -1,18 +1,19 @@
 """Look into a running program and steer it: :func:`aiordma.statistics`, :func:`aiordma.switch_path`,
-:func:`aiordma.change_settings`.
+:func:`aiordma.change_settings`, :func:`aiordma.use_device`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+from .config import Config
 from .links import engine
 from .streams.info import StreamInfo
+from .verbs.adopted import adopt
 
 if TYPE_CHECKING:
     import asyncio
 
-    from .config import Config
     from .datagrams.connection import DatagramConnection
     from .links.statistics import EngineStatistics
     from .streams.stream import RdmaStream
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         RdmaStream | DatagramConnection | StreamInfo | asyncio.StreamWriter | asyncio.BaseTransport
     )
 
-__all__ = ["change_settings", "statistics", "switch_path"]
+__all__ = ["change_settings", "statistics", "switch_path", "use_device"]
 
 Path = Literal["tcp", "rdma"]
 
@@ -61,6 +62,27 @@ def change_settings(**changes: Any) -> Config:
     config = running.devices.config.changed(**changes)
     running.devices.change_config(config)
     return config
+
+
+def use_device(context: Any, pd: Any = None, *, port: int = 0, config: Config | None = None) -> str:
+    """Have the running event loop's connections use an RDMA device that the program has opened with pyverbs.
+
+    aiordma makes its queue pairs, completion queues and regions on it, and reads its asynchronous events; the
+    program goes on using it, too. Call it before the loop's first connection, and close the device after the
+    loop's end: until then pyverbs refuses to close it.
+
+    :param context: a ``pyverbs.device.Context``.
+    :param pd: a ``pyverbs.pd.PD`` on it, for all queue pairs and regions. Every peer with a queue pair on a
+        protection domain can use each key of it, so without one each peer gets its own.
+    :param port: of the device; 0: the first one that is active.
+    :return: the device's name.
+    :raises TypeError: no objects of pyverbs. :raises ValueError: closed ones, or of two devices.
+    :raises RuntimeError: the loop uses a device already, or no event loop is running in this thread.
+    :raises aiordma.NegotiationError: the device cannot be used. :raises aiordma.VerbsError: a call failed.
+    """
+    backend = adopt(context, pd, port)
+    engine.begin_on(backend, config or Config.from_env())
+    return backend.name
 
 
 async def switch_path(target: Switchable | None, path: Path, *, reason: str = "") -> int:

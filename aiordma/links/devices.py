@@ -18,7 +18,7 @@ from .. import faults
 from ..errors import NegotiationError, VerbsError
 from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
-from ..verbs.backend import device_list
+from ..verbs.backend import device_list, open_backend
 from ..verbs.lifetime import release_all
 from .contracts import EngineView, LinkKey
 from .pregranted import Grants
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..config import Config
     from ..proto.clc import Proposal
+    from ..verbs.device import Backend
     from ..wake.base import Waker
     from .contracts import RejoinView, SwitchedStream
 
@@ -60,12 +61,20 @@ class Devices(Generic[E]):
     """Of one event loop.
 
     :param make: makes the engine on a device of the list.
+    :param opened: the only device; default: those that the settings ask for.
     :raises NegotiationError: there is none of the kind that the settings ask for.
     """
 
-    def __init__(self, waker: Waker, config: Config, make: Callable[[Devices[E], int], E]) -> None:
-        self.waker, self.config, self._make = waker, config, make
-        self.names = device_list(config.device, config.soft_devices)
+    def __init__(
+        self,
+        waker: Waker,
+        config: Config,
+        make: Callable[[Devices[E], int], E],
+        opened: Backend | None = None,
+    ) -> None:
+        self.waker, self.config, self._make, self._opened = waker, config, make, opened
+        names = device_list(config.device, config.soft_devices) if opened is None else [opened.name]
+        self.names: list[str | None] = [*names]
         self.health = Health(len(self.names))
         self._engines: list[E | None] = [None] * len(self.names)
         #: Engines whose device is gone, until the last stream has left their memory.
@@ -92,6 +101,13 @@ class Devices(Generic[E]):
     def engines(self) -> list[E]:
         """Those that exist now."""
         return [engine for engine in self._engines if engine is not None]
+
+    def open_device(self, index: int) -> Backend:
+        """The device at this place of the list, for its engine, which closes it.
+
+        :raises NegotiationError: it cannot be used.
+        """
+        return self._opened or open_backend(self.names[index])
 
     def new_engine_id(self) -> bytes:
         """16 bytes."""

@@ -24,7 +24,6 @@ from ..errors import Code, NegotiationError, VerbsError
 from ..observe import companion
 from ..observe.trace import recorder
 from ..verbs.abi import EventType
-from ..verbs.backend import open_backend
 from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import release_all
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from ..addresses import Address
     from ..pipes._switchable import SwitchablePipe
     from ..proto.clc import Claim, Proposal
+    from ..verbs.device import Backend
     from ..wake.base import Handle, Waker
     from .contracts import DeviceUser, EngineView
     from .group import LinkGroup
@@ -100,7 +100,7 @@ class Engine:
         self.closed = False
         self._timer: Handle | None = None
         self._trim_at = waker.now() + _TRIM_SECONDS
-        self.backend = open_backend(devices.names[index])
+        self.backend = devices.open_device(index)
         try:
             self.host_id = host_id(self.backend.is_soft)
             self.cq = CompletionQueue(self.backend, _CQ_DEPTH)
@@ -554,6 +554,26 @@ async def current(config: Config | None = None) -> Engine:
         raise
     except (VerbsError, OSError) as error:
         raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
-    waker.locals[_ENGINE] = _engines[id(waker)] = engine
-    companion.begin(config)
+    _begin(engine)
     return engine
+
+
+def begin_on(backend: Backend, config: Config) -> None:
+    """Make the running loop's engine on an open device, which ends with it.
+
+    :raises RuntimeError: the loop has an engine. :raises VerbsError: a call failed.
+    """
+    waker = wake.current()
+    present: Engine | None = waker.locals.get(_ENGINE)
+    if present is not None:
+        backend.close()
+        raise RuntimeError(
+            f"this event loop uses RDMA device {present.backend.name} already: call use_device() before its "
+            "first connection or listener"
+        )
+    _begin(Devices(waker, config, Engine, backend).best())
+
+
+def _begin(engine: Engine) -> None:
+    engine.waker.locals[_ENGINE] = _engines[id(engine.waker)] = engine
+    companion.begin(engine.config)

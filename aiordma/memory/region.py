@@ -16,6 +16,7 @@ from .. import wake
 from ..config import Config
 from ..proto.memory import Descriptor, Fault, Rights
 from ..verbs._window import MemoryWindow, address_of
+from ..verbs.adopted import bytes_of_region
 from .errors import MemoryAccessError
 from .storage import Account, MemoryStatistics, item, new_storage
 
@@ -366,6 +367,8 @@ async def alloc(
 def register(buffer: Buffer, *, config: Config | None = None) -> Region:
     """Make existing memory a region: a numpy array, ``bytearray``, ``mmap``, shared memory, a tensor's array.
 
+    A ``pyverbs.mr.MR`` stands for its memory, which pyverbs frees with it: close the region first.
+
     The buffer is held, and cannot change its size, until the region is closed. A device pins the memory when
     a peer first opens a part of it.
 
@@ -374,7 +377,7 @@ def register(buffer: Buffer, *, config: Config | None = None) -> Region:
     :raises MemoryError: (``MemoryLimitError``) above the limit.
     """
     config = config if config is not None else Config.from_env()
-    whole = memoryview(buffer)
+    whole = memoryview(bytes_of_region(buffer) or buffer)
     if not whole.c_contiguous:
         raise BufferError("only contiguous memory can be a region: copy it, or register its base")
     if not whole.nbytes:

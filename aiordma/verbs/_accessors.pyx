@@ -34,6 +34,13 @@ def pd_pointer(PD pd not None) -> int:
     return <uintptr_t>pd.pd
 
 
+def pd_context(PD pd not None) -> int:
+    """``struct ibv_context *`` of a protection domain as an integer."""
+    if pd.pd == NULL:
+        raise _closed("PD")
+    return <uintptr_t>pd.pd.context
+
+
 def comp_channel_pointer(CompChannel channel not None) -> int:
     """``struct ibv_comp_channel *`` as an integer."""
     if channel.channel == NULL:
@@ -67,6 +74,13 @@ def mr_pointer(MR mr not None) -> int:
     if mr.mr == NULL:
         raise _closed("MR")
     return <uintptr_t>mr.mr
+
+
+def mr_span(MR mr not None) -> tuple[int, int]:
+    """Address and length of the memory of a region."""
+    if mr.mr == NULL:
+        raise _closed("MR")
+    return <uintptr_t>mr.mr.addr, mr.mr.length
 
 
 cdef bint _ah_proved = False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aiordma.verbs")
 
-_proved: dict[str, DeviceLimits] = {}
+_proved: dict[tuple[str, str], DeviceLimits] = {}
 
 
 def device_list(device: str | None, soft_devices: int = 1) -> list[str | None]:
@@ -94,7 +94,7 @@ def _open(name: str, api: Binding, soft: SoftLibrary | None, port: int) -> Backe
         backend = inspect(name, context, api, soft if is_soft else None, pointers.is_iwarp(context), port)
         if backend.by_cm:
             backend.rdma_cm()
-        _try_out(backend)
+        try_out(backend)
     except _OtherLayout as error:
         context.close()
         if bindings.refuse_pyverbs(api, error.detail):
@@ -128,9 +128,12 @@ class _OtherLayout(NegotiationError):
     """This pyverbs is not what aiordma was written for."""
 
 
-def _try_out(backend: Backend) -> None:
-    """Once per process and device: find out how much goes inline, and check pyverbs' C layout."""
-    known = _proved.get(backend.name)
+def try_out(backend: Backend) -> None:
+    """Once per process, device and binding: find out how much goes inline, and check pyverbs' C layout.
+
+    :raises NegotiationError: it is another layout. :raises VerbsError: no queue pair can be made.
+    """
+    known = _proved.get((backend.name, backend.binding.name))
     if known is not None:
         backend.limits.max_inline_bytes = known.max_inline_bytes
         return
@@ -149,7 +152,7 @@ def _try_out(backend: Backend) -> None:
     finally:
         queue.close()
         pd.close()
-    _proved[backend.name] = backend.limits
+    _proved[backend.name, backend.binding.name] = backend.limits
 
 
 def _prove_layout(backend: Backend, pd: Any, queue: CompletionQueue, qp: RcQp) -> None:

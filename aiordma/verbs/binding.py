@@ -27,6 +27,9 @@ class Binding(NamedTuple):
     QPCap: Any
     QPInitAttr: Any
     MR: Any
+    SRQ: Any
+    SrqAttr: Any
+    SrqInitAttr: Any
     AH: Any
     AHAttr: Any
     GID: Any

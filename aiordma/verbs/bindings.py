@@ -78,13 +78,17 @@ def _own(soft: SoftLibrary | None) -> Binding:
 
 
 def _checked_pyverbs(soft: SoftLibrary | None) -> Binding:
-    binding = _import_pyverbs()
+    binding = import_pyverbs()
     if soft is not None:
         _prove_interposed(binding, soft)
     return binding
 
 
-def _import_pyverbs() -> Binding:
+def import_pyverbs() -> Binding:
+    """pyverbs' binding, whichever library its calls reach.
+
+    :raises NegotiationError: it cannot be imported; the text says what to do.
+    """
     global _pyverbs
     if _pyverbs is not None:
         return _pyverbs
@@ -115,6 +119,9 @@ def _import_pyverbs() -> Binding:
         QPCap=modules["qp"].QPCap,
         QPInitAttr=modules["qp"].QPInitAttr,
         MR=modules["mr"].MR,
+        SRQ=modules["srq"].SRQ,
+        SrqAttr=modules["srq"].SrqAttr,
+        SrqInitAttr=modules["srq"].SrqInitAttr,
         AH=modules["addr"].AH,
         AHAttr=modules["addr"].AHAttr,
         GID=modules["addr"].GID,

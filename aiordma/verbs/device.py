@@ -15,7 +15,7 @@ from .abi import IBV_LINK_LAYER_ETHERNET, GidType, Mtu, PortState
 from .lifetime import protect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .binding import Binding
     from .softlib import SoftLibrary
@@ -69,6 +69,11 @@ class Backend:
     mtu: Mtu
     limits: DeviceLimits
     pid: int = field(default_factory=os.getpid)
+    #: Of a device that the program opened (:mod:`aiordma.verbs.adopted`): its PD, what must be held, and what
+    #: is closed last.
+    make_pd: Callable[[], Any] | None = field(default=None, repr=False)
+    kept: Any = field(default=None, repr=False)
+    after_close: Callable[[], object] | None = field(default=None, repr=False)
 
     @property
     def by_cm(self) -> bool:
@@ -96,7 +101,7 @@ class Backend:
         """A new protection domain (a PD of the binding). Raises VerbsError."""
         self.check_process()
         with translated(self.binding, "ibv_alloc_pd", f"device {self.name}"):
-            return protect(self.binding.PD(self.context))
+            return self.make_pd() if self.make_pd is not None else protect(self.binding.PD(self.context))
 
     def symbol(self, name: str) -> int:
         """Address of a libibverbs function as this device needs it (of the software device's own, if it is
@@ -126,6 +131,8 @@ class Backend:
         if not self.in_forked_child:
             with translated(self.binding, "ibv_close_device", self.name):
                 self.context.close()
+                if self.after_close is not None:
+                    self.after_close()
 
 
 @contextlib.contextmanager

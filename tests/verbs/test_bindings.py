@@ -6,6 +6,7 @@ import ctypes
 import errno
 import gc
 import os
+import re
 import select
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,14 @@ from aiordma.verbs import bindings, own
 from aiordma.verbs.abi import EventType, QpState
 from aiordma.verbs.backend import open_backend
 from aiordma.verbs.cq import CompletionQueue
+from aiordma.verbs.device import translated
 from aiordma.verbs.events import AsyncEvents
+from aiordma.verbs.own import _memory
 from aiordma.verbs.qp import QpSize, RcQp
 from aiordma.verbs.registrar import DeviceRegistrar
 from aiordma.verbs.ud import AddressHandle, UdQp
-from tests.world import needs_pyverbs
+from tests.world import DEVICE as TEST_DEVICE
+from tests.world import PYVERBS, needs_pyverbs
 
 from .conftest import DEVICE
 from .test_backend import reason
@@ -33,6 +37,12 @@ if TYPE_CHECKING:
     from aiordma.verbs.device import Backend
 
 BINDINGS = (pytest.param("pyverbs", marks=needs_pyverbs), "own")
+#: ``enum ibv_srq_attr_mask`` and ``enum ibv_rereg_mr_flags``.
+SRQ_LIMIT = 2
+REREG_PD, REREG_ACCESS = 2, 4
+#: Of ``enum ibv_access_flags``: a device that does not know it may ignore it.
+RELAXED_ORDERING = 1 << 20
+only_soft = pytest.mark.skipif(TEST_DEVICE != "soft", reason="only the software device does it on request")
 HIDDEN = """
 import sys
 sys.path[:] = [entry for entry in sys.path if "dist-packages" not in entry]
@@ -52,26 +62,54 @@ def bound(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     backend.close()
 
 
+def is_siw(backend: Backend) -> bool:
+    """The kernel's iWARP: no datagrams, and rdma_cm alone connects its queue pairs."""
+    return backend.is_iwarp and not backend.is_soft
+
+
+def skip_on_siw(backend: Backend, why: str) -> None:
+    if is_siw(backend):
+        pytest.skip(f"iWARP: {why}")
+
+
 def raw(backend: Backend) -> dict[str, Any]:
     """One object of each class, made straight with the binding."""
     api = backend.binding
     pd = api.PD(backend.context)
     channel = api.CompChannel(backend.context)
     cq = api.CQ(backend.context, 16, None, channel, 0)
-    init = api.QPInitAttr(qp_type=2, scq=cq, rcq=cq, cap=api.QPCap(4, 4, 1, 1, 0), sq_sig_all=0)
+    srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=8, max_sge=1)))
+    init = api.QPInitAttr(qp_type=2, scq=cq, rcq=cq, cap=api.QPCap(4, 4, 1, 1, 0), sq_sig_all=0, srq=srq)
     memory = ctypes.create_string_buffer(4096)
     route = api.GlobalRoute(
         dgid=api.GID(backend.gid.raw.hex(":", 2)), sgid_index=backend.gid.slot, hop_limit=1
     )
-    return {
+    objects = {
         "pd": pd,
         "channel": channel,
         "cq": cq,
+        "srq": srq,
         "qp": api.QP(pd, init),
         "mr": api.MR(pd, 4096, 1, ctypes.addressof(memory)),
-        "ah": api.AH(pd, attr=api.AHAttr(is_global=1, port_num=backend.port, gr=route)),
         "memory": memory,
     }
+    if not is_siw(backend):
+        objects["ah"] = api.AH(pd, attr=api.AHAttr(is_global=1, port_num=backend.port, gr=route))
+    return objects
+
+
+def registered(backend: Backend, pd: Any, address: int, length: int) -> Any:
+    with translated(backend.binding, "ibv_reg_mr", f"{length} bytes"):
+        return backend.binding.MR(pd, length, 1, address)
+
+
+def available() -> list[str]:
+    return ["pyverbs", "own"] if PYVERBS else ["own"]
+
+
+def forget() -> None:
+    for function in (own.bind, own.library):
+        function.cache_clear()
 
 
 def number(error: Any) -> int:
@@ -105,6 +143,7 @@ def test_both_see_the_same_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
+    skip_on_siw(bound, "rdma_cm alone connects queue pairs")
     pd = bound.alloc_pd()
     queue = CompletionQueue(bound, 64)
     left, right = (RcQp(bound, pd, queue, QpSize(send_wr=16)) for _ in range(2))
@@ -128,6 +167,7 @@ def test_a_queue_pair_goes_through_its_states(bound: Backend) -> None:
 
 
 def test_a_datagram_queue_pair_and_an_address_handle(bound: Backend) -> None:
+    skip_on_siw(bound, "there are no datagrams")
     pd = bound.alloc_pd()
     queue = CompletionQueue(bound, 64)
     qp = UdQp(bound, pd, queue, QpSize(), 0x1234)
@@ -141,7 +181,7 @@ def test_a_datagram_queue_pair_and_an_address_handle(bound: Backend) -> None:
     pd.close()
 
 
-def test_memory_is_registered_once_and_refused_where_there_is_none(bound: Backend) -> None:
+def test_regions_are_made_once_and_refused_where_there_is_nothing(bound: Backend) -> None:
     pd = bound.alloc_pd()
     registrar = DeviceRegistrar(bound, pd, remote=True)
     region = registrar.register(1 << 16)
@@ -153,30 +193,106 @@ def test_memory_is_registered_once_and_refused_where_there_is_none(bound: Backen
     pd.close()
 
 
+def test_a_shared_receive_queue(bound: Backend) -> None:
+    api, pd = bound.binding, bound.alloc_pd()
+    srq = api.SRQ(pd, api.SrqInitAttr(api.SrqAttr(max_wr=16, max_sge=1)))
+    assert api.pointers.srq_pointer(srq)
+    if is_siw(bound):
+        with pytest.raises(api.error) as caught:  # libsiw has no such call
+            srq.query()
+        assert number(caught.value) == errno.EOPNOTSUPP
+    else:
+        assert srq.query().max_wr >= 16
+        assert srq.query().srq_limit == 0
+        with pytest.raises(api.error) as caught:
+            srq.modify(api.SrqAttr(srq_limit=1 << 20), SRQ_LIMIT)
+        assert number(caught.value) == errno.EINVAL
+    pd.close()
+    with pytest.raises(ValueError, match="is closed"):
+        api.pointers.srq_pointer(srq)
+
+
+@only_soft
+def test_a_shared_receive_queue_says_that_it_runs_dry(bound: Backend) -> None:
+    """An SRQ with fewer receives than its limit raises the event at once; it names the queue."""
+    events = AsyncEvents(bound)
+    pd = bound.alloc_pd()
+    srq = bound.binding.SRQ(pd, bound.binding.SrqInitAttr(bound.binding.SrqAttr(max_wr=8, max_sge=1)))
+    srq.modify(bound.binding.SrqAttr(srq_limit=4), SRQ_LIMIT)
+    poll = select.poll()
+    poll.register(events.fd, select.POLLIN)
+    assert poll.poll(10_000), "no event"
+    pointer = bound.binding.pointers.srq_pointer(srq)
+    assert [tuple(each) for each in events.read()] == [(EventType.SRQ_LIMIT_REACHED, "srq", pointer)]
+    pd.close()
+
+
+def test_a_region_is_registered_again_with_other_rights(bound: Backend) -> None:
+    api = bound.binding
+    memory = ctypes.create_string_buffer(4096)
+    first, second = bound.alloc_pd(), bound.alloc_pd()
+    mr = api.MR(first, 4096, 1, ctypes.addressof(memory))
+    if is_siw(bound):
+        with pytest.raises(api.error) as caught:  # siw has no such call
+            mr.rereg(REREG_ACCESS, access=7)
+        assert number(caught.value) == errno.EOPNOTSUPP
+    else:
+        mr.rereg(REREG_PD | REREG_ACCESS, pd=second, access=7)
+        first.close()  # nothing is on it any more
+        assert api.pointers.mr_pointer(mr)
+    second.close()
+    first.close()
+
+
+def test_failures_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same calls fail with the same VerbsError, whatever made the objects."""
+    texts = []
+    for name in available():
+        backend = opened_with(name, monkeypatch)
+        pd = backend.alloc_pd()
+        queue = CompletionQueue(backend, 16)
+        qp = RcQp(backend, pd, queue, QpSize())
+        found = []
+        for fails in (
+            lambda: qp.to_rts(qp.address),  # noqa: B023 - called before the next turn
+            lambda: registered(backend, pd, 4096, 1 << 62),  # noqa: B023
+        ):
+            with pytest.raises(VerbsError) as caught:
+                fails()
+            error = caught.value
+            found.append((error.errno, error.operation, str(error).replace(f"QP {qp.number}", "QP N")))
+        texts.append(found)
+        qp.close()
+        queue.close()
+        pd.close()
+        backend.close()
+    assert all(each == texts[0] for each in texts)
+    assert "ibv_modify_qp: Invalid argument (QP N RESET to RTS)" in texts[0][0][2]
+    assert re.search("ibv_reg_mr: (Bad address|Invalid argument|Cannot allocate memory)", texts[0][1][2])
+
+
 @pytest.mark.parametrize(
     ("closed", "gone"),
     [
-        ("pd", {"pd", "qp", "mr", "ah"}),
+        ("pd", {"pd", "srq", "qp", "mr", "ah"}),
+        ("srq", {"srq", "qp"}),
         ("cq", {"cq", "qp"}),
         ("channel", {"channel", "cq", "qp"}),
-        ("context", {"pd", "channel", "cq", "qp", "mr", "ah"}),
+        ("context", {"pd", "channel", "cq", "srq", "qp", "mr", "ah"}),
     ],
 )
 def test_closing_an_object_closes_what_was_made_on_it(bound: Backend, closed: str, gone: set[str]) -> None:
     objects = raw(bound)
-    names = objects.keys() - {"memory"}
+    names, gone = objects.keys() - {"memory"}, gone & objects.keys()
     assert {name for name in names if is_open(bound.binding, objects, name)} == names
     (bound.context if closed == "context" else objects[closed]).close()
     assert {name for name in names if not is_open(bound.binding, objects, name)} == gone
     (bound.context if closed == "context" else objects[closed]).close()  # again: nothing happens
 
 
-@pytest.mark.skipif(
-    DEVICE not in (None, "soft"), reason="only the software device's port goes down on request"
-)
+@only_soft
 def test_asynchronous_events(bound: Backend) -> None:
-    if bound.soft is None:
-        pytest.skip("the device is the kernel's")
+    assert bound.soft is not None
     events = AsyncEvents(bound)
     assert events.read() == []
     bound.soft.port(bound.name, up=False)
@@ -199,6 +315,35 @@ def test_a_device_that_is_not_there(bound: Backend) -> None:
 
 
 # ---- aiordma's own
+
+
+def test_gids_are_found_without_the_call_for_all(ours: Backend) -> None:
+    """As before rdma-core 32, whose libibverbs gives them one by one."""
+    skip_on_siw(ours, "GIDs are no addresses")
+    by_table = ours.context.query_gid_table(2048)
+    assert by_table
+    assert ours.context.query_gids_one_by_one(2048) == by_table
+    assert ours.context.query_gids_one_by_one(1) == by_table[:1]
+
+
+def test_a_region_at_an_address_of_choice(ours: Backend) -> None:
+    """The three calls of registration; a fourth is refused where the device has none."""
+    api, pd = ours.binding, ours.alloc_pd()
+    memory = ctypes.create_string_buffer(8192)
+    address = (ctypes.addressof(memory) + 4095) & ~4095
+    regions = [
+        api.MR(pd, 4096, 1, address),
+        api.MR(pd, 4096, 1, address, iova=1 << 20),
+        api.MR(pd, 4096, 1 | RELAXED_ORDERING, address),
+        api.MR(pd, 4096, 1 | RELAXED_ORDERING, address, iova=1 << 20),
+    ]
+    assert len({region.lkey for region in regions}) == 4
+    with pytest.raises(api.error, match="ibv_reg_dmabuf_mr") as caught:
+        _memory.DmaBufMR(pd, 4096, 1, 0)
+    assert number(caught.value) == errno.EOPNOTSUPP
+    pd.close()
+    with pytest.raises(ValueError, match="is closed"):
+        _ = regions[1].lkey
 
 
 @pytest.fixture
@@ -272,7 +417,7 @@ def test_numbers_that_do_not_fit_are_refused(ours: Backend) -> None:
 
 def test_a_library_without_the_functions_is_named() -> None:
     with pytest.raises(
-        OSError, match=r"libc\.so\.6 has no function ibv_get_device_list \(IBVERBS_1\.1\): rdma-core"
+        OSError, match=r"libc\.so\.6 has no function ibv_get_device_list \(IBVERBS_1\.1\): rdma-core 28"
     ):
         own._library.Library("libc.so.6", versioned=True)
     with pytest.raises(OSError, match="nolibrary"):
@@ -288,12 +433,12 @@ def test_libibverbs_serves_the_devices_of_the_kernel() -> None:
 def test_a_kernel_device_without_libibverbs_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(bindings.VARIABLE, "own")
     monkeypatch.setattr(own, "LIBIBVERBS", "libnothing.so.1")
-    own.bind.cache_clear()
+    forget()
     with pytest.raises(
         NegotiationError, match=r"libnothing\.so\.1.*apt-get install ibverbs-providers"
     ) as caught:
         bindings.find(None)
-    own.bind.cache_clear()
+    forget()
     assert caught.value.code == Code.NO_SMCR_DEVICE
 
 

@@ -2,19 +2,34 @@
 
 It has what aiordma uses of pyverbs, under pyverbs' names (:class:`aiordma.verbs.binding.Binding`). The verbs
 functions are looked up in a library when one is needed: in the software device's, if that is used, which
-hands on to libibverbs what is not its own; otherwise in libibverbs, from rdma-core 32 on. Nothing depends on
+hands on to libibverbs what is not its own; otherwise in libibverbs, from rdma-core 28 on. Nothing depends on
 what the program imported before.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from ..binding import Binding
 
-__all__ = ["bind"]
+if TYPE_CHECKING:
+    from ._library import Library
+
+__all__ = ["bind", "library"]
 
 LIBIBVERBS = "libibverbs.so.1"
+
+
+@functools.cache
+def library(soft: str | None) -> Library:
+    """The verbs functions of the software device's library at ``soft``; None: of libibverbs.
+
+    :raises ImportError, OSError: as :func:`bind`.
+    """
+    from . import _library
+
+    return _library.Library(soft or LIBIBVERBS, versioned=soft is None)
 
 
 @functools.cache
@@ -24,12 +39,12 @@ def bind(soft: str | None) -> Binding:
     :raises ImportError: the compiled modules are not there.
     :raises OSError: the library cannot be loaded, or is too old.
     """
-    from . import _attributes, _library, _objects
+    from . import _attributes, _library, _memory, _objects, _pointers
 
-    library = _library.Library(soft or LIBIBVERBS, versioned=soft is None)
+    functions = library(soft)
     return Binding(
         name="own",
-        Context=functools.partial(_objects.Context, library),
+        Context=functools.partial(_objects.Context, functions),
         PD=_objects.PD,
         CompChannel=_objects.CompChannel,
         CQ=_objects.CQ,
@@ -37,12 +52,15 @@ def bind(soft: str | None) -> Binding:
         QPAttr=_attributes.QPAttr,
         QPCap=_attributes.QPCap,
         QPInitAttr=_objects.QPInitAttr,
-        MR=_objects.MR,
+        MR=_memory.MR,
+        SRQ=_objects.SRQ,
+        SrqAttr=_attributes.SrqAttr,
+        SrqInitAttr=_attributes.SrqInitAttr,
         AH=_objects.AH,
         AHAttr=_attributes.AHAttr,
         GID=_attributes.GID,
         GlobalRoute=_attributes.GlobalRoute,
-        get_device_list=library.device_list,
+        get_device_list=functions.device_list,
         error=_library.VerbsCallError,
-        pointers=_objects,
+        pointers=_pointers,
     )

@@ -1,5 +1,5 @@
 """The verbs functions of one library."""
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .._structs cimport (
     ibv_ah,
@@ -10,6 +10,7 @@ from .._structs cimport (
     ibv_cq,
     ibv_device,
     ibv_device_attr,
+    ibv_gid,
     ibv_gid_entry,
     ibv_mr,
     ibv_pd,
@@ -17,9 +18,14 @@ from .._structs cimport (
     ibv_qp,
     ibv_qp_attr,
     ibv_qp_init_attr,
+    ibv_srq,
+    ibv_srq_attr,
+    ibv_srq_init_attr,
 )
 
 ctypedef int (*Destroy)(void *) noexcept nogil
+ctypedef ssize_t (*gid_table)(ibv_context *, ibv_gid_entry *, size_t, uint32_t, size_t) noexcept nogil
+ctypedef ibv_mr *(*reg_dmabuf)(ibv_pd *, uint64_t, size_t, uint64_t, int, int) noexcept nogil
 
 cdef struct Functions:
     ibv_device **(*get_device_list)(int *) noexcept nogil
@@ -29,7 +35,8 @@ cdef struct Functions:
     Destroy close_device
     int (*query_device)(ibv_context *, ibv_device_attr *) noexcept nogil
     int (*query_port)(ibv_context *, uint8_t, ibv_port_attr *) noexcept nogil
-    ssize_t (*query_gid_table)(ibv_context *, ibv_gid_entry *, size_t, uint32_t, size_t) noexcept nogil
+    int (*query_gid)(ibv_context *, uint8_t, int, ibv_gid *) noexcept nogil
+    gid_table query_gid_table
     int (*get_async_event)(ibv_context *, ibv_async_event *) noexcept nogil
     void (*ack_async_event)(ibv_async_event *) noexcept nogil
     ibv_pd *(*alloc_pd)(ibv_context *) noexcept nogil
@@ -39,7 +46,15 @@ cdef struct Functions:
     ibv_cq *(*create_cq)(ibv_context *, int, void *, ibv_comp_channel *, int) noexcept nogil
     Destroy destroy_cq
     ibv_mr *(*reg_mr)(ibv_pd *, void *, size_t, int) noexcept nogil
+    ibv_mr *(*reg_mr_iova)(ibv_pd *, void *, size_t, uint64_t, int) noexcept nogil
+    ibv_mr *(*reg_mr_iova2)(ibv_pd *, void *, size_t, uint64_t, unsigned int) noexcept nogil
+    reg_dmabuf reg_dmabuf_mr
+    int (*rereg_mr)(ibv_mr *, int, ibv_pd *, void *, size_t, int) noexcept nogil
     Destroy dereg_mr
+    ibv_srq *(*create_srq)(ibv_pd *, ibv_srq_init_attr *) noexcept nogil
+    int (*modify_srq)(ibv_srq *, ibv_srq_attr *, int) noexcept nogil
+    int (*query_srq)(ibv_srq *, ibv_srq_attr *) noexcept nogil
+    Destroy destroy_srq
     ibv_qp *(*create_qp)(ibv_pd *, ibv_qp_init_attr *) noexcept nogil
     int (*modify_qp)(ibv_qp *, ibv_qp_attr *, int) noexcept nogil
     int (*query_qp)(ibv_qp *, ibv_qp_attr *, int, ibv_qp_init_attr *) noexcept nogil

@@ -16,7 +16,11 @@ cdef class Handle:
     cdef tuple parents
     cdef object children
     cdef int rank
+    #: Of borrowed objects: raises ValueError if their owner has closed them.
+    cdef object still_open
     cdef int own(self, void *made, str maker, Destroy destroy, str destroyer, Library library, tuple parents) except -1
+    cdef int adopt(self, tuple parents) except -1
+    cdef int borrow(self, void *pointer, object still_open, Library library, tuple parents) except -1
     cdef void *opened(self) except NULL
     cdef int end(self) except -1
 
@@ -42,7 +46,7 @@ cdef class CQ(Handle):
 
 
 @cython.no_gc
-cdef class MR(Handle):
+cdef class SRQ(Handle):
     pass
 
 
@@ -62,6 +66,7 @@ cdef class QPInitAttr:
     cdef readonly CQ rcq
     cdef readonly QPCap cap
     cdef readonly int sq_sig_all
+    cdef readonly SRQ srq
 
 
 cdef class AsyncEvent:

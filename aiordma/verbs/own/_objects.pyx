@@ -1,4 +1,4 @@
-"""Verbs objects, each the owner of what a verbs call made: devices, PDs, MRs, completion queues, QPs, AHs.
+"""Verbs objects, each the owner of what a verbs call made: devices, PDs, completion queues, SRQs, QPs, AHs.
 
 Closing an object first closes those that were made on it and are still open, in the order that verbs want. What is not
 closed is destroyed with its Python object, which keeps those alive that it was made on: so the order is right then, too.
@@ -16,10 +16,9 @@ from libc.stdint cimport uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from ._attributes cimport AHAttr, QPAttr, QPCap
+from ._attributes cimport AHAttr, QPAttr, QPCap, SrqAttr, SrqInitAttr
 from ._library cimport Destroy, Library, failure
 from .._structs cimport (
-    IBV_TRANSPORT_IWARP,
     ibv_ah,
     ibv_ah_attr,
     ibv_comp_channel,
@@ -28,14 +27,19 @@ from .._structs cimport (
     ibv_device,
     ibv_device_attr,
     ibv_gid_entry,
-    ibv_mr,
     ibv_pd,
     ibv_port_attr,
     ibv_qp,
     ibv_qp_attr,
     ibv_qp_init_attr,
-    source_of,
+    ibv_srq,
+    ibv_srq_attr,
+    ibv_srq_init_attr,
 )
+
+
+cdef int leave(void *borrowed) noexcept nogil:
+    return 0
 
 
 @cython.no_gc
@@ -49,8 +53,12 @@ cdef class Handle:
         self.destroy = destroy
         self.destroyer = destroyer
         self.library = library
-        self.parents = parents
+        return self.adopt(parents)
+
+    cdef int adopt(self, tuple parents) except -1:
+        """It is closed with each of ``parents``, which live as long."""
         cdef Handle parent
+        self.parents = parents
         for parent in parents:
             if parent.children is None:
                 parent.children = WeakSet()
@@ -60,7 +68,15 @@ cdef class Handle:
     cdef void *opened(self) except NULL:
         if self.pointer == NULL:
             raise ValueError(f"this {type(self).__name__} is closed: there is no verbs object behind it any more")
+        if self.still_open is not None:
+            self.still_open()
         return self.pointer
+
+    cdef int borrow(self, void *pointer, object still_open, Library library, tuple parents) except -1:
+        """Of somebody else, who closes it."""
+        self.own(pointer, "", leave, "", library, parents)
+        self.still_open = still_open
+        return 0
 
     cdef int end(self) except -1:
         cdef void *pointer = self.pointer
@@ -123,6 +139,11 @@ cdef class Context(Handle):
             library.call.free_device_list(devices)
 
     @property
+    def name(self):
+        """The device's name."""
+        return (<bytes>self.library.call.get_device_name((<ibv_context *>self.opened()).device)).decode()
+
+    @property
     def num_comp_vectors(self):
         """Number of completion vectors (interrupts)."""
         return (<ibv_context *>self.opened()).num_comp_vectors
@@ -160,9 +181,11 @@ cdef class Context(Handle):
         """The GIDs of all ports, without empty slots, at most so many; the halves of each are integers as they lie in
         memory."""
         cdef ibv_context *context = <ibv_context *>self.opened()
-        cdef ibv_gid_entry *table = <ibv_gid_entry *>calloc(max(most, 1), sizeof(ibv_gid_entry))
-        cdef uint64_t[2] half
+        cdef ibv_gid_entry *table
         cdef ssize_t found, i
+        if self.library.call.query_gid_table == NULL:
+            return self.query_gids_one_by_one(most)
+        table = <ibv_gid_entry *>calloc(max(most, 1), sizeof(ibv_gid_entry))
         if table == NULL:
             raise MemoryError
         try:
@@ -170,15 +193,29 @@ cdef class Context(Handle):
                 found = self.library.call.query_gid_table(context, table, most, 0, sizeof(ibv_gid_entry))
             if found < 0:
                 raise failure("ibv_query_gid_table", <int>-found)
-            entries = []
-            for i in range(found):
-                memcpy(half, table[i].gid.raw, 16)
-                entries.append(SimpleNamespace(
-                    gid_subnet_prefix=half[0], gid_interface_id=half[1], gid_index=table[i].gid_index,
-                    port_num=table[i].port_num, gid_type=table[i].gid_type))
-            return entries
+            return [gid_entry(&table[i]) for i in range(found)]
         finally:
             free(table)
+
+    def query_gids_one_by_one(self, size_t most):
+        """The same by calls that every libibverbs has, with the types from sysfs: before rdma-core 32 there is no other
+        way."""
+        cdef ibv_context *context = <ibv_context *>self.opened()
+        cdef ibv_gid_entry entry
+        cdef int result, port, slot
+        found = []
+        for port in range(1, self.query_device().phys_port_cnt + 1):
+            for slot in range(self.query_port(port).gid_tbl_len):
+                memset(&entry, 0, sizeof(entry))
+                with nogil:
+                    result = self.library.call.query_gid(context, port, slot, &entry.gid)
+                if result:
+                    raise failure("ibv_query_gid", errno)
+                if any(entry.gid.raw[:16]) and len(found) < most:
+                    entry.gid_index, entry.port_num = slot, port
+                    entry.gid_type = gid_type(self.name, port, slot)
+                    found.append(gid_entry(&entry))
+        return found
 
     def get_async_event(self):
         """The next asynchronous event: EAGAIN where there is none and the descriptor does not block."""
@@ -191,6 +228,48 @@ cdef class Context(Handle):
             raise failure("ibv_get_async_event", errno)
         event.library = self.library
         return event
+
+
+def borrowed_context(Library library not None, uintptr_t pointer, still_open not None):
+    """An open device of somebody else, who closes it after what is made on it here.
+
+    :param still_open: called before each use; raises ValueError if it is closed.
+    """
+    cdef Context context = Context.__new__(Context)
+    context.borrow(<void *>pointer, still_open, library, ())
+    return context
+
+
+def borrowed_pd(Context context not None, uintptr_t pointer, still_open not None):
+    """A protection domain on ``context`` of somebody else, as :func:`borrowed_context`."""
+    cdef PD pd = PD.__new__(PD)
+    pd.rank = 4
+    pd.borrow(<void *>pointer, still_open, context.library, (context,))
+    return pd
+
+
+cdef object gid_entry(const ibv_gid_entry *entry):
+    cdef uint64_t[2] half
+    memcpy(half, entry.gid.raw, 16)
+    return SimpleNamespace(gid_subnet_prefix=half[0], gid_interface_id=half[1], gid_index=entry.gid_index,
+                           port_num=entry.port_num, gid_type=entry.gid_type)
+
+
+cdef int gid_type(str name, int port, int slot) except -1:
+    """A number of ``enum ibv_gid_type``. Devices without that file have GIDs of InfiniBand only, or, as the software
+    device, of RoCEv2 only."""
+    try:
+        with open(f"/sys/class/infiniband/{name}/ports/{port}/gid_attrs/types/{slot}") as file:
+            return 2 if file.read().strip() == "RoCE v2" else 1 if port_is_ethernet(name, port) else 0
+    except FileNotFoundError:
+        return 2
+    except OSError:  # EINVAL: the slot is empty by now
+        return 0
+
+
+cdef bint port_is_ethernet(str name, int port) except -1:
+    with open(f"/sys/class/infiniband/{name}/ports/{port}/link_layer") as file:
+        return file.read().strip() == "Ethernet"
 
 
 cdef class AsyncEvent:
@@ -247,38 +326,56 @@ cdef class CQ(Handle):
 
 
 @cython.no_gc
-cdef class MR(Handle):
-    """``length`` bytes of memory at ``address``, registered. The memory must outlive the registration."""
+cdef class SRQ(Handle):
+    """A shared receive queue. What was granted is then in the attributes that it was made with."""
 
-    def __init__(self, PD pd not None, size_t length, int access, uintptr_t address):
+    def __init__(self, PD pd not None, SrqInitAttr init not None):
         cdef ibv_pd *domain = <ibv_pd *>pd.opened()
         cdef Library library = pd.library
-        cdef ibv_mr *made
+        cdef ibv_srq_init_attr attr
+        cdef ibv_srq *made
         self.rank = 1
+        memset(&attr, 0, sizeof(attr))
+        init.attr.write(&attr.attr)
         with nogil:
-            made = library.call.reg_mr(domain, <void *>address, length, access)
-        self.own(made, "ibv_reg_mr", library.call.dereg_mr, "ibv_dereg_mr", library, (pd,))
+            made = library.call.create_srq(domain, &attr)
+        self.own(made, "ibv_create_srq", library.call.destroy_srq, "ibv_destroy_srq", library, (pd,))
+        init.attr.read(&attr.attr)
 
-    @property
-    def lkey(self):
-        """The key for work requests of this process."""
-        return (<ibv_mr *>self.opened()).lkey
+    def modify(self, SrqAttr attr not None, int mask):
+        """ibv_modify_srq with the fields of ``attr`` that ``mask`` names (``enum ibv_srq_attr_mask``)."""
+        cdef ibv_srq *srq = <ibv_srq *>self.opened()
+        cdef ibv_srq_attr written
+        cdef int result
+        attr.write(&written)
+        with nogil:
+            result = self.library.call.modify_srq(srq, &written, mask)
+        if result:
+            raise failure("ibv_modify_srq", result)
 
-    @property
-    def rkey(self):
-        """The key for the peer."""
-        return (<ibv_mr *>self.opened()).rkey
+    def query(self):
+        """What it is now, as a SrqAttr."""
+        cdef ibv_srq *srq = <ibv_srq *>self.opened()
+        cdef ibv_srq_attr found
+        cdef int result
+        with nogil:
+            result = self.library.call.query_srq(srq, &found)
+        if result:
+            raise failure("ibv_query_srq", result)
+        attr = SrqAttr(found.max_wr, found.max_sge, found.srq_limit)
+        return attr
 
 
 cdef class QPInitAttr:
     """What a queue pair is to be; ``cap`` becomes what was granted."""
 
-    def __init__(self, int qp_type, CQ scq not None, CQ rcq not None, QPCap cap not None, int sq_sig_all=0):
+    def __init__(self, int qp_type, CQ scq not None, CQ rcq not None, QPCap cap not None, int sq_sig_all=0, SRQ srq=None):
         self.qp_type = qp_type
         self.scq = scq
         self.rcq = rcq
         self.cap = cap
         self.sq_sig_all = sq_sig_all
+        self.srq = srq
 
 
 @cython.no_gc
@@ -294,11 +391,13 @@ cdef class QP(Handle):
         attr.qp_type = init.qp_type
         attr.send_cq = <ibv_cq *>init.scq.opened()
         attr.recv_cq = <ibv_cq *>init.rcq.opened()
+        attr.srq = NULL if init.srq is None else <ibv_srq *>init.srq.opened()
         attr.sq_sig_all = init.sq_sig_all
         init.cap.write(&attr.cap)
         with nogil:
             made = library.call.create_qp(domain, &attr)
-        self.own(made, "ibv_create_qp", library.call.destroy_qp, "ibv_destroy_qp", library, (pd, init.scq, init.rcq))
+        self.own(made, "ibv_create_qp", library.call.destroy_qp, "ibv_destroy_qp", library,
+                 (pd, init.scq, init.rcq) if init.srq is None else (pd, init.scq, init.rcq, init.srq))
         init.cap.read(&attr.cap)
 
     @property
@@ -347,67 +446,3 @@ cdef class AH(Handle):
         with nogil:
             made = library.call.create_ah(domain, &written)
         self.own(made, "ibv_create_ah", library.call.destroy_ah, "ibv_destroy_ah", library, (pd,))
-
-
-# ---- the C pointers, as the data path wants them: the same functions as those of ``_accessors`` for pyverbs' objects
-
-
-def context_pointer(Context context not None) -> int:
-    """``struct ibv_context *`` as an integer. Raises ValueError when closed, like all functions here."""
-    return <uintptr_t>context.opened()
-
-
-def pd_pointer(PD pd not None) -> int:
-    """``struct ibv_pd *`` as an integer."""
-    return <uintptr_t>pd.opened()
-
-
-def comp_channel_pointer(CompChannel channel not None) -> int:
-    """``struct ibv_comp_channel *`` as an integer."""
-    return <uintptr_t>channel.opened()
-
-
-def cq_pointer(CQ cq not None) -> int:
-    """``struct ibv_cq *`` as an integer."""
-    return <uintptr_t>cq.opened()
-
-
-def qp_pointer(QP qp not None) -> int:
-    """``struct ibv_qp *`` as an integer."""
-    return <uintptr_t>qp.opened()
-
-
-def mr_pointer(MR mr not None) -> int:
-    """``struct ibv_mr *`` as an integer."""
-    return <uintptr_t>mr.opened()
-
-
-def ah_pointer(AH ah not None, PD pd not None) -> int:
-    """``struct ibv_ah *`` as an integer, of an address handle made in ``pd``."""
-    return <uintptr_t>ah.opened()
-
-
-def comp_channel_fd(CompChannel channel not None) -> int:
-    """File descriptor on which completion events arrive."""
-    return (<ibv_comp_channel *>channel.opened()).fd
-
-
-def async_fd(Context context not None) -> int:
-    """File descriptor on which the device's asynchronous events arrive."""
-    return (<ibv_context *>context.opened()).async_fd
-
-
-def is_iwarp(Context context not None) -> bool:
-    """Whether the device speaks iWARP, which has no immediate data."""
-    return (<ibv_context *>context.opened()).device.transport_type == IBV_TRANSPORT_IWARP
-
-
-def cq_depth(CQ cq not None) -> int:
-    """Number of entries the device granted, at least what was asked for."""
-    return (<ibv_cq *>cq.opened()).cqe
-
-
-def async_event_source(AsyncEvent event not None) -> tuple[str, int]:
-    """What an asynchronous event is about: ``("qp", QP number)``, ``("port", port number)``, ``("cq", pointer)``,
-    ``("srq", pointer)`` or ``("device", 0)``. To be called before the event is acknowledged."""
-    return source_of(&event.event)
