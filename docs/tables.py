@@ -114,6 +114,7 @@ JSON_CLASSES = {
         "Link",
         "Device",
         "Memory",
+        "Holder",
         "Method",
         "Fallback",
         "Totals",
