@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Awaitable, Callable
 
 import aiordma
 from aiordma import memory
-
-from .numbers import percentile
+from aiordma.cli.loops import repeat
+from aiordma.cli.samples import percentile
 
 LOCAL = "127.0.0.1"
 BIG = 1 << 20
@@ -79,11 +80,10 @@ class Measurement:
         for _ in range(20):
             await self.operation()
         before = await owners_cpu(peer)
-        begun = time.perf_counter()
-        while (begin := time.perf_counter()) < begun + seconds:
-            await self.operation()
-            self.taken.append((time.perf_counter() - begin) * 1e6)
-        passed = time.perf_counter() - begun
+        taken = array("d")
+        await repeat(self.operation, taken, time.perf_counter() + seconds)
+        passed = sum(taken)
+        self.taken += [each * 1e6 for each in taken]
         self.owner.append((await owners_cpu(peer) - before) / passed * 100)
 
     def __str__(self) -> str:

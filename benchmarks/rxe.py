@@ -22,9 +22,9 @@ import time
 from typing import TYPE_CHECKING
 
 import aiordma
+from aiordma.cli.samples import percentile
 from aiordma.config import Config
 
-from .numbers import percentile
 from .smc_socket import allow_v2, modes, smc_socket
 
 if TYPE_CHECKING:

@@ -114,13 +114,16 @@ JSON_CLASSES = {
         "Link",
         "Device",
         "Memory",
+        "Holder",
         "Method",
         "Fallback",
         "Totals",
         "Engine",
     ),
-    "cli/pinging": ("Ping", "Run"),
+    "cli/pinging": ("Ping", "Run", "Stages"),
+    "cli/mesh": ("Mesh", "Pair"),
     "cli/performing": ("Perf", "Point"),
+    "cli/diagnostics": ("Services",),
 }
 
 
@@ -131,7 +134,8 @@ def stat_json_page() -> str:
         "`aiordma stat --json` prints one object, a `Report`, on one line; `aiordma stat --schema` its JSON",
         "schema. The field `schema` has the name and the version, `aiordma-stat/1`: fields may be added",
         "within a version. A view that was not asked for is null. A meaning holds for the fields below it,",
-        "too, until the next one. `aiordma ping --json` prints a `Ping`, `aiordma perf --json` a `Perf`.",
+        "too, until the next one. `aiordma ping --json` prints a `Ping`, with `--mesh` a `Mesh`, and",
+        "`aiordma perf --json` a `Perf`; `--schema` prints their schemas, too.",
     ]
     for module, names in JSON_CLASSES.items():
         source = (ROOT / "aiordma" / f"{module}.py").read_text(encoding="utf-8")

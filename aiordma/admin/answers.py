@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..observe import connections as registered
 from ..observe import trace
+from ..observe.calls import past
 from . import actions
 from .describe import KINDS, describe_connection, mode_of
+from .holders import holders
 from .messages import (
     Call,
     Calls,
@@ -177,32 +179,48 @@ def _devices(waker: Waker) -> Iterator[Struct]:
 
 
 def _memory(waker: Waker) -> Iterator[Struct]:
-    yield MemoryUse(
-        [
-            Memory(
-                device=engine.backend.name,
-                parked_qps=len(engine.cache.parked),
-                **engine.pool.statistics()._asdict(),
-            )
-            for engine in _engines(waker)
-        ]
-    )
+    engines = _engines(waker)
+    rows = [
+        Memory(
+            device=engine.backend.name,
+            parked_qps=len(engine.cache.parked),
+            **engine.pool.statistics()._asdict(),
+        )
+        for engine in engines
+    ]
+    yield MemoryUse(rows, [])
+    held = holders(waker, engines)
+    while some := list(itertools.islice(held, _ROWS)):
+        yield MemoryUse([], some)
 
 
 def _rpc(waker: Waker) -> Iterator[Struct]:
     rows = []
+    methods = {key: [0, *counts] for key, counts in past(waker).items()}
     multiplexer = sys.modules.get("aiordma.rpc.multiplexer")
-    if multiplexer is not None:
-        ends = [each for each in waker.bound() if isinstance(each, multiplexer.Multiplexer)]
-        rows = [
-            Method(side=each.side, peer=each.peer, method="", in_flight=len(each.machine.calls))
-            for each in ends
-            if each.ended is None
-        ]
-    for (side, method), summary in trace.summary().items():
-        total = summary.total
-        times = total.p50 / 1e3, total.p99 / 1e3, total.highest / 1e3
-        rows.append(Method(side, "", method, 0, total.calls, *times))
+    kind = () if multiplexer is None else multiplexer.Multiplexer
+    ends = [each for each in waker.bound() if isinstance(each, kind)]
+    for each in ends:
+        if each.ended is not None:
+            continue
+        row = Method(each.side, each.peer, "", len(each.machine.calls))
+        for name, calls, errors, in_flight in each.machine.counts():
+            row.calls, row.errors = row.calls + calls, row.errors + errors
+            sums = methods.setdefault((each.side, name), [0, 0, 0])
+            sums[:] = sums[0] + in_flight, sums[1] + calls, sums[2] + errors
+        rows.append(row)
+        if len(rows) == _ROWS:
+            yield Rpc(rows)
+            rows = []
+    traced = trace.summary()
+    for side, method in sorted({*methods, *traced}):
+        row = Method(side, "", method or "(without a number)", *methods.get((side, method), (0, 0, 0)))
+        summary = traced.get((side, method))
+        if summary is not None:
+            total = summary.total
+            row.traced = total.calls
+            row.p50_us, row.p99_us, row.max_us = total.p50 / 1e3, total.p99 / 1e3, total.highest / 1e3
+        rows.append(row)
     yield Rpc(rows)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "Fallbacks",
     "FromTool",
     "GarbageError",
+    "Holder",
     "Identity",
     "Inspect",
     "Link",
@@ -279,10 +280,28 @@ class Memory(Struct):
     parked_qps: int
 
 
+class Holder(Struct):
+    """Who holds memory: one arena of a link, or one region of ``aiordma.memory``."""
+
+    #: empty for a region, which each device may reach
+    device: str
+    #: ``rings`` and ``receives`` of a link, ``messages out`` and ``messages in`` of calls, ``region``, or
+    #: ``other``
+    kind: str
+    #: of the link; empty where there is none, or several
+    peer: str
+    registered_bytes: int
+    used_bytes: int
+    #: of a region: those in force, and how often peers have opened them now
+    descriptors: int = 0
+    openings: int = 0
+
+
 class MemoryUse(Part, tag="memory"):
-    """Memory of the loop's engines."""
+    """Memory of the loop's engines, and some of those that hold it; more may follow."""
 
     rows: list[Memory]
+    holders: list[Holder]
 
 
 class Method(Struct):
@@ -295,6 +314,10 @@ class Method(Struct):
     #: name of the method; empty for a connection
     method: str
     in_flight: int
+    #: calls that began; of a method, of all its connections since the loop began
+    calls: int = 0
+    #: those that ended without a result: errors, deadlines, cancelled, lost with their connection
+    errors: int = 0
     #: traced calls, on which the times are based: 0 unless calls are traced (``AIORDMA_TRACE_MODE``)
     traced: int = 0
     p50_us: float = 0.0

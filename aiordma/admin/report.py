@@ -19,6 +19,7 @@ from .messages import (
     Devices,
     Fallback,
     Fallbacks,
+    Holder,
     Link,
     Links,
     Memory,
@@ -67,6 +68,8 @@ class Process(Struct):
     links: list[Link] | None = None
     devices: list[Device] | None = None
     memory: list[Memory] | None = None
+    #: with ``memory``
+    holders: list[Holder] | None = None
     rpc: list[Method] | None = None
     fallbacks: list[Fallback] | None = None
     totals: Totals | None = None
@@ -131,6 +134,8 @@ def _process(loop: Loop, views: tuple[View, ...]) -> Process:
             else:
                 parts: list[Any] = [part for part in loop.parts if isinstance(part, _ROWS[view])]
                 setattr(process, view, [row for part in parts for row in part.rows])
+                if view == "memory":
+                    process.holders = [row for part in parts for row in part.holders]
         if process.connections is not None:
             process.open_connections = len(process.connections)
     return process

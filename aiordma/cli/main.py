@@ -18,7 +18,7 @@ _COMMANDS = {
     "ping": "ping",
     "preload": "preload",
     "run": "run",
-    "serve-diagnostics": "ping",
+    "serve-diagnostics": "serve",
     "stat": "stat",
 }
 

@@ -1,59 +1,89 @@
-"""Throughput and rates to ``aiordma serve-diagnostics``, on two paths by turns: the report of ``aiordma
-perf``."""
+"""Throughput, rates and times to ``aiordma serve-diagnostics``, by turns with what they are compared with:
+the report of ``aiordma perf``."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
+import os
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import anyio
 from msgspec import Struct
 
 from ..config import Config
-from ..errors import NegotiationError
-from ..negotiation.engine import find_engine
 from ..streams.connector import connect
-from .diagnostics import COUNT, greeting, receive_exactly, sink_greeting
+from .diagnostics import Services, services_of
+from .samples import Samples
+from .turns import ONE_WAY, Against, Mode, Outcome, Subject, Turn
+from .workloads import take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Self
 
-    from ..streams.stream import RdmaStream
+__all__ = ["SCHEMA", "Perf", "Point", "Wanted", "measure", "sizes_of"]
 
-__all__ = ["SCHEMA", "Perf", "Point", "Wanted", "measure"]
+SCHEMA = "aiordma-perf/2"
 
-SCHEMA = "aiordma-perf/1"
-
-Mode = Literal["stream", "round-trip"]
+#: What asyncio's own streams can do.
+_PLAIN_MODES = ("stream", "round-trip", "connect")
 
 
 class Point(Struct):
-    """One size on one path: the best of all rounds."""
+    """One size in one mode with one subject. Rates are those of the best round, times of all rounds together;
+    they are 0 where single operations are not timed."""
 
-    #: ``stream`` (one way, back to back) or ``round-trip`` (one message at a time)
     mode: str
-    #: ``rdma`` or ``tcp``
+    #: ``aiordma``; ``fallback``: aiordma on TCP; ``tcp``, ``uvloop``, ``unix``: asyncio's streams
+    subject: str
+    #: ``rdma``, ``tcp`` or ``unix``
     path: str
-    #: as ``smcss`` shows it: ``RDMA``, or ``TCP 0xlocal[/0xpeer]: why``
+    #: as ``smcss`` shows it: ``RDMA``, or ``TCP 0xlocal[/0xpeer]: why``; empty for asyncio's streams
     reason: str
+    #: event loop of this end
+    loop: str
     size_bytes: int
+    connections: int
+    in_flight: int
     messages_per_s: float
     bytes_per_s: float
-    #: of one message: for round trips there and back, for streams the distance between two
+    min_us: float
     mean_us: float
+    median_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    #: messages that did not arrive
+    lost: int
     #: of each round: messages a second
     rounds: list[float]
+    #: the distribution: (microseconds, share of the operations that took no longer)
+    curve: list[tuple[float, float]]
 
 
 class Perf(Struct):
     """What ``aiordma perf --json`` prints."""
 
     schema: str
+    #: seconds since the epoch
+    taken_at: float
     host: str
     port: int
+    #: of each measurement, and before it
     seconds: float
+    warm_up_s: float
+    #: of this end; null: adaptive
+    busy_poll_us: int | None
+    #: what the server says of itself
+    server: Services
+    #: Ctrl-C has ended it
+    interrupted: bool
     points: list[Point]
+    #: comparisons that could not be made, and why
+    left_out: list[str]
 
 
 class Wanted(Struct, frozen=True):
@@ -61,104 +91,215 @@ class Wanted(Struct, frozen=True):
 
     host: str
     port: int
-    mode: Mode
+    modes: tuple[Mode, ...]
     sizes: tuple[int, ...]
-    paths: tuple[Literal["auto", "rdma", "tcp"], ...]
-    rounds: int
-    seconds: float
-    connect_s: float = 15.0
+    against: tuple[Against, ...] = ()
+    connections: int = 1
+    in_flight: int = 1
+    rounds: int = 3
+    seconds: float = 0.5
+    warm_up_s: float = 0.1
+    busy_poll_us: int | None = None
+    use_uvloop: bool = False
+    only_rdma: bool = False
 
 
-async def measure(wanted: Wanted, progress: Callable[[str], None] | None = None) -> list[Point]:
-    """Every size on every path, by turns, so that what else the hosts do concerns both alike.
+class _Gathered:
+    """Rounds of one point."""
 
-    :param progress: told what is measured next.
-    :raises OSError: (or NegotiationError) there is no connection.
-    :raises anyio.BrokenResourceError: or EndOfStream: it ended early.
-    """
-    config = Config.from_env()
-    with contextlib.suppress(NegotiationError):
-        await find_engine(config)
-    points: list[Point] = []
-    for size in wanted.sizes:
-        found: dict[str, Point] = {}
-        for turn in range(wanted.rounds):
-            for path in wanted.paths:
-                if progress is not None:
-                    progress(f"{wanted.mode}, {size} bytes, {path}, round {turn + 1} of {wanted.rounds}")
-                with anyio.fail_after(wanted.connect_s + 10 * wanted.seconds):
-                    point = await _point(wanted, config, size, path)
-                best = found.setdefault(path, point)
-                if point is not best:
-                    _keep_best(best, point)
-        points += found.values()
-    return points
+    def __init__(self, turn: Turn, loop: str) -> None:
+        self._turn, self._loop = turn, loop
+        self._rounds: list[Outcome] = []
+        self._samples = Samples()
 
+    def add(self, outcome: Outcome) -> None:
+        self._rounds.append(outcome)
+        self._samples.merge(outcome.samples)
 
-def _keep_best(best: Point, point: Point) -> None:
-    best.rounds += point.rounds
-    if point.messages_per_s > best.messages_per_s:
-        best.messages_per_s, best.bytes_per_s = point.messages_per_s, point.bytes_per_s
-        best.mean_us = point.mean_us
-
-
-async def _point(wanted: Wanted, config: Config, size: int, path: Literal["auto", "rdma", "tcp"]) -> Point:
-    async with await connect(wanted.host, wanted.port, config=config, mode=path) as stream:
-        run = _stream if wanted.mode == "stream" else _round_trips
-        count, seconds = await run(stream, size, wanted.seconds)
-        rate = count / seconds
-        reason = stream.fallback_reason
+    def point(self) -> Point:
+        turn, times = self._turn, self._samples
+        best = max(self._rounds, key=lambda outcome: outcome.rate)
+        mean = times.mean
+        if not times.count and best.rate:  # one way: the distance between two messages
+            mean = 1e6 * turn.connections / best.rate
         return Point(
-            mode=wanted.mode,
-            path=stream.path,
-            reason="RDMA" if reason is None else str(reason),
-            size_bytes=size,
-            messages_per_s=round(rate, 1),
-            bytes_per_s=round(rate * size, 1),
-            mean_us=round(1e6 / rate, 3) if rate else 0.0,
-            rounds=[round(rate, 1)],
+            mode=turn.mode,
+            subject=turn.subject,
+            path=best.path,
+            reason=best.reason,
+            loop=self._loop,
+            size_bytes=turn.size,
+            connections=turn.connections,
+            in_flight=turn.in_flight,
+            messages_per_s=round(best.rate, 1),
+            bytes_per_s=round(best.rate * turn.size, 1),
+            min_us=round(times.at(0), 3),
+            mean_us=round(mean, 3),
+            median_us=round(times.at(0.5), 3),
+            p99_us=round(times.at(0.99), 3),
+            p999_us=round(times.at(0.999), 3),
+            max_us=round(times.at(1), 3),
+            lost=sum(outcome.lost for outcome in self._rounds),
+            rounds=[round(outcome.rate, 1) for outcome in self._rounds],
+            curve=times.curve(),
         )
 
 
-async def _begin(stream: RdmaStream, head: bytes) -> None:
-    """:raises ConnectionError: it is another server."""
-    await stream.send(head)
-    answer = b""
-    with contextlib.suppress(anyio.EndOfStream):
-        answer = await receive_exactly(stream, len(head))
-    if answer != head:
-        raise ConnectionError("this is not aiordma serve-diagnostics of this version")
+class _Loops:
+    """Event loops that stay while others run: of asyncio, and of uvloop."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._runners: dict[bool, asyncio.Runner] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._stack.close()
+
+    def of(self, use_uvloop: bool) -> asyncio.Runner:
+        """:raises ImportError: uvloop is not installed."""
+        if use_uvloop not in self._runners:
+            factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+            if use_uvloop:
+                import uvloop
+
+                factory = uvloop.new_event_loop
+            runner = asyncio.Runner(loop_factory=factory)
+            self._runners[use_uvloop] = self._stack.enter_context(runner)
+        return self._runners[use_uvloop]
 
 
-async def _round_trips(stream: RdmaStream, size: int, seconds: float) -> tuple[int, float]:
-    await _begin(stream, greeting(size))
-    message, clock, count = bytes(size), time.perf_counter, 0
-    for _ in range(min(100, 1 + (1 << 20) // size)):
-        await stream.send(message)
-        await receive_exactly(stream, size)
-    begun = now = clock()
-    while now - begun < seconds:
-        await stream.send(message)
-        await receive_exactly(stream, size)
-        count += 1
-        now = clock()
-    return count, now - begun
+def measure(wanted: Wanted, progress: Callable[[int, int, str], None]) -> Perf:
+    """Each size in each mode, the subjects by turns, so that what else the hosts do concerns all alike.
+
+    Ctrl-C ends it with what there is, unless that is nothing.
+
+    :param progress: called before each turn with its number, how many there are, and what it measures.
+    :raises OSError: (or NegotiationError) there is no connection. :raises ImportError: there is no uvloop.
+    :raises anyio.BrokenResourceError: or EndOfStream, RpcError, MemoryAccessError: it ended early.
+    """
+    config = Config.from_env()
+    if wanted.busy_poll_us is not None:
+        config = dataclasses.replace(config, busy_poll_us=wanted.busy_poll_us)
+    with _Loops() as loops:
+        services = loops.of(wanted.use_uvloop).run(_services(wanted, config))
+        perf = Perf(
+            SCHEMA,
+            time.time(),
+            wanted.host,
+            wanted.port,
+            wanted.seconds,
+            wanted.warm_up_s,
+            config.busy_poll_us,
+            services,
+            False,
+            [],
+            [],
+        )
+        groups = _groups(wanted, config, perf)
+        total = wanted.rounds * sum(map(len, groups))
+        number = 0
+        try:
+            for group in groups:
+                gathered = [_Gathered(turn, _loop_name(wanted, turn)) for turn in group]
+                for round_number in range(wanted.rounds):
+                    for turn, into in zip(group, gathered, strict=True):
+                        progress(number, total, _title(turn, round_number, wanted.rounds))
+                        number += 1
+                        into.add(_run(loops, wanted, turn))
+                perf.points += [each.point() for each in gathered]
+        except KeyboardInterrupt:
+            if not perf.points:
+                raise
+            perf.interrupted = True
+    return perf
 
 
-async def _stream(stream: RdmaStream, size: int, seconds: float) -> tuple[int, float]:
-    """The clock stops when the server has told that it has everything."""
-    await _begin(stream, sink_greeting(size))
-    message, clock, count = bytes(size), time.perf_counter, 0
-    begun = clock()
-    while clock() - begun < seconds:
-        await stream.send(message)
-        count += 1
-    await stream.send_eof()
-    (received,) = COUNT.unpack(await receive_exactly(stream, COUNT.size))
-    took = clock() - begun
-    if received != count * size:
-        raise ConnectionError(f"{count * size} bytes were sent, and {received} came")
-    return count, took
+async def _services(wanted: Wanted, config: Config) -> Services:
+    with anyio.fail_after(15):
+        async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+            return await services_of(stream)
+
+
+def _groups(wanted: Wanted, config: Config, perf: Perf) -> list[list[Turn]]:
+    """What takes turns with each other."""
+    groups = []
+    left_out: dict[str, dict[Against, list[str]]] = {}
+    for mode in wanted.modes:
+        subjects: list[Subject] = ["aiordma"]
+        for other in wanted.against:
+            if problem := _problem(mode, other, perf.server):
+                left_out.setdefault(problem, {}).setdefault(other, []).append(mode)
+            else:
+                subjects.append(other)
+        groups += [
+            [_turn(wanted, config, perf.server, mode, subject, size) for subject in subjects]
+            for size in (wanted.sizes if mode != "connect" else (0,))
+        ]
+    for problem, of in left_out.items():
+        modes = dict.fromkeys(mode for found in of.values() for mode in found)
+        perf.left_out.append(f"{', '.join(modes)} against {', '.join(of)}: {problem}")
+    return groups
+
+
+def _turn(wanted: Wanted, config: Config, server: Services, mode: Mode, subject: Subject, size: int) -> Turn:
+    return Turn(
+        mode,
+        subject,
+        size,
+        wanted.host,
+        wanted.port,
+        server,
+        config,
+        wanted.connections,
+        1 if mode in (*ONE_WAY, "connect") else wanted.in_flight,
+        wanted.seconds,
+        wanted.warm_up_s,
+        wanted.only_rdma,
+    )
+
+
+def _problem(mode: Mode, other: Against, server: Services) -> str:
+    """Why there is nothing to compare with; empty: there is."""
+    if other == "fallback":
+        return ""
+    if mode not in _PLAIN_MODES:
+        return "asyncio has no such thing (--against fallback is aiordma on TCP)"
+    if other == "unix":
+        return "" if os.path.exists(server.unix) else "the server is on another host, or another user's"
+    if not (server.tcp if other == "tcp" else server.uvloop):
+        return "the server does not serve it (--no-against, or it has no uvloop)"
+    return ""
+
+
+def _loop_name(wanted: Wanted, turn: Turn) -> str:
+    return "uvloop" if _on_uvloop(wanted, turn) else "asyncio"
+
+
+def _on_uvloop(wanted: Wanted, turn: Turn) -> bool:
+    if turn.subject in ("aiordma", "fallback"):
+        return wanted.use_uvloop
+    return turn.subject == "uvloop"
+
+
+def _title(turn: Turn, number: int, rounds: int) -> str:
+    size = f", {turn.size} bytes" if turn.size else ""
+    return f"{turn.mode}{size}, {turn.subject}, round {number + 1} of {rounds}"
+
+
+def _run(loops: _Loops, wanted: Wanted, turn: Turn) -> Outcome:
+    try:
+        return loops.of(_on_uvloop(wanted, turn)).run(take_turn(turn))
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def sizes_of(text: str) -> Sequence[int]:

@@ -3,51 +3,81 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
-from typing import TYPE_CHECKING, Literal
+from array import array
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import anyio
 from anyio import BrokenResourceError, EndOfStream
 from msgspec import Struct
 
+from .. import memory, rpc
 from ..config import Config
 from ..errors import NegotiationError
 from ..negotiation.engine import find_engine
+from ..observe import trace
 from ..streams.connector import connect
-from .diagnostics import greeting, receive_exactly
+from .diagnostics import ECHO, GREETING, begin, borrow_memory, services_of
+from .loops import repeat, round_trips
+from .samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from ..streams.stream import RdmaStream
+    from ..errors import FallbackReason
 
-__all__ = ["SCHEMA", "Ping", "Run", "Wanted", "measure"]
+__all__ = ["KINDS", "SCHEMA", "Kind", "Ping", "PingRequest", "Run", "Stages", "Wanted", "measure"]
 
-SCHEMA = "aiordma-ping/1"
+SCHEMA = "aiordma-ping/2"
+
+Kind = Literal["stream", "tcp", "call", "write", "read"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""``stream``: on a stream, by the best path there is; ``tcp``: a stream on TCP; ``call``: a call on a message
+channel, with stages; ``write`` and ``read``: one-sided, answered by the device."""
+
+#: Traced calls that are kept for the stages.
+_MOST_TRACED = 100_000
+
+
+class Stages(Struct):
+    """Where the time of a call goes (X-RDMA's req-res mode), medians in microseconds. Times on the wire are
+    corrected for the difference of the two clocks, as well as round trips tell it."""
+
+    #: this end's event loop: before the request goes, and from the answer's arrival to the program
+    client_us: float
+    #: there and back
+    wire_us: float
+    #: the server's event loop: from the request's arrival to the handler, the handler, and its answer
+    server_us: float
+    #: by name of the stage: queued, out, waited, handler, answered, back, wake
+    each_us: dict[str, float]
 
 
 class Run(Struct):
-    """Round trips on one connection. Times are 0 where there were no round trips."""
+    """Round trips of one kind. Times are 0 where there were no round trips."""
 
-    #: ``auto``, ``rdma`` or ``tcp``
-    asked: str
+    #: ``stream``, ``tcp``, ``call``, ``write`` or ``read``
+    kind: str
     #: ``rdma`` or ``tcp`` at the end; empty if there was no connection
-    path: str
+    path: str = ""
     #: as ``smcss`` shows it: ``RDMA``, or ``TCP 0xlocal[/0xpeer]: why``
-    mode: str
+    mode: str = ""
     #: why the run ended early; empty if it did not
-    error: str
-    connect_ms: float
+    error: str = ""
+    connect_ms: float = 0.0
     #: round trips, without those for warming up
-    count: int
+    count: int = 0
     #: messages that were not answered in time: the run ends with the first
-    lost: int
-    min_us: float
-    mean_us: float
-    median_us: float
-    p99_us: float
-    p999_us: float
-    max_us: float
+    lost: int = 0
+    min_us: float = 0.0
+    mean_us: float = 0.0
+    median_us: float = 0.0
+    p99_us: float = 0.0
+    p999_us: float = 0.0
+    max_us: float = 0.0
+    #: of calls only
+    stages: Stages | None = None
 
 
 class Ping(Struct):
@@ -60,36 +90,58 @@ class Ping(Struct):
     runs: list[Run]
 
 
-class _Times:
-    """Nanoseconds of round trips, and how they ended."""
-
-    def __init__(self) -> None:
-        self.all: list[int] = []
-        self.lost = 0
-        self.error = ""
-
-    def at(self, part: float) -> float:
-        """Microseconds that this part of the round trips took at most."""
-        if not self.all:
-            return 0.0
-        return self.all[min(len(self.all) - 1, int(len(self.all) * part))] / 1e3
-
-    @property
-    def mean(self) -> float:
-        return sum(self.all) / len(self.all) / 1e3 if self.all else 0.0
-
-
 class Wanted(Struct, frozen=True):
     """The measurement."""
 
     host: str
     port: int
-    mode: Literal["auto", "rdma", "tcp"]
+    kind: Kind
     size: int
     count: int
-    warm_up: int
-    interval_s: float
+    warm_up: int = 100
+    interval_s: float = 0.0
+    timeout_s: float = 5.0
+    #: fail instead of measuring TCP as a fallback
+    only_rdma: bool = False
+
+    @property
+    def mode(self) -> Literal["auto", "rdma", "tcp"]:
+        """As of :func:`aiordma.connect`."""
+        if self.kind == "tcp":
+            return "tcp"
+        return "rdma" if self.only_rdma else "auto"
+
+
+class PingRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server is asked to measure for ``aiordma ping --mesh``."""
+
+    host: str
+    port: int
+    size: int
+    count: int
     timeout_s: float
+
+    def wanted(self) -> Wanted:
+        """Within the limits of what a server does for others."""
+        size, count = max(1, min(self.size, 65536)), max(1, min(self.count, 10_000))
+        timeout_s = max(0.01, min(self.timeout_s, 10.0))
+        return Wanted(self.host, self.port, "stream", size, count, min(100, count), timeout_s=timeout_s)
+
+
+class _End(Protocol):
+    """A stream, a client of calls, or a peer with memory."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def fallback_reason(self) -> FallbackReason | None: ...
+
+
+class _Connected(NamedTuple):
+    """One connection, and how to do round trips on it."""
+
+    end: _End
+    trips: Callable[[array[float], float, int], Awaitable[None]]
 
 
 async def measure(wanted: Wanted, progress: Callable[[Run], None] | None = None) -> Run:
@@ -97,83 +149,165 @@ async def measure(wanted: Wanted, progress: Callable[[Run], None] | None = None)
 
     :param progress: called with the result, also with part of it.
     """
-    times = _Times()
     config = Config.from_env()
+    if wanted.kind == "call":
+        kept = min(_MOST_TRACED, wanted.count)
+        config = dataclasses.replace(config, trace_mode="req-res", trace_sample=1, trace_keep=kept)
+    samples, run = Samples(), Run(wanted.kind)
     if wanted.mode != "tcp":
         # To open the device takes much longer than to connect. What fails is reported below.
         with contextlib.suppress(NegotiationError):
             await find_engine(config)
-    begun = time.perf_counter()
+    before = trace.settings()
     try:
-        with anyio.fail_after(wanted.timeout_s + 10):
-            stream = await connect(wanted.host, wanted.port, config=config, mode=wanted.mode)
+        await _measure(wanted, config, samples, run)
     except NegotiationError as error:
-        times.error = error.text
-        return _run(wanted.mode, "", "", 0.0, times)
+        run.error = error.text
+    except EndOfStream:
+        run.error = "the server has closed the connection; is it aiordma serve-diagnostics?"
     except (OSError, TimeoutError) as error:
-        times.error = error.strerror or str(error) or "no connection in time"
-        return _run(wanted.mode, "", "", 0.0, times)
-    connected = (time.perf_counter() - begun) * 1e3
-    async with stream:
-        try:
-            await _round_trips(stream, wanted, times)
-        except EndOfStream:
-            times.error = "the server has closed the connection; is it aiordma serve-diagnostics?"
-        except BrokenResourceError as error:
-            times.error = str(error)
-        finally:
-            reason = stream.fallback_reason
-            mode = "RDMA" if reason is None else str(reason)
-            run = _run(wanted.mode, stream.path, mode, connected, times)
-            if progress is not None:
-                progress(run)
+        run.error = error.strerror or str(error) or "no connection in time"
+    except (BrokenResourceError, memory.MemoryAccessError, rpc.RpcError) as error:
+        run.error = str(error)
+    finally:
+        _fill(run, samples)
+        if wanted.kind == "call":
+            run.stages = _stages()
+            trace.configure(mode=before.mode, sample=before.sample, keep=before.keep)
+        if progress is not None:
+            progress(run)
     return run
 
 
-async def _round_trips(stream: RdmaStream, wanted: Wanted, times: _Times) -> None:
-    """:raises BrokenResourceError: or EndOfStream"""
-    size, message, clock, add = wanted.size, bytes(wanted.size), time.perf_counter_ns, times.all.append
-    head = greeting(size)
+async def _measure(wanted: Wanted, config: Config, samples: Samples, run: Run) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        with anyio.fail_after(wanted.timeout_s + 10):
+            began = time.perf_counter()
+            opened = {"call": _calls, "write": _one_sided, "read": _one_sided}.get(wanted.kind, _stream)
+            connected = await stack.enter_async_context(opened(wanted, config, run, began))
+        try:
+            await _round_trips(connected, wanted, samples, run)
+        finally:
+            reason = connected.end.fallback_reason
+            run.path, run.mode = connected.end.path, "RDMA" if reason is None else str(reason)
+
+
+async def _round_trips(connected: _Connected, wanted: Wanted, samples: Samples, run: Run) -> None:
+    taken = array("d")
     with anyio.move_on_after(wanted.timeout_s) as scope:
-        await stream.send(head)
-        if await receive_exactly(stream, len(head)) != head:
-            times.error = "this is not aiordma serve-diagnostics"
-            return
-        for _ in range(wanted.warm_up):
-            await stream.send(message)
-            await receive_exactly(stream, size)
-        renewed = 0
-        for _ in range(wanted.count):
-            begun = clock()
-            # A new limit of time for each round trip would be a good part of it.
-            if begun - renewed > wanted.timeout_s * 1e8 or wanted.interval_s:
+        if wanted.warm_up:
+            await connected.trips(array("d"), time.perf_counter() + wanted.timeout_s / 2, wanted.warm_up)
+            if wanted.kind == "call":
+                trace.reset()
+        try:
+            while (missing := wanted.count - samples.count) > 0:
+                # A new limit of time for each round trip would be a good part of it.
                 scope.deadline = anyio.current_time() + wanted.timeout_s
-                renewed = begun = clock()
-            await stream.send(message)
-            await receive_exactly(stream, size)
-            add(clock() - begun)
-            if wanted.interval_s:
-                scope.deadline += wanted.interval_s
-                await anyio.sleep(wanted.interval_s)
+                taken = array("d")
+                most = 1 if wanted.interval_s else missing
+                await connected.trips(taken, time.perf_counter() + wanted.timeout_s / 10, most)
+                samples.add(taken)
+                taken = array("d")
+                if wanted.interval_s and missing > 1:
+                    scope.deadline += wanted.interval_s
+                    await anyio.sleep(wanted.interval_s)
+        finally:
+            samples.add(taken)
     if scope.cancelled_caught:
-        times.lost = 1
-        times.error = f"no answer within {wanted.timeout_s:g} s"
+        run.lost = 1
+        run.error = f"no answer within {wanted.timeout_s:g} s"
 
 
-def _run(asked: str, path: str, mode: str, connect_ms: float, times: _Times) -> Run:
-    times.all.sort()
-    return Run(
-        asked=asked,
-        path=path,
-        mode=mode,
-        error=times.error,
-        connect_ms=round(connect_ms, 3),
-        count=len(times.all),
-        lost=times.lost,
-        min_us=times.at(0.0),
-        mean_us=round(times.mean, 3),
-        median_us=times.at(0.5),
-        p99_us=times.at(0.99),
-        p999_us=times.at(0.999),
-        max_us=times.at(1.0),
+# ---- what a round trip is
+
+
+@contextlib.asynccontextmanager
+async def _stream(wanted: Wanted, config: Config, run: Run, began: float) -> AsyncIterator[_Connected]:
+    stream = await connect(wanted.host, wanted.port, config=config, mode=wanted.mode)
+    run.connect_ms = _ms_since(began)
+    async with stream:
+        await begin(stream, GREETING, wanted.size)
+        message = bytes(wanted.size)
+
+        async def trips(taken: array[float], until: float, most: int) -> None:
+            await round_trips(stream, message, taken, until, most)
+
+        yield _Connected(stream, trips)
+
+
+@contextlib.asynccontextmanager
+async def _calls(wanted: Wanted, config: Config, run: Run, began: float) -> AsyncIterator[_Connected]:
+    async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+        services = await services_of(stream)
+    began = time.perf_counter()
+    async with rpc.connect(wanted.host, services.calls, config=config, mode=wanted.mode) as client:
+        run.connect_ms = _ms_since(began)
+        message = bytes(wanted.size)
+
+        async def call() -> None:
+            await client.call(ECHO, message, returns=bytes)
+
+        async def trips(taken: array[float], until: float, most: int) -> None:
+            await repeat(call, taken, until, most)
+
+        yield _Connected(client, trips)
+
+
+@contextlib.asynccontextmanager
+async def _one_sided(wanted: Wanted, config: Config, run: Run, began: float) -> AsyncIterator[_Connected]:
+    async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+        services = await services_of(stream)
+    async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+        descriptor = await borrow_memory(stream, wanted.size)
+        began = renewed = time.perf_counter()
+        peer = await memory.connect(wanted.host, services.memory, config=config, mode=wanted.mode)
+        run.connect_ms = _ms_since(began)
+        async with peer, await memory.alloc(wanted.size, config=config) as own:
+            remote = await peer.open(descriptor)
+            operation = remote.write if wanted.kind == "write" else remote.read
+
+            async def trips(taken: array[float], until: float, most: int) -> None:
+                nonlocal renewed
+                if time.perf_counter() > renewed + 10:
+                    renewed = time.perf_counter()
+                    await stream.send(b"\0")  # the memory is still needed
+                await repeat(lambda: operation(own), taken, until, most)
+
+            yield _Connected(peer, trips)
+
+
+# ---- what comes out
+
+
+def _ms_since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1e3, 3)
+
+
+def _fill(run: Run, samples: Samples) -> None:
+    run.count = samples.count
+    run.min_us, run.mean_us, run.max_us = samples.at(0), samples.mean, samples.at(1)
+    run.median_us, run.p99_us, run.p999_us = samples.at(0.5), samples.at(0.99), samples.at(0.999)
+    for name in ("min_us", "mean_us", "median_us", "p99_us", "p999_us", "max_us"):
+        setattr(run, name, round(getattr(run, name), 3))
+
+
+def _stages() -> Stages | None:
+    """Of the calls that were traced."""
+    found = [
+        record.stages
+        for record in trace.recent()
+        if record.side == "client" and record.method == ECHO and record.stages is not None
+    ]
+    if not found:
+        return None
+
+    def median(times: list[int]) -> float:
+        return round(sorted(times)[len(times) // 2] / 1e3, 3)
+
+    names = found[0]._fields
+    return Stages(
+        client_us=median([each.queued + each.wake for each in found]),
+        wire_us=median([each.out + each.back for each in found]),
+        server_us=median([each.waited + each.handler + each.answered for each in found]),
+        each_us={name: median([getattr(each, name) for each in found]) for name in names},
     )

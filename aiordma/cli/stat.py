@@ -64,13 +64,13 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option("-c", "--connections", is_flag=True, help="Connections; the default."),
     click.option("-l", "--links", is_flag=True, help="Links: queue pairs to peers, with window and memory."),
     click.option("--devices", is_flag=True, help="RDMA devices, and why one is not used."),
-    click.option("-m", "--memory", is_flag=True, help="Registered memory."),
-    click.option("--rpc", is_flag=True, help="Connections of calls, and methods that are traced."),
+    click.option("-m", "--memory", is_flag=True, help="Registered memory, and who holds it."),
+    click.option("--rpc", is_flag=True, help="Calls by method: errors, in flight, times if traced."),
     click.option("-f", "--fallbacks", is_flag=True, help="Why connections are on TCP, with counts."),
     click.option("-t", "--totals", is_flag=True, help="Counts since the processes began."),
     click.option("-a", "--all", "everything", is_flag=True, help="All of these."),
     click.option(
-        "-d", "--details", is_flag=True, help="Rings, cursors and flags of connections, as smcss -d."
+        "-d", "--details", is_flag=True, help="Rings, cursors and flags (as smcss -d); more of links."
     ),
     click.option("--pid", type=int, metavar="PID", help="One process only."),
     click.option("--program", metavar="TEXT", help="Processes with this in their names."),

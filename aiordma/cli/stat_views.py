@@ -137,6 +137,14 @@ _LINKS = [
     _field("TICKETS", "tickets", right=True),
     _bytes("MEMORY", "registered_bytes"),
 ]
+_LINK_DETAILS = [
+    _field("GID", "gid"),
+    _field("MTU", "mtu", right=True),
+    _field("NOPS-OUT", "nops_sent", right=True),
+    _field("NOPS-IN", "nops_received", right=True),
+    _field("MOVED-HERE", "moved_here", right=True),
+    _bytes("TICKET-RINGS", "ticket_ring_bytes"),
+]
 _DEVICES = [
     _PROGRAM,
     _field("DEVICE", "device"),
@@ -164,12 +172,24 @@ _MEMORY = [
     _field("FAILED", "failures", right=True),
     _field("QPS", "parked_qps", right=True),
 ]
+_HOLDERS = [
+    _PROGRAM,
+    _field("DEVICE", "device"),
+    _field("HELD-AS", "kind"),
+    _field("PEER", "peer"),
+    _bytes("REGISTERED", "registered_bytes"),
+    _bytes("USED", "used_bytes"),
+    Column("DESCRIPTORS", lambda row: row.it.descriptors if row.it.kind == "region" else "", True),
+    Column("OPENED", lambda row: row.it.openings if row.it.kind == "region" else "", True),
+]
 _RPC = [
     _PROGRAM,
     _field("SIDE", "side"),
     _field("PEER", "peer"),
     _field("METHOD", "method"),
     _field("IN-FLIGHT", "in_flight", right=True),
+    _field("CALLS", "calls", right=True),
+    _field("ERRORS", "errors", right=True),
     _field("TRACED", "traced", right=True),
     Column("P50", lambda row: _micros(row.it, row.it.p50_us), True),
     Column("P99", lambda row: _micros(row.it, row.it.p99_us), True),
@@ -195,6 +215,19 @@ def _plain(view: str, columns: list[Column]) -> Callable[[Report, bool, Rates | 
     return show
 
 
+def _memory(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
+    yield from table(_MEMORY, _rows(report, "memory"))
+    held = _rows(report, "holders")
+    if held:
+        yield ""
+        held.sort(key=lambda row: (row.process.pid, -row.it.registered_bytes))
+        yield from table(_HOLDERS, held)
+
+
+def _links(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
+    yield from table([*_LINKS, *(_LINK_DETAILS if details else ())], _rows(report, "links"))
+
+
 def _totals(report: Report, details: bool, rates: Rates | None) -> Iterator[str]:
     for process in report.processes:
         totals = process.totals
@@ -218,9 +251,9 @@ def _totals(report: Report, details: bool, rates: Rates | None) -> Iterator[str]
 
 _VIEWS: dict[str, Callable[[Report, bool, Rates | None], Iterator[str]]] = {
     "connections": _connections,
-    "links": _plain("links", _LINKS),
+    "links": _links,
     "devices": _plain("devices", _DEVICES),
-    "memory": _plain("memory", _MEMORY),
+    "memory": _memory,
     "rpc": _plain("rpc", _RPC),
     "fallbacks": _plain("fallbacks", _FALLBACKS),
     "totals": _totals,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ..links.link_memory import LinkMemory, Registration
-    from ..wake.base import Handle, Waiter
+    from ..wake.base import Handle, Waiter, Waker
 
 __all__ = ["GRACE_S", "Grant", "Opening", "Piece", "Region", "Registry", "alloc", "register", "statistics"]
 
@@ -81,6 +81,12 @@ class Registry:
         if registry is None:
             registry = known[_KEY] = cls()
         return registry
+
+    @staticmethod
+    def of(waker: Waker) -> Registry | None:
+        """That of a loop, if it has one."""
+        found: Registry | None = waker.locals.get(_KEY)
+        return found
 
     def find(self, descriptor: Descriptor) -> Grant:
         """The grant that a peer shows the descriptor of.

@@ -1,6 +1,8 @@
 # C types of call.py.
 cimport cython
 
+cdef class MethodNumber
+
 @cython.final
 cdef class Call:
     cdef public unsigned int id
@@ -18,9 +20,12 @@ cdef class Call:
     cdef public double deadline
     cdef public int stop
     cdef public object trace
+    cdef public MethodNumber method
 
 @cython.final
 cdef class MethodNumber:
     cdef public unsigned int number
     cdef public object name
+    cdef public long long calls
+    cdef public long long errors
     cdef public bint told

@@ -39,13 +39,18 @@ class Call:
         self.stop = 0
         #: for the owner: the record of its times; None: not traced
         self.trace: Any = None
+        #: where it is counted; None: it has not been sent
+        self.method: MethodNumber | None = None
 
 
 class MethodNumber:
-    """The number a client has given to a method's name (0: the server's table is full)."""
+    """The number a client has given to a method's name (0: the server's table is full), and its calls."""
 
     def __init__(self, number: int, name: bytes) -> None:
         self.number = number
         self.name = name
+        #: calls that began, and of them those that ended without a result
+        self.calls = 0
+        self.errors = 0
         #: set by the owner when a CALL with the name has left: from then on the number is enough
         self.told = False

@@ -44,6 +44,7 @@ cdef class ClientCalls(Calls):
 cdef class ServerCalls(Calls):
     cdef list _targets
     cdef list _names
+    cdef list _methods
     cdef public object target
     cdef public long long seen
 

@@ -96,7 +96,21 @@ class Calls:
         self.calls = {}
         for call in calls:
             call.closed = True
+            if call.method is not None and not call.cancelled:
+                call.method.errors += 1
         return calls
+
+    def _count(self, methods: list[MethodNumber]) -> list[tuple[str, int, int, int]]:
+        in_flight: dict[int, int] = {}
+        for call in self.calls.values():
+            if call.method is not None:
+                number = call.method.number
+                in_flight[number] = in_flight.get(number, 0) + 1
+        return [
+            (each.name.decode(), each.calls, each.errors, in_flight.get(each.number, 0))
+            for each in methods
+            if each.calls
+        ]
 
     # ---- items, alike in both directions
 
@@ -182,6 +196,10 @@ class ClientCalls(Calls):
             found = self._methods[name] = MethodNumber(len(self._methods) + 1, raw)
         return found
 
+    def counts(self) -> list[tuple[str, int, int, int]]:
+        """Of each method that has a number: name, calls, those without a result, and those in flight."""
+        return self._count(list(self._methods.values()))
+
     def start(self, kind: int, owner: Any, window: int = 0) -> Call:
         """A new call, in flight from now on; ``head()`` is its message.
 
@@ -231,6 +249,8 @@ class ClientCalls(Calls):
                 f"{len(metadata)} bytes of metadata; the server takes {self.peer.metadata}"
             )
         name = None if method.told else method.name
+        method.calls += 1
+        call.method = method
         return call_head(
             call.id,
             call.kind,
@@ -246,6 +266,8 @@ class ClientCalls(Calls):
     def forget(self, call: Call) -> None:
         """The CALL was not sent and never will be."""
         call.closed = True
+        if call.method is not None:
+            call.method.calls -= 1
         self.calls.pop(call.id, None)
 
     def may_send(self, call: Call) -> bool:
@@ -275,6 +297,8 @@ class ClientCalls(Calls):
         if call.cancelled or call.closed:
             return None
         call.cancelled = True
+        if call.method is not None:
+            call.method.errors += 1
         return cancel_message(call.id, code)
 
     def receive(self, data: bytes | memoryview) -> int:
@@ -294,6 +318,8 @@ class ClientCalls(Calls):
             if call is None:
                 raise RemoteProtocolError(f"a REPLY to call {message.call_id}, which is not in flight")
             call.closed = True
+            if message.extra and call.method is not None and not call.cancelled:
+                call.method.errors += 1
             self.call = call
             return REPLY
         self.call = None
@@ -349,6 +375,8 @@ class ClientCalls(Calls):
         self.refused = [call for call in self.calls.values() if call.serial > accepted]
         for call in self.refused:
             call.closed = True
+            if call.method is not None and not call.cancelled:
+                call.method.errors += 1
             del self.calls[call.id]
         return GOAWAY
 
@@ -361,10 +389,16 @@ class ServerCalls(Calls):
         #: what the owner has bound to the numbers of methods
         self._targets: list[object] = [None]
         self._names: list[str] = [""]
+        #: counts of the same numbers; of 0: those that the client has no number for
+        self._methods = [MethodNumber(0, b"")]
         #: serial of the last call that came; `serial` is that of the last one before our GOAWAY
         self.seen = 0
         #: CALL: what is bound to its method; None: ``message.name`` is to be looked up, then ``bind()``
         self.target: Any = None
+
+    def counts(self) -> list[tuple[str, int, int, int]]:
+        """Of each method: name (empty: those without a number), calls, those without a result, in flight."""
+        return self._count(self._methods)
 
     def bind(self, target: object) -> None:
         """Let the CALL just received, and all later ones with its number, be for ``target``."""
@@ -452,6 +486,8 @@ class ServerCalls(Calls):
             call.receive_limit = call.receive_window = self.own.window
         else:
             call.ended = True
+        call.method = self._methods[message.method]
+        call.method.calls += 1
         self.calls[call.id] = call
         self.call = call
         return CALL
@@ -475,8 +511,10 @@ class ServerCalls(Calls):
             while number >= len(self._targets):
                 self._targets.append(None)
                 self._names.append("")
+                self._methods.append(MethodNumber(len(self._methods), b""))
             if not self._names[number]:
                 self._names[number] = name
+                self._methods[number].name = name.encode()
             elif self._names[number] != name:
                 raise RemoteProtocolError(f"CALL: method number {number} for {name!r} is taken")
             self.target = self._targets[number]
@@ -513,6 +551,8 @@ class ServerCalls(Calls):
         if not 1 <= code <= 255:
             raise LocalProtocolError(f"code {code} is no error")
         self._close(call)
+        if call.method is not None:
+            call.method.errors += 1
         return error_message(call.id, code, text, details, metadata, trailing, trace)
 
     def _close(self, call: Call) -> None:

@@ -20,6 +20,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from ..channels.channel import MAX_HEAD_BYTES
 from ..errors import LinkError
+from ..observe.calls import fold
 from ..wake import current
 from .errors import Code, RpcError
 
@@ -313,7 +314,9 @@ class Multiplexer:
         for parcel in queue:
             if parcel.waiter is not None:
                 parcel.waiter.set()
-        self._on_lost(self._base.lost())
+        lost = self._base.lost()
+        fold(self.waker, self.side, self._base.counts())
+        self._on_lost(lost)
         if self.on_end is not None:
             self.on_end()
 

@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
+from aiordma.cli.loops import round_trips
+
 from ..conversation import (
     BULK_BYTES,
     ECHO,
@@ -77,18 +79,7 @@ class ByteStreamConnection:
         await self.stream.send(REQUEST.pack(ECHO, size))
 
     async def ping(self, size: int, until: float, seconds: array[float]) -> None:
-        send, receive, clock, message = self.stream.send, self.stream.receive, time.perf_counter, b"x" * size
-        before = clock()
-        while True:
-            await send(message)
-            missing = size - len(await receive(size))
-            while missing > 0:
-                missing -= len(await receive(missing))
-            now = clock()
-            seconds.append(now - before)
-            if now >= until:
-                return
-            before = now
+        await round_trips(self.stream, b"x" * size, seconds, until)
 
     async def flood(self, size: int, count: int) -> int:
         send, message = self.stream.send, b"x" * size

@@ -7,7 +7,9 @@ import time
 from array import array
 from typing import Any
 
-from ..numbers import percentile
+from aiordma.cli.loops import repeat
+from aiordma.cli.samples import percentile
+
 from ..peers.base import Caller
 from . import Bench
 
@@ -16,15 +18,7 @@ IN_FLIGHT = 64
 
 
 async def one_at_a_time(caller: Caller, message: bytes, until: float, seconds: array[float]) -> None:
-    clock, echo = time.perf_counter, caller.echo
-    before = clock()
-    while True:
-        await echo(message)
-        now = clock()
-        seconds.append(now - before)
-        if now >= until:
-            return
-        before = now
+    await repeat(lambda: caller.echo(message), seconds, until)
 
 
 async def _together(caller: Caller, message: bytes, seconds_long: float) -> float:

@@ -8,7 +8,8 @@ import time
 from array import array
 from typing import Any
 
-from ..numbers import percentile
+from aiordma.cli.samples import percentile
+
 from ..peers.base import Caller
 from . import Bench
 from .calls import one_at_a_time

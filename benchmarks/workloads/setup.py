@@ -6,7 +6,8 @@ import time
 from array import array
 from typing import Any
 
-from ..numbers import percentile
+from aiordma.cli.samples import percentile
+
 from . import Bench
 
 SIZE = 64

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 import aiordma
+from aiordma import memory
 from tests.roles import LOCAL, echo
 
 if TYPE_CHECKING:
@@ -115,5 +116,16 @@ async def nothing(control: Control, **settings: Any) -> None:
     """A process without the endpoint, unless ``settings`` say otherwise."""
     async with await aiordma.listen(LOCAL, config=aiordma.Config(**settings)) as listener:
         control.say(listener.port)
+        with contextlib.suppress(EOFError):
+            await control.hear()
+
+
+async def region(control: Control, size: int, **settings: Any) -> None:
+    """A process with a region of memory, and two descriptors of it."""
+    config = aiordma.Config(**settings)
+    async with memory.serve(LOCAL, config=config), await memory.alloc(size, config=config) as own:
+        own.descriptor()
+        own[:100].descriptor()
+        control.say("ready")
         with contextlib.suppress(EOFError):
             await control.hear()

@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,9 @@ from click.testing import CliRunner, Result
 from aiordma.admin import asking, report
 from aiordma.admin.messages import Connection
 from aiordma.cli import tables
+from aiordma.cli.ping import ping
 from aiordma.cli.stat import stat
+from tests.health import until
 from tests.processes import process
 from tests.world import DEVICE
 
@@ -122,6 +125,38 @@ def test_other_views_as_tables(busy: Process) -> None:
     assert f"program.py[{busy.pid}]: 6 connections open, 2 links; since it began:" in shown
     assert "2 began on TCP" in shown
     assert re.search(r"began +TCP 0x\w+ +RDMA is switched off", shown)
+
+
+def test_calls_by_method_and_holders_of_memory() -> None:
+    """Of a server that has answered, and whose client is gone; then of one that is there."""
+    with terminal("serve-diagnostics", "--port", "0", "--no-against", AIORDMA_DEVICE=DEVICE) as screen:
+        address = screen.until(r"listening on (127.0.0.1:\d+)\n")[1]
+        arguments = (address, "--channel", "--warm-up", "5", "-n", "20", "--json")
+        environment = {"AIORDMA_DEVICE": DEVICE}
+        assert CliRunner().invoke(ping, arguments, env=environment).exit_code == 0
+        pid = ("--pid", str(screen.process.pid))
+        methods = [row for row in found(*pid, "--rpc")["rpc"] if row["method"]]
+        assert [(row["side"], row["method"], row["calls"], row["errors"]) for row in methods] == [
+            ("server", "diagnostics.echo", 25, 0)
+        ]
+        assert methods[0]["traced"] > 0
+        with terminal("ping", address, "-n", "1000000", "-i", "0.01", AIORDMA_DEVICE=DEVICE) as other:
+            anyio.run(until, lambda: bool(found(*pid, "--mode", "rdma")["connections"]))
+            held = found(*pid, "--memory")["holders"]
+            other.type("\x03")
+            assert other.end() == 0
+    assert {"rings", "receives"} <= {row["kind"] for row in held}
+    assert all(row["used_bytes"] <= row["registered_bytes"] for row in held)
+
+
+def test_regions_hold_memory(busy: Process) -> None:
+    with process("tests.admin.roles:region", device=DEVICE, size=12_345) as owner:
+        assert owner.hear() == "ready"
+        rows = found("--pid", str(owner.pid), "--memory")["holders"]
+        (only,) = [row for row in rows if row["kind"] == "region"]
+        assert (only["registered_bytes"], only["descriptors"], only["openings"]) == (12_345, 2, 0)
+        shown = run("--pid", str(owner.pid), "--memory").stdout
+    assert re.search(r"region +12\.1K +12\.1K +2 +0$", shown, re.MULTILINE)
 
 
 def test_a_baseline_is_of_its_caller_only(busy: Process, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from aiordma.cli.samples import percentile
 from benchmarks import stations, wire
-from benchmarks.numbers import percentile
 from benchmarks.peers import PEERS, Peer
 from benchmarks.report import markdown
 from benchmarks.runner import Plan, run

@@ -457,3 +457,58 @@ def test_lost_calls(core: Any) -> None:
     assert client.lost() == calls
     assert all(call.closed for call in calls)
     assert client.calls == {}
+
+
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+def test_calls_are_counted_by_method(core: Any) -> None:
+    """Begun, ended without a result (an error, cancelled, lost), and in flight."""
+    client, server = pair(core, calls=10)
+    taken = {}
+    for name in ("good", "bad", "good", "cancelled", "withdrawn", "lost"):
+        call, message = (
+            call_message(core, client, name=name) if name != "withdrawn" else (client.start(0, None), b"")
+        )
+        if name == "withdrawn":
+            client.head(call, client.method("lost"), 0)
+            client.forget(call)
+            continue
+        assert server.receive(message) == core.rpc.CALL
+        taken[call.id] = name, call, server.call
+    for name, call, theirs in list(taken.values())[:4]:
+        if name == "cancelled":
+            assert server.receive(client.cancel(call, 1)) == core.rpc.CANCEL
+        failed = name in ("bad", "cancelled")
+        reply = server.fail(theirs, 2, "no") if failed else server.reply(theirs, 0)
+        assert client.receive(reply) == core.rpc.REPLY
+    # The table has two numbers: calls of further methods are counted at the server, as one.
+    assert client.counts() == [("good", 2, 0, 0), ("bad", 1, 1, 0)]
+    assert server.counts() == [("", 2, 1, 1), ("good", 2, 0, 0), ("bad", 1, 1, 0)]
+    server.lost()
+    client.lost()
+    assert server.counts()[0] == ("", 2, 2, 0)
+    assert client.counts() == [("good", 2, 0, 0), ("bad", 1, 1, 0)]
+
+
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+def test_calls_that_end_with_their_connection_are_errors(core: Any) -> None:
+    client, server = pair(core)
+    for number in range(3):
+        call, message = call_message(core, client)
+        assert server.receive(message) == core.rpc.CALL
+        if number == 0:
+            assert client.receive(server.reply(server.call, 0)) == core.rpc.REPLY
+        elif number == 1:
+            client.cancel(call, 1)
+    assert client.counts() == [("m", 3, 1, 2)]
+    client.lost()
+    server.lost()
+    assert (client.counts(), server.counts()) == ([("m", 3, 2, 0)], [("m", 3, 2, 0)])
+
+
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+def test_calls_that_a_goaway_refuses_are_errors(core: Any) -> None:
+    client, server = pair(core)
+    goaway = server.goaway(0, "")
+    call_message(core, client)
+    assert client.receive(goaway) == core.rpc.GOAWAY
+    assert client.counts() == [("m", 1, 1, 0)]

@@ -66,6 +66,11 @@ class MemoryPool:
         """An arena was closed."""
         self._arenas.discard(arena)
 
+    @property
+    def arenas(self) -> list[Arena]:
+        """Those that are open."""
+        return list(self._arenas)
+
     def set_limit(self, limit_bytes: int) -> None:
         """Another limit from now on. What is in use above it stays."""
         if limit_bytes != self.budget.limit_bytes:
