@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import faults
 from ..errors import NegotiationError, VerbsError
+from ..observe import leak_watch
 from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
 from ..verbs.backend import device_list
@@ -102,6 +103,7 @@ class Devices(Generic[E]):
         for engine in self.engines:
             engine.change_config(config)
         recorder.change(before, config)
+        leak_watch.configure(self.waker, config)
         if config.filter != before.filter:
             faults.install(config.filter or "")
 
