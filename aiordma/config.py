@@ -311,7 +311,7 @@ class Config:
         300_000,
         (0, 86_400_000),
         "time after which something counts as leaked: an open stream that moves no byte and that no task "
-        "waits for, a loan or a received view that is kept, memory for a peer that is gone; 0: not looked for",
+        "waits for, a loan or a received view that is kept, memory for a peer that is gone; 0: never",
         online=True,
     )
     leak_frames: int = _number(

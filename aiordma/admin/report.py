@@ -19,6 +19,8 @@ from .messages import (
     Devices,
     Fallback,
     Fallbacks,
+    Leak,
+    Leaks,
     Link,
     Links,
     Memory,
@@ -69,6 +71,7 @@ class Process(Struct):
     memory: list[Memory] | None = None
     rpc: list[Method] | None = None
     fallbacks: list[Fallback] | None = None
+    leaks: list[Leak] | None = None
     totals: Totals | None = None
 
 
@@ -88,6 +91,7 @@ _ROWS: dict[str, type[Any]] = {
     "memory": MemoryUse,
     "rpc": Rpc,
     "fallbacks": Fallbacks,
+    "leaks": Leaks,
 }
 
 

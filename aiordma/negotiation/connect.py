@@ -91,6 +91,7 @@ class _Attempt:
             return _plain(await self._connect(), FallbackReason.of_local(code))
         try:
             engine = await find_engine(self._options.config)
+            engine.check_not_drained()
         except NegotiationError as error:
             if mode == "rdma":
                 raise

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .. import wake
-from . import leak_watch
+from . import leak_watch, warned
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -25,6 +25,7 @@ _ADMIN = "aiordma.admin.endpoint"
 def begin(config: Config) -> None:
     """Called when a loop opens an RDMA device, or finds none. Only the first call has an effect."""
     waker = wake.current()
+    warned.begin()
     leak_watch.begin(waker, config)
     if config.admin == "on" and _ADMIN not in waker.locals:
         waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker)

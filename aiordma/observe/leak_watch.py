@@ -148,14 +148,13 @@ class Watch:
                 lasted = each.poller.second - kept.since
                 # Both are whole seconds, and the second of a timer that may come late.
                 if self._after and lasted >= self._after + 1:
-                    key = (id(self), id(each), address, kept.since)
-                    seen.add(key)
-                    if key not in self._views:
+                    view = (id(self), id(each), address, kept.since)
+                    seen.add(view)
+                    if view not in self._views:
                         gone = kept.holder.is_closed
-                        what = f"a received message of {kept.holder.peer}" + (
-                            ", which is gone" if gone else ""
-                        )
-                        self._report(key, "dead peer" if gone else "view", what, lasted, kept.length, ())
+                        what = f"a received message of {kept.holder.peer}"
+                        what += ", which is gone" if gone else ""
+                        self._report(view, "dead peer" if gone else "view", what, lasted, kept.length, ())
                 yield
         for key in self._views - seen:
             self._ledger.over(key)
