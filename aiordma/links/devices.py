@@ -94,6 +94,11 @@ class Devices(Generic[E]):
         """Those that exist now."""
         return [engine for engine in self._engines if engine is not None]
 
+    @property
+    def waiting(self) -> int:
+        """Streams on TCP that wait for another link."""
+        return len(self._waiting)
+
     def new_engine_id(self) -> bytes:
         """16 bytes."""
         self._last_byte = (self._last_byte + 1) % 256
@@ -339,4 +344,4 @@ class Devices(Generic[E]):
                     "links": 0 if engine is None else len(engine.all_groups),
                 }
             )
-        return {"devices": rows, "streams_moved": self.moved, "streams_waiting": len(self._waiting)}
+        return {"devices": rows, "streams_moved": self.moved, "streams_waiting": self.waiting}

@@ -533,15 +533,15 @@ class Engine:
             "spin_hits": poller.spin_hits,
             "spin_budget_ns": poller.spin_budget_ns,
             "budget_exhausted": poller.budget_exhausted,
-            **self._wire_statistics(),
+            **({"wire": wire} if (wire := self.wire_counters()) else {}),
         }
 
-    def _wire_statistics(self) -> dict[str, Any]:
-        """The software device's packets to and from other hosts, of the whole process."""
+    def wire_counters(self) -> dict[str, int]:
+        """The software device's packets to and from other hosts, of the whole process; empty without."""
         soft = self.backend.soft
         if soft is None or self.config.soft_wire == "off":
             return {}
-        return {"wire": soft.wire_counters()}
+        return soft.wire_counters()
 
 
 #: Where a loop has the engine that it began with, or that took its place. A table here would keep it alive.
