@@ -25,7 +25,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-many soak \
-        fabric-suite wheels test-wheels
+        fabric-suite wheels test-wheels dashboard-picture
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -211,6 +211,10 @@ format: .venv/.deps .venv/.apt-lint ## rewrite the sources as lint wants them
 docs: install .venv/.deps-docs ## docs/_build/html; a warning is an error
 	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
+
+# The panels' queries on what a program exports meanwhile: Grafana itself is in no registry that this needs.
+dashboard-picture: install .venv/.deps-soak ## docs/howto/dashboard.svg, from a run of a minute
+	cd examples/grafana && ../../$(PY) picture.py ../../docs/howto/dashboard.svg 60
 
 # ---- wheels ------------------------------------------------------------------------------------------------
 

@@ -307,6 +307,20 @@ class Config:
         "polls that come later than this after the one before are logged (microseconds); 0: none",
         online=True,
     )
+    leak_after_ms: int = _number(
+        300_000,
+        (0, 86_400_000),
+        "time after which something counts as leaked: an open stream that moves no byte and that no task "
+        "waits for, a loan or a received view that is kept, memory for a peer that is gone; 0: never",
+        online=True,
+    )
+    leak_frames: int = _number(
+        0,
+        (0, 64),
+        "frames of the stack that are recorded where a connection, a listener or a loan is created, so that "
+        "reports of leaks name the place; 0: none",
+        online=True,
+    )
     filter: str | None = _setting(
         None,
         _is_filter,

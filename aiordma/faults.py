@@ -18,7 +18,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .datapath._filter import LinkFilter
 from .proto.filter import Act, Counters, Direction, Filter, Op, Rule, parse, parse_rule
@@ -48,6 +48,26 @@ __all__ = [
 logger = logging.getLogger("aiordma.faults")
 
 
+class Tap(Protocol):
+    """Sees each message and each work request of a link. It must not raise."""
+
+    def __call__(
+        self,
+        link: Any,
+        direction: Direction,
+        op: Op,
+        data: bytes,
+        size: int,
+        imm: int | None,
+        remote_addr: int,
+        /,
+    ) -> None:
+        """:param data: the first bytes of ``size``.
+        :param imm: the immediate data of what is sent, where the link has such.
+        :param remote_addr: of a WRITE or READ.
+        """
+
+
 class FilterableLink(Protocol):
     """What the rules need of a link."""
 
@@ -70,6 +90,8 @@ _lock = threading.Lock()
 _links: weakref.WeakSet[FilterableLink] = weakref.WeakSet()
 _filter = Filter()
 _installed: str | None = None
+_tap: Tap | None = None
+_tap_bytes = 0
 
 
 def add(rule: Rule | str) -> int:
@@ -172,28 +194,42 @@ def injected(*texts: str | Rule, seed: int = 0) -> Iterator[Injected]:
 # ---- links
 
 
+def listen_in(tap: Tap | None, most_bytes: int = 0) -> None:
+    """Show all links' messages to ``tap`` from now on, as the rules see them; None: to nothing. Links without
+    rules and without a tap pay one branch.
+
+    :param most_bytes: of each message.
+    """
+    global _tap, _tap_bytes
+    with _lock:
+        _tap, _tap_bytes = tap, most_bytes
+    _apply()
+
+
 def watch(link: FilterableLink) -> None:
     """Apply the rules to a new link, too."""
     with _lock:
         _links.add(link)
-        active = bool(_filter)
+        active = bool(_filter) or _tap is not None
     if active:
         _hook_in(link)
 
 
 def _apply() -> None:
     with _lock:
-        links, active = list(_links), bool(_filter)
+        links, active = list(_links), bool(_filter) or _tap is not None
     for link in links:
         if active:
             _hook_in(link)
         elif link.filter is not None:
+            link.filter.tap = None
             link.filter.detach()
 
 
 def _hook_in(link: FilterableLink) -> None:
     if link.filter is None:
         link.filter = LinkFilter(link.queue_pair, link, decide)
+    link.filter.tap_bytes, link.filter.tap = _tap_bytes, _tap
     link.filter.attach()
 
 

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import logging
 import pwd
 import struct
 from typing import TYPE_CHECKING, Any
 
+from .. import faults
 from ..config import Config, settings
 from ..errors import NegotiationError
-from ..observe import connections
+from ..observe import capture, connections
+from ..proto.filter import parse_rule
 from .messages import (
+    Capture,
     Change,
     Close,
     Done,
+    Drain,
+    FaultRule,
+    FaultRules,
+    Faults,
     FromTool,
+    Packet,
+    Packets,
     Refused,
     Setting,
     Settings,
@@ -31,12 +41,15 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
+    from ..observe.capture import Capture as CaptureOfProcess
     from ..wake.base import Waker
 
-__all__ = ["ACTIONS", "settings_of"]
+__all__ = ["ACTIONS", "packets_of", "settings_of"]
 
 _log = logging.getLogger("aiordma.admin")
 
+#: In one message; with payload each may have 32 KiB, of the 1 MiB that a message may have.
+_PACKETS = 16
 _AF_UNSPEC = struct.pack("=H14x", 0)
 
 
@@ -201,10 +214,107 @@ def _trim(waker: Waker, request: Trim, asker: tuple[int, int]) -> Iterator[Struc
     yield Done(released, f"{released} bytes were released")
 
 
+# ---- draining
+
+
+def _drain(waker: Waker, request: Drain, asker: tuple[int, int]) -> Iterator[Struct]:
+    engine = _engine(waker)
+    if engine is None:
+        yield _NO_ENGINE
+        return
+    what = "all RDMA devices" if request.devices is None else ", ".join(request.devices)
+    try:
+        if request.revoke:
+            count = engine.devices.revoke_drain(request.devices)
+            text = f"{count} devices are used again; `aiordma adm switch rdma` brings connections back"
+        else:
+            count = engine.devices.drain(request.devices, request.reason or _who(asker))
+            text = f"{count} connections leave, {_staying(engine.devices)} stay until they are closed"
+    except LookupError as error:
+        yield Refused(str(error))
+        return
+    _log.warning("%s: %s, %s: %s", what, "used again" if request.revoke else "drained", _who(asker), text)
+    yield Done(count, text)
+
+
+def _staying(devices: Any) -> int:
+    """Connections on drained devices that cannot leave: those of calls."""
+    return sum(
+        not member.fails_over and member.needs_link
+        for engine in devices.engines
+        if engine.drained is not None
+        for group in engine.all_groups
+        for member in group.members
+    )
+
+
+# ---- captures and fault rules
+
+
+def _capture(waker: Waker, request: Capture, asker: tuple[int, int]) -> Iterator[Struct]:
+    if request.action == "start":
+        try:
+            found = capture.start(request.kept_bytes, payload=request.payload)
+        except ValueError as error:
+            yield Refused(str(error))
+            return
+        faults.listen_in(found.on_link, found.message_bytes)
+        what = "with payload" if request.payload else "without payload"
+        _log.warning("a capture of messages has begun, %s, %s", what, _who(asker))
+        yield Done(0, f"the last {request.kept_bytes} bytes of messages are kept, {what}")
+        return
+    running = capture.running()
+    if running is None:
+        yield Refused("no capture runs: `aiordma adm capture start` begins one")
+        return
+    if request.action == "stop":
+        faults.listen_in(None)
+        capture.stop()
+        _log.warning("the capture of messages has ended, %s", _who(asker))
+    yield from packets_of(running)
+    yield Done(running.seen, f"{running.seen} messages were seen")
+
+
+def packets_of(running: CaptureOfProcess) -> Iterator[Struct]:
+    """What a capture has kept, some of it in each part."""
+    rows = iter(running.packets())
+    while some := list(itertools.islice(rows, _PACKETS)):
+        yield Packets([Packet(each.at_ns, each.outbound, each.length, each.data) for each in some])
+
+
+def _faults(waker: Waker, request: Faults, asker: tuple[int, int]) -> Iterator[Struct]:
+    try:
+        rules = [parse_rule(text) for text in request.add]
+    except ValueError as error:
+        yield Refused(f"this is no fault rule: {error}")
+        return
+    there = faults.rules()
+    removed = list(there) if request.remove is None else list(request.remove)
+    if unknown := [number for number in removed if number not in there]:
+        yield Refused(
+            f"there is no fault rule {unknown[0]}: there are {', '.join(map(str, there)) or 'none'}"
+        )
+        return
+    for number in removed:
+        faults.remove(number)
+    for rule in rules:
+        faults.add(rule)
+    if removed or rules:
+        _log.warning("%d fault rules removed, %d added, %s", len(removed), len(rules), _who(asker))
+    now = faults.rules().items()
+    yield FaultRules(
+        [FaultRule(number, str(rule), counts.matched, counts.fired) for number, (rule, counts) in now]
+    )
+    yield Done(len(removed) + len(rules))
+
+
 ACTIONS: dict[type[FromTool], Callable[..., Iterator[Any]]] = {
     ShowSettings: _show_settings,
     Change: _change,
     Switch: _switch,
     Close: _close,
     Trim: _trim,
+    Drain: _drain,
+    Capture: _capture,
+    Faults: _faults,
 }

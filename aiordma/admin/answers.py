@@ -10,8 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..observe import capture, leaks, trace, warned
 from ..observe import connections as registered
-from ..observe import trace
 from ..observe.calls import past
 from . import actions
 from .describe import KINDS, describe_connection, mode_of
@@ -29,6 +29,8 @@ from .messages import (
     FromTool,
     Identity,
     Inspect,
+    Leak,
+    Leaks,
     Link,
     Links,
     Memory,
@@ -39,6 +41,8 @@ from .messages import (
     Tasks,
     Totals,
     View,
+    Warning,
+    Warnings,
 )
 from .page import program
 from .pause import Pause
@@ -106,6 +110,16 @@ def _inspection(waker: Waker) -> Iterator[Struct]:
     calls = iter(trace.recent(_CALLS))
     while found := list(itertools.islice(calls, _ROWS)):
         yield Calls([_call(record) for record in found])
+    yield from _warnings()
+    running = capture.running()
+    if running is not None:
+        yield from actions.packets_of(running)
+
+
+def _warnings() -> Iterator[Struct]:
+    rows = iter(warned.recent())
+    while some := list(itertools.islice(rows, _ROWS)):
+        yield Warnings([Warning(*row) for row in some])
 
 
 def _call(record: trace.Record) -> Call:
@@ -234,6 +248,25 @@ def _fallbacks(waker: Waker) -> Iterator[Struct]:
     yield Fallbacks([*rows("began", counts.fallbacks), *rows("left", counts.left)])
 
 
+def _leaks(waker: Waker) -> Iterator[Struct]:
+    found = [(leak, True) for leak in leaks.open_leaks()] + [(leak, False) for leak in leaks.recent()]
+    rows = (
+        Leak(
+            kind=leak.kind,
+            what=leak.what,
+            open=is_open,
+            found_at=leak.found_at,
+            lasted_s=leak.lasted_s,
+            held_bytes=leak.held_bytes,
+            reclaimed=leak.reclaimed,
+            where=list(leak.where),
+        )
+        for leak, is_open in found
+    )
+    while some := list(itertools.islice(rows, _ROWS)):
+        yield Leaks(some)
+
+
 def _totals(waker: Waker) -> Iterator[Struct]:
     counts, engines = registered.counts, _engines(waker)
     kinds = counts.connections.items()
@@ -244,6 +277,9 @@ def _totals(waker: Waker) -> Iterator[Struct]:
         fell_back=counts.fallbacks.total(),
         left_rdma=counts.left.total(),
         engines=[_engine(each) for each in engines],
+        leaks={str(kind): count for kind, count in leaks.counts().items()},
+        slow_requests=trace.slow_counts()["request"],
+        slow_handlers=trace.slow_counts()["handler"],
     )
 
 
@@ -261,5 +297,6 @@ _VIEWS: dict[View, Callable[[Waker], Iterator[Struct]]] = {
     "memory": _memory,
     "rpc": _rpc,
     "fallbacks": _fallbacks,
+    "leaks": _leaks,
     "totals": _totals,
 }

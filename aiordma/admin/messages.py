@@ -24,6 +24,7 @@ __all__ = [
     "Answer",
     "Call",
     "Calls",
+    "Capture",
     "Change",
     "Close",
     "Connection",
@@ -31,19 +32,27 @@ __all__ = [
     "Device",
     "Devices",
     "Done",
+    "Drain",
     "Engine",
     "Fallback",
     "Fallbacks",
+    "FaultRule",
+    "FaultRules",
+    "Faults",
     "FromTool",
     "GarbageError",
     "Holder",
     "Identity",
     "Inspect",
+    "Leak",
+    "Leaks",
     "Link",
     "Links",
     "Memory",
     "MemoryUse",
     "Method",
+    "Packet",
+    "Packets",
     "Refused",
     "Request",
     "Rpc",
@@ -57,6 +66,8 @@ __all__ = [
     "Totals",
     "Trim",
     "View",
+    "Warning",
+    "Warnings",
     "length_of",
     "packed",
     "parse_answer",
@@ -69,7 +80,7 @@ _MAGIC = b"aio"
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024
 
-View = Literal["connections", "links", "devices", "memory", "rpc", "fallbacks", "totals"]
+View = Literal["connections", "links", "devices", "memory", "rpc", "fallbacks", "leaks", "totals"]
 
 
 class GarbageError(ValueError):
@@ -122,10 +133,38 @@ class Trim(Request, tag="trim"):
 
 
 class Inspect(Request, tag="inspect"):
-    """What helps to find out why it hangs or is slow: settings, tasks with their stacks, traced calls."""
+    """What helps to find out why it hangs or is slow: settings, tasks with their stacks, traced calls, past
+    warnings, and the packets of a capture."""
 
 
-FromTool = Show | ShowSettings | Inspect | Change | Switch | Close | Trim
+class Drain(Request, tag="drain"):
+    """Let devices become idle (None: all), or use them again."""
+
+    devices: tuple[str, ...] | None = None
+    revoke: bool = False
+    reason: str = ""
+
+
+class Capture(Request, tag="capture"):
+    """Begin or end to keep the last messages of all links and negotiations of the process, or take those that
+    are kept."""
+
+    action: Literal["start", "stop", "take"]
+    #: of messages that are kept at most; older ones go
+    kept_bytes: int = 1 << 20
+    #: with what users sent; otherwise headers and control messages only
+    payload: bool = False
+
+
+class Faults(Request, tag="faults"):
+    """Add and remove fault rules of the process; the answer has those that hold then."""
+
+    add: tuple[str, ...] = ()
+    #: by number; None: all
+    remove: tuple[int, ...] | None = ()
+
+
+FromTool = Show | ShowSettings | Inspect | Change | Switch | Close | Trim | Drain | Capture | Faults
 
 
 # ---- answers
@@ -242,7 +281,7 @@ class Device(Struct):
     """One device that the loop may use."""
 
     device: str
-    #: ``open``, ``not opened`` or ``down``
+    #: ``open``, ``not opened``, ``down``, ``draining`` or ``drained``
     state: str
     why: str
     retry_in_s: float
@@ -350,6 +389,32 @@ class Fallbacks(Part, tag="fallbacks"):
     rows: list[Fallback]
 
 
+class Leak(Struct):
+    """Something that the program has forgotten (``aiordma.observe.leaks``)."""
+
+    #: ``dropped``, ``loan``, ``idle``, ``view`` or ``dead peer``
+    kind: str
+    what: str
+    #: it is there now
+    open: bool
+    #: seconds since the epoch
+    found_at: float
+    #: seconds that it had lasted then
+    lasted_s: float
+    #: of registered memory; 0: none, or not known
+    held_bytes: int
+    #: the library has closed it, or given it back
+    reclaimed: bool
+    #: ``file:line function``, innermost first; empty unless recorded (``AIORDMA_LEAK_FRAMES``)
+    where: list[str]
+
+
+class Leaks(Part, tag="leaks"):
+    """Those of the process that are there, and the last ones that are over."""
+
+    rows: list[Leak]
+
+
 class Engine(Struct):
     """Counters of the completion queue of one engine."""
 
@@ -377,6 +442,11 @@ class Totals(Part, tag="totals"):
     fell_back: int
     left_rdma: int
     engines: list[Engine]
+    #: found since the process began, by kind, also those that are over
+    leaks: dict[str, int] = {}
+    #: calls and handlers that took longer than ``AIORDMA_SLOW_REQUEST_US`` and ``AIORDMA_SLOW_HANDLER_US``
+    slow_requests: int = 0
+    slow_handlers: int = 0
 
 
 class Setting(Struct):
@@ -431,6 +501,54 @@ class Calls(Part, tag="calls"):
     rows: list[Call]
 
 
+class Warning(Struct):
+    """A warning, or worse, that a logger of the library has given. Without the text of exceptions."""
+
+    #: seconds since the epoch
+    at: float
+    level: str
+    logger: str
+    text: str
+
+
+class Warnings(Part, tag="warnings"):
+    """The last ones of the process."""
+
+    rows: list[Warning]
+
+
+class Packet(Struct):
+    """A message that was captured, as an IP packet around it."""
+
+    #: nanoseconds since the epoch
+    at_ns: int
+    outbound: bool
+    #: of the whole packet; ``data`` may have less
+    length: int
+    data: bytes
+
+
+class Packets(Part, tag="packets"):
+    """Some of the messages that a capture has kept; more may follow."""
+
+    rows: list[Packet]
+
+
+class FaultRule(Struct):
+    """A fault rule of the process."""
+
+    number: int
+    rule: str
+    matched: int
+    fired: int
+
+
+class FaultRules(Part, tag="rules"):
+    """Those that hold now."""
+
+    rows: list[FaultRule]
+
+
 class Done(Part, tag="done"):
     """The end. :param count: of connections or bytes that the request concerned."""
 
@@ -453,10 +571,14 @@ Answer = (
     | MemoryUse
     | Rpc
     | Fallbacks
+    | Leaks
     | Totals
     | Settings
     | Tasks
     | Calls
+    | Warnings
+    | Packets
+    | FaultRules
     | Done
     | Refused
 )

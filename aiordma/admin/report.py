@@ -20,6 +20,8 @@ from .messages import (
     Fallback,
     Fallbacks,
     Holder,
+    Leak,
+    Leaks,
     Link,
     Links,
     Memory,
@@ -72,6 +74,7 @@ class Process(Struct):
     holders: list[Holder] | None = None
     rpc: list[Method] | None = None
     fallbacks: list[Fallback] | None = None
+    leaks: list[Leak] | None = None
     totals: Totals | None = None
 
 
@@ -91,6 +94,7 @@ _ROWS: dict[str, type[Any]] = {
     "memory": MemoryUse,
     "rpc": Rpc,
     "fallbacks": Fallbacks,
+    "leaks": Leaks,
 }
 
 

@@ -25,6 +25,7 @@ from ..pipes.tcp_channel import TcpChannel
 from ..proto.clc import Kind
 from ..proto.message import MAX_HEAD_BYTES, ChannelStatistics
 from ..wake.ending import release_unclosed
+from ..wake.origin import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,6 +77,7 @@ class ConnectedChannel(anyio.abc.AsyncResource):
         """The TLS session of the connection, if it has one."""
         self._waker = wake.current()
         self._waker.bind(self)
+        self.origin = here()
         self._owns = True
 
     def detach(self) -> Channel:

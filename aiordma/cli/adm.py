@@ -3,111 +3,24 @@ memory."""
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from .adm_capture import capture, trace
+from .adm_drain import drain
+from .adm_faults import faults
+from .adm_target import SILENT, Target, clean, name_of, settings_of
 
+if TYPE_CHECKING:
     from ..admin.asking import Loop
-    from ..admin.messages import FromTool, Setting
+    from ..admin.messages import Setting
 
 __all__ = ["adm"]
 
-#: Exit status.
-_NOBODY, _SILENT, _REFUSED = 1, 3, 4
 #: A connection that returns to RDMA negotiates with its peer.
 _LONG_S = 20.0
-
-
-class Target:
-    """The event loops that are meant.
-
-    :param everyone: there may be several processes.
-    """
-
-    def __init__(self, pid: int | None, program: str | None, everyone: bool, as_json: bool) -> None:
-        self.pid, self.program, self.everyone, self.as_json = pid, program, everyone, as_json
-
-    def loops(self, *, changes: bool) -> list[Loop]:
-        """Those that there are. The command ends if there are none, or, for changes, if they belong to
-        several processes and ``--all`` was not given."""
-        from ..admin.asking import loops  # not for --help
-
-        found = loops(
-            lambda page: (
-                (self.pid is None or page.pid == self.pid)
-                and (self.program is None or self.program in page.program)
-            )
-        )
-        if not found:
-            click.echo("no process uses aiordma (of those that this user may change)", err=True)
-            sys.exit(_NOBODY)
-        pids = {each.page.pid: each.page.program for each in found}
-        if changes and len(pids) > 1 and not self.everyone:
-            names = "\n".join(f"  --pid {pid}  {_clean(name)}" for pid, name in sorted(pids.items()))
-            raise click.UsageError(
-                f"there are {len(pids)} processes; choose one, or all with --all:\n{names}"
-            )
-        return found
-
-    def ask(self, request: FromTool, loops: Sequence[Loop], patience_s: float = 1.0) -> list[Loop]:
-        """Ask them; those that are still there."""
-        from ..admin.asking import ask
-
-        return ask(request, loops, patience_s)
-
-    def end(self, answered: Sequence[Loop], what: str) -> None:
-        """Say what each has answered, and end with the status that fits.
-
-        :param what: with ``{}`` for the number that each reports.
-        """
-        if self.as_json:
-            click.echo(
-                json.dumps({"schema": "aiordma-adm/1", "processes": [_row(each) for each in answered]})
-            )
-        for loop in () if self.as_json else answered:
-            done = loop.state == "answered"
-            text = loop.text or what.format(loop.count) if done else f"{loop.state.upper()}: {loop.text}"
-            click.echo(f"{_name(loop)}: {_clean(text)}", err=not done)
-        states = {each.state for each in answered}
-        sys.exit(_REFUSED if "refused" in states else _SILENT if states - {"answered"} else 0)
-
-
-def _clean(text: str) -> str:
-    from .tables import clean
-
-    return clean(text)
-
-
-def _name(loop: Loop) -> str:
-    return _clean(f"{loop.page.program}[{loop.page.pid}]")
-
-
-def _row(loop: Loop) -> dict[str, Any]:
-    page = loop.page
-    found: dict[str, Any] = {
-        "pid": page.pid,
-        "program": page.program,
-        "loop": page.loop,
-        "state": loop.state,
-        "text": loop.text,
-        "count": loop.count,
-    }
-    settings = _settings(loop)
-    if settings:
-        names = ("value", "default", "online", "allowed")
-        found["settings"] = {row.name: {name: getattr(row, name) for name in names} for row in settings}
-    return found
-
-
-def _settings(loop: Loop) -> list[Setting]:
-    from ..admin.messages import Settings
-
-    return [row for part in loop.parts if isinstance(part, Settings) for row in part.rows]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -134,6 +47,10 @@ def adm(context: click.Context, pid: int | None, program: str | None, everyone: 
       aiordma adm switch rdma                       all that left RDMA back to it
       aiordma adm close 17                          reset a connection
       aiordma adm trim                              give unused memory back
+      aiordma adm drain                             nothing new on RDMA; streams go on over TCP
+      aiordma adm faults add 'drop op=cdc nth=3'    one fault rule more
+      aiordma adm trace start                       trace calls, watch for slow polls and handlers
+      aiordma adm capture -o it.pcapng --seconds 5  the messages of all links, for Wireshark
     """
     context.obj = Target(pid, program, everyone, as_json)
 
@@ -178,25 +95,25 @@ def get(target: Target, names: tuple[str, ...]) -> None:
         target.end(answered, "")
     for loop in answered:
         if loop.state != "answered":
-            click.echo(f"{_name(loop)}: {loop.state.upper()}: {_clean(loop.text)}", err=True)
+            click.echo(f"{name_of(loop)}: {loop.state.upper()}: {clean(loop.text)}", err=True)
             continue
         chosen = [
-            row for row in _settings(loop) if row.name in names or (not names and row.value != row.default)
+            row for row in settings_of(loop) if row.name in names or (not names and row.value != row.default)
         ]
         for row in chosen:
             when = "" if row.online else "  (read at the start)"
-            click.echo(f"{_name(loop)}: {row.name}={_shown(row.value)}{when}")
+            click.echo(f"{name_of(loop)}: {row.name}={_shown(row.value)}{when}")
         if not chosen:
-            click.echo(f"{_name(loop)}: all settings have their defaults")
-    sys.exit(0 if all(each.state == "answered" for each in answered) else _SILENT)
+            click.echo(f"{name_of(loop)}: all settings have their defaults")
+    sys.exit(0 if all(each.state == "answered" for each in answered) else SILENT)
 
 
 def _shown(value: Any) -> str:
-    return "unset" if value is None else _clean(str(value))
+    return "unset" if value is None else clean(str(value))
 
 
 def _setting(loop: Loop, name: str) -> Setting:
-    rows = {row.name: row for row in _settings(loop)}
+    rows = {row.name: row for row in settings_of(loop)}
     if name not in rows:
         raise click.UsageError(f"unknown setting {name!r}: known are {', '.join(rows)}")
     return rows[name]
@@ -303,3 +220,7 @@ def trim(target: Target) -> None:
     from ..admin.messages import Trim
 
     target.end(target.ask(Trim(), target.loops(changes=True)), "{} bytes were released")
+
+
+for command in (capture, drain, faults, trace):
+    adm.add_command(command)

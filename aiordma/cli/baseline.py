@@ -90,6 +90,9 @@ def _subtract(now: Totals, before: Totals) -> None:
     }
     now.fell_back -= before.fell_back
     now.left_rdma -= before.left_rdma
+    now.slow_requests -= before.slow_requests
+    now.slow_handlers -= before.slow_handlers
+    now.leaks = {kind: count - before.leaks.get(kind, 0) for kind, count in now.leaks.items()}
     earlier = {engine.device: engine for engine in before.engines}
     for engine in now.engines:
         if (old := earlier.get(engine.device)) is not None:

@@ -49,6 +49,9 @@ def debug_bundle(output: str | None, pid: int | None, doctor: bool, to_read: str
     It contains addresses, names of programs, functions and files, and AIORDMA_ variables; no payload, no
     values of variables, no arguments of programs.
 
+    Past warnings of the library are in it, without the text of exceptions; and the messages that a capture
+    keeps, if one runs (`aiordma adm capture start`), as packets.pcapng.
+
     Exit status: 0; 1 if no process uses aiordma (the file is written all the same).
 
     \b
@@ -101,6 +104,8 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
     from ..admin.asking import ask, loops
     from ..admin.messages import Inspect
     from ..admin.report import collect
+    from ..proto.packets import pcapng
+    from .adm_capture import packets_of
     from .stat import VIEWS
 
     def wanted(page: Page) -> bool:
@@ -127,6 +132,8 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
     for loop in ask(Inspect(), loops(wanted), _PATIENCE_S):
         folder = f"process-{loop.page.pid}-{loop.stem.rpartition('-')[2]}"
         yield f"{folder}/inspect.json", _inspected(loop)
+        if packets := packets_of(loop):
+            yield f"{folder}/packets.pcapng", pcapng(packets)
         for name in _PROC:
             try:
                 yield f"{folder}/{name}", Path(f"/proc/{loop.page.pid}/{name}").read_bytes()
@@ -139,11 +146,12 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
 def _inspected(loop: Loop) -> bytes:
     import msgspec
 
-    from ..admin.messages import Calls, Settings, Tasks
+    from ..admin.messages import Calls, Settings, Tasks, Warnings
 
-    rows: dict[str, list[Any]] = {"settings": [], "tasks": [], "calls": []}
+    kinds: dict[str, type[Any]] = {"settings": Settings, "tasks": Tasks, "calls": Calls, "warnings": Warnings}
+    rows: dict[str, list[Any]] = {name: [] for name in kinds}
     for part in loop.parts:
-        for name, kind in (("settings", Settings), ("tasks", Tasks), ("calls", Calls)):
+        for name, kind in kinds.items():
             if isinstance(part, kind):
                 rows[name] += part.rows
     return msgspec.json.format(
@@ -186,6 +194,8 @@ def _show(name: str, data: bytes) -> None:
             lines = _stat_lines(data)
         elif name.endswith("inspect.json"):
             lines = _inspect_lines(json.loads(data))
+        elif name.endswith(".pcapng"):
+            lines = [f"{len(data)} bytes for Wireshark: unpack the file, and tshark -r {name}"]
         else:
             lines = data.decode("utf-8", "replace").splitlines()
     except (ValueError, KeyError, TypeError) as error:
@@ -215,4 +225,7 @@ def _inspect_lines(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"call {call['side']} {call['method']} {call['peer']} {call['total_us']:.0f}us ({stages})"
         )
+    for row in found.get("warnings", ()):  # bundles of older versions have none
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"]))
+        lines.append(f"{row['level'].lower()} {when} {row['logger']}: {row['text']}")
     return lines

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["VIEWS", "stat"]
 
-VIEWS: tuple[View, ...] = ("connections", "links", "devices", "memory", "rpc", "fallbacks", "totals")
+VIEWS: tuple[View, ...] = (
+    "connections",
+    "links",
+    "devices",
+    "memory",
+    "rpc",
+    "fallbacks",
+    "leaks",
+    "totals",
+)
 #: Exit status.
 _NOBODY, _SILENT = 1, 3
 
@@ -67,6 +76,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option("-m", "--memory", is_flag=True, help="Registered memory, and who holds it."),
     click.option("--rpc", is_flag=True, help="Calls by method: errors, in flight, times if traced."),
     click.option("-f", "--fallbacks", is_flag=True, help="Why connections are on TCP, with counts."),
+    click.option("--leaks", is_flag=True, help="What programs have forgotten, and where it was created."),
     click.option("-t", "--totals", is_flag=True, help="Counts since the processes began."),
     click.option("-a", "--all", "everything", is_flag=True, help="All of these."),
     click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .stat_leaks import leak_lines
 from .tables import Column, bytes_text, clean, seconds_text, table
 
 if TYPE_CHECKING:
@@ -247,6 +248,9 @@ def _totals(report: Report, details: bool, rates: Rates | None) -> Iterator[str]
                 f"({engine.empty_polls} found nothing), {engine.events} events, {engine.spins} busy polls "
                 f"({engine.spin_hits} paid off), {engine.slow_polls} slow polls"
             )
+        yield f"  {totals.slow_requests} slow calls, {totals.slow_handlers} slow handlers"
+        if found := ", ".join(f"{count} {clean(kind)}" for kind, count in totals.leaks.items() if count):
+            yield f"  leaks (--leaks): {found}"
 
 
 _VIEWS: dict[str, Callable[[Report, bool, Rates | None], Iterator[str]]] = {
@@ -256,5 +260,6 @@ _VIEWS: dict[str, Callable[[Report, bool, Rates | None], Iterator[str]]] = {
     "memory": _memory,
     "rpc": _plain("rpc", _RPC),
     "fallbacks": _plain("fallbacks", _FALLBACKS),
+    "leaks": lambda report, details, rates: leak_lines(report),
     "totals": _totals,
 }

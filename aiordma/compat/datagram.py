@@ -26,6 +26,8 @@ from ..negotiation.engine import warm_up
 from ..negotiation.options import ConnectOptions, ListenOptions
 from ..negotiation.server import negotiate_accepted
 from ..proto.clc import Kind
+from ..wake.ending import note_unclosed
+from ..wake.origin import here
 from .server import RdmaServer, bind_sockets
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
     ) -> None:
         super().__init__(dict(extra), loop)
         self._carrier = carrier
+        self.origin = here()
         self._try_send = carrier.try_send
         self._protocol = protocol
         self._server = server
@@ -186,6 +189,7 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
         if not getattr(self, "_lost", True):
+            note_unclosed(repr(self), self.origin)
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
             self._carrier.abort()
 

@@ -33,6 +33,8 @@ import anyio
 
 from ..errors import as_connection_error
 from ..streams.info import StreamInfo
+from ..wake.ending import note_unclosed
+from ..wake.origin import here
 from .contracts import PullProtocol
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         "_sock",
         "_started",
         "_try_send",
+        "origin",
     )
 
     _extra: dict[str, Any]
@@ -118,6 +121,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         info = {"aiordma.path": "rdma", "aiordma.fallback_reason": None, "aiordma.stream": StreamInfo(pipe)}
         super().__init__({**info, **(extra or {})}, loop)
         self._pipe = pipe
+        self.origin = here()
         self._try_send = pipe.try_send
         self._context = contextvars.copy_context()
         self._inside = False  # a callback of the loop runs in this context: it cannot be entered again
@@ -164,6 +168,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
         if not getattr(self, "_conn_lost", True):
+            note_unclosed(repr(self), self.origin)
             _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
             self._pipe.abort()
             self._close_socket()

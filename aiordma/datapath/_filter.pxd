@@ -15,6 +15,8 @@ cdef class LinkFilter(Hook):
     cdef QueuePair qp
     cdef object link                        # faults.FilterableLink: timers, the peer's name, the end of the QP
     cdef object decide                      # faults.decide
+    cdef public object tap                  # faults.Tap: sees each message; None: nothing does
+    cdef public uint32_t tap_bytes          # how much of each
     cdef object out                         # deque of Held: requests behind one that is delayed
     cdef object pending                     # deque of (message, sequence) behind one that is delayed
     cdef object swapped                     # (message, sequence) that waits for the next one to pass
@@ -26,6 +28,7 @@ cdef class LinkFilter(Hook):
 
     cdef object _op_of(self, Held held, uint32_t *size)
     cdef object _flow_of(self, Held held)
+    cdef int _tell(self, Held held) except -1
     cdef int _send(self, Held held) except -1
     cdef int _post(self, Held held) except -1
     cdef int _run(self) except -1

@@ -18,8 +18,12 @@ _Decide: TypeAlias = Callable[[Direction, Op, int, str, str, int | None], Decisi
 @disjoint_base
 class Held: ...
 
+_Tap: TypeAlias = Callable[[_Link, Direction, Op, bytes, int, int | None, int], None]
+
 @disjoint_base
 class LinkFilter(Hook):
+    tap: _Tap | None
+    tap_bytes: int
     def __init__(self, qp: QueuePair, link: _Link, decide: _Decide) -> None: ...
     @property
     def idle(self) -> bool: ...

@@ -13,6 +13,9 @@ from collections import deque
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
+cdef extern from "arpa/inet.h" nogil:
+    uint32_t ntohl(uint32_t value)
+
 from ._qp cimport CDC_TYPE, KIND_KEEPALIVE, Flow, Hook, QueuePair, is_announced_ack
 from ._verbs cimport (
     IBV_SEND_INLINE,
@@ -118,6 +121,8 @@ cdef class LinkFilter(Hook):
                     break
                 held = Held()
                 aio_chain_take(chain, i, &held.chain)
+                if self.tap is not None:
+                    self._tell(held)
                 if self.holding:
                     held.keep_bytes()
                     self.out.append(held)
@@ -155,6 +160,22 @@ cdef class LinkFilter(Hook):
             if found is not None and (<Flow>found).speaks_to(token, remote):
                 return (<Flow>found).token
         return None
+
+    cdef int _tell(self, Held held) except -1:
+        """Show a request to the tap, as it was posted."""
+        cdef uint32_t size, lead = 0 if self.qp.with_imm else 4
+        cdef object op = self._op_of(held, &size)
+        cdef const char *where
+        cdef bytes data = b""
+        cdef uint64_t remote = 0
+        if op is WRITE or op is READ or op is KEEPALIVE:
+            remote, lead = aio_wr_remote_addr(&held.chain), 0
+        if size and op is not READ:
+            where = <const char *><uintptr_t>held.chain.sge[0].addr + lead
+            data = where[:min(size, self.tap_bytes)]
+        imm = ntohl(held.chain.wr[0].imm_data) if self.qp.with_imm else None
+        self.tap(self.link, OUT, op, data, size, imm, remote)
+        return 0
 
     cdef int _send(self, Held held) except -1:
         cdef uint32_t size
@@ -234,6 +255,8 @@ cdef class LinkFilter(Hook):
     # ---- in: messages to the flows
 
     cdef int arrived(self, const unsigned char *message, uint32_t length, uint32_t seq) except -1:
+        if self.tap is not None:
+            self.tap(self.link, IN, _kind_of_message(message[0]), message[:min(length, self.tap_bytes)], length, None, 0)
         self.pending.append((message[:length], seq))
         return self._run()
 

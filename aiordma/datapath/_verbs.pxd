@@ -52,6 +52,7 @@ cdef extern from "infiniband/verbs.h" nogil:
         int num_sge
         ibv_wr_opcode opcode
         unsigned int send_flags
+        uint32_t imm_data
 
 cdef extern from "datapath/_post.h" nogil:
     cdef struct aio_chain:

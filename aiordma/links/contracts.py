@@ -69,6 +69,8 @@ class EngineView(Protocol):
     """The engine, as everything sees it that lives on it."""
 
     closed: bool
+    #: Why nothing new begins here; None: it does.
+    drained: str | None
     #: Identifies the engine to its peers: 16 bytes.
     engine_id: bytes
     #: Equal for ends whose software devices can share memory: 16 bytes.
@@ -109,6 +111,9 @@ class EngineView(Protocol):
 
     def change_config(self, config: Config) -> None:
         """Use other settings from now on."""
+
+    def drain(self, text: str) -> int:
+        """Begin nothing new, and let streams leave; how many do."""
 
     def read_events(self) -> None:
         """Read the device's asynchronous events now."""

@@ -15,7 +15,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import faults
-from ..errors import NegotiationError, VerbsError
+from ..errors import Code, NegotiationError, VerbsError
+from ..observe import leak_watch
 from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
 from ..verbs.backend import device_list, open_backend
@@ -24,7 +25,7 @@ from .contracts import EngineView, LinkKey
 from .pregranted import Grants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from ..config import Config
     from ..proto.clc import Proposal
@@ -89,6 +90,8 @@ class Devices(Generic[E]):
         self._waiting: deque[tuple[float, SwitchedStream, int]] = deque()
         #: Called when a device reports that its port is up again.
         self.on_recovered: set[Callable[[], None]] = set()
+        #: Devices on which nothing new begins, by their place in the list, and why.
+        self._drained: dict[int, str] = {}
         #: The loop ends.
         self.ended = False
 
@@ -109,6 +112,11 @@ class Devices(Generic[E]):
         """
         return self._opened or open_backend(self.names[index])
 
+    @property
+    def waiting(self) -> int:
+        """Streams on TCP that wait for another link."""
+        return len(self._waiting)
+
     def new_engine_id(self) -> bytes:
         """16 bytes."""
         self._last_byte = (self._last_byte + 1) % 256
@@ -120,6 +128,7 @@ class Devices(Generic[E]):
         for engine in self.engines:
             engine.change_config(config)
         recorder.change(before, config)
+        leak_watch.configure(self.waker, config)
         if config.filter != before.filter:
             faults.install(config.filter or "")
 
@@ -149,10 +158,12 @@ class Devices(Generic[E]):
     def _try_open(self, indexes: list[int], problems: list[Exception]) -> Iterator[E]:
         for index in indexes:
             try:
+                if index in self._drained:
+                    raise NegotiationError(Code.DRAINED, self._drained[index])
                 engine = self._open(index)
             except (NegotiationError, VerbsError, OSError) as error:
                 problems.append(error)
-                if self.several:
+                if self.several and index not in self._drained:
                     logger.warning("RDMA device %s cannot be used: %s", self.names[index], error)
                     self.health.failed(index, str(error), self.waker.now(), self._retry)
             else:
@@ -188,7 +199,7 @@ class Devices(Generic[E]):
         """
         for engine in self.engines:
             group = engine.groups.get(LinkKey(proposal.engine_id, "server", proposal.traffic_class))
-            if group is not None and (group.active or group.setting_up):
+            if group is not None and (group.active or group.setting_up) and engine.drained is None:
                 return engine
         problems: list[Exception] = []
         for indexes in self.health.order(host_of(peer), self.waker.now()):
@@ -260,6 +271,52 @@ class Devices(Generic[E]):
         self._engines = [None] * len(self.names)
         self._spent.clear()
 
+    # ---- draining
+
+    def drain(self, names: Collection[str] | None, text: str) -> int:
+        """Let devices become idle, while the program runs: nothing new begins there, streams go to another
+        device or to TCP, links close when they are unused.
+
+        :param names: of the devices; None: all.
+        :param text: why, for people.
+        :return: connections that leave.
+        :raises LookupError: no such device; nothing has happened.
+        """
+        indexes = self._named(names)
+        self._drained.update(dict.fromkeys(indexes, text))
+        chosen = [engine for index in indexes if (engine := self._engines[index]) is not None]
+        return sum([engine.drain(text) for engine in chosen])
+
+    def revoke_drain(self, names: Collection[str] | None) -> int:
+        """Use these devices again (None: all); how many were drained. :raises LookupError: no such device."""
+        count = 0
+        for index in self._named(names):
+            count += self._drained.pop(index, None) is not None
+            engine = self._engines[index]
+            if engine is not None:
+                engine.drained = None
+        return count
+
+    def check_not_drained(self) -> None:
+        """:raises NegotiationError: all devices are drained."""
+        if len(self._drained) == len(self.names):
+            raise NegotiationError(Code.DRAINED, next(iter(self._drained.values())))
+
+    def _named(self, names: Collection[str] | None) -> list[int]:
+        """:raises LookupError:"""
+        known = [row["device"] for row in self.statistics()["devices"]]
+        for name in names or ():
+            if name not in known:
+                raise LookupError(f"there is no RDMA device {name!r} here: there is {', '.join(known)}")
+        return [index for index, name in enumerate(known) if names is None or name in names]
+
+    def _state(self, index: int, engine: E | None) -> str:
+        if index in self._drained:
+            return "draining" if engine is not None and engine.all_groups else "drained"
+        if self.health.why_down(index):
+            return "down"
+        return "not opened" if engine is None else "open"
+
     # ---- streams whose link has failed
 
     def find_another(self, framed: SwitchedStream, why: str) -> None:
@@ -304,10 +361,10 @@ class Devices(Generic[E]):
             rows.append(
                 {
                     "device": name if engine is None else engine.backend.name,
-                    "state": "down" if why else "not opened" if engine is None else "open",
-                    "why": why,
+                    "state": self._state(index, engine),
+                    "why": self._drained.get(index, why),
                     "retry_in_s": max(0.0, self.health.tried_again_at(index) - now) if why else 0.0,
                     "links": 0 if engine is None else len(engine.all_groups),
                 }
             )
-        return {"devices": rows, "streams_moved": self.moved, "streams_waiting": len(self._waiting)}
+        return {"devices": rows, "streams_moved": self.moved, "streams_waiting": self.waiting}

@@ -98,6 +98,8 @@ class Engine:
         #: Negotiations that this end began.
         self._contacts: weakref.WeakSet[ClientContact] = weakref.WeakSet()
         self.closed = False
+        #: Why nothing new begins here (:meth:`drain`); None: it does.
+        self.drained: str | None = None
         self._timer: Handle | None = None
         self._trim_at = waker.now() + _TRIM_SECONDS
         self.backend = devices.open_device(index)
@@ -247,7 +249,7 @@ class Engine:
         None: it must be negotiated in full, on this TCP connection.
         """
         holder, service = self.grants.servers.get((peer, traffic_class), (None, 0))
-        if holder is None or self.closed:
+        if holder is None or self.closed or self.drained is not None:
             return None
         return holder.open(service, sock)
 
@@ -258,14 +260,15 @@ class Engine:
         """
         if not self.config.tickets or self.closed:
             return None
-        return self.grants.new_listener(has_room)
+        return self.grants.new_listener(lambda: self.drained is None and has_room())
 
     def claim(self, claim: Claim, listener: GrantingListener | None) -> SwitchablePipe:
         """Server: the connection of a Claim that came on a TCP connection of ``listener``.
 
         :raises NegotiationError: decline with its ``code``.
         """
-        self._check()
+        # A drained engine takes it: the client has sent on it. It leaves at the next tick.
+        self._check(new=False)
         key = LinkKey(claim.engine_id, "server", claim.traffic_class)
         # What the client sent on the link before the Claim is dispatched before it.
         engines = self.devices.engines
@@ -337,10 +340,13 @@ class Engine:
                 Code.PEER_UNREACHABLE, "the peer has the software device, this end has not"
             )
 
-    def _check(self) -> None:
+    def _check(self, *, new: bool = True) -> None:
+        """:raises NegotiationError: nothing (``new``: nothing new) begins here any more."""
         self.backend.check_process()
         if self.closed:
             raise NegotiationError(Code.SHUTTING_DOWN)
+        if new and self.drained is not None:
+            raise NegotiationError(Code.DRAINED, self.drained)
 
     # ---- asynchronous events of the device: a QP or port that failed without a completion
 
@@ -382,6 +388,31 @@ class Engine:
         for group in self.all_groups:
             group.link.config_changed()
 
+    # ---- draining
+
+    def drain(self, text: str) -> int:
+        """Begin nothing new, and take streams to another device or to TCP; links close when they are unused.
+        Connections of calls stay until they are closed. Idempotent.
+
+        :param text: why.
+        :return: connections that leave.
+        """
+        self.drained = text
+        for group in list(self.all_groups):
+            self.unlist_group(group)
+        return self._let_leave()
+
+    def check_not_drained(self) -> None:
+        """:raises NegotiationError: nothing new begins on any device of the loop."""
+        if self.drained is not None:
+            self.devices.check_not_drained()
+
+    def _let_leave(self) -> int:
+        members = [member for group in list(self.all_groups) for member in list(group.members)]
+        return sum(
+            [member.leave(Code.DRAINED, self.drained or "") for member in members if not member.fails_over]
+        )
+
     # ---- the regular timer: keepalive, pre-granted rings, idle links and memory
 
     def _tick_soon(self) -> None:
@@ -396,6 +427,8 @@ class Engine:
         for group in list(self.all_groups):
             group.link.look(now)
             group.look(now)
+        if self.drained is not None:
+            self._let_leave()
         self.retire_idle(now)
         if now >= self._trim_at:
             # Memory that was idle the last time and still is goes back to the system.
@@ -410,10 +443,11 @@ class Engine:
         begins the connections and so does not close a link that one is joining. It waits while a negotiation
         is under way, because the server may answer that the new connection joins an idle link."""
         negotiating = any(not contact.is_over for contact in list(self._contacts))
+        patience = self.config.link_idle_ms / 1000 if self.drained is None else 0.0
         for group in list(self.all_groups):
             if group.may_close_at(now):
                 group.close()
-            elif now - group.idle_since >= self.config.link_idle_ms / 1000:
+            elif now - group.idle_since >= patience:
                 # No connection joins a group that is not listed.
                 listed = self.groups.get(group.key) is group
                 if not listed or (group.key.side == "client" and not negotiating):
@@ -502,15 +536,15 @@ class Engine:
             "spin_hits": poller.spin_hits,
             "spin_budget_ns": poller.spin_budget_ns,
             "budget_exhausted": poller.budget_exhausted,
-            **self._wire_statistics(),
+            **({"wire": wire} if (wire := self.wire_counters()) else {}),
         }
 
-    def _wire_statistics(self) -> dict[str, Any]:
-        """The software device's packets to and from other hosts, of the whole process."""
+    def wire_counters(self) -> dict[str, int]:
+        """The software device's packets to and from other hosts, of the whole process; empty without."""
         soft = self.backend.soft
         if soft is None or self.config.soft_wire == "off":
             return {}
-        return {"wire": soft.wire_counters()}
+        return soft.wire_counters()
 
 
 #: Where a loop has the engine that it began with, or that took its place. A table here would keep it alive.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..verbs.abi import Access
 from ..verbs.memory.budget import MemoryLimitError, Purpose
+from ..verbs.memory.pool import Kept
 from ..verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
@@ -26,10 +27,13 @@ _FIRST_SLAB_BYTES = 1 << 20
 
 
 class MessageMemory:
-    """Blocks for messages. Used in the engine's thread, but for :meth:`release_sink`."""
+    """Blocks for messages. Used in the engine's thread, but for :meth:`release_sink`.
 
-    def __init__(self, engine: EngineView, parts: LinkParts) -> None:
-        self._engine = engine
+    :param peer: the other end, for people.
+    """
+
+    def __init__(self, engine: EngineView, parts: LinkParts, peer: str = "") -> None:
+        self._engine, self.peer = engine, peer
         backend, pool = engine.backend, engine.pool
         pool.budget.begin_messages()
         # On iWARP the sink of a READ is a target of remote writes.
@@ -47,6 +51,9 @@ class MessageMemory:
         self._thread = threading.get_ident()
         self._released: list[Block] = []  # by other threads, or in the middle of something of ours
         self._busy = False
+        #: the engine's list of what messages were pulled into, and has not come back
+        self._kept = pool.kept
+        self.is_closed = False
 
     def take_source(self, length: int) -> Block | None:
         """A block for a message to be announced; None: other messages have the memory, and give it back.
@@ -91,7 +98,9 @@ class MessageMemory:
         try:
             self._reclaim()
             if not pool.queue.must_wait(Purpose.SINKS):
-                return self._sinks.allocate(length)
+                block = self._sinks.allocate(length)
+                self._kept[block.address] = Kept(block.length, self._engine.poller.second, self)
+                return block
         except MemoryLimitError as error:
             refusal = error
         finally:
@@ -114,7 +123,9 @@ class MessageMemory:
     def _reclaim(self) -> None:
         self._busy, was_busy = True, self._busy
         while self._released:
-            self._released.pop().free(0)
+            block = self._released.pop()
+            self._kept.pop(block.address, None)
+            block.free(0)
         self._busy = was_busy
 
     def wait_for_source(self, channel: Waiting) -> None:
@@ -132,6 +143,7 @@ class MessageMemory:
     def close(self) -> None:
         """The link is gone, and its QP posts nothing more. What users still have stays theirs."""
         self._reclaim()
+        self.is_closed = True
         self._sources.close()
         self._sinks.withdraw()
         self._engine.pool.budget.end_messages()

@@ -12,9 +12,10 @@ class DeviceStatistics(TypedDict):
 
     #: name, as ``ibv_devices`` prints it
     device: str
-    #: ``"open"``, ``"not opened"`` (never needed) or ``"down"``
+    #: ``"open"``, ``"not opened"`` (never needed), ``"down"``; on request ``"draining"`` (with links), then
+    #: ``"drained"``
     state: str
-    #: why it is down
+    #: why it is down, or drained
     why: str
     #: seconds until it is tried again; 0 unless it is down
     retry_in_s: float

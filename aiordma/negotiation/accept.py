@@ -24,6 +24,7 @@ from ..addresses import plain_address, show
 from ..attributes import address_attributes
 from ..errors import AioRdmaError
 from ..wake.ending import release_unclosed
+from ..wake.origin import here
 from . import peer_cache
 from .announcement import Announcement
 from .engine import warm_up
@@ -112,6 +113,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         ports = [] if options.mode == "tcp" else [port for _, port in self._addresses]
         self._announcement = Announcement(ports)
         self._waker.bind(self)
+        self.origin = here()
         #: Nobody has closed it.
         self._forgotten = True
         self._accept_again()

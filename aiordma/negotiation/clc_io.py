@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from .. import wake
 from ..addresses import plain_address, show
+from ..observe import capture
 from ..pipes.tls import TlsLayer
 from ..proto import clc
 
@@ -61,6 +62,7 @@ class ClcIO:
 
     async def send(self, data: bytes) -> None:
         """Send a message. A lost connection shows when the answer is read."""
+        capture.on_clc(self.local, self.remote, data, outbound=True)
         while data or (self.tls is not None and not self.tls.flush()):
             try:
                 data = data[self.carrier.send(data) :]
@@ -92,6 +94,7 @@ class ClcIO:
             else:
                 if not data:
                     return handshake.eof(self.now())
+                capture.on_clc(self.local, self.remote, data, outbound=False)
                 events = handshake.receive(data, self.now())
                 if not events and not self.has_data():
                     events = handshake.on_timer(self.now())

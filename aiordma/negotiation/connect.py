@@ -97,6 +97,7 @@ class _Attempt:
             return _plain(await self._connect(), FallbackReason.of_local(code))
         try:
             engine = await find_engine(self._options.config, self.waker)
+            engine.check_not_drained()
         except NegotiationError as error:
             if mode == "rdma":
                 raise

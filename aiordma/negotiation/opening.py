@@ -7,8 +7,12 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from ..wake.origin import here, recorded
+
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from ..wake.origin import Origin
 
 __all__ = ["Opening", "opening"]
 
@@ -85,6 +89,18 @@ def opening(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Openin
 
     @functools.wraps(function)
     def open_it(*args: P.args, **kwargs: P.kwargs) -> Opening[R]:
-        return Opening(function(*args, **kwargs))
+        coroutine = function(*args, **kwargs)
+        if recorded():
+            coroutine = _with_origin(coroutine, here())
+        return Opening(coroutine)
 
     return open_it
+
+
+async def _with_origin(coroutine: Coroutine[Any, Any, R], where: Origin) -> R:
+    """Where it was called is a better name than the stack at its end, of which Python may have lost frames:
+    those above an ``__await__()`` through which an exception was thrown.
+    """
+    opened: Any = await coroutine
+    opened.origin = where
+    return opened  # type: ignore[no-any-return]

@@ -1,6 +1,8 @@
-"""What begins with the first connection of an event loop and belongs to a higher layer: the admin endpoint.
+"""What begins with the first connection of an event loop: the search for leaks, the memory of warnings, and
+the admin endpoint.
 
-It is found by its name, as plug-ins are, so that nothing below it depends on it.
+The endpoint belongs to a higher layer. It is found by its name, as plug-ins are, so that nothing below it
+depends on it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .. import wake
+from . import leak_watch, warned
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -22,5 +25,7 @@ _ADMIN = "aiordma.admin.endpoint"
 def begin(config: Config) -> None:
     """Called when a loop opens an RDMA device, or finds none. Only the first call has an effect."""
     waker = wake.current()
+    warned.begin()
+    leak_watch.begin(waker, config)
     if config.admin == "on" and _ADMIN not in waker.locals:
         waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker)

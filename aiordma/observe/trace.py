@@ -40,6 +40,7 @@ __all__ = [
     "recent",
     "reset",
     "settings",
+    "slow_counts",
     "slow_polls",
     "summary",
 ]
@@ -121,6 +122,8 @@ class Recorder(Tracer):
         super().__init__(monotonic_ns, secrets.randbits(31) << 32, self.settings.keep)
         self._engines: weakref.WeakSet[Any] = weakref.WeakSet()
         self._limits = {name: RateLimit() for name in ("request", "handler", "poll")}
+        #: calls and handlers that were slow, also those that were not logged
+        self.slow_counts = {"request": 0, "handler": 0}
 
     # ---- settings
 
@@ -168,6 +171,7 @@ class Recorder(Tracer):
     # ---- what is slow
 
     def slow_call(self, trace: ClientTrace, took: int) -> None:
+        self.slow_counts["request"] += 1
         if not self._limits["request"].allow(time.monotonic()):
             return
         text = "its stages are known in req-res mode only"
@@ -180,6 +184,7 @@ class Recorder(Tracer):
         logger.warning("slow request: %s to %s took %s (%s)%s", method, peer, _ms(took), text, more)
 
     def slow_handling(self, trace: ServerTrace, took: int) -> None:
+        self.slow_counts["handler"] += 1
         if self._limits["handler"].allow(time.monotonic()):
             method, peer, more = trace.method, trace.peer, self._more("handler")
             waited = _ms(trace.started - trace.received)
@@ -299,6 +304,11 @@ def recent(count: int | None = None) -> list[Record]:
 def summary() -> dict[tuple[str, str], Summary]:
     """By (side, method). The server's ``total`` is the handler's time alone."""
     return recorder.summary()
+
+
+def slow_counts() -> dict[str, int]:
+    """Since the process began: calls (``"request"``) and handlers (``"handler"``) above their thresholds."""
+    return dict(recorder.slow_counts)
 
 
 def slow_polls() -> dict[str, int]:

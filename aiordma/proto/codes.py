@@ -67,6 +67,7 @@ class Code(enum.IntEnum):
         0x0A1D000E,
         "one RDMA device connects through rdma_cm only (iWARP), and an end has no rdma_cm",
     )
+    DRAINED = 0x0A1D000F, "the RDMA device was drained on request: connections use TCP until that is revoked"
     PLAIN_UDP_PEER = 0x0A1D0010, "the peer speaks plain UDP"
     WRONG_KIND = 0x0A1D000C, "the two ends expect different kinds of connection"
     LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream failed over to its TCP connection"

@@ -12,6 +12,7 @@ from ..config import Config
 from ..errors import NegotiationError
 from ..proto.rpc import encode_metadata
 from ..wake.ending import release_unclosed
+from ..wake.origin import here
 from .codec import decode_result, encode_arguments
 from .connection import Connection
 from .errors import RpcUnreachable
@@ -52,6 +53,8 @@ class Client:
         self._call_raw = connection.call_raw
         self._fallback_reason = fallback_reason
         self._closed_waiters: list[Any] = []
+        #: where it was created
+        self.origin = here()
         # What is connected refers to its connection: that must not keep a client that everybody has dropped.
         on_end = weakref.WeakMethod(self._on_end)
         connection.on_end = lambda: _call(on_end())
@@ -116,14 +119,16 @@ class Client:
         encoding, payload = encode_arguments(args, kwargs)
         raw = encode_metadata(metadata) if metadata else None
         reply = await self._call_raw(method, encoding, payload, timeout, raw)
-        return decode_result(reply.encoding, reply.payload, returns, method)
+        payload, reply.payload = reply.payload, b""  # the connection remembers the last reply
+        return decode_result(reply.encoding, payload, returns, method)
 
     async def _call(self, call: ClientCall) -> Any:
         """What the interceptors of unary calls end with."""
         encoding, payload = encode_arguments(call.args, call.kwargs)
         raw = encode_metadata(call.metadata) if call.metadata else None
         reply = await self._call_raw(call.method, encoding, payload, call.timeout, raw)
-        return decode_result(reply.encoding, reply.payload, call.returns, call.method)
+        payload, reply.payload = reply.payload, b""
+        return decode_result(reply.encoding, payload, call.returns, call.method)
 
     def stream(
         self,

@@ -84,7 +84,9 @@ class Reply:
         """The REPLY of this call."""
         self.done = True
         self.encoding = message.encoding
-        self.payload = message.payload
+        payload = self.payload = message.payload
+        if payload.__class__ is memoryview:
+            message.payload = b""  # it is kept for the next message, and must not keep registered memory
         if message.metadata is not None:
             self.raw_metadata = message.metadata
         self.raw_trailing = message.trailing

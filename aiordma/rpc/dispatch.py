@@ -182,6 +182,9 @@ class ServerConnection(Multiplexer):
                 self._staying = True
                 self.waker.call_soon(self._stay)
             self._on_call(self.machine.call)
+            if self._message.payload.__class__ is memoryview:
+                # The message is kept for the next one, and must not keep registered memory.
+                self._message.payload = b""
         elif event:
             self._on_other(event)
 

@@ -12,11 +12,14 @@ The subclasses have fast paths for operations that complete at once; everything 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from anyio import BusyResourceError, ClosedResourceError
 
 from .. import wake
+from .ending import note_unclosed
+from .origin import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +68,9 @@ class OutgoingMessage:
 
 class Duplex:
     """Guards, checkpoints and waiting. The subclass knows what it waits for."""
+
+    #: One more with each loan that begins, and with each that ends: odd while data is lent.
+    loan_changes = 0
 
     def __init__(self) -> None:
         self._waker = wake.current()
@@ -170,11 +176,24 @@ class Duplex:
             if self._receive_guard is BUSY:
                 self._receive_guard = None
 
+    def _give_back(self, view: memoryview) -> None:
+        """A loan was dropped: its data was not received."""
+        self.loan_changes += 1
+        if self._receive_guard is BUSY:
+            self._receive_guard = None
+        with contextlib.suppress(BufferError):  # somebody has made another view of it
+            view.release()
+
     def _wake_all(self) -> None:
         """At the end: tasks that wait look again, and find the reason."""
         for waiter in (self._send_waiter, self._receive_waiter):
             if waiter is not None:
                 waiter.set()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a task sends or receives now."""
+        return self._send_guard is BUSY or self._receive_guard is BUSY
 
     # -- checkpoints
 
@@ -213,16 +232,21 @@ class Duplex:
 class Loan:
     """Received data that still lies in the ring, for the duration of a ``with`` block.
 
+    One that is dropped without having entered its block is given back, and its data can be received again;
+    that is counted as a leak (:mod:`aiordma.observe.leaks`).
+
     :param take: consumes the data; called when the block is left.
     """
 
-    __slots__ = ("_owner", "_take", "_view")
+    __slots__ = ("_origin", "_owner", "_take", "_view")
 
     def __init__(self, owner: Duplex, view: memoryview, take: Callable[[], None]) -> None:
         self._owner = owner
         self._view = view
-        self._take = take
+        self._take: Callable[[], None] | None = take
+        self._origin = here()
         owner._receive_guard = BUSY
+        owner.loan_changes += 1
 
     def __enter__(self) -> memoryview:
         return self._view
@@ -230,9 +254,18 @@ class Loan:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        owner = self._owner
-        if owner._receive_guard is BUSY:  # otherwise the owner was closed inside the block
-            owner._receive_guard = None
-            self._take()
+        owner, take = self._owner, self._take
+        self._take = None
+        if take is not None:
+            owner.loan_changes += 1
+            if owner._receive_guard is BUSY:  # otherwise the owner was closed inside the block
+                owner._receive_guard = None
+                take()
         # A view that was kept raises ValueError from now on; it does not show other data.
         self._view.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_take", None) is not None:
+            owner, view = self._owner, self._view
+            note_unclosed(f"a loan of {len(view)} bytes by {owner!r}", self._origin, "loan")
+            owner._waker.call_from_anywhere(lambda: owner._give_back(view))

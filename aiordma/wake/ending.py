@@ -15,19 +15,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from .base import run_at_end, run_guarded
+from .origin import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .base import Callback, ClosedCallback, EndCallback, LoopBound, Waker
 
-__all__ = ["Ending", "refuse_other_loop", "release_unclosed"]
+__all__ = ["Ending", "UnclosedHook", "note_unclosed", "refuse_other_loop", "release_unclosed"]
 
 _log = logging.getLogger("aiordma.wake")
+
+UnclosedHook = Callable[[str, Origin, str], None]
+"""Called with what it was, where it was created, and its kind. In any thread; raises nothing."""
+
+#: What counts objects that were not closed, once something does.
+unclosed_hook: UnclosedHook | None = None
+
+
+def note_unclosed(what: str, origin: Origin, kind: str = "dropped") -> None:
+    """An object was dropped that should have been closed or given back. For finalizers."""
+    if unclosed_hook is not None:
+        unclosed_hook(what, origin, kind)
 
 
 class Ending:
@@ -123,6 +135,7 @@ def release_unclosed(owner: Any, waker: Waker, release: Callback | None, warn: C
     if waker.pid != os.getpid():
         return  # in a forked child: it belongs to the parent
     try:
+        note_unclosed(repr(owner), getattr(owner, "origin", ()))
         warn(f"unclosed {owner!r}", ResourceWarning, source=owner)
     finally:
         if release is not None and not waker.call_from_anywhere(release):

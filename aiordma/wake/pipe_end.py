@@ -11,6 +11,7 @@ from anyio import BrokenResourceError
 from ..attributes import RdmaAttribute, address_attributes, tls_attributes
 from .duplex import CLOSED, EOF_SENT, LOOP_ENDED, Duplex
 from .ending import release_unclosed
+from .origin import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,6 +56,8 @@ class PipeEnd(Duplex):
         self._remote_address = remote_address
         self._fallback_reason = fallback_reason
         self._tls = tls
+        #: where it was created
+        self.origin = here()
         self._waker.bind(self)
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:

@@ -32,7 +32,7 @@ async def connected(
 ) -> None:
     """Both ends of some streams. Commands: "sleep" blocks the loop until the test sends a line, "log" tells
     the warnings of aiordma, "paths" those of the clients' streams, "worst" the longest pause of the loop in
-    seconds since "watch".
+    seconds since "watch", "another" path and reason of one more connection, which is closed then.
 
     :param plain: streams of them on TCP.
     :param waiting: the servers' ends read nothing.
@@ -62,7 +62,13 @@ async def connected(
         control.say(listener.port)
         with contextlib.suppress(EOFError):
             while True:
-                await _obey(control, await control.hear(), clients, log, watcher)
+                order = await control.hear()
+                if order == "another":
+                    async with await aiordma.connect(LOCAL, listener.port, config=config) as one:
+                        reason = one.fallback_reason
+                        control.say((one.path, None if reason is None else reason.text))
+                else:
+                    await _obey(control, order, clients, log, watcher)
         tasks.cancel_scope.cancel()
 
 

@@ -114,7 +114,7 @@ def test_all_views_agree_with_the_schema(busy: Process) -> None:
     assert json.loads(run("--schema").stdout) == SCHEMA
 
 
-SCHEMA_VIEWS = ("connections", "links", "devices", "memory", "rpc", "fallbacks", "totals")
+SCHEMA_VIEWS = ("connections", "links", "devices", "memory", "rpc", "fallbacks", "leaks", "totals")
 
 
 def test_other_views_as_tables(busy: Process) -> None:

@@ -60,6 +60,9 @@ class Engine:
     def grant_rings(self, has_room: Callable[[], bool]) -> None:
         return None
 
+    def check_not_drained(self) -> None:
+        """It is not."""
+
     def open_early(self, sock: socket.socket, peer: str, traffic_class: int) -> None:
         return None
 

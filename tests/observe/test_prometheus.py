@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import aiordma
 from aiordma import rpc
-from aiordma.observe import connections, trace
+from aiordma.observe import connections, leaks, trace
 from aiordma.observe.prometheus import Collector
 from tests.health import until
 from tests.roles import echo
@@ -32,6 +32,11 @@ service = rpc.Service("test")
 @service.method
 async def double(value: int) -> int:
     return 2 * value
+
+
+@service.method
+async def add_up(count: int) -> int:
+    return sum(range(count))
 
 
 def scraped() -> dict[str, dict[tuple[str, ...], float]]:
@@ -53,8 +58,10 @@ def fresh_counts() -> Iterator[None]:
     for counter in connections.counts:
         counter.clear()
     trace.reset()
+    trace.recorder.slow_counts.update(request=0, handler=0)
+    leaks.reset()
     yield
-    trace.configure(mode="bare", sample=64)
+    trace.configure(mode="bare", sample=64, slow_request_us=0, slow_handler_us=0)
     trace.reset()
 
 
@@ -89,6 +96,8 @@ async def test_streams_links_and_memory_are_counted() -> None:
                 assert total(found["aiordma_link_written_bytes_total"]) == 2000
                 assert total(found["aiordma_registered_memory_bytes"]) > 0
                 assert total(found["aiordma_completions_total"]) > 0
+                assert found["aiordma_open_leaks"] == {(kind,): 0 for kind in leaks.KINDS}
+                assert total(found["aiordma_slow_requests_total"]) == 0
                 assert await aiordma.switch_path(stream, "tcp", reason="a test") == 1
                 await until(lambda: stream.path == "tcp")
                 await until(lambda: total(scraped()["aiordma_fallbacks_total"]) == 4)
@@ -125,6 +134,27 @@ async def test_calls_are_measured_where_they_are_traced() -> None:
             assert found[f"{name}_count"] == {("test.double", "client"): 5, ("test.double", "server"): 5}
             assert 0 < quantiles["test.double", "0.5", "client"] <= quantiles["test.double", "0.99", "client"]
             assert found[f"{name}_sum"]["test.double", "client"] < 5
+
+
+@pytest.mark.anyio
+async def test_what_is_slow_and_what_leaks_is_counted() -> None:
+    config = aiordma.Config(device=DEVICE, slow_request_us=1, slow_handler_us=1, leak_after_ms=50)
+    async with rpc.serve(service, "127.0.0.1", 0, config=config) as server:
+        async with (
+            rpc.connect("127.0.0.1", server.port, config=config) as client,
+            await aiordma.listen("127.0.0.1", config=config) as listener,
+            await aiordma.connect("127.0.0.1", listener.port, config=config, mode="rdma"),
+        ):
+            for _ in range(5):
+                await client.call("test.add_up", 100_000)  # some milliseconds
+            found = scraped()
+            assert found["aiordma_slow_requests_total"] == {(): 5}
+            assert found["aiordma_slow_handlers_total"] == {(): 5}
+            # Its other end waits for accept(), so that nobody uses that either.
+            await until(lambda: scraped()["aiordma_open_leaks"]["idle",] == 2)
+            found = scraped()
+            assert found["aiordma_leaks_total"]["idle",] == 2
+            assert found["aiordma_leaked_bytes"]["idle",] > 0
 
 
 def test_without_an_engine_there_is_nothing_but_zero() -> None:

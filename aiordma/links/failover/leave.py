@@ -196,7 +196,7 @@ class Failover:
         pipe.leave(event.read_until)
         self._switch.left_rdma(framed)
         connections.left_rdma(reason)
-        if self._has_another and event.code == Code.LINK_LOST:
+        if self._has_another and event.code in (Code.LINK_LOST, Code.DRAINED):
             engine.devices.find_another(framed, why)
 
     def _give_up(self, event: Broken) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .arena import Arena
 from .budget import Budget, Purpose
@@ -14,6 +14,23 @@ if TYPE_CHECKING:
 
     from .budget import PoolStatistics
     from .region import Registrar
+
+
+class Holder(Protocol):
+    """The message memory of one link."""
+
+    peer: str
+    #: the link is gone
+    is_closed: bool
+
+
+class Kept(NamedTuple):
+    """A block that holds a received message, until the user drops it."""
+
+    length: int
+    #: when it was taken, by the second that the engine's timer writes
+    since: int
+    holder: Holder
 
 
 class MemoryPool:
@@ -41,6 +58,8 @@ class MemoryPool:
         self.budget = Budget(limit_bytes)
         self.queue = MemoryQueue(self.budget, call_soon)
         self._arenas: set[Arena] = set()
+        #: Received messages that were not given back, by address.
+        self.kept: dict[int, Kept] = {}
 
     def arena(
         self,

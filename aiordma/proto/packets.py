@@ -1,0 +1,151 @@
+"""Messages as packets, for Wireshark: what a capture of this library looks like to tools that read networks.
+
+A message of a link becomes a RoCEv2 packet (IP, UDP port 4791, BTH), one of a negotiation a TCP segment.
+Addresses and queue pairs are the real ones. What the library does not see is made up: ports, packet sequence
+numbers (they count up), checksums, the ICRC (zero). Keys of memory and starting sequence numbers are blanked:
+whoever has them can speak for the peer.
+
+``pcapng`` is draft-ietf-opsawg-pcapng, link type RAW: each packet begins with its IP header.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Packet", "ip_bytes", "pcapng", "roce_packet", "tcp_packet", "without_keys"]
+
+ROCE_PORT = 4791
+_V4_MAPPED = bytes(10) + b"\xff\xff"
+_UDP, _TCP = 17, 6
+#: Opcodes of RC packets in the BTH.
+SEND_ONLY, SEND_ONLY_IMM, WRITE_ONLY, READ_REQUEST = 0x04, 0x05, 0x0A, 0x0C
+_ICRC = bytes(4)
+
+
+class Packet(NamedTuple):
+    """One packet of a capture."""
+
+    #: nanoseconds since the epoch
+    at_ns: int
+    outbound: bool
+    #: of the whole packet; ``data`` may have less
+    length: int
+    data: bytes
+
+
+def ip_bytes(host: str) -> bytes:
+    """16 bytes of an address (IPv4 mapped into IPv6, as in GIDs); zeros for what is none."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
+    except ValueError:
+        return bytes(16)
+    return address.packed if address.version == 6 else _V4_MAPPED + address.packed
+
+
+def _ip(source: bytes, target: bytes, protocol: int, length: int) -> bytes:
+    """:param length: of what follows."""
+    if source[:12] == target[:12] == _V4_MAPPED:
+        head = struct.pack(
+            ">BBHHHBBH4s4s", 0x45, 0, 20 + length, 0, 0x4000, 64, protocol, 0, source[12:], target[12:]
+        )
+        total = sum(struct.unpack(">10H", head))
+        total = (total & 0xFFFF) + (total >> 16)
+        return head[:10] + struct.pack(">H", ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF) + head[12:]
+    return struct.pack(">IHBB16s16s", 6 << 28, length, protocol, 64, source, target)
+
+
+def roce_packet(
+    ends: tuple[bytes, bytes],
+    *,
+    opcode: int,
+    qp: int,
+    psn: int,
+    data: bytes,
+    size: int,
+    imm: int | None = None,
+    remote_addr: int = 0,
+) -> tuple[bytes, int]:
+    """The packet, as far as it is known, and its whole length.
+
+    :param ends: sender's and receiver's GID.
+    :param qp: of the receiver.
+    :param data: the first bytes of ``size``.
+    """
+    more = b""
+    if opcode in (WRITE_ONLY, READ_REQUEST):
+        more = struct.pack(">QII", remote_addr, 0, size)
+    elif imm is not None:
+        opcode, more = SEND_ONLY_IMM, struct.pack(">I", imm)
+    payload = 0 if opcode == READ_REQUEST else size
+    pad = -payload % 4
+    bth = struct.pack(">BBHII", opcode, pad << 4, 0xFFFF, qp & 0xFFFFFF, psn & 0xFFFFFF)
+    # Longer messages travel in several packets, which a capture shows as one, cut off.
+    udp = min(8 + len(bth) + len(more) + payload + pad + 4, 0xFFFF - 20)
+    head = struct.pack(">HHHH", 0xC000 | qp & 0x3FFF, ROCE_PORT, udp, 0) + bth + more
+    ip = _ip(*ends, _UDP, udp)
+    whole = len(data) == payload
+    return ip + head + data + (bytes(pad) + _ICRC if whole else b""), len(ip) + udp
+
+
+def tcp_packet(ends: tuple[bytes, bytes], ports: tuple[int, int], at: tuple[int, int], data: bytes) -> bytes:
+    """:param at: sequence number, and the one of what was received."""
+    head = struct.pack(
+        ">HHIIBBHHH", *ports, at[0] & 0xFFFFFFFF, at[1] & 0xFFFFFFFF, 5 << 4, 0x18, 0xFFFF, 0, 0
+    )
+    return _ip(*ends, _TCP, len(head) + len(data)) + head + data
+
+
+# ---- keys
+
+#: Where keys lie: in CLC messages by type (rkey and PSN of Accept and Confirm), in LLC messages by type.
+_CLC_KEYS: dict[int, tuple[tuple[int, int], ...]] = {2: ((41, 45), (61, 64)), 3: ((41, 45), (61, 64))}
+_LLC_KEYS: dict[int, tuple[tuple[int, int], ...]] = {
+    0x02: ((33, 36),),  # Add Link: PSN
+    0x06: ((5, 9),),  # Confirm RKey
+    0x0D: ((16, 20),),  # Ticket
+    0x0F: ((20, 24),),  # Ring Resize
+}
+
+
+def without_keys(message: bytes) -> bytes:
+    """A CLC or LLC message with its keys blanked."""
+    if message[:4] == b"\xe2\xd4\xc3\xd9":
+        places = _CLC_KEYS.get(message[4], ()) if len(message) > 4 else ()
+    else:
+        places = _LLC_KEYS.get(message[0] & 15, ()) if message and message[0] < 0x80 else ()
+    if not places:
+        return message
+    blanked = bytearray(message)
+    for start, stop in places:
+        blanked[start : min(stop, len(blanked))] = bytes(max(0, min(stop, len(blanked)) - start))
+    return bytes(blanked)
+
+
+# ---- the file
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    length = struct.pack("<I", 12 + len(body))
+    return struct.pack("<I", kind) + length + body + length
+
+
+def pcapng(packets: Iterable[Packet]) -> bytes:
+    """A file of them."""
+    found = [
+        _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)),
+        # Link type RAW, no limit, and times in nanoseconds.
+        _block(1, struct.pack("<HHIHHB3xHH", 101, 0, 0, 9, 1, 9, 0, 0)),
+    ]
+    for packet in packets:
+        captured = len(packet.data)
+        fixed = struct.pack(
+            "<IIIII", 0, packet.at_ns >> 32, packet.at_ns & 0xFFFFFFFF, captured, max(packet.length, captured)
+        )
+        flags = struct.pack("<HHIHH", 2, 4, 2 if packet.outbound else 1, 0, 0)
+        found.append(_block(6, fixed + packet.data + bytes(-captured % 4) + flags))
+    return b"".join(found)
