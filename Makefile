@@ -25,7 +25,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-many soak \
-        fabric-suite wheels test-wheels dashboard-picture
+        fabric-suite fabric-truth wheels test-wheels dashboard-picture
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -154,7 +154,13 @@ test-kills: install ## kill -9 of a server, and of a client, KILLS=500 times eac
 FABRIC_NETWORK ?= examples/fabric/clos64.toml
 fabric-suite: install ## all traffic models on a simulated network: build/fabric.html (FABRIC_NETWORK, ARGS)
 	@mkdir -p build
-	$(PY) -m aiordma fabric simulate $(FABRIC_NETWORK) --database build/fabric.sqlite --html build/fabric.html $(ARGS)
+	$(PY) -m aiordma fabric simulate $(FABRIC_NETWORK) --results build/fabric.sqlite --html build/fabric.html $(ARGS)
+
+# The guest's clock counts instructions, so that a busy machine does not change what is measured.
+fabric-truth: install .venv/.apt-vm ## the simulated network against the software device over a marking queue, in QEMU; 5 minutes
+	@unset PYTHONDONTWRITEBYTECODE; $(PY) -m compileall -q aiordma benchmarks tests
+	tests/vm/run --net none --smp 1 --icount 0 --timeout 900 --rw benchmarks/results -- $(PY) -m benchmarks.truth record
+	$(PY) -m benchmarks.truth compare
 
 MINUTES ?= 60
 soak: install .venv/.deps-soak ## everything at once, with processes that are killed: what grows, hangs, is wrong (MINUTES=60)

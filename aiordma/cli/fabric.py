@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
+    from typing import Any
 
     from rich.console import Console
 
     from ..fabric.model import Network
     from ..fabric.simulate import Outcome
-    from ..fabric.suite import Store
+    from ..fabric.store import Store
+    from ..fabric.suite import Job
     from ..fabric.tune import Trial
 
 __all__ = ["fabric"]
@@ -25,6 +28,22 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 # As in `fabric.dcqcn.PROFILES`, without importing it for every command.
 _PROFILES = ["sigcomm15", "connectx"]
+_RESULTS = click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    help="Keep results there; what is there is not computed again. A folder of Parquet files if the name "
+    "ends with .parquet, an SQLite file otherwise.",
+)
+_DASK = click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Run on the workers of this Dask scheduler, such as tcp://10.0.0.1:8786.",
+)
+_JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes; one for each CPU by default.")
+_SEEDS = click.option("--seed", "seeds", type=int, multiple=True, default=(1,), show_default=True)
+_PROFILE = click.option(
+    "--profile", type=click.Choice(_PROFILES), default=_PROFILES[0], help="DCQCN parameters of the hosts."
+)
 _FORMATS = ["terminal", "markdown", "html", "json"]
 
 
@@ -37,6 +56,7 @@ def fabric() -> None:
       aiordma fabric plan examples/fabric/clos64.toml                        settings, and what they rest on
       aiordma fabric plan examples/fabric/clos64.toml --settings build/plan  files for switches and hosts, too
       aiordma fabric simulate examples/fabric/clos64.toml --model incast-8-64k
+      aiordma fabric sweep examples/fabric/clos64.toml --set ecn.kmin_cells=20,60 --model endless-4
       aiordma fabric tune examples/fabric/clos64.toml --trials 100           search better thresholds
     """
 
@@ -99,14 +119,27 @@ def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -
 
 
 @contextlib.contextmanager
-def _store(path: Path | None) -> Iterator[Store | None]:
-    from ..fabric import suite
+def _resources(results: Path | None, dask: str | None) -> Iterator[dict[str, Any]]:
+    """The store and the executor that the options name, as arguments of `suite.work`."""
+    from ..fabric import store, suite
+    from ..fabric.errors import NetworkError
 
-    if path is None:
-        yield None
-        return
-    with contextlib.closing(suite.Store(path)) as found:
-        yield found
+    with contextlib.ExitStack() as stack:
+        found: Store | None = None
+        executor: Executor | None = None
+        try:
+            if results is not None:
+                found = stack.enter_context(contextlib.closing(store.open_store(results)))
+            if dask is not None:
+                executor = stack.enter_context(suite.dask(dask))
+        except NetworkError as error:
+            raise click.ClickException(str(error)) from None
+        except ImportError as error:
+            text = f"{error.name} is missing: pip install 'aiordma[fabric]'"
+            raise click.ClickException(text) from None
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"no Dask scheduler at {dask}: {error}") from None
+        yield {"store": found, "executor": executor}
 
 
 def _list_models(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -138,19 +171,19 @@ def _show_row(cells: tuple[str, ...], width: int) -> None:
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_models, help="List models."
 )
-@click.option("--seed", "seeds", type=int, multiple=True, default=(1,), show_default=True)
-@click.option(
-    "--profile", type=click.Choice(_PROFILES), default=_PROFILES[0], help="DCQCN parameters of the hosts."
-)
-@click.option("--database", type=_FILE, help="SQLite file with results: what is in it is not computed again.")
+@_SEEDS
+@_PROFILE
+@_RESULTS
+@_DASK
 @click.option("--html", type=_FILE, help="Write tables and drawings there.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes; one for each CPU by default.")
+@_JOBS
 def simulate(
     network: Path,
     names: tuple[str, ...],
     seeds: tuple[int, ...],
     profile: str,
-    database: Path | None,
+    results: Path | None,
+    dask: str | None,
     html: Path | None,
     jobs: int | None,
 ) -> None:
@@ -158,7 +191,8 @@ def simulate(
 
     Ends with status 1 if anything lossless was dropped.
     """
-    from ..fabric import results, suite
+    from ..fabric import results as pages
+    from ..fabric import suite
     from ..fabric.errors import NetworkError
     from ..fabric.judge import summary
     from ..fabric.traffic import MODELS
@@ -166,31 +200,93 @@ def simulate(
     names = _chosen(names) or tuple(MODELS)
     found = _load(network)
     width = max(map(len, names)) + 1
-    _show_row(results.HEAD, width)
+    _show_row(pages.HEAD, width)
 
-    def progress(outcome: Outcome, stored: bool) -> None:
-        _show_row(results.row(outcome, found), width)
+    def progress(job: Job, outcome: Outcome, stored: bool) -> None:
+        _show_row(pages.row(outcome, found), width)
 
+    work = [suite.Job(found, name, seed, profile) for name in names for seed in seeds]
     try:
-        with _store(database) as store:
-            outcomes = suite.run(
-                found,
-                names,
-                seeds=seeds,
-                profile=profile,
-                store=store,
-                workers=jobs,
-                progress=progress,
-            )
+        with _resources(results, dask) as resources:
+            outcomes = suite.work(work, workers=jobs, progress=progress, **resources)
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
     click.echo()
     for what, met, numbers in summary(outcomes, found.goals):
         click.echo(f"{'ok' if met else 'missed':7} {what}: {numbers}")
     if html is not None:
-        html.write_text(results.to_html(found, outcomes), encoding="utf-8")
+        html.write_text(pages.to_html(found, outcomes), encoding="utf-8")
     if any(outcome.lossless_drops for outcome in outcomes):
         raise SystemExit(1)
+
+
+@fabric.command()
+@_NETWORK
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    required=True,
+    metavar="TABLE.KEY=VALUES",
+    help="Values for a key of the file, with commas between them; with several options, all combinations.",
+)
+@click.option("--model", "names", multiple=True, help="A traffic model, or several; four kinds by default.")
+@_SEEDS
+@_PROFILE
+@_RESULTS
+@_DASK
+@_JOBS
+def sweep(
+    network: Path,
+    settings: tuple[str, ...],
+    names: tuple[str, ...],
+    seeds: tuple[int, ...],
+    profile: str,
+    results: Path | None,
+    dask: str | None,
+    jobs: int | None,
+) -> None:
+    """Simulate variants of NETWORK: every combination of settings, with every traffic model and seed.
+
+    \b
+    Example, kept as Parquet and resumed if it is interrupted:
+      aiordma fabric sweep network.toml --set ecn.kmin_cells=10,30,90 --set pfc.alpha=0.125,0.5 \\
+        --model endless-8 --results sweep.parquet
+    """
+    from ..fabric import suite, tune
+    from ..fabric import sweep as sweeps
+    from ..fabric.errors import NetworkError
+
+    names = _chosen(names) or tune.MODELS
+    found = _load(network)
+    try:
+        work = [
+            suite.Job(variant, name, seed, profile, chosen)
+            for chosen, variant in sweeps.variants(found, sweeps.parse_settings(settings))
+            for name in names
+            for seed in seeds
+        ]
+        with _resources(results, dask) as resources:
+            suite.work(work, workers=jobs, progress=_sweep_progress(len(work)), **resources)
+    except NetworkError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _sweep_progress(count: int) -> Callable[[Job, Outcome, bool], None]:
+    done = 0
+
+    def show(job: Job, outcome: Outcome, stored: bool) -> None:
+        nonlocal done
+        done += 1
+        chosen = " ".join(f"{key}={value:g}" for key, value in job.settings.items())
+        busy = "-" if outcome.throughput < 0 else f"{100 * outcome.throughput:.1f} %"
+        click.echo(
+            f"{done:{len(str(count))}} of {count}  {chosen}  {job.name} seed {job.seed}  busy ports {busy}  "
+            f"p99 {outcome.latency_99_us:.1f} us  most {outcome.latency_most_us:.1f} us  "
+            f"pauses {outcome.pauses}  dropped {outcome.lossless_drops}{'  (stored)' if stored else ''}"
+        )
+
+    return show
 
 
 @fabric.command()
@@ -198,10 +294,9 @@ def simulate(
 @click.option("--model", "names", multiple=True, help="A traffic model, or several; four kinds by default.")
 @click.option("--trials", type=click.IntRange(1), default=40, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option(
-    "--profile", type=click.Choice(_PROFILES), default=_PROFILES[0], help="DCQCN parameters of the hosts."
-)
-@click.option("--database", type=_FILE, help="SQLite file with results: what is in it is not computed again.")
+@_PROFILE
+@_RESULTS
+@_DASK
 @click.option("--svg", type=_FILE, help="Draw throughput against latency there.")
 def tune(
     network: Path,
@@ -209,7 +304,8 @@ def tune(
     trials: int,
     seed: int,
     profile: str,
-    database: Path | None,
+    results: Path | None,
+    dask: str | None,
     svg: Path | None,
 ) -> None:
     """Search Kmin, Kmax, Pmax and alpha for NETWORK, and show the settings that nothing beats."""
@@ -227,15 +323,15 @@ def tune(
 
     found = _load(network)
     try:
-        with _store(database) as store:
+        with _resources(results, dask) as resources:
             tried = search.tune(
                 found,
                 trials=trials,
                 models=names or search.MODELS,
                 seed=seed,
                 profile=profile,
-                store=store,
                 progress=show,
+                **resources,
             )
     except ImportError:
         raise click.ClickException("the search needs Optuna: pip install 'aiordma[fabric]'") from None

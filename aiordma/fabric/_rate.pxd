@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint32_t
 cdef struct Profile:
     double gain
     int64_t alpha_ps
+    int64_t cut_ps
     int64_t step_ps
     int64_t step_bytes
     uint32_t fast_steps
@@ -32,7 +33,6 @@ cdef struct Rate:
 
 cdef enum:
     MEASURE_PS = 50000000
-    CUT_PS = 50000000
 
 
 cdef inline double at_most(double value, double most) noexcept nogil:
@@ -67,7 +67,7 @@ cdef inline void rate_notified(Rate *r, const Profile *p, int64_t now) noexcept 
     cdef int64_t passed
     cdef double lately
     if r.paced:
-        if now - r.cut_at < CUT_PS:
+        if now - r.cut_at < p.cut_ps:
             return
         rate_catch_up(r, p, now)
     if not r.paced:

@@ -40,6 +40,7 @@ cdef Profile profile_of(given):
     cdef Profile p
     p.gain = given.gain
     p.alpha_ps = given.alpha_ns * 1000
+    p.cut_ps = given.cut_ns * 1000
     p.step_ps = given.step_ns * 1000
     p.step_bytes = given.step_bytes
     p.fast_steps = given.fast_steps

@@ -28,6 +28,12 @@ cdef enum What:
     DRAINED = 9
 
 cdef enum:
+    BUCKETS = 20000  # of latency,
+    BUCKET_PS = 100000
+    DRAIN_HIGH_PS = 20000000  # what a slow host holds back before it pauses, and when it resumes
+    DRAIN_LOW_PS = 10000000
+
+cdef enum:
     PAUSE_WIRE = 84
     CONTROL_WIRE = 86
     NOTE_WIRE = 98
@@ -79,6 +85,8 @@ cdef struct Port:
     double kmin
     double kmax
     double pmax
+    int64_t spared  # packets since the last mark, and the lot that the next one waits for; -1: none is drawn
+    double lot
     # cap of the strict queue, and how slowly the host takes its packets
     int64_t cap_ps
     int64_t cap_ready

@@ -49,8 +49,9 @@ def lines(
     step_us: float,
     series: Sequence[Sequence[float]],
     levels: Mapping[str, float] | None = None,
+    names: Sequence[str] = (),
 ) -> str:
-    """Curves over time; `levels` are horizontal lines with a name."""
+    """Curves over time; `levels` are horizontal lines with a name, `names` those of the curves."""
     levels = levels or {}
     count = max(map(len, series), default=0)
     most_x = count * step_us / 1000 or 1
@@ -69,6 +70,9 @@ def lines(
         )
         colour = COLOURS[at % len(COLOURS)]
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.3"/>')
+    for at, name in enumerate(names):
+        x = WIDTH - 12 - 90 * (len(names) - at)
+        parts.append(f'<text x="{x}" y="14" fill="{COLOURS[at % len(COLOURS)]}">{html.escape(name)}</text>')
     return "".join([*parts, "</svg>"])
 
 

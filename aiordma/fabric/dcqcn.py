@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-__all__ = ["PROFILES", "Profile", "fixed_point", "profile"]
+__all__ = ["PROFILES", "Profile", "fixed_point", "profile", "stretched"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Profile:
     line_bps: float
     #: Whether the first notification cuts the line rate, as in the paper, or the rate measured lately.
     from_line: bool = False
+    #: The shortest time between two cuts.
+    cut_ns: int = 50000
 
 
 PROFILES = {
@@ -43,6 +45,21 @@ def profile(name: str, line_gbps: float, *, from_line: bool = True) -> Profile:
     :raises KeyError: if there is no such profile.
     """
     return dataclasses.replace(PROFILES[name], line_bps=line_gbps * 1e9, from_line=from_line)
+
+
+def stretched(using: Profile, factor: float) -> Profile:
+    """The profile for a network that is `factor` times slower: longer times, smaller steps.
+
+    The software device does this on its own (`slowness` in `aiordma/_softdev/roce/rate.c`).
+    """
+    return dataclasses.replace(
+        using,
+        alpha_ns=int(using.alpha_ns * factor),
+        step_ns=int(using.step_ns * factor),
+        cut_ns=int(using.cut_ns * factor),
+        add_bps=using.add_bps / factor,
+        hyper_bps=using.hyper_bps / factor,
+    )
 
 
 def fixed_point(line_bps: float, flows: int, wire: int, using: Profile, interval_s: float = 50e-6) -> float:

@@ -20,7 +20,21 @@ if TYPE_CHECKING:
 
     from .positions import Path
 
-__all__ = ["Ecn", "Goals", "Host", "Link", "Marking", "Network", "Pfc", "Switch", "load", "parse"]
+__all__ = [
+    "Ecn",
+    "Goals",
+    "Host",
+    "Link",
+    "Marking",
+    "Network",
+    "Pfc",
+    "Senders",
+    "Switch",
+    "checked",
+    "judge_numbers",
+    "load",
+    "parse",
+]
 
 #: Bytes of Ethernet, IP, UDP, BTH, ICRC and FCS around the payload of a RoCEv2 packet.
 ROCE_HEADERS = 62
@@ -124,8 +138,24 @@ class Ecn:
     poll_us: float = field(default=0, metadata=_at_least(0))
     #: Weight of the newest look in the exponential average.
     weight: float = field(default=1, metadata={"least": 0.001, "most": 1})
+    #: When a packet is marked: as it comes into the queue, or as it leaves it (the mark then does not wait
+    #: behind the queue).
+    mark: str = field(default="arrival", metadata={"one_of": ("arrival", "departure")})
+    #: Whether marks are spaced as Linux' RED does it (up to 1/share packets apart, half of that on average),
+    #: or drawn for each packet alone.
+    spaced_marks: bool = False
     #: Of a receiver, between two notifications of one flow.
     cnp_interval_us: float = field(default=50, metadata=_at_least(0.1))
+
+
+@dataclass(frozen=True)
+class Senders:
+    """What the simulator's hosts do."""
+
+    #: Packets that one connection may have under way, whatever its rate.
+    window: int = field(default=512, metadata={"least": 1, "most": 1 << 20})
+    #: Without an acknowledgement for this long, a sender goes back to the last one.
+    timeout_us: float = field(default=2000, metadata=_at_least(1))
 
 
 @dataclass(frozen=True)
@@ -154,6 +184,7 @@ class Network:
     pfc: Pfc = Pfc()
     ecn: Ecn = Ecn()
     goals: Goals = Goals()
+    senders: Senders = Senders()
     file: str = "network"
     lines: Mapping[Path, int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -174,6 +205,15 @@ class Network:
     def wire(self) -> int:
         """Bytes of a full RoCE frame on the wire, with preamble and gap."""
         return self.frame + WIRE_EXTRA
+
+
+TABLES: dict[str, Callable[..., Any]] = {
+    "marking": Marking,
+    "pfc": Pfc,
+    "ecn": Ecn,
+    "goals": Goals,
+    "senders": Senders,
+}
 
 
 class _Reader:
@@ -228,7 +268,7 @@ class _Reader:
         return float(given) if kind == "float" and isinstance(given, int) else given
 
     def network(self, raw: dict[str, Any]) -> Network:
-        tables: dict[str, Callable[..., Any]] = {"marking": Marking, "pfc": Pfc, "ecn": Ecn, "goals": Goals}
+        tables = TABLES
         lists: dict[str, Callable[..., Any]] = {"switches": Switch, "hosts": Host, "links": Link}
         for key in raw:
             if key not in {"name", "mtu", *tables, *lists}:
@@ -274,22 +314,39 @@ class _Reader:
                     raise self.fail(
                         ("links", at, end), f"{end} = {getattr(link, end)!r} is no switch or host ({known})"
                     )
-        self.judge_numbers(network)
+        judge_numbers(network)
 
-    def judge_numbers(self, network: Network) -> None:
-        """Numbers that must fit each other."""
-        marking = network.marking
-        if len({marking.roce_queue, marking.cnp_queue, marking.other_queue}) < 3:
-            raise self.fail(("marking",), "RoCE, CNPs and everything else need a queue each")
-        if len({marking.roce_dscp, marking.cnp_dscp, marking.other_dscp}) < 3:
-            raise self.fail(("marking",), "RoCE, CNPs and everything else need a DSCP each")
-        if 0 < network.ecn.kmax_cells < network.ecn.kmin_cells:
-            raise self.fail(("ecn", "kmax_cells"), "kmax_cells is below kmin_cells")
-        if network.pfc.largest_frame < network.frame:
-            raise self.fail(
-                ("pfc", "largest_frame"),
-                f"largest_frame is below a RoCE frame of this mtu: {network.frame} bytes",
-            )
+
+def judge_numbers(network: Network) -> None:
+    """Numbers that must fit each other.
+
+    :raises NetworkError: with `file:line`, if they do not.
+    """
+    marking = network.marking
+    where = network.where
+    if len({marking.roce_queue, marking.cnp_queue, marking.other_queue}) < 3:
+        raise NetworkError(f"{where('marking')}: RoCE, CNPs and everything else need a queue each")
+    if len({marking.roce_dscp, marking.cnp_dscp, marking.other_dscp}) < 3:
+        raise NetworkError(f"{where('marking')}: RoCE, CNPs and everything else need a DSCP each")
+    if 0 < network.ecn.kmax_cells < network.ecn.kmin_cells:
+        raise NetworkError(f"{where('ecn', 'kmax_cells')}: kmax_cells is below kmin_cells")
+    if network.pfc.largest_frame < network.frame:
+        raise NetworkError(
+            f"{where('pfc', 'largest_frame')}: largest_frame is below a RoCE frame of this mtu: "
+            f"{network.frame} bytes"
+        )
+
+
+def checked(table: str, old: _T, fields: Mapping[str, object]) -> _T:
+    """A table with other values, judged as those of a file.
+
+    :raises NetworkError: if there is no such key, or a value is outside its limits.
+    """
+    try:
+        _Reader("", {}).table(TABLES[table], dict(fields), (table,))
+    except NetworkError as error:
+        raise NetworkError(str(error).removeprefix(":1: ")) from None
+    return dataclasses.replace(old, **fields)  # type: ignore[type-var]
 
 
 def parse(text: str, file: str = "network") -> Network:

@@ -24,6 +24,10 @@ class Options:
     poll_ps: int = 0
     #: Weight of the newest look.
     weight: float = 1.0
+    #: Marks are set when a packet leaves the queue, not when it arrives.
+    mark_departing: bool = False
+    #: Marks are spaced as Linux' RED does it, not drawn for each packet alone.
+    spaced_marks: bool = False
     cnp_interval_ps: int = 50_000_000
     #: Without progress for this long, a sender goes back to the last acknowledged packet.
     timeout_ps: int = 2_000_000_000

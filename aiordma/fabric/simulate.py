@@ -108,6 +108,8 @@ class Outcome:
     quiet: float
     #: Of the busy hosts' ports, the least one; -1 if the traffic keeps none busy.
     throughput: float
+    latency_50_us: float
+    latency_90_us: float
     latency_99_us: float
     latency_most_us: float
     queue_most: int
@@ -126,7 +128,7 @@ class Outcome:
     pauses_by_port: Mapping[str, int]
 
 
-def options_of(network: Network, seed: int, window: int = 512) -> Options:
+def options_of(network: Network, seed: int, window: int | None = None) -> Options:
     """What holds for the whole network."""
     slowest = min(link.rate_gbps for link in network.links)
     # The planned response time includes sending the pause frame.
@@ -141,12 +143,15 @@ def options_of(network: Network, seed: int, window: int = 512) -> Options:
     return Options(
         seed=seed,
         cell_bytes=cell.pop(),
-        window=window,
+        window=network.senders.window if window is None else window,
         answer_ps=half,
         obey_ps=half,
         resume_cells=2 * cells(network.frame, network.switches[0].cell_bytes),
         poll_ps=int(ecn.poll_us * 1e6),
         weight=ecn.weight,
+        timeout_ps=int(network.senders.timeout_us * 1e6),
+        mark_departing=ecn.mark == "departure",
+        spaced_marks=ecn.spaced_marks,
         cnp_interval_ps=int(ecn.cnp_interval_us * 1e6),
         bulk_quantum=40 * marking.other_weight,
         roce_quantum=40 * marking.roce_weight,
@@ -159,22 +164,23 @@ def assemble(
     traffic: Traffic,
     *,
     seed: int = 1,
-    profile: str = "sigcomm15",
+    profile: str | dcqcn.Profile = "sigcomm15",
     headroom: int | None = None,
     pauses: bool = True,
-    window: int = 512,
+    window: int | None = None,
 ) -> Running:
     """Build a simulation with the planned settings.
 
-    :param profile: a name in `dcqcn.PROFILES`.
+    :param profile: a name in `dcqcn.PROFILES`, for ports as fast as the slowest host's; or a profile.
     :param headroom: cells for every port, instead of the plan's.
     :param pauses: without them, what does not fit the shared buffer is dropped.
-    :param window: packets that a sender may have under way.
+    :param window: packets that a sender may have under way, instead of the network's.
     :raises NetworkError: if the plan does not fit the buffers, or a host of the traffic is not there.
     """
     topology = build(network)
     access = min(topology.ports[host][0].link.rate_gbps for host in topology.hosts)
-    sim = Simulation(dcqcn.profile(profile, access), options_of(network, seed, window))
+    senders = profile if isinstance(profile, dcqcn.Profile) else dcqcn.profile(profile, access)
+    sim = Simulation(senders, options_of(network, seed, window))
     nodes: dict[str, int] = {}
     for name in topology.hosts:
         nodes[name] = sim.add_host()
@@ -312,7 +318,7 @@ def _outcome(
         for flow, transfer in zip(flows, traffic.transfers, strict=True)
         if flow["done_at"] >= 0 and transfer.after < 0
     ]
-    counts = sim.pauses_by_port()
+    counts, latencies = sim.pauses_by_port(), sim.latencies()
     everyone = names | {_host_port(running, host): host for host in running.topology.hosts}
     return Outcome(
         traffic=traffic.name,
@@ -326,7 +332,9 @@ def _outcome(
         pauses=sim.pauses,
         quiet=quiet,
         throughput=throughput,
-        latency_99_us=_percentile(sim.latencies(), 0.99),
+        latency_50_us=_percentile(latencies, 0.5),
+        latency_90_us=_percentile(latencies, 0.9),
+        latency_99_us=_percentile(latencies, 0.99),
         latency_most_us=sim.slowest_ps / 1e6,
         queue_most=sim.port(fullest)["most_cells"],
         resent=sum(flow["resent"] for flow in flows),

@@ -1,4 +1,4 @@
-"""Many simulations on all cores, with results in SQLite: what is there already is not computed again."""
+"""Many simulations on all cores, or on an engine that runs already: what is stored is not computed again."""
 
 from __future__ import annotations
 
@@ -6,27 +6,41 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
-import sqlite3
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-import msgspec
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from . import simulate, traffic
 from .topology import build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
     from .model import Network
     from .simulate import Outcome
+    from .store import Store
 
-__all__ = ["Store", "one", "pool", "run"]
+__all__ = ["Job", "dask", "one", "pool", "run", "work"]
 
 #: Raise it when the engine or a traffic model gives other results: what is stored is then computed again.
-VERSION = 1
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """One simulation: a network, a traffic model, a seed, and the senders' parameters."""
+
+    network: Network
+    name: str
+    seed: int = 1
+    profile: str = "sigcomm15"
+    #: What a sweep has set, to be stored with the outcome.
+    settings: Mapping[str, float | str] = field(default_factory=dict)
+
+    def key(self) -> str:
+        """Names network and senders in a store: other settings, other results."""
+        return key_of(self.network, self.profile)
 
 
 def key_of(network: Network, profile: str) -> str:
@@ -41,47 +55,82 @@ def one(network: Network, name: str, seed: int, profile: str) -> Outcome:
     return simulate.run(simulate.assemble(network, found, seed=seed, profile=profile), seed=seed)
 
 
-class Store:
-    """Outcomes in an SQLite file."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = sqlite3.connect(os.fspath(path))
-        columns = (
-            "network TEXT, traffic TEXT, seed INTEGER, outcome TEXT, PRIMARY KEY (network, traffic, seed)"
-        )
-        with self._file:
-            self._file.execute(f"CREATE TABLE IF NOT EXISTS outcomes ({columns})")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def get(self, network: str, name: str, seed: int) -> Outcome | None:
-        """The outcome, if it is there."""
-        row = self._file.execute(
-            "SELECT outcome FROM outcomes WHERE (network, traffic, seed) = (?, ?, ?)",
-            (network, name, seed),
-        ).fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=simulate.Outcome)
-
-    def put(self, network: str, outcome: Outcome) -> None:
-        """Write one outcome; it stays if the program is killed right after."""
-        text = msgspec.json.encode(outcome).decode()
-        with self._file:
-            row = (network, outcome.traffic, outcome.seed, text)
-            self._file.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?)", row)
-
-
 @contextlib.contextmanager
 def pool(executor: Executor | None = None, workers: int | None = None) -> Iterator[Executor]:
-    """The given executor, or processes of its own that end with the block."""
+    """The given executor, or processes of its own that end with the block.
+
+    When the block ends with an exception (or Ctrl-C), what has not begun is not begun any more.
+    """
     if executor is not None:
         yield executor
         return
     # Not fork: the caller may have threads.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as own:
+    own = ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context)
+    try:
         yield own
+    except BaseException:
+        own.shutdown(wait=True, cancel_futures=True)
+        raise
+    own.shutdown()
+
+
+@contextlib.contextmanager
+def dask(address: str, *, timeout: float = 10) -> Iterator[Executor]:
+    """The workers of a Dask cluster as an executor. They need aiordma of the same version.
+
+    :param address: of the scheduler, such as `tcp://10.0.0.1:8786`.
+    :param timeout: seconds to wait for the scheduler.
+    :raises ImportError: without `distributed`, which the extra `aiordma[fabric]` has.
+    :raises OSError: if the scheduler does not answer.
+    """
+    from distributed import Client
+
+    with Client(address, timeout=timeout, set_as_default=False) as client:
+        yield client.get_executor(pure=False)
+
+
+def work(
+    jobs: Sequence[Job],
+    *,
+    store: Store | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    progress: Callable[[Job, Outcome, bool], None] | None = None,
+) -> list[Outcome]:
+    """Do all jobs; outcomes in their order.
+
+    :param store: what is in it is taken from there, what is new is written.
+    :param executor: of `concurrent.futures` or one that is like it (`dask`); by default processes of its own.
+    :param workers: how many processes, if there is no executor.
+    :param progress: called for each outcome, with whether it came from the store.
+    :raises KeyError: if there is no such traffic model.
+    """
+    for job in jobs:
+        traffic.MODELS[job.name]
+    found: dict[int, Outcome] = {}
+    for at, job in enumerate(jobs):
+        if store is not None and (old := store.get(job.key(), job.name, job.seed)) is not None:
+            found[at] = old
+            if progress:
+                progress(job, old, True)
+    missing = [at for at in range(len(jobs)) if at not in found]
+    if not missing:
+        return [found[at] for at in range(len(jobs))]
+    with pool(executor, workers) as workshop:
+        waiting = {}
+        for at in missing:
+            job = jobs[at]
+            plain = replace(job.network, lines={})
+            waiting[workshop.submit(one, plain, job.name, job.seed, job.profile)] = at
+        for future in as_completed(waiting):
+            job, outcome = jobs[waiting[future]], future.result()
+            found[waiting[future]] = outcome
+            if store is not None:
+                store.put(job.key(), outcome, job.settings)
+            if progress:
+                progress(job, outcome, False)
+    return [found[at] for at in range(len(jobs))]
 
 
 def run(
@@ -90,38 +139,11 @@ def run(
     *,
     seeds: Sequence[int] = (1,),
     profile: str = "sigcomm15",
-    store: Store | None = None,
-    executor: Executor | None = None,
-    workers: int | None = None,
-    progress: Callable[[Outcome, bool], None] | None = None,
+    **how: Any,
 ) -> list[Outcome]:
-    """Simulate traffic models; outcomes in the order of `names` and `seeds`.
+    """Simulate traffic models in one network; outcomes in the order of `names` and `seeds`.
 
-    :param store: what is in it is taken from there, what is new is written.
-    :param executor: of `concurrent.futures` or one that is like it (Dask's); by default processes of its own.
-    :param workers: how many processes, if there is no executor.
-    :param progress: called for each outcome, with whether it came from the store.
+    :param how: as for `work`.
     :raises KeyError: if there is no such traffic model.
     """
-    wanted = [(name, seed) for name in names for seed in seeds]
-    for name, _ in wanted:
-        traffic.MODELS[name]
-    key, found = key_of(network, profile), {}
-    for name, seed in wanted:
-        if store is not None and (old := store.get(key, name, seed)) is not None:
-            found[name, seed] = old
-            if progress:
-                progress(old, True)
-    missing = [each for each in wanted if each not in found]
-    if not missing:
-        return [found[each] for each in wanted]
-    plain = replace(network, lines={})
-    with pool(executor, workers) as workshop:
-        waiting = {workshop.submit(one, plain, name, seed, profile): (name, seed) for name, seed in missing}
-        for future in as_completed(waiting):
-            outcome = found[waiting[future]] = future.result()
-            if store is not None:
-                store.put(key, outcome)
-            if progress:
-                progress(outcome, False)
-    return [found[each] for each in wanted]
+    return work([Job(network, name, seed, profile) for name in names for seed in seeds], **how)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from .model import Network
     from .simulate import Outcome
+    from .store import Store
 
 __all__ = ["MODELS", "Trial", "apply", "tune"]
 
@@ -76,7 +77,7 @@ def tune(
     models: Sequence[str] = MODELS,
     seed: int = 1,
     profile: str = "sigcomm15",
-    store: suite.Store | None = None,
+    store: Store | None = None,
     executor: Executor | None = None,
     progress: Callable[[Trial], None] | None = None,
 ) -> list[Trial]:

@@ -50,7 +50,7 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
 def test_a_simulation(tmp_path: Path) -> None:
     network, page, database = tmp_path / "net.toml", tmp_path / "page.html", tmp_path / "results.sqlite"
     network.write_text(STAR.format(hosts=5, more=""), encoding="utf-8")
-    arguments = ["fabric", "simulate", str(network), "--model", "incast-2-64k", "--database", str(database)]
+    arguments = ["fabric", "simulate", str(network), "--model", "incast-2-64k", "--results", str(database)]
     done = CliRunner().invoke(main, [*arguments, "--jobs", "1", "--html", str(page)])
     assert done.exit_code == 0, done.output
     assert "ok      nothing lossless is dropped: 1 of 1 models" in done.output

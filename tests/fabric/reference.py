@@ -68,6 +68,8 @@ class Port:
     kmin: float = 1e18
     kmax: float = 1e18
     pmax: float = 0.0
+    spared: int = -1
+    lot: float = 0.0
     cap_ps: int = 0
     cap_ready: int = 0
     drain_ps: int = 0
@@ -256,11 +258,22 @@ class Simulation:
 
     def mark(self, port: Port, packet: Packet) -> None:
         queue = port.average if self.options.poll_ps else port.cells(ROCE)
-        if queue > port.kmin:
-            share = port.pmax * (queue - port.kmin) / (port.kmax - port.kmin) if queue <= port.kmax else 2
-            if share == 2 or self.draw() < share:
-                packet.marked = 1
-                port.marks += 1
+        if not port.kmin < queue <= port.kmax:
+            port.spared = -1
+        certain = queue > port.kmax
+        share = port.pmax * (queue - port.kmin) / (port.kmax - port.kmin)
+        if certain or (queue > port.kmin and self.drawn(port, share)):
+            packet.marked = 1
+            port.marks += 1
+
+    def drawn(self, port: Port, share: float) -> bool:
+        if not self.options.spaced_marks:
+            return self.draw() < share
+        port.spared += 1
+        marked = port.spared > 0 and port.spared * share >= port.lot
+        if marked or port.spared == 0:
+            port.spared, port.lot = 0, self.draw()
+        return marked
 
     def forward(self, packet: Packet, ingress: Port) -> None:
         port, node = self.ports[packet.path[packet.hop]], ingress.node
@@ -273,7 +286,7 @@ class Simulation:
                 self.lossless_drops += 1
                 return
             self.look(port)
-            if packet.kind == DATA:
+            if packet.kind == DATA and not self.options.mark_departing:
                 self.mark(port, packet)
         else:
             free = node.shared - node.shared_used
@@ -345,6 +358,8 @@ class Simulation:
         if flow is None:
             if group == ROCE:
                 self.look(port)
+                if self.options.mark_departing and port.queues[ROCE][0].kind == DATA:
+                    self.mark(port, port.queues[ROCE][0])
             self.send(port, port.queues[group].popleft())
             return
         wire = flow.last_wire if flow.next_seq == flow.packets - 1 else flow.wire

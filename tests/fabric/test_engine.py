@@ -31,6 +31,8 @@ class Scene:
     headroom: int = 200
     kmax: float = 60
     poll_us: int = 0
+    mark_departing: bool = False
+    spaced_marks: bool = False
     weight: float = 0.5
     alpha: float = 0.25
     flows: tuple[tuple[int, int, int, bool, int], ...] = ()  # from, to, packets, RoCE, start in us
@@ -42,7 +44,13 @@ class Scene:
 
 def build(kind: Callable[..., Any], scene: Scene) -> Any:
     options = Options(
-        seed=scene.seed, poll_ps=scene.poll_us * US, weight=scene.weight, window=64, timeout_ps=300 * US
+        seed=scene.seed,
+        poll_ps=scene.poll_us * US,
+        weight=scene.weight,
+        window=64,
+        timeout_ps=300 * US,
+        mark_departing=scene.mark_departing,
+        spaced_marks=scene.spaced_marks,
     )
     sim = kind(dcqcn.profile(scene.profile, 25), options)
     hosts = [sim.add_host() for _ in range(scene.hosts)]
@@ -90,6 +98,8 @@ def incast(hosts: int, packets: int = 200) -> tuple[tuple[int, int, int, bool, i
 SCENES = {
     "incast": Scene(flows=incast(4)),
     "polled": Scene(flows=incast(4), poll_us=7),
+    "marked as they leave": Scene(flows=incast(4), mark_departing=True),
+    "marked as Linux does": Scene(flows=incast(4), poll_us=7, spaced_marks=True),
     "connectx": Scene(flows=incast(4), profile="connectx"),
     "mixed": Scene(6, True, 200, 100, flows=(*incast(6), (3, 0, 300, False, 10), (0, 2, 100, False, 0))),
     "losing": Scene(8, shared=60, headroom=6, kmax=1e9, flows=incast(8, 60)),
@@ -162,7 +172,21 @@ def test_never_a_loss_with_enough_headroom(
     """Over topologies and traffic: packets in are out, lost, or there; what is lossless is not dropped."""
     poll_us = seed % 9
     scene = Scene(
-        6, two, shared, 200, 60, poll_us, 0.5, alpha, tuple(flows), "sigcomm15", break_at_us, 0, seed
+        6,
+        two,
+        shared,
+        200,
+        60,
+        poll_us,
+        bool(seed & 8),
+        bool(seed & 16),
+        0.5,
+        alpha,
+        tuple(flows),
+        "sigcomm15",
+        break_at_us,
+        0,
+        seed,
     )
     sim = build(Simulation, scene)
     for until in (30, 200, 4000):

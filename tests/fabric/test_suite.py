@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiordma.fabric import charts, judge, model, results, suite, traffic, tune
+from aiordma.fabric.store import open_store
 from aiordma.fabric.topology import build
 
 from .networks import EXAMPLE, star
@@ -57,16 +58,18 @@ def test_every_model_makes_traffic() -> None:
     assert websearch[0] != websearch[1]
 
 
-def test_what_is_stored_is_not_computed_again(tmp_path: Path, outcomes: list[Outcome]) -> None:
-    with contextlib.closing(suite.Store(tmp_path / "results.sqlite")) as store:
-        store.put(suite.key_of(star(8), "sigcomm15"), outcomes[1])
+@pytest.mark.parametrize("kind", ["sqlite", "parquet"])
+def test_what_is_stored_is_not_computed_again(tmp_path: Path, outcomes: list[Outcome], kind: str) -> None:
+    path = tmp_path / f"results.{kind}"
+    with contextlib.closing(open_store(path)) as store:
+        store.put(suite.key_of(star(8), "sigcomm15"), outcomes[1], {})
     seen: list[tuple[str, bool]] = []
-    with contextlib.closing(suite.Store(tmp_path / "results.sqlite")) as store:
+    with contextlib.closing(open_store(path)) as store:
         for expected in (2, 0):
             workers = Inline()
             found = suite.run(
                 star(8), NAMES, store=store, executor=workers,
-                progress=lambda outcome, stored: seen.append((outcome.traffic, stored)),
+                progress=lambda job, outcome, stored: seen.append((outcome.traffic, stored)),
             )  # fmt: skip
             assert workers.done == expected
             assert found == outcomes

@@ -222,6 +222,23 @@ class Peer:
             right += sum(wc["status"] == 0 for wc in found)
         return right
 
+    def write_for(
+        self, qpns: list[int], seconds: float, length: int, raddr: int, rkey: int, depth: int = 7
+    ) -> list[tuple[float, int]]:
+        """WRITEs on all queue pairs until the time is over. Returns the end of each: when, and whose."""
+        left, found = dict.fromkeys(qpns, depth), []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or any(free < depth for free in left.values()):
+            for qpn in qpns:
+                while left[qpn] and time.monotonic() < end:
+                    self.post(qpn, "write", pieces=[(0, length)], raddr=raddr, rkey=rkey)
+                    left[qpn] -= 1
+            for wc in self.poll(1):
+                assert wc["status"] == 0, wc
+                left[wc["qpn"]] += 1
+                found.append((time.monotonic(), qpns.index(wc["qpn"])))
+        return found
+
     def window(self, qpn: int, offset: int, length: int) -> int:
         """A memory window of type 2 over part of the memory. Returns its rkey, when it is bound."""
         window = MW(self.pd, e.IBV_MW_TYPE_2)

@@ -96,43 +96,76 @@ class Watch(threading.Thread):
         super().__init__()
         self.over = threading.Event()
         self.seen: list[Sample] = []
+        self.begin = 0.0
+        """On the machine's monotonic clock, which all processes share."""
 
     def run(self) -> None:
         with namespaced("middle"):
             asked = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_ROUTE)
         with asked:
-            begin = time.monotonic()
+            self.begin = time.monotonic()
             while not self.over.wait(0.01):
-                self.seen.append(Sample(time.monotonic() - begin, *queue(asked)))
+                self.seen.append(Sample(time.monotonic() - self.begin, *queue(asked)))
+
+
+def connected(left: End, right: End) -> tuple[int, int]:
+    """A queue pair at each end, ready to send; their numbers."""
+    sides = [(left, LEFT, left.make()), (right, RIGHT, right.make())]
+    for (end, here, qpn), (_, there, to_qpn) in (sides, sides[::-1]):
+        route = {"gid": gid(here), "to": gid(there), "to_qpn": to_qpn, "mtu": MTU[1024]}
+        end.connect(qpn, **route, sq_psn=5, rq_psn=5, timeout=17)
+    return sides[0][2], sides[1][2]
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Watch]:
+    """Looks at the queue as long as the block lasts."""
+    watch = Watch()
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.over.set()
+        watch.join()
 
 
 def transfer(library: Path, environ: dict[str, str], writes: int) -> tuple[list[Sample], dict[str, int]]:
     """WRITEs from left to right, their data checked. Returns what was seen and the sender's counters."""
     with End(SOFT, environ, library, "left") as left, End(SOFT, environ, library, "right") as right:
-        sides = [(left, LEFT, left.make()), (right, RIGHT, right.make())]
-        for (end, here, qpn), (_, there, to_qpn) in (sides, sides[::-1]):
-            end.connect(
-                qpn,
-                gid=gid(here),
-                to=gid(there),
-                to_qpn=to_qpn,
-                mtu=MTU[1024],
-                sq_psn=5,
-                rq_psn=5,
-                timeout=17,
-            )
+        qpns = connected(left, right)
         left.fill(0, LENGTH, 3)
-        watch = Watch()
-        watch.start()
-        try:
-            assert left.write_many(sides[0][2], writes, LENGTH, right.addr, right.rkey) == writes
-        finally:
-            watch.over.set()
-            watch.join()
+        with watched() as watch:
+            assert left.write_many(qpns[0], writes, LENGTH, right.addr, right.rkey) == writes
         assert right.digest(0, LENGTH) == left.digest(0, LENGTH)
         received = right.counters()
         sent: dict[str, int] = left.counters()
         assert received["marked"] >= received["cnps_sent"] >= sent["cnps_received"]
-        for end, _, qpn in sides:
+        for end, qpn in zip((left, right), qpns, strict=True):
             end.close(qpn)
     return watch.seen, sent
+
+
+class Flood(NamedTuple):
+    """What was seen while several queue pairs sent for a time."""
+
+    seen: list[Sample]
+    ends: list[tuple[float, int]]
+    """Of each WRITE: seconds on the samples' clock, and which queue pair's it was."""
+    received: dict[str, int]
+    sent: dict[str, int]
+
+
+def flood(library: Path, environ: dict[str, str], flows: int, seconds: float, length: int) -> Flood:
+    """WRITEs from left to right on `flows` queue pairs, as fast as the sender lets them."""
+    with End(SOFT, environ, library, "left") as left, End(SOFT, environ, library, "right") as right:
+        pairs = [connected(left, right) for _ in range(flows)]
+        with watched() as watch:
+            numbers = [number for number, _ in pairs]
+            ends = left.write_for(numbers, seconds, length, right.addr, right.rkey)
+        found = Flood(
+            watch.seen, [(at - watch.begin, which) for at, which in ends], right.counters(), left.counters()
+        )
+        for pair in pairs:
+            for end, qpn in zip((left, right), pair, strict=True):
+                end.close(qpn)
+    return found
