@@ -142,7 +142,7 @@ def test_a_killed_process_is_swept() -> None:
         assert all(each.exists() for each in files)
         other.kill()
         other.wait()
-        # Found before it was killed. Any look of this user sweeps, so one of another test may have been first.
+        # Found before it was killed. Any look of this user sweeps, so another test's may have been first.
         assert asking.ask(EVERYTHING, [loop]) == []
         assert loops_of(other.pid) == []
         assert not any(each.exists() for each in files)

@@ -42,9 +42,14 @@ def values(metric: Any) -> dict[tuple[Any, ...], float]:
 
 @pytest.mark.anyio
 async def test_the_numbers_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = []
+    reads: list[int] = []
     read = readings.read
-    monkeypatch.setattr(readings, "read", lambda: reads.append(1) or read())
+
+    def counted() -> Any:
+        reads.append(1)
+        return read()
+
+    monkeypatch.setattr(readings, "read", counted)
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     instrument(provider)
