@@ -78,8 +78,8 @@ def others() -> Iterator[Pair]:
         common = ("qperf", "-lp", PORT)
         client = (*common, "-cm", "1", "-t", "1", ADDRESS, test, "quit")
         yield Pair(f"qperf {test}", common, client, r"=\s+[\d.]+")
-    # UCX's name for rc_verbs, with ud_verbs for nothing but making the connections. By the name of rc_verbs alone it
-    # refuses to make any ("no auxiliary transport", ucp/wireup/select.c), on every device.
+    # UCX's name for rc_verbs, with ud_verbs for nothing but making the connections. By the name of rc_verbs
+    # alone it refuses to make any ("no auxiliary transport", ucp/wireup/select.c), on every device.
     for tls in ("rc_v", "ud_verbs"):
         for test in ("tag_lat", "tag_bw"):
             common = ("ucx_perftest", "-p", PORT)
