@@ -86,3 +86,14 @@ async def failing_echo(control: Control, **settings: Any) -> None:
                     await anyio.lowlevel.checkpoint()
                 softlib.load().port(name, up=True)
         tasks.cancel_scope.cancel()
+
+
+async def endpoints_in_turn(control: Control, port: int, count: int) -> None:
+    """Endpoints that each exchange one datagram with the endpoint on ``port``, and are closed."""
+    for number in range(count):
+        async with await open_datagram_endpoint((LOCAL, 0), mode="rdma") as endpoint:
+            await endpoint.resolve((LOCAL, port))
+            await endpoint.send((b"%d" % number, (LOCAL, port)))
+            assert await endpoint.receive() == (b"%d" % number, (LOCAL, port))
+    control.say("done")
+    await control.heard_all()

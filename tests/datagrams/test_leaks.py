@@ -1,15 +1,19 @@
-"""A closed datagram connection leaves nothing behind."""
+"""Closed datagram connections and endpoints leave nothing behind, at either end."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import weakref
+from pathlib import Path
 
 import anyio
 import pytest
 
-from .pairs import MAKERS
+import aiordma
+from tests.processes import process
+
+from .pairs import LOCAL, MAKERS
 
 pytestmark = pytest.mark.anyio
 
@@ -36,3 +40,25 @@ async def test_closed_connections_are_freed_at_once(maker) -> None:  # type: ign
         assert [ref() for ref in gone] == [None, None]
     finally:
         gc.enable()
+
+
+async def test_endpoints_of_a_peer_that_were_closed() -> None:
+    """The memory through which they were sent to is released, as long as their process lives, too."""
+
+    def lanes() -> int:
+        return Path("/proc/self/maps").read_text(encoding="utf-8").count("aiordma-soft-ud")
+
+    async with await aiordma.open_datagram_endpoint((LOCAL, 0)) as one, anyio.create_task_group() as tasks:
+
+        async def echo() -> None:
+            async for item in one:
+                await one.send(item)
+
+        tasks.start_soon(echo)
+        before = lanes()
+        port = one.local_address[1]
+        with process("tests.datagrams.roles:endpoints_in_turn", port=port, count=20) as peer:
+            assert await peer.heard() == "done"
+            # Of the peer's process to this endpoint, to its last endpoint, and to the one before.
+            assert lanes() - before <= 3
+        tasks.cancel_scope.cancel()

@@ -17,7 +17,7 @@ from tests.processes import Forker
 from tests.soak.child import Child
 from tests.soak.ledger import rest
 from tests.soak.member import Member
-from tests.soak.roles import STEADY
+from tests.soak.roles import MOVING, ON_ASYNCIO, STEADY
 from tests.soak.verdict import Record
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Soak:
                 with anyio.fail_after(STARTING):
                     for loop in LOOPS:
                         await self._start_pair(tasks, loop)
+                    await self._start_pair(tasks, self._random.choice(list(LOOPS)), moving=True)
+                print(f"{len(self.members)} processes have begun", flush=True)
                 self.began = time.monotonic()
                 for member in self.members:
                     member.began = self.began
@@ -90,19 +92,33 @@ class Soak:
                 print(f"{signal.Signals(number).name}: ending", file=sys.stderr)
                 return
 
-    async def _start_pair(self, tasks: TaskGroup, loop: str) -> None:
+    async def _start_pair(self, tasks: TaskGroup, loop: str, *, moving: bool = False) -> None:
+        """:param moving: one with two devices, of which one fails after the other."""
         options = self.options
-        server = Member(
-            Child(self._forker, f"{loop} server", "server", loop, patience=options.patience), loop, self.began
+        kind = "moving " if moving else ""
+        its_server = Child(
+            self._forker,
+            f"{loop} {kind}server",
+            "server",
+            loop,
+            patience=options.patience,
+            two_devices=moving,
         )
+        server = Member(its_server, loop, self.began)
         self.members.append(server)
         tasks.start_soon(server.listen, True)
         await server.ready.wait()
         if server.first is None:
             raise RuntimeError(f"the {loop} server did not start:\n{server.child.stderr()}")
-        arguments = {"seed": f"{options.seed} {loop}", "pace": options.pace, "patience": options.patience}
-        child = Child(self._forker, f"{loop} client", "client", loop, ports=server.first, **arguments)
-        client = Member(child, loop, self.began, STEADY, server.first.values())
+        ports = server.first["ports"]
+        arguments: dict[str, Any] = {"ports": ports, "pace": options.pace, "patience": options.patience}
+        if not moving:
+            arguments["authority"] = server.first["authority"]
+        role = "mover" if moving else "client"
+        seed = f"{options.seed} {kind}{loop}"
+        child = Child(self._forker, f"{loop} {kind}client", role, loop, seed=seed, **arguments)
+        steady = MOVING if moving else STEADY if loop == "trio" else (*STEADY, *ON_ASYNCIO)
+        client = Member(child, loop, self.began, steady, ports.values(), moving=moving)
         self.members.append(client)
         tasks.start_soon(client.listen, False)
         await client.ready.wait()
@@ -163,7 +179,7 @@ class Soak:
         while True:
             await rest(self._random, CLIENTS_DIE / self.options.pace)
             server = self._random.choice([member for member in self.members if member.first is not None])
-            victim = self._victim("victim", pace=self.options.pace, ports=server.first)
+            victim = self._victim("victim", pace=self.options.pace, **server.first)
             await anyio.sleep(self._random.uniform(0, CLIENT_LIVES))
             await self._kill(victim)
             self.killed["clients"] += 1
@@ -173,8 +189,8 @@ class Soak:
         while True:
             await rest(self._random, SERVERS_DIE / self.options.pace)
             victim = self._victim("server")
-            if (ports := await victim.hear()) is not None:
-                self._send_visitors(ports)
+            if (said := await victim.hear()) is not None:
+                self._send_visitors(said["ports"])
                 await anyio.sleep(self._random.uniform(0, SERVER_LIVES))
             await self._kill(victim)
             self.killed["servers"] += 1

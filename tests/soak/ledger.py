@@ -51,6 +51,8 @@ class Ledger:
         self.moved = 0
         #: connections that are open now
         self.live = 0
+        #: connections that are counted elsewhere
+        self.also_live: Callable[[], int] = lambda: 0
         #: the long-lived clients are told to end, in the middle of their work
         self.ending = False
         self._faults: list[str] = []
@@ -131,7 +133,7 @@ class Ledger:
     def report(self) -> dict[str, Any]:
         """Counters since the beginning, and faults since the last report."""
         faults, self._faults = self._faults, []
-        counters = {"done": dict(self.done), "moved": self.moved, "live": self.live}
+        counters = {"done": dict(self.done), "moved": self.moved, "live": self.live + self.also_live()}
         return {**counters, "faults": faults, "ending": self.ending}
 
     @asynccontextmanager

@@ -19,11 +19,23 @@ from tests.soak.verdict import Record
 #: Warnings of the library when a peer was killed.
 WARNINGS = re.compile(r"link to \S+:(\d+) lost: .*|a connection was closed before it could be used: .*")
 
+#: Warnings when a device failed.
+MOVING = re.compile(
+    r"link to \S+ lost: .*|soft\d: PORT_ERR on port 0x1|no path to .*: ibv_create_ah: .*"
+    r"|RDMA device soft\d is not used for new connections: .*"
+    r"|<DatagramEndpoint .*>: its queue pair on soft\d failed, it has another one on soft\d: .*"
+)
 
-def unexpected(said: str, own_ports: Collection[int]) -> str:
-    """Without the warnings about links to processes that were killed: those to ``own_ports`` were not."""
+
+def unexpected(said: str, own_ports: Collection[int], *, moving: bool = False) -> str:
+    """Without the warnings about links to processes that were killed: those to ``own_ports`` were not.
+
+    :param moving: devices fail, too.
+    """
     lines = []
     for line in said.splitlines():
+        if moving and MOVING.fullmatch(line):
+            continue
         warning = WARNINGS.fullmatch(line)
         if warning is None or int(warning[1] or 0) in own_ports:
             lines.append(line)
@@ -35,6 +47,7 @@ class Member:
 
     :param steady: the kinds of work that it must do all the time.
     :param own_ports: of its server, which is not killed.
+    :param moving: its devices fail.
     """
 
     def __init__(
@@ -44,6 +57,8 @@ class Member:
         began: float,
         steady: tuple[str, ...] = (),
         own_ports: Collection[int] = (),
+        *,
+        moving: bool = False,
     ) -> None:
         self.child = child
         self.loop = loop
@@ -57,6 +72,7 @@ class Member:
         self.began = began
         self._steady = steady
         self._own_ports = own_ports
+        self._moving = moving
         self._ending = False
         self._curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._work: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -121,7 +137,7 @@ class Member:
         """What the verdict is about."""
         self.record.curves = self._curves
         self.record.progress = {kind: self._work[kind] for kind in self._steady}
-        self.record.said = unexpected(self.child.stderr(), self._own_ports)
+        self.record.said = unexpected(self.child.stderr(), self._own_ports, moving=self._moving)
         return self.record
 
     @property

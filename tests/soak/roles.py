@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import ssl
+from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypedDict
 
 import anyio
+import trustme
 
 import aiordma
 from aiordma import rpc
-from tests.soak import calls, datagrams, streams
+from aiordma.compat.server import RdmaServer
+from tests.soak import calls, datagrams, endpoints, moves, streams, transports
 from tests.soak.ledger import Ledger, rest
 from tests.soak.traffic import Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from anyio.abc import TaskGroup
 
@@ -33,9 +38,15 @@ STEADY = (
     "large calls",
     "call streams",
     "datagrams",
+    "endpoints",
+    "TLS, tcp",
+    "TLS, rdma",
     "connect",
     "close",
 )
+#: Of one whose event loop is asyncio's; and of one whose devices fail.
+ON_ASYNCIO = ("protocols", "readers")
+MOVING = ("streams", "datagrams", "endpoints", "moves", "connect")
 #: Errors by which a program may learn that its server was killed.
 LOST = (*streams.GONE, OSError, rpc.RpcError)
 #: Seconds between two reports.
@@ -48,6 +59,10 @@ class Ports(TypedDict):
     streams: int
     datagrams: int
     calls: int
+    endpoints: int
+    tls: int
+    #: of asyncio's surface; 0 on trio
+    transports: int
 
 
 async def _report(control: Control, ledger: Ledger) -> None:
@@ -76,24 +91,65 @@ def _alone() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _on_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 # ---- servers
 
 
-async def server(control: Control, patience: float) -> None:
-    """Answers streams, datagrams and calls until it is told to end, or killed."""
+async def server(control: Control, patience: float, two_devices: bool = False) -> None:
+    """Answers everything until it is told to end, or killed. It says its ports, and whom TLS is to trust."""
     _alone()
+    if two_devices:
+        moves.use_two_devices()
     ledger = Ledger(patience)
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(streams.LOCAL).configure_cert(context)
     async with (
         await aiordma.listen(streams.LOCAL, 0) as plain,
+        await aiordma.listen(streams.LOCAL, 0, ssl=context, rdma_outside_tls=True) as private,
         await aiordma.listen_datagram(streams.LOCAL, 0) as messages,
         rpc.serve(calls.service(ledger), streams.LOCAL, drain_timeout=0.0) as answering,
+        await aiordma.open_datagram_endpoint((streams.LOCAL, 0)) as endpoint,
+        _asyncio_server(ledger) as port,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(plain.serve, partial(streams.answer, ledger=ledger))
+        ledger.also_live = partial(endpoints.links, endpoint)
+        for listener in (plain, private):
+            tasks.start_soon(listener.serve, partial(streams.answer, ledger=ledger))
         tasks.start_soon(messages.serve, partial(datagrams.answer, ledger=ledger))
-        control.say(Ports(streams=plain.port, datagrams=messages.port, calls=answering.port))
+        tasks.start_soon(endpoints.answer, endpoint, ledger)
+        ports = Ports(
+            streams=plain.port,
+            datagrams=messages.port,
+            calls=answering.port,
+            endpoints=endpoint.local_address[1],
+            tls=private.port,
+            transports=port,
+        )
+        control.say({"ports": ports, "authority": authority.cert_pem.bytes().decode()})
         await _stay(control, ledger, tasks)
     control.say(ledger.report())
+
+
+@asynccontextmanager
+async def _asyncio_server(ledger: Ledger) -> AsyncIterator[int]:
+    """Its port; 0 on trio."""
+    if not _on_asyncio():
+        yield 0
+        return
+    server = await aiordma.start_server(transports.server(ledger), streams.LOCAL, 0)
+    assert isinstance(server, RdmaServer)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
 
 
 # ---- clients
@@ -137,8 +193,23 @@ async def _messaging(
             await connection.send_eof()
 
 
+async def _spraying(ledger: Ledger, port: int, random: Random, pace: float, fragile: bool = False) -> None:
+    """Datagrams of one endpoint, which is closed after a while."""
+    async with endpoints.bound(ledger) as endpoint:
+        work = endpoints.Endpoint(ledger, endpoint, port, random, fragile)
+        for _ in range(300):
+            await work.some()
+            await rest(random, 0.1 / pace)
+
+
 def _start(
-    tasks: TaskGroup, ledger: Ledger, ports: Ports, seed: str, pace: float, fragile: bool = False
+    tasks: TaskGroup,
+    ledger: Ledger,
+    ports: Ports,
+    authority: str,
+    seed: str,
+    pace: float,
+    fragile: bool = False,
 ) -> None:
     """All kinds of work, each with random numbers of its own."""
 
@@ -160,29 +231,68 @@ def _start(
             partial(_messaging, ledger, ports["datagrams"], random("datagrams"), pace, fragile=fragile),
             1.0,
         ),
+        "endpoints": (
+            partial(_spraying, ledger, ports["endpoints"], random("endpoints"), pace, fragile),
+            1.0,
+        ),
+        "TLS": (partial(traffic("TLS").tls, ports["tls"], authority), 1.0),
     }
+    if _on_asyncio():
+        both = ports["streams"], ports["transports"]
+        asyncios = transports.Transports(ledger, both, random("transports"), pace, fragile)
+        works |= {"protocols": (asyncios.protocol, 1.0), "readers": (asyncios.readers, 1.0)}
     for kind, (work, pause) in works.items():
         tasks.start_soon(ledger.again_and_again, kind, random(f"pauses of {kind}"), pause / pace, work)
 
 
-async def client(control: Control, ports: Ports, seed: str, pace: float, patience: float) -> None:
+async def client(
+    control: Control, ports: Ports, authority: str, seed: str, pace: float, patience: float
+) -> None:
     """Does everything, until it is told to end."""
     _alone()
     ledger = Ledger(patience)
     ledger.done.update(dict.fromkeys(STEADY, 0))
     async with anyio.create_task_group() as tasks:
-        _start(tasks, ledger, ports, seed, pace)
+        _start(tasks, ledger, ports, authority, seed, pace)
         await _stay(control, ledger, tasks)
     control.say(ledger.report())
 
 
-async def victim(control: Control, ports: Ports, seed: str, pace: float, patience: float) -> None:
+async def victim(
+    control: Control, ports: Ports, authority: str, seed: str, pace: float, patience: float
+) -> None:
     """Does everything, in a hurry, until it is killed."""
     _alone()
     ledger = Ledger(patience)
     async with anyio.create_task_group() as tasks:
-        _start(tasks, ledger, ports, seed, pace * 10, fragile=True)
+        _start(tasks, ledger, ports, authority, seed, pace * 10, fragile=True)
         await _stay(control, ledger, tasks)
+
+
+async def mover(control: Control, ports: Ports, seed: str, pace: float, patience: float) -> None:
+    """Has two devices, of which one fails after the other."""
+    _alone()
+    moves.use_two_devices()
+    ledger = Ledger(patience)
+    ledger.done.update(dict.fromkeys(MOVING, 0))
+
+    def random(what: str) -> Random:
+        return Random(f"{seed} {what}")
+
+    works: dict[str, Callable[[], Awaitable[object]]] = {
+        "streams": Traffic(ledger, ports["streams"], random("streams"), pace, expected="any").streams,
+        "datagrams": partial(
+            _messaging, ledger, ports["datagrams"], random("datagrams"), pace, expected="any"
+        ),
+        "endpoints": partial(_spraying, ledger, ports["endpoints"], random("endpoints"), pace),
+        "moves": partial(moves.move, ledger, ports["streams"], random("moves"), pace),
+    }
+    async with anyio.create_task_group() as tasks:
+        for kind, work in works.items():
+            pauses = random(f"pauses of {kind}")
+            tasks.start_soon(ledger.again_and_again, kind, pauses, 1 / pace, work)
+        await _stay(control, ledger, tasks)
+    control.say(ledger.report())
 
 
 # ---- visits to servers that are killed

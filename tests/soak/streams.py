@@ -7,7 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import anyio
 
@@ -42,6 +42,11 @@ class Order(NamedTuple):
     @classmethod
     def random(cls, random: Random, what: bytes, reply: int = 0, fragile: bool = False) -> Order:
         return cls(what, random.randrange(PERIOD), random.randrange(PERIOD), reply, fragile)
+
+
+def opening(order: Order) -> bytes:
+    """As the first bytes of a stream."""
+    return _ORDER.pack(*order)
 
 
 # ---- the server's end
@@ -107,11 +112,11 @@ def compare(ledger: Ledger, connection: Connection, expected: Expected) -> None:
 
 @asynccontextmanager
 async def connected(
-    ledger: Ledger, port: int, mode: Mode = "auto", expected: Expected = "rdma"
+    ledger: Ledger, port: int, mode: Mode = "auto", expected: Expected = "rdma", **tls: Any
 ) -> AsyncIterator[aiordma.RdmaStream]:
     """A stream, opened and closed in time. Its path must be the expected one."""
     with ledger.piece("connect"):
-        stream = await aiordma.connect(LOCAL, port, mode=mode)
+        stream = await aiordma.connect(LOCAL, port, mode=mode, **tls)
     async with ledger.open():
         try:
             compare(ledger, stream, expected)
@@ -131,7 +136,7 @@ class Exchange:
         self._forth, self._back = order.forth, order.back
 
     async def begin(self) -> None:
-        await self.stream.send(_ORDER.pack(*self._order))
+        await self.stream.send(opening(self._order))
 
     async def send(self, size: int) -> None:
         await self.stream.send(part(self._forth, size))

@@ -17,3 +17,16 @@ def test_everything_else_is() -> None:
     own = KILLED.replace("5001", "4001")
     other = "Task exception was never retrieved"
     assert unexpected(f"{other}\n{KILLED}\n{own}\n", [4001]) == f"{other}\n{own}"
+
+
+def test_warnings_of_devices_that_fail_are_expected_where_devices_fail() -> None:
+    said = (
+        "soft1: PORT_ERR on port 0x1\n"
+        "RDMA device soft1 is not used for new connections: PORT_ERR on port 0x1\n"
+        "<DatagramEndpoint rdma 127.0.0.1:7>: its queue pair on soft1 failed, "
+        "it has another one on soft0: why"
+    )
+    assert unexpected(said, [], moving=True) == ""
+    assert unexpected(said, []) == said
+    going_on = "<DatagramEndpoint rdma 127.0.0.1:7>: its queue pair on soft1 failed, going on by UDP: why"
+    assert unexpected(going_on, [], moving=True) == going_on

@@ -34,6 +34,8 @@ def test_it_ends_with_a_verdict_and_leaves_nobody_behind(tmp_path: Path) -> None
         try:
             said = soak.stdout.readline()
             assert said.startswith("60 minutes, --seed 1")
+            said += soak.stdout.readline()
+            assert said.endswith("processes have begun\n")
             # No line about the progress comes so early: it is in the middle of everything.
             select.select([soak.stdout], [], [], 12)
             soak.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Literal
@@ -118,6 +119,25 @@ class Traffic:
                 await rest(self._random, 0.5 / self._pace)
             with self._ledger.piece("failovers"):
                 await exchange.finish()
+
+    async def tls(self, port: int, authority: str) -> None:
+        """TLS: payload inside it on TCP, and then beside it by RDMA."""
+        context = ssl.create_default_context(cadata=authority)
+        paths: tuple[Expected, ...] = ("tcp", "rdma")
+        for path in paths:
+            outside = path == "rdma"
+            async with connected(
+                self._ledger, port, expected=path, ssl=context, rdma_outside_tls=outside
+            ) as stream:
+                exchange = Exchange(stream, self._order(b"e"), self._random)
+                await exchange.begin()
+                for _ in range(30):
+                    with self._ledger.piece(f"TLS, {path}") as piece:
+                        piece.size = any_size(self._random)
+                        await exchange.both(piece.size)
+                    await rest(self._random, 0.1 / self._pace)
+                with self._ledger.piece(f"TLS, {path}"):
+                    await exchange.finish()
 
     async def _switched(
         self, stream: aiordma.RdmaStream, exchange: Exchange, path: Literal["tcp", "rdma"]

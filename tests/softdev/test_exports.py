@@ -22,7 +22,6 @@ WITHOUT_OBJECTS = {
     "ibv_event_type_str",
     "ibv_fork_init",
     "ibv_get_sysfs_path",
-    "ibv_import_device",
     "ibv_is_fork_initialized",
     "ibv_node_type_str",
     "ibv_port_state_str",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -194,6 +195,13 @@ def test_path_mtu(library: Path, hosts: tuple[Host, Host], mtu: str) -> None:
 def test_perftest(library: Path, hosts: tuple[Host, Host], tool: str) -> None:
     _, client = pair(library, hosts, f"ib_{tool}", "-x", V4, "-F", "-n", "200")
     assert "#bytes" in client
+
+
+@pytest.mark.parametrize("gid", [V4, V6], ids=["ipv4", "ipv6"])
+def test_an_end_that_only_receives_datagrams(library: Path, hosts: tuple[Host, Host], gid: str) -> None:
+    """It makes no address handle. None of the datagrams is lost, for nothing else is on the cable."""
+    server, _ = pair(library, hosts, "ib_send_bw", "-c", "UD", "-x", gid, "-F", "-n", "1000")
+    assert re.search(r"(?m)^ 4096 +1000 ", server), server
 
 
 FAULTS = {

@@ -168,7 +168,15 @@ static int take_port(struct cm_id *id, struct sockaddr *address)
 	return err;
 }
 
-/* Lock held. 0 or errno. */
+static bool is_loopback(const uint8_t gid[16])
+{
+	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
+}
+
+/*
+ * As in the kernel, an id that is bound to a loopback address belongs to no device yet, as one that is bound to none:
+ * libfabric takes the addresses of the interfaces then. Lock held. 0 or errno.
+ */
 static int bind_to(struct cm_id *id, const struct sockaddr *address)
 {
 	struct sockaddr_storage *own = &id->id.route.addr.src_storage;
@@ -182,7 +190,7 @@ static int bind_to(struct cm_id *id, const struct sockaddr *address)
 		return EINVAL;
 	if (!cm_gid_of(address, gid))
 		return EAFNOSUPPORT;
-	if (!cm_is_any(address) && !cm_id_place(id, gid))
+	if (!cm_is_any(address) && !is_loopback(gid) && !cm_id_place(id, gid))
 		return EADDRNOTAVAIL;
 	memset(own, 0, sizeof(*own));
 	memcpy(own, address, cm_length_of(address));
@@ -355,11 +363,6 @@ int soft_rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 }
 
 /* ---- listening -------------------------------------------------------------------------------------- */
-
-static bool is_loopback(const uint8_t gid[16])
-{
-	return soft_gid_is_ipv4(gid) ? gid[12] == 127 : !memcmp(gid, &in6addr_loopback, 16);
-}
 
 /* Lock held. 0 or errno. */
 static int hear(struct cm_id *id)

@@ -99,6 +99,8 @@ struct soft_fabric_ops {
 
 	enum soft_run (*send_datagram)(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qkey,
 				       const uint8_t grh[SOFT_GRH_BYTES], const char *payload);
+	/* A UD QP went to RTR: senders can reach it from now on, also if it never sends. No lock held. */
+	void (*expect_datagrams)(void);
 	/* qp->ud_in is not NULL. */
 	void (*take_datagrams)(struct soft_qp *qp, struct soft_after *after);
 	/* The QP goes away: closes the lanes to it. */

@@ -129,6 +129,12 @@ static bool take(struct soft_qp *qp, struct soft_after *after)
 	return false;
 }
 
+static void connected(struct soft_qp *qp, struct soft_after *after)
+{
+	(void)qp, (void)after;
+	soft_fabrics.net->expect_datagrams();
+}
+
 static void leave(struct soft_qp *qp)
 {
 	free(qp->ud_held);
@@ -137,4 +143,9 @@ static void leave(struct soft_qp *qp)
 		soft_fabrics.host->close_datagrams(qp);
 }
 
-const struct soft_path_ops soft_datagram_path = { .run = run, .receive = take, .leave = leave };
+const struct soft_path_ops soft_datagram_path = {
+	.run = run,
+	.receive = take,
+	.connected = connected,
+	.leave = leave,
+};

@@ -8,6 +8,7 @@
 #include "preload/preload.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 static atomic_uint_fast64_t calls;
 
@@ -59,6 +60,17 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned i
 		       enum ibv_gid_type_sysfs *type);
 
 /* ---- devices and contexts ---- */
+
+/* Our contexts belong to one process. What is no character device is none of a kernel's device, and so ours. */
+SOFT_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	struct stat found;
+
+	count_call();
+	if (!fstat(cmd_fd, &found) && !S_ISCHR(found.st_mode))
+		return POINTER(EOPNOTSUPP);
+	return CALL_REAL(POINTER, ibv_import_device, "IBVERBS_1.10", cmd_fd);
+}
 
 SOFT_EXPORT struct ibv_device **ibv_get_device_list(int *num_devices)
 {

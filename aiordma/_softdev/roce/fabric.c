@@ -51,5 +51,6 @@ const struct soft_fabric_ops soft_roce_fabric = {
 	.poll = soft_roce_poll,
 	.sleep = soft_roce_rewatch,
 	.send_datagram = soft_roce_ud_send,
+	.expect_datagrams = soft_roce_ud_expect,
 	.fork_child = soft_roce_after_fork,
 };

@@ -217,6 +217,8 @@ void soft_roce_mad_take(const struct roce_packet *packet, const struct roce_inbo
 
 /* ---- ud.c ------------------------------------------------------------------------------------------- */
 
+/* Opens the ports, so that datagrams can come. */
+void soft_roce_ud_expect(void);
 /* A datagram to another host. */
 enum soft_run soft_roce_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qkey,
 				const uint8_t grh[SOFT_GRH_BYTES], const char *payload);

@@ -29,6 +29,13 @@ void soft_roce_ud_take(struct soft_qp *qp, const struct roce_packet *p, const st
 	soft_unlock(&qp->rq_lock);
 }
 
+void soft_roce_ud_expect(void)
+{
+	/* Without a port the QP serves this host only; who asks for the path to another host gets the error. */
+	if (soft_roce_mode() != ROCE_OFF)
+		(void)soft_roce_open();
+}
+
 int soft_roce_ah(struct soft_ctx *ctx, struct soft_ah *ah)
 {
 	struct roce_route *route = malloc(sizeof(*route));

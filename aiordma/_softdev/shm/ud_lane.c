@@ -255,6 +255,29 @@ void soft_ud_leave(struct soft_qp *qp)
 
 /* ---- links: progress thread ------------------------------------------------------------------------- */
 
+/*
+ * Frees the lanes to QPs that are gone, if nothing is sent to them any more. Each new lane has this done, so lanes that
+ * are of no use are never more than there were in use at one time. ud_lock held.
+ */
+static void sweep(void)
+{
+	const uint64_t now = soft_now_ns();
+
+	for (unsigned b = 0; b < SOFT_UD_BUCKETS; b++) {
+		for (struct soft_ud_out **at = &soft_shm.ud_out[b], *out; (out = *at);) {
+			bool closed =
+				out->state == READY && !atomic_load_explicit(&out->seg->gate, memory_order_relaxed);
+			if (!closed && (out->state != ABSENT || now < out->until)) {
+				at = &out->next;
+				continue;
+			}
+			*at = out->next;
+			detach(out);
+			free(out);
+		}
+	}
+}
+
 void soft_ud_ask(void)
 {
 	struct soft_message msgs[16];
@@ -263,6 +286,7 @@ void soft_ud_ask(void)
 	do {
 		n = 0;
 		soft_lock(&soft_shm.ud_lock);
+		sweep();
 		for (unsigned b = 0; b < SOFT_UD_BUCKETS; b++) {
 			for (struct soft_ud_out *out = soft_shm.ud_out[b]; out && n < 16; out = out->next) {
 				if (out->state != ASKED || out->until)

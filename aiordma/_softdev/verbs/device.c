@@ -328,7 +328,6 @@ struct ibv_context *soft_open_device(struct ibv_device *device)
 	verbs->alloc_parent_domain = soft_alloc_parent_domain;
 	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	context->device = device;
-	context->cmd_fd = -1;
 	context->num_comp_vectors = SOFT_COMP_VECTORS;
 	context->ops = context_ops;
 	pthread_mutex_init(&context->mutex, NULL);
@@ -338,6 +337,8 @@ struct ibv_context *soft_open_device(struct ibv_device *device)
 	error = soft_async_init(ctx);
 	if (error)
 		goto fail_gids;
+	/* There is no kernel's device behind it. A program may duplicate the descriptor, and gets nothing else from it. */
+	context->cmd_fd = context->async_fd;
 	error = soft_ctx_init(ctx, &fabrics);
 	if (error)
 		goto fail_async;

@@ -41,6 +41,23 @@ static void no_address_to_bind(void)
     OK(rdma_destroy_id(id));
 }
 
+/* libfabric takes the addresses of the interfaces, unless the id of "localhost" belongs to a device. */
+static void loopback_is_no_device(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct rdma_cm_id *id;
+
+    OK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+    OK(rdma_bind_addr(id, (struct sockaddr *)&here));
+    CHECK(!id->verbs);
+    CHECK(rdma_get_src_port(id) != 0);
+    /* A connection from there is on a device, as any other. */
+    here.sin_port = htons(1);
+    OK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 10000));
+    CHECK(id->verbs);
+    OK(rdma_destroy_id(id));
+}
+
 /* A peer that sends before this side posts its first receive waits long enough: 655 ms each time. */
 static void rnr_timer(void)
 {
@@ -117,4 +134,5 @@ static void exit_disconnects(void)
     rdma_destroy_event_channel(channel);
 }
 
-TEST_MAIN(TEST(exit_disconnects), TEST(addresses_as_given), TEST(no_address_to_bind), TEST(rnr_timer))
+TEST_MAIN(TEST(exit_disconnects), TEST(addresses_as_given), TEST(no_address_to_bind),
+          TEST(loopback_is_no_device), TEST(rnr_timer))

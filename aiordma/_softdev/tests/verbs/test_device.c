@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static bool listed(void)
 {
@@ -181,5 +182,22 @@ static void clock_values(void)
     OK(ibv_close_device(context));
 }
 
+/* It has a descriptor that can be duplicated, and is no way into the device. */
+static void is_not_imported(void)
+{
+    struct ibv_context *context = test_open();
+    int copy = dup(context->cmd_fd);
+
+    CHECK(copy >= 0);
+    errno = 0;
+    CHECK(!ibv_import_device(copy));
+    CHECK_EQ(errno, EOPNOTSUPP);
+    close(copy);
+    errno = 0;
+    CHECK(!ibv_import_device(-1));
+    CHECK(errno);
+    OK(ibv_close_device(context));
+}
+
 TEST_MAIN(TEST(list), TEST(list_is_freed_by_free), TEST(ucx_may_use_it), TEST(attributes), TEST(gids),
-          TEST(address_handles), TEST(clock_values))
+          TEST(address_handles), TEST(clock_values), TEST(is_not_imported))
