@@ -84,7 +84,12 @@ class AsyncioJob:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, main: Callable[[], Awaitable[None]]) -> None:
         self._started = self._cancelled = False
-        self.task = loop.create_task(self._run(main))
+        coro = self._run(main)
+        try:
+            self.task = loop.create_task(coro)
+        except RuntimeError:  # the loop is closed: a finalizer that runs after the loop's own
+            coro.close()
+            raise
 
     @property
     def done(self) -> bool:
