@@ -20,13 +20,13 @@ from ..config import Config, unknown_variables
 from ..errors import Code, NegotiationError
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.options import ConnectOptions
-from ..negotiation.remedies import with_remedy
 from ..proto.clc import Kind
 from ..streams.connector import connect
 from ..streams.listener import listen
 from ..verbs import hardware, softlib
 from ..verbs.bindings import VARIABLE
 from ..verbs.installation import built_for, explain_missing_modules, explain_missing_pyverbs, locate_pyverbs
+from ..verbs.remedies import with_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -28,8 +28,8 @@ from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation.engine import find_engine
 from ..negotiation.opening import opening
 from ..negotiation.options import check_mode
-from ..negotiation.remedies import warn_once
 from ..proto.record import too_large
+from ..verbs.remedies import warn_once
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
 from .sockets import SO_RXQ_OVFL, Sockets, addresses, bind

@@ -22,7 +22,7 @@ from anyio import ClosedResourceError, EndOfStream
 from .. import wake
 from ..addresses import plain_address, show
 from ..attributes import address_attributes
-from ..errors import AioRdmaError
+from ..errors import AioRdmaError, remedy
 from ..wake.ending import release_unclosed
 from . import peer_cache
 from .announcement import Announcement
@@ -300,7 +300,8 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 return
             except OSError as exc:
                 if exc.errno in _OUT_OF_RESOURCES:
-                    _log.error("cannot accept connections for now: %s", exc)
+                    hint = remedy(exc.errno or 0)
+                    _log.error("cannot accept connections for now: %s%s", exc, hint and f"; {hint}")
                     self._stop_accepting()
                     self._waker.call_at(self._waker.now() + _PAUSE_S, self._accept_again)
                     return

@@ -6,6 +6,7 @@ It is found by its name, as plug-ins are, so that nothing below it depends on it
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from .. import wake
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["begin"]
 
+_log = logging.getLogger("aiordma.admin")
+
 #: Module with a function ``begin(waker)``, which raises nothing.
 _ADMIN = "aiordma.admin.endpoint"
 
@@ -23,4 +26,7 @@ def begin(config: Config) -> None:
     """Called when a loop opens an RDMA device, or finds none. Only the first call has an effect."""
     waker = wake.current()
     if config.admin == "on" and _ADMIN not in waker.locals:
-        waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker)
+        try:
+            waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker)
+        except OSError as error:  # no descriptor to read the module with
+            _log.warning("this process cannot be seen by `aiordma stat`: %s", error)
