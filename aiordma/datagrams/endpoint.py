@@ -494,7 +494,7 @@ async def open_datagram_endpoint(
     if max_peers < 1 or receive_queue < 1:
         raise ValueError(f"max_peers={max_peers} and receive_queue={receive_queue} must be at least 1")
     config = config or Config.from_env()
-    mode = mode or config.mode
+    mode = config.mode if mode is None else mode
     check_mode(mode)
     make_parts, reason = await _find_device(config, mode)
     remote, family, sockaddr = await addresses(local or (None, 0), remote)

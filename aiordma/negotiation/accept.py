@@ -29,7 +29,7 @@ from .announcement import Announcement
 from .engine import warm_up
 from .listening import listening_sockets
 from .server import negotiate_accepted
-from .serving import Handlers, check_on_error
+from .serving import Handlers, check_arguments
 
 if TYPE_CHECKING:
     import socket
@@ -165,9 +165,9 @@ class ConnectionListener(anyio.abc.Listener[T]):
             perhaps broken) and the exception instead of logging, and may be async. What it raises ends this
             method.
         :raises anyio.ClosedResourceError: the listener is closed.
-        :raises ValueError: ``on_error`` is none of these.
+        :raises ValueError: ``on_error`` is none of these. :raises TypeError: ``handler`` is no function.
         """
-        check_on_error(on_error)
+        check_arguments(handler, on_error)
         async with contextlib.AsyncExitStack() as stack:
             if task_group is None:
                 task_group = await stack.enter_async_context(anyio.create_task_group())
