@@ -114,9 +114,10 @@ collected = @echo "== compiling and collecting"; mkdir -p build; unset PYTHONDON
   AIORDMA_VM=$(VM) $(PY) -m pytest -q --collect-only $(1) >build/vm-collected || { cat build/vm-collected; exit 1; }
 RXE_LIMIT := 1500
 
-test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds)
+test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kernel's rxe, in QEMU (ARGS: other tests, RXE_LIMIT: seconds, AIORDMA_VERBS: binding)
 	$(call collected,$(or $(ARGS),@tests/vm/suite.txt))
-	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 -- \
+	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_VERBS --env AIORDMA_TEST_DEVICE=rxe0 \
+	  --env AIORDMA_TEST_SLOWER=10 -- \
 	  $(PY) -m pytest -p no:cacheprovider --durations 10 $(or $(ARGS),@tests/vm/suite.txt)
 
 test-rxe-long: ## the tests for rxe that take longest there, and are not a part of .ci/run
@@ -136,7 +137,8 @@ test-siw: install .venv/.apt-vm ## tests on the kernel's software iWARP, siw, in
 	@mkdir -p $(VM_KERNEL); exec 8>$(VM_KERNEL)/lock; flock 8; \
 	  tests/vm/kernel $(VM_KERNEL) >/dev/null && tests/vm/siw build $(VM_KERNEL)
 	$(call collected,$(or $(ARGS),@tests/vm/siw.txt))
-	tests/vm/run --net none --timeout $(RXE_LIMIT) --env AIORDMA_TEST_DEVICE=siw0 --env AIORDMA_TEST_SLOWER=6 -- \
+	tests/vm/run --net none --timeout $(RXE_LIMIT) --env AIORDMA_VERBS --env AIORDMA_TEST_DEVICE=siw0 \
+	  --env AIORDMA_TEST_SLOWER=6 -- \
 	  tests/vm/siw run $(VM_KERNEL) $(PY) -m pytest -p no:cacheprovider --durations 5 $(or $(ARGS),@tests/vm/siw.txt)
 
 # ---- checks that take as long as you like ----------------------------------------------------------------------

@@ -8,6 +8,7 @@ pyverbs and the compiled modules; what is missing shows as a reason in ``stream.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .verbs import import_order
@@ -153,7 +154,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f".{name}", __name__)
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # With these Python can add what was meant.
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value

@@ -41,4 +41,18 @@ def looking_up(host: Any, port: Any) -> Iterator[None]:
         yield
     except OSError as error:
         said = error.strerror or str(error)
-        raise type(error)(error.errno, f"cannot look up {host!r} (port {port}): {said}") from error
+        raise type(error)(
+            error.errno, f"cannot look up {host!r} (port {port}): {said}{_misread(host)}"
+        ) from error
+
+
+def _misread(host: Any) -> str:
+    """What is wrong with a host that no look-up finds, if it looks like something else."""
+    if not isinstance(host, str):
+        return ""
+    if "://" in host:
+        return "; this is a URL: give its host and its port, as two arguments"
+    name, _, port = host.rpartition(":")
+    if port.isdecimal() and ":" not in name:
+        return f"; host and port are two arguments: {name!r}, {port}"
+    return ""

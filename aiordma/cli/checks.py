@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib.util
 import os
 import platform
@@ -12,7 +13,7 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -20,13 +21,16 @@ from ..config import Config, unknown_variables
 from ..errors import Code, NegotiationError
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.options import ConnectOptions
-from ..negotiation.remedies import with_remedy
 from ..proto.clc import Kind
 from ..streams.connector import connect
 from ..streams.listener import listen
 from ..verbs import hardware, softlib
 from ..verbs.bindings import VARIABLE
+from ..verbs.choice import name_and_port, names_in
 from ..verbs.installation import built_for, explain_missing_modules, explain_missing_pyverbs, locate_pyverbs
+from ..verbs.remedies import with_remedy
+from . import network
+from .findings import Finding, failed, note, ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +38,6 @@ if TYPE_CHECKING:
     from ..streams.stream import RdmaStream
 
 __all__ = ["Finding", "examine", "verdict"]
-
-State = Literal["ok", "note", "failed", "skipped"]
 
 _LOCAL = "127.0.0.1"
 _ROUND_TRIPS = 200
@@ -46,25 +48,16 @@ _ASK_THERE = "is the server running, with aiordma, and is RDMA on there? Run the
 _FEW_FILES = 256
 
 
-class Finding(NamedTuple):
-    """The result of one step."""
-
-    step: str
-    state: State
-    text: str
-    remedy: str = ""
-
-
 def examine(peer: tuple[str, int] | None = None) -> Iterator[Finding]:
     """Every step in turn; what needs a failed one is skipped."""
-    failed = ""
+    missing = ""
     for step, check in _CHECKS.items():
-        if failed and check in (_device, _round_trip):
-            yield Finding(step, "skipped", f"needs: {failed}")
+        if missing and check in (_device, _round_trip):
+            yield Finding(step, "skipped", f"needs: {missing}")
             continue
         finding = _guarded(step, check)
         if finding.state == "failed" and step in _NEEDED:
-            failed = failed or step
+            missing = missing or step
         yield finding
     if peer is not None:
         yield _guarded("peer", lambda: _peer(*peer))
@@ -88,20 +81,8 @@ def _guarded(step: str, check: Callable[[], Finding]) -> Finding:
         return Finding(step, "failed", f"{type(error).__name__}: {error}")
 
 
-def _ok(text: str) -> Finding:
-    return Finding("", "ok", text)
-
-
-def _failed(text: str, remedy: str = "") -> Finding:
-    return Finding("", "failed", text, remedy)
-
-
-def _note(text: str, remedy: str = "") -> Finding:
-    return Finding("", "note", text, remedy)
-
-
 def _of_error(error: NegotiationError) -> Finding:
-    return _failed(with_remedy(error, hint="").text)
+    return failed(with_remedy(error, hint="").text)
 
 
 # ---- what is installed
@@ -110,8 +91,8 @@ def _of_error(error: NegotiationError) -> Finding:
 def _python() -> Finding:
     text = f"{platform.python_version()} ({sys.executable}), {platform.platform()}"
     if sys.platform != "linux":
-        return _failed(text, "RDMA needs Linux; here aiordma uses TCP only")
-    return _ok(text)
+        return failed(text, "RDMA needs Linux; here aiordma uses TCP only")
+    return ok(text)
 
 
 def _compiled() -> Finding:
@@ -122,22 +103,22 @@ def _compiled() -> Finding:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         error = explain_missing_modules(ImportError(f"{len(missing)} are missing, {missing[0]} first"))
-        return _failed(f"{len(names) - len(missing)} of {len(names)} are there", error.text)
-    return _ok(f"all {len(names)} are there, for {sysconfig.get_config_var('SOABI')}")
+        return failed(f"{len(names) - len(missing)} of {len(names)} are there", error.text)
+    return ok(f"all {len(names)} are there, for {sysconfig.get_config_var('SOABI')}")
 
 
 def _pyverbs() -> Finding:
     wanted = os.environ.get(VARIABLE) or "auto"
     if wanted == "own":
-        return _ok(f"not asked: {VARIABLE}=own, aiordma's own binding is used")
+        return ok(f"not asked: {VARIABLE}=own, aiordma's own binding is used")
     folder = locate_pyverbs()
     tags = built_for(folder, "device") if folder is not None else []
     text = f"{folder}, built for {', '.join(tags) or 'no Python that can be told'}" if folder else "none"
     if sysconfig.get_config_var("SOABI") in tags:
-        return _ok(text)
+        return ok(text)
     if wanted == "pyverbs":
-        return _failed(text, explain_missing_pyverbs(ImportError("no module that fits")).text)
-    return _ok(f"{text}; so aiordma's own binding is used")
+        return failed(text, explain_missing_pyverbs(ImportError("no module that fits")).text)
+    return ok(f"{text}; so aiordma's own binding is used")
 
 
 def _libibverbs() -> Finding:
@@ -145,11 +126,11 @@ def _libibverbs() -> Finding:
         ctypes.CDLL("libibverbs.so.1")
     except OSError as error:
         if all(each.problem for each in hardware.scan()):
-            return _ok(f"{error}; the software device needs none")
-        return _failed(str(error), "install it: apt-get install libibverbs1 ibverbs-providers")
+            return ok(f"{error}; the software device needs none")
+        return failed(str(error), "install it: apt-get install libibverbs1 ibverbs-providers")
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     paths = [line.split()[-1] for line in lines if "/libibverbs.so" in line]
-    return _ok(paths[0] if paths else "libibverbs.so.1 loads")
+    return ok(paths[0] if paths else "libibverbs.so.1 loads")
 
 
 # ---- the machine
@@ -158,41 +139,39 @@ def _libibverbs() -> Finding:
 def _kernel_devices() -> Finding:
     found = hardware.scan()
     if not found:
-        return _ok("none (in /sys/class/infiniband), so the software device is used")
+        return ok("none (in /sys/class/infiniband), so the software device is used")
     text = ", ".join(f"{each.name}: {each.problem or 'usable'}" for each in found)
     if all(each.problem for each in found):
-        return _note(text, f"no device of the kernel is usable ({text}); the software device is used")
-    return _ok(text)
+        return note(text, f"no device of the kernel is usable ({text}); the software device is used")
+    return ok(text)
 
 
 def _memlock() -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit == resource.RLIM_INFINITY:
-        return _ok("unlimited")
+        return ok("unlimited")
     text = f"{limit} bytes may be locked"
     if any(not each.problem for each in hardware.scan()):
-        return _note(text, f"{text}, and the kernel's devices lock what they use: ulimit -l unlimited")
-    return _ok(f"{text}; the software device locks none")
+        return note(text, f"{text}, and the kernel's devices lock what they use: ulimit -l unlimited")
+    return ok(f"{text}; the software device locks none")
 
 
 def _software_device() -> Finding:
     path = softlib.locate()
     if path is None:
-        return _failed(
+        return failed(
             f"{softlib.LIBRARY} is not installed",
             "install libibverbs-dev and librdmacm-dev, and build aiordma again",
         )
     if not os.path.isdir("/proc/self/fd"):
-        return _failed("/proc is not there", "mount it: two processes share memory through /proc/self/fd")
+        return failed("/proc is not there", "mount it: two processes share memory through /proc/self/fd")
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         softlib.load()
     except (OSError, AttributeError) as error:
-        return _failed(str(error), f"it does not load; build aiordma again on this machine ({error})")
+        return failed(str(error), f"it does not load; build aiordma again on this machine ({error})")
     text = f"{path} loads, {limit} files may be open"
-    return (
-        _note(text, f"raise the limit of {limit} open files: ulimit -n") if limit < _FEW_FILES else _ok(text)
-    )
+    return note(text, f"raise the limit of {limit} open files: ulimit -n") if limit < _FEW_FILES else ok(text)
 
 
 def _settings() -> Finding:
@@ -201,14 +180,14 @@ def _settings() -> Finding:
     try:
         config = Config.from_env()
     except ValueError as error:
-        return _failed(text, str(error))
+        return failed(text, str(error))
     unknown = unknown_variables(names)
     if unknown:
         hints = [f"{name} is unknown" + (f": {near}?" if near else "") for name, near in unknown.items()]
-        return _note(text, "; ".join(hints))
+        return note(text, "; ".join(hints))
     if config.mode == "tcp":
-        return _note(text, "AIORDMA_MODE=tcp switches RDMA off for connections without a mode of their own")
-    return _ok(text)
+        return note(text, "AIORDMA_MODE=tcp switches RDMA off for connections without a mode of their own")
+    return ok(text)
 
 
 # ---- RDMA
@@ -225,20 +204,46 @@ def _device() -> Finding:
         kind = "software" if backend.is_soft else "kernel"
         gid = backend.gid.raw.hex(":", 2)
         where = f"port {backend.port}, MTU {backend.mtu.size}, GID {gid}"
-        return _ok(f"{backend.name} ({kind}), {where}; verbs: {backend.binding.name}")
+        return ok(f"{backend.name} ({kind}), {where}; verbs: {backend.binding.name}")
     finally:
         backend.close()
 
 
 def _round_trip() -> Finding:
+    """Over each device that could be used: the one of the settings first, whose failure counts."""
+    chosen = Config.from_env().device
     try:
-        seconds = anyio.run(_loop_back)
+        texts = [f"{_measured(chosen)} to itself by RDMA and back (median of {_ROUND_TRIPS}, 1 byte)"]
     except NegotiationError as error:
         return _of_error(error)
-    return _ok(f"{seconds * 1e6:.0f} us to itself by RDMA and back (median of {_ROUND_TRIPS}, 1 byte)")
+    broken = []
+    for name in _other_devices(chosen):
+        try:
+            texts.append(f"{name}: {_measured(name)}")
+        except NegotiationError as error:
+            broken.append(f"{name}: {error.text}")
+    text = "; ".join(texts + broken)
+    return note(text, f"not every device works: {'; '.join(broken)}") if broken else ok(text)
 
 
-async def _loop_back() -> float:
+def _other_devices(chosen: str | None) -> list[str]:
+    """Devices that the settings do not use."""
+    usable = [each.name for each in hardware.scan() if not each.problem]
+    if chosen is None:
+        return [*usable[1:], *(["soft"] if usable else [])]
+    if chosen == "auto":
+        return []
+    used = {name_and_port(name)[0] for name in names_in(chosen)}
+    return [name for name in (*usable, "soft") if name not in used]
+
+
+def _measured(device: str | None) -> str:
+    return f"{anyio.run(_loop_back, device) * 1e6:.0f} us"
+
+
+async def _loop_back(device: str | None) -> float:
+    config = dataclasses.replace(Config.from_env(), device=device, mode="rdma")
+
     async def echo(stream: RdmaStream) -> None:
         async with stream:
             async for data in stream:
@@ -246,9 +251,9 @@ async def _loop_back() -> float:
 
     times = []
     with anyio.fail_after(_PATIENCE_S):
-        async with listen(_LOCAL, mode="rdma") as listener, anyio.create_task_group() as tasks:
+        async with listen(_LOCAL, config=config) as listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, echo)
-            async with connect(_LOCAL, listener.port, mode="rdma") as client:
+            async with connect(_LOCAL, listener.port, config=config) as client:
                 for _ in range(_ROUND_TRIPS):
                     begun = time.perf_counter()
                     await client.send(b"x")
@@ -272,7 +277,7 @@ async def _ask_peer(host: str, port: int) -> Finding:
         except NegotiationError as error:
             if error.code == Code.WRONG_KIND:
                 continue
-            return _failed(f"{host}:{port}: {error.text}")
+            return failed(f"{host}:{port}: {error.text}")
         except (OSError, TimeoutError) as error:
             return _no_answer(error)
         seconds = time.perf_counter() - begun
@@ -280,16 +285,16 @@ async def _ask_peer(host: str, port: int) -> Finding:
             result.sock.close()
             assert result.fallback is not None
             text = f"{host}:{port} answers, but the connection runs on {result.fallback}"
-            return _failed(text, f"{text}; {_ASK_THERE}")
+            return failed(text, f"{text}; {_ASK_THERE}")
         result.pipe.abort()
         what = kind.name.lower()
-        return _ok(f"{host}:{port} serves {what} over RDMA, agreed on in {seconds * 1e3:.1f} ms")
-    return _failed(f"{host}:{port} serves no kind of connection that this version knows")
+        return ok(f"{host}:{port} serves {what} over RDMA, agreed on in {seconds * 1e3:.1f} ms")
+    return failed(f"{host}:{port} serves no kind of connection that this version knows")
 
 
 def _no_answer(error: OSError) -> Finding:
     text = f"no server answers: {error.strerror or str(error) or 'in time'}"
-    return _failed(text, f"{text}; {_ASK_THERE}")
+    return failed(text, f"{text}; {_ASK_THERE}")
 
 
 _CHECKS: dict[str, Callable[[], Finding]] = {
@@ -298,9 +303,14 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "pyverbs": _pyverbs,
     "libibverbs": _libibverbs,
     "kernel devices": _kernel_devices,
+    "GIDs": network.gids,
+    "MTU": network.mtus,
     "locked memory": _memlock,
     "software device": _software_device,
     "settings": _settings,
+    "port 4791": network.udp_port,
+    "namespaces": network.namespaces,
+    "DSCP and PFC": network.lossless,
     "device": _device,
     "round trip": _round_trip,
 }

@@ -12,7 +12,7 @@ import click
 from .arguments import parse_peer
 
 if TYPE_CHECKING:
-    from .checks import Finding
+    from .findings import Finding
 
 __all__ = ["doctor"]
 
@@ -26,8 +26,9 @@ _MARKS = {
 
 @click.command()
 @click.argument("peer", required=False, metavar="[HOST:PORT]", callback=parse_peer)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: ok, verdict, steps.")
-def doctor(peer: tuple[str, int] | None, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (schema aiordma-doctor/1).")
+@click.option("--schema", "show_schema", is_flag=True, help="Print the JSON schema of --json.")
+def doctor(peer: tuple[str, int] | None, as_json: bool, show_schema: bool) -> None:
     """Show, step by step, whether RDMA works here, and to the aiordma server at HOST:PORT, if given.
 
     The last line says what to do. Exit status: 0 if RDMA works, else 1.
@@ -42,6 +43,11 @@ def doctor(peer: tuple[str, int] | None, as_json: bool) -> None:
     # What the steps find is reported by them, not by the library's log as well.
     logging.getLogger("aiordma").addHandler(logging.NullHandler())
     from .checks import examine, verdict  # not for the other commands
+    from .findings import SCHEMA, schema
+
+    if show_schema:
+        click.echo(json.dumps(schema(), indent=2))
+        return
 
     findings: list[Finding] = []
     for finding in examine(peer):
@@ -51,7 +57,8 @@ def doctor(peer: tuple[str, int] | None, as_json: bool) -> None:
     fine = all(finding.state in ("ok", "note") for finding in findings)
     if as_json:
         steps = [finding._asdict() for finding in findings]
-        click.echo(json.dumps({"ok": fine, "verdict": verdict(findings), "steps": steps}, indent=2))
+        report = {"schema": SCHEMA, "ok": fine, "verdict": verdict(findings), "steps": steps}
+        click.echo(json.dumps(report, indent=2))
     else:
         click.echo(f"\n{verdict(findings)}")
     sys.exit(0 if fine else 1)

@@ -28,8 +28,8 @@ from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation.engine import find_engine
 from ..negotiation.opening import opening
 from ..negotiation.options import check_mode
-from ..negotiation.remedies import warn_once
 from ..proto.record import too_large
+from ..verbs.remedies import warn_once
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
 from .peer_table import PeerTable
 from .sockets import SO_RXQ_OVFL, Sockets, addresses, bind
@@ -496,7 +496,7 @@ async def open_datagram_endpoint(
     if max_peers < 1 or receive_queue < 1:
         raise ValueError(f"max_peers={max_peers} and receive_queue={receive_queue} must be at least 1")
     config = config or Config.from_env()
-    mode = mode or config.mode
+    mode = config.mode if mode is None else mode
     check_mode(mode)
     make_device, reason = await _find_device(config, mode)
     remote, family, sockaddr = await addresses(local or (None, 0), remote)

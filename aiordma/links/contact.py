@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from ..addresses import Address
+    from ..verbs.softlib import Shortage
     from .member import Member
     from .pregranted import GrantingListener
 
@@ -151,10 +152,10 @@ class _Contact:
         """Whether the pipe has been handed out, or never will be."""
         return self._done
 
-    def shortage(self) -> str:
-        """Descriptors or memory that the device lacked for a connection of late, and what helps; "": none."""
+    def shortage(self) -> Shortage | None:
+        """Descriptors or memory that the device lacked for a connection of late, and what helps."""
         soft = self.engine.backend.soft
-        return "" if soft is None else soft.shortage()
+        return None if soft is None else soft.shortage()
 
     def abandon(self) -> None:
         """Release everything. Idempotent; without effect once the pipe has been handed out."""

@@ -7,9 +7,7 @@ the engine on first use; it ends with its loop.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import time
 import weakref
 from collections import Counter
@@ -33,6 +31,7 @@ from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
 from .devices import Devices
+from .host import check_reachable, host_id
 from .qp_cache import QpCache
 
 if TYPE_CHECKING:
@@ -58,20 +57,6 @@ _TRIM_SECONDS = 3.0
 #: Longest time that the end of a loop waits for peers to take leave, and how often it looks.
 _LINGER_SECONDS = 1.0
 _LINGER_LOOK_SECONDS = 0.0005
-_KIND_SOFT, _KIND_DEVICE = b"\x01", b"\x02"
-
-
-def host_id(is_soft: bool) -> bytes:
-    """16 bytes that are equal for ends whose software devices can share memory: same boot, same network
-    namespace.
-    """
-    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-        boot = file.read().strip()
-    namespace = os.stat("/proc/self/ns/net").st_ino
-    digest = hashlib.sha256(
-        b"aiordma host" + boot + str(namespace).encode() + str(os.getuid()).encode()
-    ).digest()
-    return (_KIND_SOFT if is_soft else _KIND_DEVICE) + digest[:15]
 
 
 class Engine:
@@ -324,21 +309,7 @@ class Engine:
 
         :raises NegotiationError:
         """
-        if self.backend.is_soft and peer_host_id != self.host_id:
-            if peer_host_id[:1] != _KIND_SOFT:
-                raise NegotiationError(
-                    Code.PEER_UNREACHABLE, "this end has the software device, the peer has another kind"
-                )
-            if self.config.soft_wire == "off":
-                raise NegotiationError(
-                    Code.PEER_UNREACHABLE,
-                    "this end has the software device, and the peer is on another host; "
-                    "AIORDMA_SOFT_WIRE=auto on both lets them talk over UDP",
-                )
-        if not self.backend.is_soft and peer_host_id[:1] == _KIND_SOFT:
-            raise NegotiationError(
-                Code.PEER_UNREACHABLE, "the peer has the software device, this end has not"
-            )
+        check_reachable(self.host_id, peer_host_id, by_wire=self.config.soft_wire != "off")
 
     def _check(self, *, new: bool = True) -> None:
         """:raises NegotiationError: nothing (``new``: nothing new) begins here any more."""

@@ -22,7 +22,7 @@ from anyio import ClosedResourceError, EndOfStream
 from .. import wake
 from ..addresses import plain_address, show
 from ..attributes import address_attributes
-from ..errors import AioRdmaError
+from ..errors import AioRdmaError, remedy
 from ..wake.ending import release_unclosed
 from ..wake.origin import here
 from . import peer_cache
@@ -30,7 +30,7 @@ from .announcement import Announcement
 from .engine import warm_up
 from .listening import listening_sockets
 from .server import negotiate_accepted
-from .serving import Handlers, check_on_error
+from .serving import Handlers, check_arguments
 
 if TYPE_CHECKING:
     import socket
@@ -167,9 +167,9 @@ class ConnectionListener(anyio.abc.Listener[T]):
             perhaps broken) and the exception instead of logging, and may be async. What it raises ends this
             method.
         :raises anyio.ClosedResourceError: the listener is closed.
-        :raises ValueError: ``on_error`` is none of these.
+        :raises ValueError: ``on_error`` is none of these. :raises TypeError: ``handler`` is no function.
         """
-        check_on_error(on_error)
+        check_arguments(handler, on_error)
         async with contextlib.AsyncExitStack() as stack:
             if task_group is None:
                 task_group = await stack.enter_async_context(anyio.create_task_group())
@@ -302,7 +302,8 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 return
             except OSError as exc:
                 if exc.errno in _OUT_OF_RESOURCES:
-                    _log.error("cannot accept connections for now: %s", exc)
+                    hint = remedy(exc.errno or 0)
+                    _log.error("cannot accept connections for now: %s%s", exc, hint and f"; {hint}")
                     self._stop_accepting()
                     self._waker.call_at(self._waker.now() + _PAUSE_S, self._accept_again)
                     return

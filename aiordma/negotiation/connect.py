@@ -13,11 +13,11 @@ from .. import wake
 from ..addresses import plain_address, show
 from ..errors import Code, FallbackReason, NegotiationError
 from ..observe import connections
+from ..verbs.remedies import warn_once
 from . import peer_cache
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine
-from .remedies import warn_once
 from .result import NegotiationResult
 from .tcp_connect import connect_tcp, resolve
 

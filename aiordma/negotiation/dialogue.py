@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..proto.clc import Kind
 from ..proto.events import Failed, Send, UseRdma, UseTcp
+from ..verbs.remedies import warn_once
 from .clc_io import ClcIO
 from .engine import Contact
-from .remedies import warn_once
 from .result import NegotiationResult
 
 if TYPE_CHECKING:
@@ -79,12 +79,14 @@ class Dialogue(Generic[H, C]):
             if self.pipe is not None:
                 self.pipe.abort()
             self.carrier.close()
-            if missing and isinstance(error, NegotiationError):
-                raise NegotiationError(Code.DEVICE_FAILURE, missing) from error
+            if missing is not None and isinstance(error, NegotiationError):
+                raise missing from error
             raise
 
-    def _missing(self) -> str:
-        return self.contact.shortage() if self.contact is not None else ""
+    def _missing(self) -> NegotiationError | None:
+        """What the device lacked for the connection, if that is why it failed."""
+        found = self.contact.shortage() if self.contact is not None else None
+        return None if found is None else found.error()
 
     async def _converse(self) -> NegotiationResult:
         await self.begin()
@@ -117,8 +119,7 @@ class Dialogue(Generic[H, C]):
 
     def refuse(self, error: NegotiationError) -> None:
         """This end cannot use RDMA: decline, with the reason."""
-        if missing := self._missing():
-            error = NegotiationError(Code.DEVICE_FAILURE, missing)
+        error = self._missing() or error
         if error.code == Code.DEVICE_FAILURE and self.options.mode != "rdma":
             warn_once(error)
         self.refusal = error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .. import wake
 from ..errors import Code, NegotiationError
 from ..observe import companion
-from .remedies import warn_once, with_remedy
+from ..verbs.remedies import warn_once, with_remedy
 
 if TYPE_CHECKING:
     import socket
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..links.pregranted import GrantingListener
     from ..proto import clc
+    from ..verbs.softlib import Shortage
     from ..wake.base import Waker
     from .options import PathOptions
 
@@ -37,7 +38,7 @@ class Contact(Protocol):
         :return: the connection, which goes on over its TCP connection once that is attached; None: it cannot.
         """
 
-    def shortage(self) -> str: ...
+    def shortage(self) -> Shortage | None: ...
 
 
 class ClientContact(Contact, Protocol):

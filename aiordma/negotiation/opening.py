@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..wake.origin import here, recorded
+from .hints import NotOpenYet
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,6 +31,11 @@ class Opening(Coroutine[Any, Any, R], AbstractAsyncContextManager[R, None], Gene
 
     __slots__ = ("_coroutine", "_opened")
 
+    if not TYPE_CHECKING:
+        # What newcomers try when they have forgotten the await.
+        path, fallback_reason, receive, aclose = NotOpenYet(), NotOpenYet(), NotOpenYet(), NotOpenYet()
+        accept, serve, port, addresses = NotOpenYet(), NotOpenYet(), NotOpenYet(), NotOpenYet()
+
     def __init__(self, coroutine: Coroutine[Any, Any, R]) -> None:
         self._coroutine: Any = coroutine
 
@@ -37,6 +44,8 @@ class Opening(Coroutine[Any, Any, R], AbstractAsyncContextManager[R, None], Gene
         return awaitable
 
     def send(self, value: Any) -> Any:
+        if value is not None and inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
+            raise TypeError(f"it is not open yet, so it cannot send: {self!r}")
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:

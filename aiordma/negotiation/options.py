@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, get_args
 from ..config import Config, Mode
 from ..errors import Code
 from ..proto.handshake import Timeouts
+from .hints import refuse_keywords
 from .tls import TlsOptions
 
 if TYPE_CHECKING:
@@ -108,13 +109,15 @@ class ConnectOptions(PathOptions):
         ssl: SSLContext | bool | None = None,
         server_hostname: str | None = None,
         rdma_outside_tls: bool = False,
+        **unknown: Any,
     ) -> ConnectOptions:
         """The options of a connection to ``host``.
 
-        :raises ValueError: an option has no valid value.
+        :raises ValueError: an option has no valid value. :raises TypeError: there is no such option.
         """
+        refuse_keywords(unknown, ConnectKeywords.__annotations__)
         config = config or Config.from_env()
-        mode = mode or config.mode
+        mode = config.mode if mode is None else mode
         if not ssl:
             # One connection is like the one before: checked options need not be made and checked again.
             global _last
@@ -180,15 +183,17 @@ class ListenOptions(PathOptions):
         max_pending: int = 4096,
         ssl: SSLContext | None = None,
         rdma_outside_tls: bool = False,
+        **unknown: Any,
     ) -> ListenOptions:
         """The options of a listener.
 
-        :raises ValueError: an option has no valid value.
+        :raises ValueError: an option has no valid value. :raises TypeError: there is no such option.
         """
+        refuse_keywords(unknown, ListenKeywords.__annotations__)
         config = config or Config.from_env()
         return cls(
             config,
-            mode or config.mode,
+            config.mode if mode is None else mode,
             TlsOptions.of_server(ssl, rdma_outside_tls),
             backlog=backlog,
             reuse_address=reuse_address,

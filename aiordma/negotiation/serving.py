@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Literal
 
-__all__ = ["Handlers", "OnError", "check_on_error", "is_loss"]
+__all__ = ["Handlers", "OnError", "check_arguments", "is_loss"]
 
 T = TypeVar("T", bound="anyio.abc.AsyncResource")
 
@@ -36,8 +36,10 @@ def is_loss(exc: BaseException) -> bool:
     return isinstance(exc, _LOSSES) and not isinstance(exc, ConnectionRefusedError)
 
 
-def check_on_error(on_error: Any) -> None:
-    """:raises ValueError: it is no valid ``on_error``."""
+def check_arguments(handler: Any, on_error: Any) -> None:
+    """:raises TypeError: the handler is no function. :raises ValueError: it is no valid ``on_error``."""
+    if not callable(handler):
+        raise TypeError(f"serve({handler!r}): the handler must be a coroutine function of the connection")
     if on_error not in ("log", "raise") and not callable(on_error):
         raise ValueError(
             f"on_error={on_error!r} is not valid: it must be 'log', 'raise', "
@@ -60,7 +62,10 @@ class Handlers(Generic[T]):
         """
         self.running += 1
         try:
-            await handler(connection)
+            result = handler(connection)
+            if not isawaitable(result):
+                raise TypeError(f"{handler!r} is no coroutine function: write the handler with `async def`")
+            await result
         except Exception as exc:
             await self.report(connection, exc, on_error)
         finally:

@@ -13,6 +13,7 @@ import anyio
 
 from .. import wake
 from ..addresses import check_port, looking_up, show
+from ..errors import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,8 +99,17 @@ async def connect_tcp(candidates: Sequence[Candidate], local_host: str | None = 
     return found[0]
 
 
+def _new_socket(family: int) -> socket.socket:
+    try:
+        return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        if hint := remedy(error.errno or 0):
+            raise OSError(error.errno, f"{error.strerror}: {hint}") from error
+        raise
+
+
 async def _connect(family: int, sockaddr: Any, local_host: str | None) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    sock = _new_socket(family)
     try:
         if local_host is not None:
             sock.bind((local_host, 0))

@@ -8,6 +8,7 @@ depends on it.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 from .. import wake
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ..config import Config
 
 __all__ = ["begin"]
+
+_log = logging.getLogger("aiordma.admin")
 
 #: Module with a function ``begin(waker)``, which raises nothing.
 _ADMIN = "aiordma.admin.endpoint"
@@ -28,4 +31,7 @@ def begin(config: Config) -> None:
     warned.begin()
     leak_watch.begin(waker, config)
     if config.admin == "on" and _ADMIN not in waker.locals:
-        waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker)
+        try:
+            waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker)
+        except OSError as error:  # no descriptor to read the module with
+            _log.warning("this process cannot be seen by `aiordma stat`: %s", error)

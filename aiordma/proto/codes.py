@@ -68,6 +68,16 @@ class Code(enum.IntEnum):
         "one RDMA device connects through rdma_cm only (iWARP), and an end has no rdma_cm",
     )
     DRAINED = 0x0A1D000F, "the RDMA device was drained on request: connections use TCP until that is revoked"
+    OTHER_USER = (
+        0x0A1D0011,
+        "the two ends run as different users of one host, and software devices share memory within one user "
+        "only: run both as the same user",
+    )
+    OTHER_NAMESPACE = (
+        0x0A1D0012,
+        "the two ends are in different network namespaces (containers) of one host, and software devices "
+        "share memory within one only: share the namespace, or set AIORDMA_SOFT_WIRE=auto at both ends",
+    )
     PLAIN_UDP_PEER = 0x0A1D0010, "the peer speaks plain UDP"
     WRONG_KIND = 0x0A1D000C, "the two ends expect different kinds of connection"
     LINK_LOST = 0x0A1D0020, "the RDMA link was lost; the stream failed over to its TCP connection"

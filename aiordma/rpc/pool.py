@@ -441,7 +441,7 @@ def connect_pool(  # noqa: PLR0913  # keywords of the user
     :raises ValueError: no servers; an unknown ``picking`` or ``mode``.
     """
 
-    check_mode(mode or "auto")
+    check_mode("auto" if mode is None else mode)
 
     def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Member]:
         return connect(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -14,7 +15,7 @@ from ..wake import current
 from .dispatch import Dispatch, ServerConnection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from ssl import SSLContext
 
     from ..channels.channel import ChannelListener
@@ -38,6 +39,17 @@ class ServerStatistics(NamedTuple):
     in_flight: int
     #: connections since the beginning
     accepted: int
+
+
+def _services(given: Any) -> Iterable[Service]:
+    """:raises TypeError: it is neither a service nor several."""
+    services = [given] if hasattr(given, "methods") else list(given) if isinstance(given, Iterable) else None
+    if services is None or not all(hasattr(service, "methods") for service in services):
+        raise TypeError(
+            f"Server({given!r}): give it an aiordma.rpc.Service or several; rpc.Service('name', of=obj) "
+            "makes one of an object whose methods are marked with @rpc.method"
+        )
+    return services
 
 
 class Server:
@@ -64,7 +76,7 @@ class Server:
         if not 1 <= calls <= 1 << 20:
             raise ValueError(f"calls={calls}: must be from 1 to {1 << 20}")
         methods: dict[str, Method] = {}
-        for service in [services] if hasattr(services, "methods") else services:
+        for service in _services(services):
             for name, method in service.methods.items():
                 if name in methods:
                     raise ValueError(f"method {name!r} is served twice")

@@ -8,11 +8,12 @@ others wait in :mod:`aiordma.wake.duplex`, which also explains the order of wait
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import anyio.abc
 from anyio import EndOfStream, WouldBlock
 
+from ..negotiation.hints import missing_method
 from ..wake.duplex import Loan
 from ..wake.pipe_end import PipeEnd
 
@@ -71,6 +72,11 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         self._poll_send = pipe.poll_send if pipe.path != "tcp" else None
 
     # -- sending
+
+    if not TYPE_CHECKING:  # type checkers find these mistakes better without it
+
+        def __getattr__(self, name: str) -> NoReturn:
+            missing_method(self, name)
 
     async def send(self, item: Buffer) -> None:
         """Send all bytes of ``item``; returns when they are in the peer's ring or on their way there.

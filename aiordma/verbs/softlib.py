@@ -11,6 +11,10 @@ import ctypes
 import importlib.util
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ..errors import NegotiationError
 
 LIBRARY = "libaiordma_soft.so"
 #: What is counted of packets to and from other hosts (aiordma_soft.h explains each).
@@ -31,6 +35,22 @@ WIRE_COUNTERS = (
 )
 
 _loaded: SoftLibrary | None = None
+
+
+class Shortage(NamedTuple):
+    """What a connection lacked."""
+
+    text: str
+    #: 0: it was the peer's process that lacked it.
+    errno: int
+
+    def error(self) -> NegotiationError:
+        """What the connection fails with."""
+        from ..errors import Code, NegotiationError  # not needed on the way of a connect
+
+        error = NegotiationError(Code.DEVICE_FAILURE, self.text)
+        error.__cause__ = OSError(self.errno, self.text) if self.errno else None
+        return error
 
 
 class SoftLibrary:
@@ -85,15 +105,16 @@ class SoftLibrary:
         """How often a message for this process found no receive posted (receiver not ready), with retries."""
         return int(self._rnr())
 
-    def shortage(self) -> str:
-        """What a connection lacked since the last call, here or in the peer's process; "" for nothing."""
+    def shortage(self) -> Shortage | None:
+        """What a connection lacked since the last call, here or in the peer's process; None: nothing."""
         from ..errors import remedy  # not needed on the way of a connect
 
         if number := int(self._shortage(0)):
-            return remedy(number) or os.strerror(number)
+            return Shortage(remedy(number) or os.strerror(number), number)
         if number := int(self._shortage(1)):
-            return f"the peer's process could not get what the connection needs: {os.strerror(number)}"
-        return ""
+            text = f"the peer's process could not get what the connection needs: {os.strerror(number)}"
+            return Shortage(text, 0)
+        return None
 
     def wire_counters(self) -> dict[str, int]:
         """This process's packets to and from other hosts (:data:`WIRE_COUNTERS`)."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import threading
 import time
 from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any
@@ -132,12 +133,15 @@ class AsyncioWaker:
         "pid",
         "ready",
         "share",
+        "thread",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        #: The thread it runs in.
+        self.thread = threading.get_ident()
         self.name = "uvloop" if type(loop).__module__.partition(".")[0] == "uvloop" else "asyncio"
-        # In debug mode every operation yields, and looks which loop it is called in.
+        # In debug mode every operation yields.
         self._whole_share = 0 if loop.get_debug() else SHARE_OPERATIONS
         self.share = self._whole_share
         self._share_ends = time.monotonic() + SHARE_SECONDS

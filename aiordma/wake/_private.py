@@ -15,6 +15,7 @@ import asyncio.tasks
 import gc
 import os
 import sys
+from _thread import get_ident
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -103,14 +104,17 @@ _task_states = _anyio_task_states() if ENABLED else None
 
 class _OfLoop(Protocol):
     _loop: asyncio.AbstractEventLoop
+    thread: int
 
     def check_loop(self) -> None: ...
 
 
 def _cancel_requested(waker: _OfLoop) -> bool:
     task = current_task(waker._loop)
-    if task is None:
+    # The loop's task may run in its own thread at the same time as this call in another one.
+    if task is None or get_ident() != waker.thread:
         waker.check_loop()
+    if task is None:
         return False
     if task._must_cancel:  # type: ignore[attr-defined]
         return True
@@ -127,8 +131,10 @@ def _cancel_requested(waker: _OfLoop) -> bool:
 
 def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
     task = current_task(waker._loop)
-    if task is None:
+    # The loop's task may run in its own thread at the same time as this call in another one.
+    if task is None or get_ident() != waker.thread:
         waker.check_loop()
+    if task is None:
         return False
     if _must_cancel_known and task._must_cancel:  # type: ignore[attr-defined]
         return True

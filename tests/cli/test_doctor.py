@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+import jsonschema
 import pytest
 
 import aiordma
@@ -29,9 +30,14 @@ STEPS = [
     "pyverbs",
     "libibverbs",
     "kernel devices",
+    "GIDs",
+    "MTU",
     "locked memory",
     "software device",
     "settings",
+    "port 4791",
+    "namespaces",
+    "DSCP and PFC",
     "device",
     "round trip",
 ]
@@ -70,6 +76,16 @@ def test_json() -> None:
     found = json.loads(done.stdout)
     assert (done.returncode, found["ok"], list(states(done))) == (0, True, STEPS)
     assert {step["state"] for step in found["steps"]} <= {"ok", "note"}
+
+
+def test_json_keeps_its_schema() -> None:
+    schema = json.loads(run("--schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for done in (run("--json"), run("--json", AIORDMA_DEVICE="nodev0")):
+        report = json.loads(done.stdout)
+        jsonschema.validate(report, schema)
+        assert report["schema"] == "aiordma-doctor/1"
+        assert report["verdict"].startswith("RDMA works" if report["ok"] else "RDMA does not work")
 
 
 def test_a_pyverbs_that_this_environment_does_not_see() -> None:

@@ -91,8 +91,8 @@ class Offer:
         self.done = False
         self.first_contact = engine.first_contact
 
-    def shortage(self) -> str:
-        return ""
+    def shortage(self) -> None:
+        return None
 
     def abandon(self) -> None:
         self.done = True

@@ -123,8 +123,9 @@ async def test_another_threads_loop(kind: str, mode: str, runner: Callable[..., 
                 assert await server.receive() == b"mine"
 
 
-def test_debug_mode_looks_at_every_operation() -> None:
-    """Also while a task of the stream's own loop runs, which hides the other loop from the fast path."""
+@pytest.mark.parametrize("debug", [False, True])
+def test_another_threads_loop_while_a_task_of_its_own_runs(debug: bool) -> None:
+    """The running task of the stream's own loop does not hide the other loop from the fast path."""
 
     async def main() -> None:
         async with await aiordma.listen(LOCAL, 0, config=CONFIG) as listener:
@@ -135,4 +136,4 @@ def test_debug_mode_looks_at_every_operation() -> None:
                         error = in_thread(run_asyncio, lambda: client.send(b"x"))
                         assert "belongs to another event loop" in str(error)
 
-    asyncio.run(main(), debug=True)
+    asyncio.run(main(), debug=debug)

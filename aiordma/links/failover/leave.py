@@ -22,6 +22,7 @@ from ...errors import (
 from ...observe import connections
 from ...proto.cdc import StateFlag
 from ...proto.failover import Agreed, Broken, CursorExchange, Ledger, Quiesce, Send, State
+from ...verbs.remedies import warn_once
 from .framed_pipe import FramedPipe
 from .rejoin import Rejoin
 from .tcp_carrier import PEER_DIED, TcpCarrier
@@ -179,9 +180,10 @@ class Failover:
         why = describe(event.code)
         soft = engine.backend.soft
         # What never worked may have lacked something; the failure looks like that of a peer that is gone.
-        missing = soft.shortage() if soft is not None and not pipe.bytes_received else ""
-        if missing:
-            why += f": {missing}"
+        missing = soft.shortage() if soft is not None and not pipe.bytes_received else None
+        if missing is not None:
+            warn_once(missing.error())
+            why += f": {missing.text}"
         else:
             why += " (the peer left first)" if event.by_peer else f": {self._reason}" if self._reason else ""
         peer_code = event.code if event.by_peer else None

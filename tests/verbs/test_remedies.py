@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from aiordma.errors import Code, NegotiationError, VerbsError
-from aiordma.negotiation import remedies
-from aiordma.negotiation.remedies import warn_once, with_remedy
+from aiordma.verbs import hardware, remedies
+from aiordma.verbs.remedies import warn_once, with_remedy
 
 PROGRAM = """
 import asyncio, sys
@@ -90,13 +90,14 @@ def test_peers_and_settings_are_no_reason_to_warn(code: Code, caplog: pytest.Log
         (errno.ENOMEM, 65536, "may lock 65536 bytes of memory"),
         (errno.ENOMEM, -1, "free memory, or lower AIORDMA_MEMORY_LIMIT_BYTES"),
         (errno.EACCES, -1, "access to /dev/infiniband"),
-        (errno.EMFILE, -1, "limit of open files"),
+        (errno.EMFILE, -1, "raise it with ulimit -n"),
     ],
 )
 def test_errors_of_the_device_say_what_to_do(
     number: int, limit: int, remedy: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(hardware, "scan", lambda: [hardware.HardwareDevice("mlx5_0", "")])
     error = NegotiationError(Code.DEVICE_FAILURE, "ibv_reg_mr: failed")
     error.__cause__ = VerbsError(number, "ibv_reg_mr", "4194304 bytes on mlx5_0")
     warn_once(error)

@@ -12,6 +12,8 @@ import logging
 import resource
 
 from ..errors import Code, NegotiationError
+from ..errors import remedy as used_up
+from . import hardware
 
 __all__ = ["warn_once", "with_remedy"]
 
@@ -35,7 +37,7 @@ def _of_errno(number: int) -> str:
     """What to do about an error of a verbs call; empty: it says nothing about the installation."""
     if number == errno.ENOMEM:
         soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-        if soft == resource.RLIM_INFINITY:
+        if soft == resource.RLIM_INFINITY or all(device.problem for device in hardware.scan()):
             return "free memory, or lower AIORDMA_MEMORY_LIMIT_BYTES"
         return (
             f"this process may lock {soft} bytes of memory, and RDMA devices of the kernel lock what they "
@@ -43,15 +45,24 @@ def _of_errno(number: int) -> str:
         )
     if number in (errno.EPERM, errno.EACCES):
         return "give this user access to /dev/infiniband (containers: --device /dev/infiniband)"
-    if number in (errno.EMFILE, errno.ENFILE):
-        return "raise the limit of open files (`ulimit -n`)"
-    return ""
+    return used_up(number) if number in (errno.EMFILE, errno.ENFILE) else ""
+
+
+def _number(error: BaseException) -> int:
+    """The errno of what caused it; 0: none of that is known."""
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            return cause.errno
+        cause = cause.__cause__ or cause.__context__
+    return 0
 
 
 def _remedy(error: NegotiationError) -> str | None:
     """None: the error does not come from the installation."""
-    cause = error.__cause__
-    found = _of_errno(cause.errno or 0) if isinstance(cause, OSError) else ""
+    found = _of_errno(_number(error))
+    if found and found in error.detail:
+        return ""
     return found or _REMEDIES.get(error.code)
 
 

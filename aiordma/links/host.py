@@ -1,0 +1,67 @@
+"""Where a process is, in 16 bytes: by it two ends see whether their software devices can share memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from ..errors import Code, NegotiationError
+
+__all__ = ["check_reachable", "host_id"]
+
+_KIND_SOFT, _KIND_DEVICE = b"\x01", b"\x02"
+#: The kind of device, then digests of the boot, of the network namespace in it, and of the user in that.
+_BOOT, _NAMESPACE = slice(1, 7), slice(7, 12)
+_BOOT_ID, _NET = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
+
+
+def host_id(is_soft: bool) -> bytes:
+    """Of this process; equal for ends whose software devices can share memory.
+
+    :raises NegotiationError: there is no /proc.
+    """
+    try:
+        with open(_BOOT_ID, "rb") as file:
+            boot = file.read().strip()
+        namespace = str(os.stat(_NET).st_ino).encode()
+    except OSError as error:
+        raise NegotiationError(
+            Code.CONFIGURATION,
+            f"{error.filename} cannot be read ({error.strerror}), by which two ends see whether they are on "
+            "one host: mount /proc (a chroot or container needs its own: mount -t proc proc /proc)",
+        ) from error
+    user = str(os.getuid()).encode()
+    kind = _KIND_SOFT if is_soft else _KIND_DEVICE
+    return kind + _digest(boot)[:6] + _digest(boot, namespace)[:5] + _digest(boot, namespace, user)[:4]
+
+
+def check_reachable(own: bytes, peer: bytes, *, by_wire: bool) -> None:
+    """Whether the devices of the two ends can reach each other.
+
+    :param own, peer: their ids. :param by_wire: software devices may use the network.
+    :raises NegotiationError: they cannot; the code tells the peer why.
+    """
+    if own[:1] != _KIND_SOFT:
+        if peer[:1] == _KIND_SOFT:
+            raise NegotiationError(
+                Code.PEER_UNREACHABLE, "the peer has the software device, this end has not"
+            )
+        return
+    if peer[:1] != _KIND_SOFT:
+        raise NegotiationError(
+            Code.PEER_UNREACHABLE, "this end has the software device, the peer has another kind"
+        )
+    if own == peer or by_wire:
+        return
+    if own[_BOOT] != peer[_BOOT]:
+        raise NegotiationError(
+            Code.PEER_UNREACHABLE,
+            "this end has the software device, and the peer is on another host; "
+            "AIORDMA_SOFT_WIRE=auto on both lets them talk over UDP",
+        )
+    same_namespace = own[_NAMESPACE] == peer[_NAMESPACE]
+    raise NegotiationError(Code.OTHER_USER if same_namespace else Code.OTHER_NAMESPACE)
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"aiordma host" + b"\0".join(parts)).digest()

@@ -1,0 +1,67 @@
+"""Words for the mistakes of users who know other libraries: what they try, and what to write instead."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..config import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["NotOpenYet", "missing_method", "refuse_keywords"]
+
+_DEADLINE = "put the call into `with anyio.fail_after(seconds)` or `async with asyncio.timeout(seconds)`"
+_ASYNCIO = "aiordma.open_connection() gives asyncio's reader and writer"
+#: Methods of sockets and of asyncio's streams, with those of aiordma's.
+_METHODS = {
+    "read": f"receive(); {_ASYNCIO}",
+    "readexactly": f"receive(), until there is enough; {_ASYNCIO}",
+    "readline": f"receive(); {_ASYNCIO}",
+    "readuntil": f"receive(); {_ASYNCIO}",
+    "recv": "receive()",
+    "recv_into": "receive_into()",
+    "write": f"`await stream.send(data)`, which sends all of it; {_ASYNCIO}",
+    "sendall": "`await stream.send(data)`, which sends all of it",
+    "drain": "`await stream.send(data)`, which waits for the peer by itself",
+    "close": "`await stream.aclose()`, or `async with`",
+    "wait_closed": "`await stream.aclose()`, which waits by itself",
+    "shutdown": "`await stream.send_eof()`",
+    "write_eof": "`await stream.send_eof()`",
+    "get_extra_info": "extra(), with aiordma.RdmaAttribute or anyio's attributes",
+}
+
+
+def refuse_keywords(unknown: Mapping[str, Any], known: Iterable[str]) -> None:
+    """:raises TypeError: there are unknown keyword parameters; the text says what to write instead."""
+    if not unknown:
+        return
+    name = next(iter(unknown))
+    if name in ("timeout", "connect_timeout", "deadline"):
+        hint = _DEADLINE
+    elif name in {field.name for field in dataclasses.fields(Config)}:
+        hint = f"it is a setting: pass config=aiordma.Config({name}={unknown[name]!r})"
+    else:
+        import difflib  # for the few programs that need it
+
+        near = difflib.get_close_matches(name, sorted(known), 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    raise TypeError(f"there is no parameter {name!r}; {hint}")
+
+
+def missing_method(owner: object, name: str) -> NoReturn:
+    """:raises AttributeError: with what to use instead, where that is known."""
+    instead = _METHODS.get(name)
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    raise AttributeError(f"{text}: use {instead}" if instead else text, name=name, obj=owner)
+
+
+class NotOpenYet:
+    """What an opened connection or listener has, on an object that must be awaited first."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, opening: object, owner: type | None = None) -> Any:
+        raise AttributeError(f"it is not open yet, so there is no {self._name!r}: {opening!r}")

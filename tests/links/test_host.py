@@ -1,0 +1,58 @@
+"""Why two software devices cannot share memory: another host, namespace or user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiordma.errors import Code, NegotiationError
+from aiordma.links import host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def at(monkeypatch: pytest.MonkeyPatch, boot: Path, net: Path, user: int, *, soft: bool = True) -> bytes:
+    monkeypatch.setattr(host, "_BOOT_ID", str(boot))
+    monkeypatch.setattr(host, "_NET", str(net))
+    monkeypatch.setattr("os.getuid", lambda: user)
+    return host.host_id(soft)
+
+
+def test_the_reason_names_what_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one, two, net, other_net = (tmp_path / name for name in ("one", "two", "net", "other"))
+    for path in (one, two, net, other_net):
+        path.write_text(path.name)
+    here = at(monkeypatch, one, net, 1000)
+    assert len(here) == 16
+    assert here == at(monkeypatch, one, net, 1000)
+    for there, code in (
+        (at(monkeypatch, one, net, 1001), Code.OTHER_USER),
+        (at(monkeypatch, one, other_net, 1000), Code.OTHER_NAMESPACE),
+        (at(monkeypatch, one, other_net, 1001), Code.OTHER_NAMESPACE),
+        (at(monkeypatch, two, net, 1000), Code.PEER_UNREACHABLE),
+    ):
+        for own, peer in ((here, there), (there, here)):
+            host.check_reachable(own, peer, by_wire=True)
+            with pytest.raises(NegotiationError) as caught:
+                host.check_reachable(own, peer, by_wire=False)
+            assert caught.value.code == code
+    host.check_reachable(here, here, by_wire=False)
+
+
+def test_other_kinds_of_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    boot = tmp_path / "boot"
+    boot.write_text("one")
+    soft, card = (at(monkeypatch, boot, boot, 1, soft=soft) for soft in (True, False))
+    host.check_reachable(card, card, by_wire=False)
+    for own, peer, text in ((soft, card, "another kind"), (card, soft, "this end has not")):
+        with pytest.raises(NegotiationError, match=text) as caught:
+            host.check_reachable(own, peer, by_wire=True)
+        assert caught.value.code == Code.PEER_UNREACHABLE
+
+
+def test_without_proc_it_says_what_to_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(NegotiationError, match=r"boot cannot be read .*mount /proc") as caught:
+        at(monkeypatch, tmp_path / "boot", tmp_path / "net", 1)
+    assert caught.value.code == Code.CONFIGURATION
