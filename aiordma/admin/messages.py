@@ -523,7 +523,7 @@ class Packet(Struct):
     #: nanoseconds since the epoch
     at_ns: int
     outbound: bool
-    #: of the whole packet; ``data`` may have less
+    #: with the payload that was left out of ``data``
     length: int
     data: bytes
 

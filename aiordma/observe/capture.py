@@ -44,6 +44,7 @@ _PACKET_COST = 160
 _CLC_HEADER, _CLC_MOST = 8, 4096
 #: Connections that are followed at a time.
 _MOST_WAYS = 4096
+_LOOPBACK = (ip_bytes("127.0.0.1"), ip_bytes("::1"))
 _OPCODES = {Op.WRITE: WRITE_ONLY, Op.KEEPALIVE: WRITE_ONLY, Op.READ: READ_REQUEST}
 
 
@@ -98,6 +99,8 @@ class Capture:
         data = self._shown(op, data)
         own = link.engine.backend.gid.raw
         peer = ip_bytes(link.peer.rpartition(":")[0])
+        if peer in _LOOPBACK:
+            peer = own
         qp = link.peer_qpn if outbound else link.qp_num
         with self._lock:
             # What a link sends and what it receives are two sequences, as at each end of the wire.

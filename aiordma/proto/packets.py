@@ -25,6 +25,7 @@ _UDP, _TCP = 17, 6
 #: Opcodes of RC packets in the BTH.
 SEND_ONLY, SEND_ONLY_IMM, WRITE_ONLY, READ_REQUEST = 0x04, 0x05, 0x0A, 0x0C
 _ICRC = bytes(4)
+_MOST_PAYLOAD = 60_000
 
 
 class Packet(NamedTuple):
@@ -33,7 +34,7 @@ class Packet(NamedTuple):
     #: nanoseconds since the epoch
     at_ns: int
     outbound: bool
-    #: of the whole packet; ``data`` may have less
+    #: with the payload that was left out of ``data``
     length: int
     data: bytes
 
@@ -70,7 +71,10 @@ def roce_packet(
     imm: int | None = None,
     remote_addr: int = 0,
 ) -> tuple[bytes, int]:
-    """The packet, as far as it is known, and its whole length.
+    """The packet, and its length with what is left out of it.
+
+    What is left out is missing in the packet's own lengths, too: tools take a packet that was cut for a
+    damaged one. The size of a WRITE is in its RETH.
 
     :param ends: sender's and receiver's GID.
     :param qp: of the receiver.
@@ -81,15 +85,15 @@ def roce_packet(
         more = struct.pack(">QII", remote_addr, 0, size)
     elif imm is not None:
         opcode, more = SEND_ONLY_IMM, struct.pack(">I", imm)
-    payload = 0 if opcode == READ_REQUEST else size
-    pad = -payload % 4
+    # What is longer travels in several packets; a capture shows it as one.
+    data = data[:_MOST_PAYLOAD]
+    pad = -len(data) % 4
     bth = struct.pack(">BBHII", opcode, pad << 4, 0xFFFF, qp & 0xFFFFFF, psn & 0xFFFFFF)
-    # Longer messages travel in several packets, which a capture shows as one, cut off.
-    udp = min(8 + len(bth) + len(more) + payload + pad + 4, 0xFFFF - 20)
+    udp = 8 + len(bth) + len(more) + len(data) + pad + len(_ICRC)
     head = struct.pack(">HHHH", 0xC000 | qp & 0x3FFF, ROCE_PORT, udp, 0) + bth + more
     ip = _ip(*ends, _UDP, udp)
-    whole = len(data) == payload
-    return ip + head + data + (bytes(pad) + _ICRC if whole else b""), len(ip) + udp
+    packet = ip + head + data + bytes(pad) + _ICRC
+    return packet, len(packet) + (0 if opcode == READ_REQUEST else size - len(data))
 
 
 def tcp_packet(ends: tuple[bytes, bytes], ports: tuple[int, int], at: tuple[int, int], data: bytes) -> bytes:
@@ -142,10 +146,12 @@ def pcapng(packets: Iterable[Packet]) -> bytes:
         _block(1, struct.pack("<HHIHHB3xHH", 101, 0, 0, 9, 1, 9, 0, 0)),
     ]
     for packet in packets:
-        captured = len(packet.data)
-        fixed = struct.pack(
-            "<IIIII", 0, packet.at_ns >> 32, packet.at_ns & 0xFFFFFFFF, captured, max(packet.length, captured)
-        )
-        flags = struct.pack("<HHIHH", 2, 4, 2 if packet.outbound else 1, 0, 0)
-        found.append(_block(6, fixed + packet.data + bytes(-captured % 4) + flags))
+        size = len(packet.data)
+        fixed = struct.pack("<IIIII", 0, packet.at_ns >> 32, packet.at_ns & 0xFFFFFFFF, size, size)
+        options = struct.pack("<HHI", 2, 4, 2 if packet.outbound else 1)
+        if packet.length > size:
+            comment = b"%d bytes of payload are left out" % (packet.length - size)
+            options += struct.pack("<HH", 1, len(comment)) + comment + bytes(-len(comment) % 4)
+        options += bytes(4)
+        found.append(_block(6, fixed + packet.data + bytes(-size % 4) + options))
     return b"".join(found)

@@ -145,7 +145,7 @@ def draw(scrapes: list[tuple[float, Scrape]], path: str) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "aiordma", "font.size": 7})
+    mpl.rcParams.update({"svg.hashsalt": "aiordma", "svg.fonttype": "none", "font.size": 7})
     from matplotlib import pyplot
     from matplotlib.ticker import EngFormatter
 

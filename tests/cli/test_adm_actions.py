@@ -104,6 +104,7 @@ def test_messages_for_wireshark(tmp_path: Path) -> None:
         other.say("echo")
         assert other.hear() == "echoed"
     found = read(path, "frame.protocols", "smc.clc_msg", "infiniband.bth.opcode", "smc.llc_msg")
+    assert not any("malformed" in row[0] for row in found)
     protocols = "\n".join(row[0] for row in found)
     assert "infiniband" in protocols
     assert "tcp" in protocols

@@ -45,14 +45,23 @@ def test_wireshark_reads_them(tmp_path: Path) -> None:
     path.write_bytes(pcapng(rows))
     fields = ("ip.src", "infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn", "frame.len")
     found = read(
-        path, *fields, "infiniband.reth.dmalen", "tcp.seq_raw", "ip.checksum.status", "frame.time_epoch"
+        path,
+        *fields,
+        "infiniband.reth.dmalen",
+        "tcp.seq_raw",
+        "ip.checksum.status",
+        "frame.time_epoch",
+        "frame.comment",
+        "_ws.malformed",
     )
     assert [row[1] for row in found] == ["5", "4", "10", "12", "10", ""]
     assert [row[0] for row in found] == ["192.0.2.1", "192.0.2.2", "192.0.2.1", "", "", "192.0.2.1"]
     assert [int(row[2], 16) for row in found[:5]] == [0x1234, 0x99, 1, 1, 2]
     assert [row[3] for row in found[:5]] == ["7", "8", "9", "10", "11"]
     assert [row[5] for row in found[2:5]] == ["1000", "70000", "3"]
-    assert int(found[2][4]) == 20 + 8 + 12 + 16 + 1000 + 4
+    assert int(found[2][4]) == 20 + 8 + 12 + 16 + 4
+    assert [row[9] for row in found] == ["", "", "1000 bytes of payload are left out", "", "", ""]
+    assert {row[10] for row in found} == {""}  # nothing is malformed
     assert found[5][6] == "100"
     assert {row[7] for row in found} <= {"1", ""}  # good, or IPv6
     assert [row[8][-9:] for row in found] == [f"00000000{n}" for n in range(6)]
