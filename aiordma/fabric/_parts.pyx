@@ -79,6 +79,10 @@ cdef class Parts:
             port.spared = -1
             for group in range(CLASSES):
                 port.queues[group].head = port.queues[group].tail = -1
+            if self.nodes[port.node].profile.step_ps == 0:
+                self.nodes[port.node].profile = self.profile
+                if self.profile.line_bps == 0:
+                    self.nodes[port.node].profile.line_bps = 8e12 / byte_ps
         self.port_count += 2
         return self.port_count - 2
 

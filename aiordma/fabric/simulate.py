@@ -171,15 +171,14 @@ def assemble(
 ) -> Running:
     """Build a simulation with the planned settings.
 
-    :param profile: a name in `dcqcn.PROFILES`, for ports as fast as the slowest host's; or a profile.
+    :param profile: a name in `dcqcn.PROFILES`, with each host's own line rate; or a profile.
     :param headroom: cells for every port, instead of the plan's.
     :param pauses: without them, what does not fit the shared buffer is dropped.
     :param window: packets that a sender may have under way, instead of the network's.
     :raises NetworkError: if the plan does not fit the buffers, or a host of the traffic is not there.
     """
     topology = build(network)
-    access = min(topology.ports[host][0].link.rate_gbps for host in topology.hosts)
-    senders = profile if isinstance(profile, dcqcn.Profile) else dcqcn.profile(profile, access)
+    senders = profile if isinstance(profile, dcqcn.Profile) else dcqcn.profile(profile)
     sim = Simulation(senders, options_of(network, seed, window))
     nodes: dict[str, int] = {}
     for name in topology.hosts:
