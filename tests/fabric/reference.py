@@ -427,7 +427,8 @@ class Simulation:
             for follower in flow.followers:
                 self.at(self.now + follower.start_ps, START, follower)
             flow.followers = []
-        if last or flow.expected % (16 if flow.roce else 1) == 0:
+        every = max(1, min(16, self.options.window // 4)) if flow.roce else 1
+        if last or flow.expected % every == 0:
             self.answer(flow, ACK, flow.expected, port)
 
     def told(self, packet: Packet, port: Port) -> None:

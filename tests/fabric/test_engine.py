@@ -39,6 +39,7 @@ class Scene:
     profile: str = "sigcomm15"
     #: 0: hosts have the line rate of their own cables, and the second one has half of the others'.
     line_gbps: int = 25
+    window: int = 64
     break_at_us: int = 0
     drain_ps: int = 0
     seed: int = 1
@@ -49,7 +50,7 @@ def build(kind: Callable[..., Any], scene: Scene) -> Any:
         seed=scene.seed,
         poll_ps=scene.poll_us * US,
         weight=scene.weight,
-        window=64,
+        window=scene.window,
         timeout_ps=300 * US,
         mark_departing=scene.mark_departing,
         spaced_marks=scene.spaced_marks,
@@ -106,6 +107,7 @@ SCENES = {
     "marked as they leave": Scene(flows=incast(4), mark_departing=True),
     "marked as Linux does": Scene(flows=incast(4), poll_us=7, spaced_marks=True),
     "two line rates": Scene(flows=incast(4), line_gbps=0),
+    "small window": Scene(flows=incast(4), window=5),
     "connectx": Scene(flows=incast(4), profile="connectx"),
     "mixed": Scene(6, True, 200, 100, flows=(*incast(6), (3, 0, 300, False, 10), (0, 2, 100, False, 0))),
     "losing": Scene(8, shared=60, headroom=6, kmax=1e9, flows=incast(8, 60)),
