@@ -142,19 +142,22 @@ def test_the_queue_settles_at_the_analytic_fixed_point(flows: int) -> None:
     assert fairness > 0.95
 
 
-def test_the_papers_thresholds_at_40_gbps() -> None:
-    """Kmin 5 KB, Kmax 200 KB, Pmax 1 %: eight senders use the port, share it, and nobody is paused."""
-    network = star(9, "[ecn]\nkmin_cells = 25\nkmax_cells = 985\npmax_percent = 1\n[pfc]\nalpha = 0.125")
+@pytest.mark.parametrize(("senders", "used"), [(2, 0.99), (8, 0.97), (16, 0.95)])
+def test_the_papers_thresholds_at_40_gbps(senders: int, used: float) -> None:
+    """Kmin 5 KB, Kmax 200 KB, Pmax 1 %: the senders use the port, share it, and none is paused."""
+    network = star(
+        senders + 1, "[ecn]\nkmin_cells = 25\nkmax_cells = 985\npmax_percent = 1\n[pfc]\nalpha = 0.125"
+    )
     network = dataclasses.replace(network, links=(dataclasses.replace(network.links[0], rate_gbps=40.0),))
-    transfers = tuple(Transfer(f"host{at}", "host1") for at in range(2, 10))
-    traffic = Traffic("8 to 1", transfers, 50_000, busy=("host1",))
+    transfers = tuple(Transfer(f"host{at}", "host1") for at in range(2, senders + 2))
+    traffic = Traffic("to one", transfers, 50_000, busy=("host1",))
     running = simulate.assemble(network, traffic, window=4096)
     outcome = simulate.run(running, warm=0.6)
-    assert outcome.throughput > 0.97
+    assert outcome.throughput > used
     assert outcome.pauses == 0
     received = [running.sim.flow(flow)["received"] for flow in running.flows]
-    assert sum(received) ** 2 / 8 / sum(each**2 for each in received) > 0.98
-    assert max(outcome.queue[120:]) * 208 < 250_000
+    assert sum(received) ** 2 / senders / sum(each**2 for each in received) > 0.98
+    assert max(outcome.queue[120:]) * 208 < 270_000
 
 
 def test_two_flows_converge_from_apart() -> None:
