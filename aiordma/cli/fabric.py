@@ -153,6 +153,8 @@ def _list_models(context: click.Context, parameter: click.Parameter, value: bool
 def _chosen(names: tuple[str, ...]) -> tuple[str, ...]:
     from ..fabric.traffic import MODELS
 
+    if names == ("all",):
+        return tuple(MODELS)
     for name in names:
         if name not in MODELS:
             text = f"there is no traffic model {name!r} (aiordma fabric simulate --list shows them)"
@@ -248,6 +250,8 @@ def sweep(
 ) -> None:
     """Simulate variants of NETWORK: every combination of settings, with every traffic model and seed.
 
+    For each variant it counts the models that meet each goal (--model all: of all models).
+
     \b
     Example, kept as Parquet and resumed if it is interrupted:
       aiordma fabric sweep network.toml --set ecn.kmin_cells=10,30,90 --set pfc.alpha=0.125,0.5 \\
@@ -256,6 +260,7 @@ def sweep(
     from ..fabric import suite, tune
     from ..fabric import sweep as sweeps
     from ..fabric.errors import NetworkError
+    from ..fabric.judge import summary
 
     names = _chosen(names) or tune.MODELS
     found = _load(network)
@@ -267,9 +272,18 @@ def sweep(
             for seed in seeds
         ]
         with _resources(results, dask) as resources:
-            suite.work(work, workers=jobs, progress=_sweep_progress(len(work)), **resources)
+            outcomes = suite.work(work, workers=jobs, progress=_sweep_progress(len(work)), **resources)
     except NetworkError as error:
         raise click.ClickException(str(error)) from None
+    each = len(names) * len(seeds)
+    for at in range(0, len(work), each):
+        click.echo(f"\n{_settings_text(work[at])}")
+        for what, met, numbers in summary(outcomes[at : at + each], found.goals):
+            click.echo(f"  {'ok' if met else 'missed':7} {what}: {numbers}")
+
+
+def _settings_text(job: Job) -> str:
+    return " ".join(f"{key}={value:g}" for key, value in job.settings.items())
 
 
 def _sweep_progress(count: int) -> Callable[[Job, Outcome, bool], None]:
@@ -278,11 +292,10 @@ def _sweep_progress(count: int) -> Callable[[Job, Outcome, bool], None]:
     def show(job: Job, outcome: Outcome, stored: bool) -> None:
         nonlocal done
         done += 1
-        chosen = " ".join(f"{key}={value:g}" for key, value in job.settings.items())
         busy = "-" if outcome.throughput < 0 else f"{100 * outcome.throughput:.1f} %"
         click.echo(
-            f"{done:{len(str(count))}} of {count}  {chosen}  {job.name} seed {job.seed}  busy ports {busy}  "
-            f"p99 {outcome.latency_99_us:.1f} us  most {outcome.latency_most_us:.1f} us  "
+            f"{done:{len(str(count))}} of {count}  {_settings_text(job)}  {job.name} seed {job.seed}  "
+            f"busy ports {busy}  p99 {outcome.latency_99_us:.1f} us  most {outcome.latency_most_us:.1f} us  "
             f"pauses {outcome.pauses}  dropped {outcome.lossless_drops}{'  (stored)' if stored else ''}"
         )
 

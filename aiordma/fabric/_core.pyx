@@ -9,7 +9,7 @@ in plain Python; both must do the same event by event.
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport realloc
 
-from aiordma.fabric._rate cimport rate_catch_up
+from aiordma.fabric._rate cimport Profile, rate_catch_up
 from aiordma.fabric._receivers cimport Receivers
 from aiordma.fabric._state cimport (
     ANSWER, ARRIVE, BUCKETS, BULK, CLASSES, DONE, DRAIN_LOW_PS, DRAINED, FAIL, PAUSE, REROUTE, ROCE, START, TIMEOUT, WAKE, Event, Flow,
@@ -158,9 +158,10 @@ cdef class Simulation(Receivers):
     def rate(self, at: int) -> float:
         """Bits per second that a flow may send."""
         cdef Flow *flow = &self.flows[at]
+        cdef const Profile *profile = &self.nodes[flow.node].profile
         if flow.rate.paced:
-            rate_catch_up(&flow.rate, &self.profile, self.now)
-        return flow.rate.current if flow.rate.paced else self.profile.line_bps
+            rate_catch_up(&flow.rate, profile, self.now)
+        return flow.rate.current if flow.rate.paced else profile.line_bps
 
     def latencies(self) -> list:
         """Packets of RoCE by time from host to host, in steps of 100 ns; the last one has all slower ones."""

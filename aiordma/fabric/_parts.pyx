@@ -79,6 +79,10 @@ cdef class Parts:
             port.spared = -1
             for group in range(CLASSES):
                 port.queues[group].head = port.queues[group].tail = -1
+            if self.nodes[port.node].profile.step_ps == 0:
+                self.nodes[port.node].profile = self.profile
+                if self.profile.line_bps == 0:
+                    self.nodes[port.node].profile.line_bps = 8e12 / byte_ps
         self.port_count += 2
         return self.port_count - 2
 
@@ -118,7 +122,8 @@ cdef class Parts:
         flow.forth, flow.back = self.path(forth), self.path(back)
         flow.node = self.ports[self.hops[flow.forth]].node
         flow.packets, flow.wire, flow.last_wire = packets, wire, last_wire
-        flow.group, flow.ack_every = (ROCE, 16) if roce else (BULK, 1)
+        # Often in a small window: a sender asks for answers before its window is full.
+        flow.group, flow.ack_every = (ROCE, max(1, min(16, <int> self.window // 4))) if roce else (BULK, 1)
         flow.window, flow.threshold = self.window if roce else 10, self.window
         flow.start_ps, flow.then_first, flow.beside, flow.then_next = start_ps, -1, -1, -1
         flow.noted_at, flow.una_before, flow.done_at = -NEVER // 2, -1, -1

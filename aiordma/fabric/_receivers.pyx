@@ -117,7 +117,7 @@ cdef class Receivers(Senders):
         cdef int32_t fresh = seq - flow.una
         if kind == NOTE:
             flow.notes += 1
-            rate_notified(&flow.rate, &self.profile, self.now)
+            rate_notified(&flow.rate, &self.nodes[flow.node].profile, self.now)
             return
         if fresh > 0:
             flow.una = seq

@@ -26,7 +26,7 @@ cdef class Senders(Buffers):
             if flow.group != group or flow.next_seq >= flow.packets or flow.next_seq - flow.una >= flow.window:
                 continue
             if group == ROCE:
-                when = rate_when(&flow.rate, &self.profile, self.now)
+                when = rate_when(&flow.rate, &node.profile, self.now)
                 if when > self.now:
                     if when < soonest[0]:
                         soonest[0] = when
@@ -41,7 +41,7 @@ cdef class Senders(Buffers):
         flow.next_seq += 1
         self.nodes[flow.node].last_served = number
         if flow.group == ROCE:
-            rate_sent(&flow.rate, &self.profile, self.now, wire)
+            rate_sent(&flow.rate, &self.nodes[flow.node].profile, self.now, wire)
         return at
 
     # Bytes that the class could send now, 0 for none. `flow`: the host's flow that would; -1 if it is a queued packet.

@@ -1,7 +1,7 @@
 # What the simulator's parts share: packets, ports, flows, and the heap of events.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 
-from aiordma.fabric._rate cimport Rate
+from aiordma.fabric._rate cimport Profile, Rate
 
 cdef enum:
     BULK = 0
@@ -113,7 +113,8 @@ cdef struct Node:
     double alpha
     double lossy_alpha
     int64_t latency_ps
-    # host: its flows with something to send, as a circle through the flows' `beside`
+    # host: its reaction point's parameters, and its flows with something to send, a circle through their `beside`
+    Profile profile
     int32_t first
     int32_t last_served
     int32_t flows

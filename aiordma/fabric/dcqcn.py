@@ -26,6 +26,7 @@ class Profile:
     add_bps: float
     hyper_bps: float
     least_bps: float
+    #: 0 in a simulation: the rate of each host's own port.
     line_bps: float
     #: Whether the first notification cuts the line rate, as in the paper, or the rate measured lately.
     from_line: bool = False
@@ -39,8 +40,8 @@ PROFILES = {
 }
 
 
-def profile(name: str, line_gbps: float, *, from_line: bool = True) -> Profile:
-    """A named profile for hosts with ports of `line_gbps`.
+def profile(name: str, line_gbps: float = 0, *, from_line: bool = True) -> Profile:
+    """A named profile for hosts with ports of `line_gbps`; 0: for each host the rate of its own port.
 
     :raises KeyError: if there is no such profile.
     """

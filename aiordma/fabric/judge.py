@@ -53,6 +53,9 @@ def summary(outcomes: Iterable[Outcome], goals: Goals) -> list[tuple[str, bool, 
 
     full, quiet = sum(bool(each.throughput) for each in busy), sum(each.pauses for _, each in judged)
     fast, usual = sum(each.latency for _, each in judged), sum(each.usual_latency for _, each in judged)
+    # For comparison with measurements that do not see every packet.
+    most = sum(outcome.latency_99_us <= goals.latency_us for outcome, _ in judged)
+    usually = sum(outcome.latency_99_us <= goals.usual_latency_us for outcome, _ in judged)
     whole = sum(each.lossless for _, each in judged)
     return [
         ("nothing lossless is dropped", whole == count, of(whole, count)),
@@ -66,10 +69,14 @@ def summary(outcomes: Iterable[Outcome], goals: Goals) -> list[tuple[str, bool, 
             quiet == count,
             of(quiet, count),
         ),
-        (f"end to end within {goals.latency_us:g} us", fast == count, of(fast, count)),
+        (
+            f"end to end within {goals.latency_us:g} us",
+            fast == count,
+            f"{of(fast, count)} (99 % of the packets: {most})",
+        ),
         (
             f"within {goals.usual_latency_us:g} us in 90 % of the models",
             usual >= USUAL_MODELS * count,
-            of(usual, count),
+            f"{of(usual, count)} (99 % of the packets: {usually})",
         ),
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["faults"]
 
@@ -119,7 +119,19 @@ def faults(config: Mapping[str, Mapping[str, Mapping[str, str]]]) -> list[str]:
             if not re.fullmatch(table.key, key):
                 found.append(f"{name}|{key}: not a key of this table")
             found += [f"{name}|{key}: {fault}" for fault in _row(table, row, config)]
-    return found
+    return found + [f"PFC_WD|{key}: {fault}" for key, fault in _watchdog(config.get("PFC_WD", {}))]
+
+
+def _watchdog(rows: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Rules over several rows: intervals are for ports, the polling interval is for all, and shorter."""
+    polling = rows.get("GLOBAL", {}).get("POLL_INTERVAL", "")
+    for key, row in rows.items():
+        for field, value in row.items():
+            if (field == "POLL_INTERVAL") != (key == "GLOBAL"):
+                yield key, f"{field}: not in this row"
+            elif field.endswith("_time") and value.isdecimal() and polling.isdecimal():
+                if int(value) < int(polling):
+                    yield key, f"{field}: {value} is below POLL_INTERVAL, {polling}"
 
 
 def _row(

@@ -106,7 +106,7 @@ class Outcome:
     pauses: int
     #: Share of windows of `sample_us` in which no port sent a pause.
     quiet: float
-    #: Of the busy hosts' ports, the least one; -1 if the traffic keeps none busy.
+    #: Of the busy hosts' ports, the least one, until all had arrived; -1 if the traffic keeps none busy.
     throughput: float
     latency_50_us: float
     latency_90_us: float
@@ -171,15 +171,14 @@ def assemble(
 ) -> Running:
     """Build a simulation with the planned settings.
 
-    :param profile: a name in `dcqcn.PROFILES`, for ports as fast as the slowest host's; or a profile.
+    :param profile: a name in `dcqcn.PROFILES`, with each host's own line rate; or a profile.
     :param headroom: cells for every port, instead of the plan's.
     :param pauses: without them, what does not fit the shared buffer is dropped.
     :param window: packets that a sender may have under way, instead of the network's.
     :raises NetworkError: if the plan does not fit the buffers, or a host of the traffic is not there.
     """
     topology = build(network)
-    access = min(topology.ports[host][0].link.rate_gbps for host in topology.hosts)
-    senders = profile if isinstance(profile, dcqcn.Profile) else dcqcn.profile(profile, access)
+    senders = profile if isinstance(profile, dcqcn.Profile) else dcqcn.profile(profile)
     sim = Simulation(senders, options_of(network, seed, window))
     nodes: dict[str, int] = {}
     for name in topology.hosts:
@@ -284,21 +283,44 @@ def run(running: Running, *, seed: int = 1, samples: int = 200, warm: float = 0.
     rates: list[tuple[float, ...]] = []
     shown = running.flows[:8]
     quiet = before = 0
-    arrived: dict[str, int] = {}
+    busy = [_Busy(running, host) for host in traffic.busy]
     for at in range(samples):
         if at == int(warm * samples):
-            arrived = {host: _received(running, host) for host in traffic.busy}
+            for each in busy:
+                each.begin()
         sim.run((at + 1) * step)
         quiet += sim.pauses == before
         before = sim.pauses
         queues.append(sim.queues())
         rates.append(tuple(sim.rate(flow) / 1e9 for flow in shown))
-    shares = [
-        (_received(running, host) - before_it) * sim.port(_host_port(running, host))["byte_ps"]
-        for host, before_it in arrived.items()
-    ]
-    window = (samples - int(warm * samples)) * step
-    return _outcome(running, seed, quiet / samples, min(shares) / window if shares else -1.0, queues, rates)
+    least = min((each.share() for each in busy), default=-1.0)
+    return _outcome(running, seed, quiet / samples, least, queues, rates)
+
+
+class _Busy:
+    """How much of a host's port its incoming transfers used, until the last of them had arrived."""
+
+    def __init__(self, running: Running, host: str) -> None:
+        self._sim = running.sim
+        self._port = running.ports[host, running.topology.switch_of(host)][0]
+        transfers = zip(running.flows, running.traffic.transfers, strict=True)
+        self._flows = [flow for flow, transfer in transfers if transfer.target == host]
+        self._at, self._before = 0, 0
+
+    def begin(self) -> None:
+        """What arrives from now on counts."""
+        self._at, self._before = self._sim.now, self._received()
+
+    def _received(self) -> int:
+        found: int = self._sim.port(self._port)["received_bytes"]
+        return found
+
+    def share(self) -> float:
+        """From 0 to 1; -1 if all had arrived before it counted."""
+        done = [self._sim.flow(flow)["done_at"] for flow in self._flows]
+        end = max(done) if done and min(done) >= 0 else self._sim.now
+        taken = (self._received() - self._before) * self._sim.port(self._port)["byte_ps"]
+        return float(taken / (end - self._at)) if end > self._at else -1.0
 
 
 # long: one constructor call
@@ -351,8 +373,3 @@ def _outcome(
 
 def _host_port(running: Running, host: str) -> int:
     return running.ports[host, running.topology.switch_of(host)][0]
-
-
-def _received(running: Running, host: str) -> int:
-    found: int = running.sim.port(_host_port(running, host))["received_bytes"]
-    return found

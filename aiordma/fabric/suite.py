@@ -36,7 +36,7 @@ class Job:
     seed: int = 1
     profile: str = "sigcomm15"
     #: What a sweep has set, to be stored with the outcome.
-    settings: Mapping[str, float | str] = field(default_factory=dict)
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def key(self) -> str:
         """Names network and senders in a store: other settings, other results."""

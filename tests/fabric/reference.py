@@ -6,6 +6,7 @@ methods, so that one scenario can be built on both.
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 from collections import deque
@@ -177,10 +178,11 @@ class Simulation:
         start_ps: int,
         after: int,
     ) -> int:
-        window = float(self.options.window)
+        window, port = float(self.options.window), self.ports[forth[0]]
+        own = dataclasses.replace(self.profile, line_bps=self.profile.line_bps or 8e12 / port.byte_ps)
         flow = Flow(
-            len(self.flows), self.ports[forth[0]].node, forth, back, packets, wire, last_wire, roce, start_ps,
-            window if roce else 10.0, window, ReactionPoint(self.profile),
+            len(self.flows), port.node, forth, back, packets, wire, last_wire, roce, start_ps,
+            window if roce else 10.0, window, ReactionPoint(own),
         )  # fmt: skip
         self.flows.append(flow)
         if after < 0:
@@ -425,7 +427,8 @@ class Simulation:
             for follower in flow.followers:
                 self.at(self.now + follower.start_ps, START, follower)
             flow.followers = []
-        if last or flow.expected % (16 if flow.roce else 1) == 0:
+        every = max(1, min(16, self.options.window // 4)) if flow.roce else 1
+        if last or flow.expected % every == 0:
             self.answer(flow, ACK, flow.expected, port)
 
     def told(self, packet: Packet, port: Port) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import random
 import shutil
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiordma.fabric import dcqcn
+from aiordma.fabric import dcqcn, model, simulate
 from aiordma.fabric._rate import ReactionPoint
 from tests.project.tree import ROOT
+
+from .networks import star
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,6 +105,24 @@ def test_step_by_step(device: ctypes.CDLL, name: str, seed: int) -> None:
             near = 4000.0 if field == "next" else 0.0
             assert math.isclose(value, found[at], rel_tol=1e-9, abs_tol=near), (field, now)
     assert cuts > 100
+
+
+def test_hosts_have_their_own_line_rate() -> None:
+    """A slow host in the network does not slow down the first cut of a fast one."""
+    network = star(3)
+    links = (
+        dataclasses.replace(network.links[0], rate_gbps=100.0),
+        model.Link("slow", "tor", rate_gbps=10.0),
+    )
+    network = dataclasses.replace(network, links=links, hosts=(*network.hosts, model.Host("slow")))
+    transfers = (simulate.Transfer("host1", "slow"), simulate.Transfer("host2", "host3"))
+    running = simulate.assemble(network, simulate.Traffic("two", transfers, 1000))
+    assert running.sim.rate(running.flows[0]) == 100e9
+    while not running.sim.flow(running.flows[0])["notes"]:
+        running.sim.run(running.sim.now + 100_000)
+    first = running.sim.flow(running.flows[0])["rate"]
+    assert (first["target"], first["current"]) == (100e9, 50e9)
+    assert running.sim.rate(running.flows[1]) == 100e9
 
 
 def test_the_papers_first_cut_is_of_the_line_rate() -> None:

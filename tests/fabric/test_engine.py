@@ -37,6 +37,9 @@ class Scene:
     alpha: float = 0.25
     flows: tuple[tuple[int, int, int, bool, int], ...] = ()  # from, to, packets, RoCE, start in us
     profile: str = "sigcomm15"
+    #: 0: hosts have the line rate of their own cables, and the second one has half of the others'.
+    line_gbps: int = 25
+    window: int = 64
     break_at_us: int = 0
     drain_ps: int = 0
     seed: int = 1
@@ -47,16 +50,19 @@ def build(kind: Callable[..., Any], scene: Scene) -> Any:
         seed=scene.seed,
         poll_ps=scene.poll_us * US,
         weight=scene.weight,
-        window=64,
+        window=scene.window,
         timeout_ps=300 * US,
         mark_departing=scene.mark_departing,
         spaced_marks=scene.spaced_marks,
     )
-    sim = kind(dcqcn.profile(scene.profile, 25), options)
+    sim = kind(dcqcn.profile(scene.profile, scene.line_gbps), options)
     hosts = [sim.add_host() for _ in range(scene.hosts)]
     switches = [sim.add_switch(scene.shared, 6, scene.alpha, 0.5, 300_000) for _ in range(1 + scene.two)]
     place = [switches[at % len(switches)] for at in range(scene.hosts)]
-    access = [sim.add_cable(host, place[at], 320, 15_000) for at, host in enumerate(hosts)]
+    slow = 1 if scene.line_gbps == 0 else -1
+    access = [
+        sim.add_cable(host, place[at], 640 if at == slow else 320, 15_000) for at, host in enumerate(hosts)
+    ]
     joints = [sim.add_cable(*switches, 160, 50_000) for _ in range(2)] if scene.two else []
     for first in (*access, *joints):
         for port in (first, first + 1):
@@ -100,6 +106,8 @@ SCENES = {
     "polled": Scene(flows=incast(4), poll_us=7),
     "marked as they leave": Scene(flows=incast(4), mark_departing=True),
     "marked as Linux does": Scene(flows=incast(4), poll_us=7, spaced_marks=True),
+    "two line rates": Scene(flows=incast(4), line_gbps=0),
+    "small window": Scene(flows=incast(4), window=5),
     "connectx": Scene(flows=incast(4), profile="connectx"),
     "mixed": Scene(6, True, 200, 100, flows=(*incast(6), (3, 0, 300, False, 10), (0, 2, 100, False, 0))),
     "losing": Scene(8, shared=60, headroom=6, kmax=1e9, flows=incast(8, 60)),
@@ -170,24 +178,10 @@ def test_never_a_loss_with_enough_headroom(
     break_at_us: int,
 ) -> None:
     """Over topologies and traffic: packets in are out, lost, or there; what is lossless is not dropped."""
-    poll_us = seed % 9
     scene = Scene(
-        6,
-        two,
-        shared,
-        200,
-        60,
-        poll_us,
-        bool(seed & 8),
-        bool(seed & 16),
-        0.5,
-        alpha,
-        tuple(flows),
-        "sigcomm15",
-        break_at_us,
-        0,
-        seed,
-    )
+        hosts=6, two=two, shared=shared, poll_us=seed % 9, mark_departing=bool(seed & 8),
+        spaced_marks=bool(seed & 16), alpha=alpha, flows=tuple(flows), break_at_us=break_at_us, seed=seed,
+    )  # fmt: skip
     sim = build(Simulation, scene)
     for until in (30, 200, 4000):
         sim.run(until * US)

@@ -39,28 +39,52 @@ kmin_cells = {kmin}
 kmax_cells = 1400
 pmax_percent = 1
 poll_us = {poll}
-weight = 0.25
+weight = {weight}
 """
 
 
-def experiment(kmin: int, seed: int, poll: int = 0) -> int:
-    network = model.parse(LIMITED.format(kmin=kmin, poll=poll))
-    traffic = Traffic("one session", (Transfer("fast", "slow"),), 50_000)
-    return simulate.run(simulate.assemble(network, traffic, seed=seed, window=4096)).queue_most
+SETTLED_US = 5000
 
 
-def test_the_articles_two_experiments() -> None:
-    """Kmin 1 usually keeps the queue below Kmax, Kmin 800 never does; both have the same Kmax and Pmax.
+def experiment(kmin: int, seed: int, poll: int = 0, weight: float = 0.25) -> tuple[int, int]:
+    """The fullest queue while the session settles, and in 200 ms after that (looked at every 20 us)."""
+    network = model.parse(LIMITED.format(kmin=kmin, poll=poll, weight=weight))
+    traffic = Traffic("one session", (Transfer("fast", "slow"),), 1)
+    running = simulate.assemble(network, traffic, seed=seed, window=4096)
+    sim = running.sim
+    (out,) = (number for number, name in running.switch_ports().items() if name == "tor to slow")
+    sim.run(SETTLED_US * 1_000_000)
+    beginning, most = sim.port(out)["most_cells"], 0
+    for at in range(SETTLED_US, SETTLED_US + 200_000, 20):
+        sim.run(at * 1_000_000)
+        most = max(most, sim.queue(out))
+    return beginning, most
 
-    Marks are drawn by chance, and a flow that is not marked in time passes Kmax: with Kmin 1 in some runs.
+
+@pytest.mark.parametrize(("poll", "weight"), [(0, 1), (10, 0.25), (50, 0.25)])
+def test_the_articles_two_experiments(poll: int, weight: float) -> None:
+    """Both were made with a stable session. Kmin 1 keeps the queue below Kmax, and Kmin 800 does not.
+
+    Whether the switch knows its queue exactly, or polls and averages, as the article suspects.
     """
-    seeds = range(8)
-    assert sum(experiment(1, seed) <= 1400 for seed in seeds) >= 5
-    assert not any(experiment(800, seed) <= 1400 for seed in seeds)
+    assert all(experiment(1, seed, poll, weight)[1] <= 1400 for seed in range(3))
+    assert all(experiment(800, seed, poll, weight)[1] > 1400 for seed in range(3))
+
+
+def test_a_session_that_begins_may_pass_kmax() -> None:
+    """It begins at line rate, and marks are drawn by chance: with Kmin 800 it passes Kmax more often."""
+
+    def most(kmin: int, seed: int) -> int:
+        network = model.parse(LIMITED.format(kmin=kmin, poll=50, weight=0.25))
+        traffic = Traffic("one session", (Transfer("fast", "slow"),), SETTLED_US)
+        return simulate.run(simulate.assemble(network, traffic, seed=seed, window=4096)).queue_most
+
+    within = {kmin: sum(most(kmin, seed) <= 1400 for seed in range(20)) for kmin in (1, 800)}
+    assert within[800] < within[1] < 20
 
 
 def test_an_average_that_lags_makes_it_worse() -> None:
-    assert experiment(800, 0, 100) > experiment(800, 0) + 400
+    assert experiment(800, 0, 100)[1] > experiment(800, 0)[1] + 300
 
 
 def incast(cells: int) -> tuple[int, int, float]:
@@ -118,19 +142,22 @@ def test_the_queue_settles_at_the_analytic_fixed_point(flows: int) -> None:
     assert fairness > 0.95
 
 
-def test_the_papers_thresholds_at_40_gbps() -> None:
-    """Kmin 5 KB, Kmax 200 KB, Pmax 1 %: eight senders use the port, share it, and nobody is paused."""
-    network = star(9, "[ecn]\nkmin_cells = 25\nkmax_cells = 985\npmax_percent = 1\n[pfc]\nalpha = 0.125")
+@pytest.mark.parametrize(("senders", "used"), [(2, 0.99), (8, 0.97), (16, 0.95)])
+def test_the_papers_thresholds_at_40_gbps(senders: int, used: float) -> None:
+    """Kmin 5 KB, Kmax 200 KB, Pmax 1 %: the senders use the port, share it, and none is paused."""
+    network = star(
+        senders + 1, "[ecn]\nkmin_cells = 25\nkmax_cells = 985\npmax_percent = 1\n[pfc]\nalpha = 0.125"
+    )
     network = dataclasses.replace(network, links=(dataclasses.replace(network.links[0], rate_gbps=40.0),))
-    transfers = tuple(Transfer(f"host{at}", "host1") for at in range(2, 10))
-    traffic = Traffic("8 to 1", transfers, 50_000, busy=("host1",))
+    transfers = tuple(Transfer(f"host{at}", "host1") for at in range(2, senders + 2))
+    traffic = Traffic("to one", transfers, 50_000, busy=("host1",))
     running = simulate.assemble(network, traffic, window=4096)
     outcome = simulate.run(running, warm=0.6)
-    assert outcome.throughput > 0.97
+    assert outcome.throughput > used
     assert outcome.pauses == 0
     received = [running.sim.flow(flow)["received"] for flow in running.flows]
-    assert sum(received) ** 2 / 8 / sum(each**2 for each in received) > 0.98
-    assert max(outcome.queue[120:]) * 208 < 250_000
+    assert sum(received) ** 2 / senders / sum(each**2 for each in received) > 0.98
+    assert max(outcome.queue[120:]) * 208 < 270_000
 
 
 def test_two_flows_converge_from_apart() -> None:

@@ -89,6 +89,16 @@ def test_a_model_that_is_not_there() -> None:
         suite.run(star(), ["tornado"])
 
 
+@pytest.mark.parametrize("window", [2, 7, 16, 31])
+def test_a_small_window_is_answered_before_it_is_full(window: int) -> None:
+    """With few packets under way a sender waits for answers, but never for its timer."""
+    network = star(3)
+    network = dataclasses.replace(network, senders=model.Senders(window=window))
+    (outcome,) = suite.work([suite.Job(network, "endless-1")], executor=Inline())
+    assert outcome.resent == 0
+    assert outcome.throughput > 0.2
+
+
 def test_goals(outcomes: list[Outcome]) -> None:
     goals = model.Goals()
     incast, endless, slow = (judge.judge(outcome, goals) for outcome in outcomes)
