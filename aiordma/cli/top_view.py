@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Group
 from rich.table import Table
@@ -91,18 +91,21 @@ _FALLBACKS: list[Column] = [
 ]
 _LEFT = {"PROGRAM", "LOOP", "STATE", "KIND", "LOCAL", "REMOTE", "MODE", "DEVICE", "PEER"}
 _LEFT |= {"SIDE", "METHOD", "WHEN", "REASON"}
+_SENTENCES = {"STATE", "REASON"}
 
 
 def _table(title: str, columns: list[Column], rows: Sequence[Any], most: int) -> Table:
     more = f" ({len(rows) - most} more)" if len(rows) > most else ""
     table = Table(title=title + more, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    cells = [[clean(str(text(row))) for _, text in columns] for row in rows[:most]]
     for name, _ in columns:
-        table.add_column(
-            name, justify="left" if name in _LEFT else "right", no_wrap=True, overflow="ellipsis"
-        )
-    for row in rows[:most]:
-        # As text: names of other processes are no markup.
-        table.add_row(*[Text(clean(str(text(row)))) for _, text in columns])
+        side: Literal["left", "right"] = "left" if name in _LEFT else "right"
+        # Where the terminal is too narrow, sentences give way, and numbers do not.
+        ratio = 1 if name in _SENTENCES else None
+        table.expand = table.expand or ratio is not None
+        table.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", ratio=ratio)
+    for row in cells:
+        table.add_row(*map(Text, row))  # as text: names of other processes are no markup
     return table
 
 

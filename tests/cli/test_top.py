@@ -127,8 +127,8 @@ def test_loops_of_one_process_are_not_mixed_up_and_the_stuck_come_first() -> Non
     ]
 
 
-def shown(found: Top, height: int) -> list[str]:
-    console = Console(width=150, record=True, file=io.StringIO())
+def shown(found: Top, height: int, width: int = 150) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(render(found, height))
     return console.export_text().splitlines()
 
@@ -142,6 +142,19 @@ def test_it_fits_on_the_terminal() -> None:
     assert title.rstrip().endswith("more)")
     assert "BUSIEST LINKS" in [line.rstrip() for line in lines]
     assert len(shown(found, 10_000)) > 100
+
+
+def test_sentences_give_way_on_a_narrow_terminal() -> None:
+    reason = "the stream was switched to its TCP connection on request, " * 3
+    fallbacks = [Fallback("began", "TCP 0x06000000", 6, None, reason, 1234)]
+    (row,) = [
+        line
+        for line in shown(compare(None, report(0.0, loop(fallbacks=fallbacks))), 24, width=80)
+        if "0x06000000" in line
+    ]
+    assert " 1234 " in row
+    assert " began " in row
+    assert row.rstrip().endswith("…")
 
 
 def test_names_are_neither_markup_nor_control_characters() -> None:
