@@ -124,6 +124,14 @@ JSON_CLASSES = {
     "cli/mesh": ("Mesh", "Pair"),
     "cli/performing": ("Perf", "Point"),
     "cli/diagnostics": ("Services",),
+    "cli/topping": (
+        "Top",
+        "BusyProcess",
+        "BusyConnection",
+        "BusyLink",
+        "CalledMethod",
+        "NewFallback",
+    ),
 }
 
 
@@ -135,7 +143,8 @@ def stat_json_page() -> str:
         "schema. The field `schema` has the name and the version, `aiordma-stat/1`: fields may be added",
         "within a version. A view that was not asked for is null. A meaning holds for the fields below it,",
         "too, until the next one. `aiordma ping --json` prints a `Ping`, with `--mesh` a `Mesh`, and",
-        "`aiordma perf --json` a `Perf`; `--schema` prints their schemas, too.",
+        "`aiordma perf --json` a `Perf`, `aiordma top --json` a `Top` on each line; `--schema` prints their",
+        "schemas, too.",
     ]
     for module, names in JSON_CLASSES.items():
         source = (ROOT / "aiordma" / f"{module}.py").read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ _COMMANDS = {
     "run": "run",
     "serve-diagnostics": "serve",
     "stat": "stat",
+    "top": "top",
 }
 
 

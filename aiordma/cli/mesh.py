@@ -104,9 +104,9 @@ class _Hosts:
     async def open(self, number: int, host: str, port: int, stack: contextlib.AsyncExitStack) -> None:
         try:
             with anyio.fail_after(_CONNECT_S):
-                async with await connect(host, port, config=self._config, mode="tcp") as stream:
+                async with await connect(host, port, config=self._config) as stream:
                     services = await services_of(stream)
-            opened = rpc.connect(host, services.calls, config=self._config, mode="tcp")
+            opened = rpc.connect(host, services.calls, config=self._config)
             self.clients[number] = await stack.enter_async_context(opened)
         except NegotiationError as error:
             self.errors[number] = error.text

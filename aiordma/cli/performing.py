@@ -219,7 +219,7 @@ def measure(wanted: Wanted, progress: Callable[[int, int, str], None]) -> Perf:
 
 async def _services(wanted: Wanted, config: Config) -> Services:
     with anyio.fail_after(15):
-        async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+        async with await connect(wanted.host, wanted.port, config=config) as stream:
             return await services_of(stream)
 
 

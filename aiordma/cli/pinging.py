@@ -237,7 +237,7 @@ async def _stream(wanted: Wanted, config: Config, run: Run, began: float) -> Asy
 
 @contextlib.asynccontextmanager
 async def _calls(wanted: Wanted, config: Config, run: Run, began: float) -> AsyncIterator[_Connected]:
-    async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+    async with await connect(wanted.host, wanted.port, config=config, mode=wanted.mode) as stream:
         services = await services_of(stream)
     began = time.perf_counter()
     async with rpc.connect(wanted.host, services.calls, config=config, mode=wanted.mode) as client:
@@ -255,9 +255,9 @@ async def _calls(wanted: Wanted, config: Config, run: Run, began: float) -> Asyn
 
 @contextlib.asynccontextmanager
 async def _one_sided(wanted: Wanted, config: Config, run: Run, began: float) -> AsyncIterator[_Connected]:
-    async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+    async with await connect(wanted.host, wanted.port, config=config, mode=wanted.mode) as stream:
         services = await services_of(stream)
-    async with await connect(wanted.host, wanted.port, config=config, mode="tcp") as stream:
+    async with await connect(wanted.host, wanted.port, config=config, mode=wanted.mode) as stream:
         descriptor = await borrow_memory(stream, wanted.size)
         began = renewed = time.perf_counter()
         peer = await memory.connect(wanted.host, services.memory, config=config, mode=wanted.mode)

@@ -190,7 +190,7 @@ async def _one_sided(turn: Turn) -> AsyncIterator[Callable[[], Awaitable[Outcome
     """READ or WRITE between one region here and one there; those in flight have regions of their own here."""
     mode = turn.path_mode
     async with contextlib.AsyncExitStack() as stack:
-        lender = await connect(turn.host, turn.port, config=turn.config, mode="tcp")
+        lender = await connect(turn.host, turn.port, config=turn.config, mode=mode)
         await stack.enter_async_context(lender)
         descriptor = await borrow_memory(lender, turn.size)
         peer = await memory.connect(turn.host, turn.services.memory, config=turn.config, mode=mode)

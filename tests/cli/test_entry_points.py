@@ -1,0 +1,62 @@
+"""The commands by the names that are installed, and what a shell completes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from aiordma.cli.main import main
+
+_SCRIPTS: dict[str, str] = tomllib.loads(
+    (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+)["project"]["scripts"]
+
+
+def command_of(script: str) -> click.Command:
+    module, _, name = _SCRIPTS[script].partition(":")
+    found: click.Command = getattr(importlib.import_module(module), name)
+    return found
+
+
+def test_the_names_of_the_paper_are_subcommands() -> None:
+    assert command_of("aiordma") is main
+    context = click.Context(main)
+    short = {name: command_of(name) for name in _SCRIPTS if name != "aiordma"}
+    assert set(short) == {"xr-adm", "xr-perf", "xr-ping", "xr-stat", "xr-top"}
+    for name, command in short.items():
+        assert main.get_command(context, name.removeprefix("xr-")) is command
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "expected"),
+    [
+        ("aiordma", "aiordma to", {"top"}),
+        ("aiordma", "aiordma pi", {"ping"}),
+        ("aiordma", "aiordma stat --w", {"--watch"}),
+        ("xr-stat", "xr-stat --kind s", {"stream"}),
+        ("xr-perf", "xr-perf --plo", {"--plot"}),
+    ],
+)
+def test_a_shell_completes(script: str, line: str, expected: set[str]) -> None:
+    """As bash asks for it, by the variable that the reference names."""
+    module, _, name = _SCRIPTS[script].partition(":")
+    variable = f"_{script.upper().replace('-', '_')}_COMPLETE"
+    words = line.split(" ")
+    program = f"from {module} import {name}; {name}(prog_name={script!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, variable: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert {each.partition(",")[2] for each in done.stdout.splitlines()} == expected
