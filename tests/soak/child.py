@@ -74,7 +74,10 @@ class Child:
         return self.status()
 
     def stderr(self) -> str:
-        return os.pread(self._stderr.fileno(), 1 << 16, 0).decode(errors="replace")
+        """All of it: a line that is cut would be taken for one that nobody expects."""
+        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(
+            errors="replace"
+        )
 
     def close(self) -> None:
         """Forget it; it must have ended."""

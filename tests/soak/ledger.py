@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 
 from tests import hang
+from tests.soak import inside
 
 #: A process that reports more has one fault many times.
 MOST_FAULTS = 20
@@ -134,7 +135,7 @@ class Ledger:
         """Counters since the beginning, and faults since the last report."""
         faults, self._faults = self._faults, []
         counters = {"done": dict(self.done), "moved": self.moved, "live": self.live + self.also_live()}
-        return {**counters, "faults": faults, "ending": self.ending}
+        return {**counters, "faults": faults, "ending": self.ending, "inside": inside.sample()}
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

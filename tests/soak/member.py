@@ -68,6 +68,7 @@ class Member:
         self.done: dict[str, int] = {}
         self.moved = 0
         self._live = 0
+        self._inside: dict[str, float] = {}
         #: when the time of the curves begins
         self.began = began
         self._steady = steady
@@ -87,6 +88,7 @@ class Member:
                 continue
             self.ready.set()
             self.done, self.moved, self._live = report["done"], report["moved"], report["live"]
+            self._inside = report["inside"]
             self.record.faults += report["faults"]
             if report["ending"]:
                 self.warned.set()
@@ -105,6 +107,7 @@ class Member:
         # The TCP connection of each live stream, datagram connection or connection for calls.
         values["all fds"] = values["fds"]
         values["fds"] -= self._live
+        values |= self._inside
         for name, value in values.items():
             self._curves[name].append((now, value))
         for kind, count in self.done.items():

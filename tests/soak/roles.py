@@ -16,7 +16,7 @@ import trustme
 import aiordma
 from aiordma import rpc
 from aiordma.compat.server import RdmaServer
-from tests.soak import calls, datagrams, endpoints, moves, streams, transports
+from tests.soak import calls, datagrams, endpoints, inside, moves, streams, transports
 from tests.soak.ledger import Ledger, rest
 from tests.soak.traffic import Traffic
 
@@ -67,6 +67,7 @@ class Ports(TypedDict):
 
 async def _report(control: Control, ledger: Ledger) -> None:
     while True:
+        inside.give_back()
         control.say(ledger.report())
         await anyio.sleep(REPORT)
 

@@ -37,6 +37,9 @@ TOLERANCES = {
     "fds": Tolerance(0, 8, "descriptors"),
     "maps": Tolerance(0.05, 16, "maps"),
     "threads": Tolerance(0, 2, "threads"),
+    # What the process's own allocators have given out: far steadier than PSS, so less is allowed.
+    "malloc": Tolerance(0.05, 2 * MIB, "B"),
+    "blocks": Tolerance(0.05, 10_000, "blocks"),
 }
 
 
