@@ -1,12 +1,9 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
-from typing_extensions import disjoint_base
-
 from .dcqcn import Profile
 from .options import Options
 
-@disjoint_base
 class Simulation:
     trace: list[tuple[int, ...]] | None
     now: int

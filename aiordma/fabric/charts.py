@@ -77,10 +77,13 @@ def lines(
 
 
 def scatter(title: str, across: str, up: str, points: Sequence[tuple[float, float, bool]]) -> str:
-    """Points; the third value of each says whether it is one of the best."""
+    """Points; the third value of each says whether it is one of the best: a line joins those, in order."""
     most_x = max([each[0] for each in points] or [1]) * 1.05 or 1
     most_y = max([each[1] for each in points] or [1]) * 1.05 or 1
     parts = _axes(title, across, up, most_x, most_y)
+    front = sorted((x, y) for x, y, best in points if best)
+    line = " ".join("{:.1f},{:.1f}".format(*_place(x, y, most_x, most_y)) for x, y in front)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#b3001b" stroke-dasharray="2 3"/>')
     for x, y, best in sorted(points, key=lambda each: each[2]):
         at_x, at_y = _place(x, y, most_x, most_y)
         colour = "#b3001b" if best else "#999"

@@ -136,6 +136,15 @@ def test_lines_stay_in_the_drawing() -> None:
             assert 0 <= y <= charts.HEIGHT - charts.BOTTOM
 
 
+def test_the_front_is_joined_in_order() -> None:
+    drawn = charts.scatter("t", "x", "y", [(4, 1, True), (5, 5, False), (1, 4, True), (2, 2, True)])
+    root = ElementTree.fromstring(drawn)
+    (line,) = root.findall("s:polyline", {"s": "http://www.w3.org/2000/svg"})
+    places = [float(point.split(",")[0]) for point in line.attrib["points"].split()]
+    assert len(places) == 3
+    assert places == sorted(places)
+
+
 def test_the_search_tries_settings_and_marks_the_best() -> None:
     network = star(5, "[pfc]\nalpha = 0.125")
     found = tune.tune(network, trials=4, models=["endless-2"], executor=Inline())
