@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .base import Waiter, Waker
 
-__all__ = ["Beside", "LoopEndedError"]
+__all__ = ["Beside", "LoopEndedError", "start_thread"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -61,13 +61,7 @@ class Beside(Generic[T, V]):
         #: What went wrong.
         self.error: BaseException | None = None
         waker.bind(self)
-        thread = threading.Thread(target=self._run, name="aiordma opening")
-        _threads.add(thread)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads: then the loop stands still
-            _threads.discard(thread)
-            self._run()
+        start_thread(self._run)
 
     async def wait(self) -> V:
         """The :attr:`value`, as soon as it is there.
@@ -88,15 +82,12 @@ class Beside(Generic[T, V]):
 
     def _run(self) -> None:
         try:
-            try:
-                self._made.append(self._work())
-            except BaseException as error:
-                self.error = error
-            # Only now is this looked at: the end of the loop and this, whichever comes later discards it.
-            if self._loop_has_ended or not self._waker.call_from_anywhere(self._finish):
-                self._let_go()
-        finally:
-            _threads.discard(threading.current_thread())
+            self._made.append(self._work())
+        except BaseException as error:
+            self.error = error
+        # Only now is this looked at: the end of the loop and this, whichever comes later discards it.
+        if self._loop_has_ended or not self._waker.call_from_anywhere(self._finish):
+            self._let_go()
 
     def _finish(self) -> None:
         if self._over:  # the loop ends, and lets its last callbacks run
@@ -129,6 +120,23 @@ class Beside(Generic[T, V]):
             except IndexError:  # the other thread was faster
                 return
             run_guarded(partial(self._discard, made))
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Do it in a thread that a fork waits for; here, if there are no threads left."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            _threads.discard(thread)
+
+    thread = threading.Thread(target=run, name="aiordma opening")
+    _threads.add(thread)
+    try:
+        thread.start()
+    except RuntimeError:
+        run()
 
 
 def _before_fork() -> None:
