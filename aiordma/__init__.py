@@ -149,6 +149,12 @@ __all__ = [
 ]
 
 
+#: Those that are awaited: in a running loop, their modules are imported beside it.
+_AWAITED = frozenset(
+    name for name in __all__ if name.startswith(("connect", "create_", "listen", "open_", "start_"))
+)
+
+
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f".{name}", __name__)
@@ -158,9 +164,20 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
         )
+    if name in _AWAITED and not _is_loaded(f"{__name__}.{home}"):
+        from .negotiation.late import in_running_loop, stand_in
+
+        if in_running_loop():
+            return stand_in(f"{__name__}.{home}", name)
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value
+
+
+def _is_loaded(module: str) -> bool:
+    """Whether its import has ended; another thread may be at it."""
+    found = sys.modules.get(module)
+    return found is not None and not getattr(found.__spec__, "_initializing", False)
 
 
 def __dir__() -> list[str]:

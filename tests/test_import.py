@@ -67,6 +67,52 @@ anyio.run(main)
     assert run(code) == "b'hello' tcp OTHER_PYTHON"
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_running_loop_imports_nothing_heavy_itself(loop: str) -> None:
+    """A program that says ``aiordma.connect()`` in its loop, and has imported nothing of it before."""
+    code = f"""
+import sys, threading, {loop}, aiordma
+here, there, mine = threading.get_ident(), set(), set()
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("aiordma", "anyio", "pyverbs")):
+            (mine if threading.get_ident() == here else there).add(name)
+sys.meta_path.insert(0, Watch())
+async def main():
+    async with aiordma.listen("127.0.0.1") as listener:
+        async with aiordma.connect("127.0.0.1", listener.port) as stream:
+            other = await listener.accept()
+            await stream.send(b"hello")
+            assert await other.receive() == b"hello"
+            await other.aclose()
+{loop}.run({"main()" if loop == "asyncio" else "main"})
+heavy = {{"aiordma.streams.connector", "aiordma.links.engine", "anyio"}}
+print(sorted(heavy & mine), sorted(heavy - there - set(sys.modules)), aiordma.connect.__module__)
+"""
+    assert run(code) == "[] [] aiordma.streams.connector"
+
+
+def test_an_import_that_is_cancelled_goes_on() -> None:
+    code = """
+import asyncio, aiordma
+async def main():
+    task = asyncio.ensure_future(aiordma.connect("127.0.0.1", 1))
+    await asyncio.sleep(0)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        print("cancelled")
+    print(aiordma.connect.__module__)  # loaded, or still a stand-in: this waits for no import
+    async with aiordma.listen("127.0.0.1") as listener:
+        print(listener.port > 0)
+asyncio.run(main())
+"""
+    assert run(code).split() in (
+        ["cancelled", module, "True"] for module in ("aiordma.negotiation.late", "aiordma.streams.connector")
+    )
+
+
 @pytest.mark.parametrize("package", ["memory", "rpc", "testing"])
 def test_public_packages_need_no_import_of_their_own(package: str) -> None:
     assert run(f"import aiordma; print(aiordma.{package}.__name__, {package!r} in dir(aiordma))") == (

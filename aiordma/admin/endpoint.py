@@ -39,35 +39,65 @@ _SWEPT = 32
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 
 
-def begin(waker: Waker) -> Endpoint | None:
-    """The endpoint of a loop; None if it cannot be had, which keeps no program from running."""
+def prepare(loop: str) -> Files | None:
+    """The files of an endpoint; None if it cannot be had, which keeps no program from running.
+
+    :param loop: name of the kind of loop.
+    """
     try:
-        return Endpoint(waker)
+        return Files(loop)
     except OSError as error:
         _log.info("aiordma stat will not see this process: %s", error)
         return None
 
 
-class Endpoint:
-    """:raises OSError: there is no place for it, or no descriptor."""
+def begin(waker: Waker, files: Files) -> Endpoint:
+    """The endpoint of a loop."""
+    return Endpoint(waker, files)
 
-    def __init__(self, waker: Waker) -> None:
-        self.waker = waker
+
+class Files:
+    """Its socket and its page. Made in a thread: file systems may be slow.
+
+    :raises OSError: there is no place for it, or no descriptor.
+    """
+
+    def __init__(self, loop: str) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            with contextlib.closing(place.makeable()) as home:
+                self.path, self.stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
+                _sweep(home)
+                self.page = PageWriter(home, self.stem, loop)
+                self.sock.bind(home.address(self.stem + place.SOCKET))
+            self.sock.listen(_SESSIONS)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def close(self) -> None:
+        """Close and remove them."""
+        self.abandon()
+        home = place.at(self.path, os.getuid())
+        if home is not None:
+            home.remove(self.stem)
+            home.close()
+
+    def abandon(self) -> None:
+        """Close them only: in a forked child they are the parent's."""
+        self.sock.close()
+        self.page.close()
+
+
+class Endpoint:
+    """The endpoint itself, which owns its files."""
+
+    def __init__(self, waker: Waker, files: Files) -> None:
+        self.waker, self._files, self._sock = waker, files, files.sock
         self._sessions: set[Session] = set()
         self._loading: list[socket.socket] | None = None
         self._timer: Handle | None = None
         self._closed = False
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            with contextlib.closing(place.makeable()) as home:
-                self._path, self._stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
-                _sweep(home)
-                self._page = PageWriter(home, self._stem, waker.name)
-                self._sock.bind(home.address(self._stem + place.SOCKET))
-            self._sock.listen(_SESSIONS)
-        except BaseException:
-            self._sock.close()
-            raise
         _endpoints.add(self)
         waker.watch_fd(self._sock.fileno(), self._accept)
         waker.at_loop_end(self.close)
@@ -76,14 +106,14 @@ class Endpoint:
     @property
     def path(self) -> str:
         """Of the socket."""
-        return f"{self._path}/{self._stem}{place.SOCKET}"
+        return f"{self._files.path}/{self._files.stem}{place.SOCKET}"
 
     # ---- the page
 
     def _beat(self) -> None:
         engine = self.waker.locals.get("engine")
         done = 0 if engine is None else sum(each.poller.completions for each in engine.devices.engines)
-        self._page.beat(len(connections.of_loop(self.waker)), done)
+        self._files.page.beat(len(connections.of_loop(self.waker)), done)
         self._timer = self.waker.call_at(self.waker.now() + BEAT_SECONDS, self._beat)
 
     # ---- requests
@@ -135,24 +165,18 @@ class Endpoint:
         if self._timer is not None:
             self._timer.cancel()
         self.waker.unwatch_fd(self._sock.fileno())
-        self._sock.close()
         for session in list(self._sessions):
             session.close()
         for sock in self._loading or ():
             sock.close()
-        self._page.close()
-        home = place.at(self._path, os.getuid())
-        if home is not None:
-            home.remove(self._stem)
-            home.close()
+        self._files.close()
 
     def forget(self) -> None:
         """In a forked child: the files are the parent's, whose end tools must see."""
         self._closed = True
-        self._sock.close()
         for session in self._sessions:
             session.abandon()
-        self._page.close()
+        self._files.abandon()
 
 
 def _session_module() -> object:

@@ -19,7 +19,6 @@ from ..errors import Code, NegotiationError, VerbsError
 from ..observe import leak_watch
 from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
-from ..verbs.backend import device_list, open_backend
 from ..verbs.lifetime import release_all
 from .contracts import EngineView, LinkKey
 from .pregranted import Grants
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from ..config import Config
     from ..proto.clc import Proposal
-    from ..verbs.device import Backend
     from ..wake.base import Waker
     from .contracts import RejoinView, SwitchedStream
 
@@ -61,21 +59,18 @@ E = TypeVar("E", bound=EngineView)
 class Devices(Generic[E]):
     """Of one event loop.
 
+    :param names: the list of devices (:func:`aiordma.verbs.backend.device_list`).
     :param make: makes the engine on a device of the list.
-    :param opened: the only device; default: those that the settings ask for.
-    :raises NegotiationError: there is none of the kind that the settings ask for.
     """
 
     def __init__(
         self,
         waker: Waker,
         config: Config,
+        names: list[str | None],
         make: Callable[[Devices[E], int], E],
-        opened: Backend | None = None,
     ) -> None:
-        self.waker, self.config, self._make, self._opened = waker, config, make, opened
-        names = device_list(config.device, config.soft_devices) if opened is None else [opened.name]
-        self.names: list[str | None] = [*names]
+        self.waker, self.config, self.names, self._make = waker, config, names, make
         self.health = Health(len(self.names))
         self._engines: list[E | None] = [None] * len(self.names)
         #: Engines whose device is gone, until the last stream has left their memory.
@@ -104,13 +99,6 @@ class Devices(Generic[E]):
     def engines(self) -> list[E]:
         """Those that exist now."""
         return [engine for engine in self._engines if engine is not None]
-
-    def open_device(self, index: int) -> Backend:
-        """The device at this place of the list, for its engine, which closes it.
-
-        :raises NegotiationError: it cannot be used.
-        """
-        return self._opened or open_backend(self.names[index])
 
     @property
     def waiting(self) -> int:
@@ -146,6 +134,17 @@ class Devices(Generic[E]):
                     return index
         return None
 
+    def add(self, index: int, engine: E) -> E:
+        """The engine on a device that was opened beforehand."""
+        self._engines[index] = engine
+        return engine
+
+    def cannot_open(self, index: int, error: Exception) -> None:
+        """A device could not be opened: another one is used for a while, if there is one."""
+        if self.several and index not in self._drained:
+            logger.warning("RDMA device %s cannot be used: %s", self.names[index], error)
+            self.health.failed(index, str(error), self.waker.now(), self._retry)
+
     def _open(self, index: int) -> E:
         """:raises NegotiationError: or VerbsError or OSError: it cannot be used."""
         engine = self._engines[index]
@@ -163,9 +162,7 @@ class Devices(Generic[E]):
                 engine = self._open(index)
             except (NegotiationError, VerbsError, OSError) as error:
                 problems.append(error)
-                if self.several and index not in self._drained:
-                    logger.warning("RDMA device %s cannot be used: %s", self.names[index], error)
-                    self.health.failed(index, str(error), self.waker.now(), self._retry)
+                self.cannot_open(index, error)
             else:
                 yield engine
 

@@ -22,16 +22,17 @@ from ..errors import Code, NegotiationError, VerbsError
 from ..observe import companion
 from ..observe.trace import recorder
 from ..verbs.abi import EventType
-from ..verbs.cq import CompletionQueue
 from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.memory.pool import MemoryPool
+from ..wake.beside import LoopEndedError
 from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
 from .devices import Devices
-from .host import check_reachable, host_id
+from .host import check_reachable
+from .opening import FirstDevice, OpenedDevice, Opening, open_device, with_queue
 from .qp_cache import QpCache
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aiordma.link")
 
-#: Completions a link may have outstanding: its receives and its signalled sends.
-_CQ_DEPTH = 16384
 _TICK_SECONDS = 1.0
 _TRIM_SECONDS = 3.0
 #: Longest time that the end of a loop waits for peers to take leave, and how often it looks.
@@ -60,13 +59,14 @@ _LINGER_LOOK_SECONDS = 0.0005
 
 
 class Engine:
-    """Use :func:`current`. :raises NegotiationError: no device, with the reason in words."""
+    """Use :func:`current`. It owns the device."""
 
     #: What :attr:`past_links` sums up, as in ``LinkStatistics``.
     LINK_COUNTERS = ("bytes_written", "messages_sent", "messages_received", "credit_waits", "keepalives")
 
-    def __init__(self, devices: Devices[Engine], index: int) -> None:
+    def __init__(self, devices: Devices[Engine], device: OpenedDevice) -> None:
         self.devices = devices
+        self.backend, self.cq, self.host_id = device
         self.waker, self.config = waker, config = devices.waker, devices.config
         if config.filter is not None:
             faults.install(config.filter)
@@ -87,13 +87,6 @@ class Engine:
         self.drained: str | None = None
         self._timer: Handle | None = None
         self._trim_at = waker.now() + _TRIM_SECONDS
-        self.backend = devices.open_device(index)
-        try:
-            self.host_id = host_id(self.backend.is_soft)
-            self.cq = CompletionQueue(self.backend, _CQ_DEPTH)
-        except BaseException:
-            self.backend.close()
-            raise
         self.cache = QpCache(self, config.window + config.recv_reserve + 32)
         self.pool = MemoryPool(
             slab_bytes=config.slab_bytes, limit_bytes=config.memory_limit_bytes, call_soon=waker.call_soon
@@ -520,6 +513,8 @@ class Engine:
 
 #: Where a loop has the engine that it began with, or that took its place. A table here would keep it alive.
 _ENGINE = "engine"
+#: Where it has the opening of its first device, while that is under way.
+_OPENING = "opening"
 #: All of them, by ``id()`` of their wakers.
 _engines: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
 _refusals: dict[str | None, NegotiationError] = {}
@@ -542,25 +537,64 @@ def ready(waker: Waker) -> Engine | None:
 async def current(config: Config | None = None) -> Engine:
     """The running loop's engine, made on first use with the offline settings of ``config``.
 
+    The device is opened in a thread, once for all tasks that ask meanwhile; the loop goes on.
+
     :raises NegotiationError: RDMA is not available; the reason is remembered for the life of the process.
     """
     waker = wake.current()
-    engine = ready(waker)
-    if engine is not None:
-        return engine
     config = config or Config.from_env()
-    refusal = _refusals.get(config.device)
-    if refusal is not None:
-        raise NegotiationError(refusal.code, refusal.detail)
-    try:
-        engine = Devices(waker, config, Engine).best()
-    except NegotiationError as error:
-        _refusals[config.device] = error
-        raise
-    except (VerbsError, OSError) as error:
-        raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
-    _begin(engine)
+    while (engine := ready(waker)) is None:
+        refusal = _refusals.get(config.device)
+        if refusal is not None:
+            raise NegotiationError(refusal.code, refusal.detail)
+        opening: Opening | None = waker.locals.get(_OPENING)
+        if opening is None:
+            opening = waker.locals[_OPENING] = Opening(waker, config, _adopt, _end_opening)
+        try:
+            await opening.wait()
+        except NegotiationError as error:
+            if opening.config.device == config.device:
+                raise NegotiationError(error.code, error.detail) from error.__cause__
+        except LoopEndedError:
+            raise NegotiationError(Code.SHUTTING_DOWN) from None
+        except (VerbsError, OSError) as error:
+            raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
     return engine
+
+
+def _begin(waker: Waker, config: Config, first: FirstDevice, prepared: companion.Prepared) -> None:
+    """Make the loop's engine of what was opened for it."""
+    try:
+        devices = Devices(waker, config, first.names, open_another)
+        for index, problem in enumerate(first.problems):
+            devices.cannot_open(index, problem)
+        engine = devices.add(first.number, Engine(devices, first.device))
+    except BaseException:
+        first.device.close()
+        companion.discard(prepared)
+        raise
+    waker.locals[_ENGINE] = _engines[id(waker)] = engine
+    companion.begin(waker, config, prepared)
+
+
+def _adopt(opening: Opening, first: FirstDevice, prepared: companion.Prepared) -> None:
+    waker = opening.waker
+    if waker.locals.get(_ENGINE) is None:
+        _begin(waker, opening.config, first, prepared)
+    else:  # use_device() was faster
+        first.device.close()
+        companion.discard(prepared)
+
+
+def _end_opening(opening: Opening) -> None:
+    del opening.waker.locals[_OPENING]
+    if isinstance(opening.error, NegotiationError):
+        _refusals[opening.config.device] = opening.error
+
+
+def open_another(devices: Devices[Engine], index: int) -> Engine:
+    """:raises NegotiationError: or VerbsError or OSError: it cannot be used."""
+    return Engine(devices, open_device(devices.names[index]))
 
 
 def begin_on(backend: Backend, config: Config) -> None:
@@ -576,9 +610,6 @@ def begin_on(backend: Backend, config: Config) -> None:
             f"this event loop uses RDMA device {present.backend.name} already: call use_device() before its "
             "first connection or listener"
         )
-    _begin(Devices(waker, config, Engine, backend).best())
-
-
-def _begin(engine: Engine) -> None:
-    engine.waker.locals[_ENGINE] = _engines[id(engine.waker)] = engine
-    companion.begin(engine.config)
+    prepared = companion.prepare(waker.name) if companion.is_wanted(waker, config) else None
+    first = FirstDevice([backend.name], 0, with_queue(backend), [])
+    _begin(waker, config, first, prepared)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import wake
 from ..errors import Code, NegotiationError
 from ..observe import companion
 from ..verbs.remedies import warn_once, with_remedy
+from ..wake.beside import Beside, LoopEndedError
 
 if TYPE_CHECKING:
     import socket
@@ -90,28 +91,45 @@ async def find_engine(config: Config, waker: Waker | None = None) -> Engine:
     """
     if config.device == "none":
         raise NegotiationError(Code.DISABLED)
+    waker = waker or wake.current()
     try:
-        engines = _engines()
-        engine: Engine = engines.ready(waker or wake.current()) or await engines.current(config)
+        engines = _engines or await _load_engines(waker)
+        engine: Engine = engines.ready(waker) or await engines.current(config)
     except NegotiationError as error:
-        companion.begin(config)  # who looks from outside wants to see this
+        await companion.begin_alone(waker, config)
         explained = with_remedy(error)
         raise explained from explained.__cause__
     return engine
 
 
-@functools.cache
-def _engines() -> Any:
-    """The module of the engines, which needs pyverbs.
+#: The module of the engines, once it is imported.
+_engines: Any = None
+
+
+async def _load_engines(waker: Waker) -> Any:
+    """Import that module in a thread: it takes dozens of milliseconds.
 
     :raises NegotiationError: it cannot be imported.
     """
+    global _engines
+    loading: Beside[Any, Any] | None = waker.locals.get(_LOADING)
+    if loading is None:
+        loading = waker.locals[_LOADING] = Beside(waker, _import_engines, lambda module: module)
     try:
-        from ..links import engine
+        _engines = await loading.wait()
     except ImportError as exc:
         pyverbs = (exc.name or "").partition(".")[0] == "pyverbs"
         raise NegotiationError(Code.NO_PYVERBS if pyverbs else Code.OTHER_PYTHON, str(exc)) from exc
-    return engine
+    except LoopEndedError:
+        raise NegotiationError(Code.SHUTTING_DOWN) from None
+    return _engines
+
+
+_LOADING = "loading the engines"
+
+
+def _import_engines() -> Any:
+    return importlib.import_module("aiordma.links.engine")
 
 
 async def warm_up(options: PathOptions) -> Engine | None:

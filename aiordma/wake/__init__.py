@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .base import Waker
 
-__all__ = ["current"]
+__all__ = ["current", "preload"]
 
 
 def current() -> Waker:
@@ -40,3 +40,12 @@ def current() -> Waker:
         from . import _asyncio
 
         return _asyncio.new_waker(loop)
+
+
+def preload() -> None:
+    """For modules that need a waker later: load it before a loop runs, which would stand still for 10 ms.
+
+    It is asyncio's, unless the program has loaded trio.
+    """
+    if "trio" not in sys.modules:
+        from . import _asyncio  # noqa: F401

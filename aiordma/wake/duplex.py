@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BUSY", "CLOSED", "EOF_SENT", "LOOP_ENDED", "Duplex", "Loan", "Outgoing", "OutgoingMessage"]
 
+wake.preload()
+
 T = TypeVar("T")
 
 # Why a direction cannot be used now. None means that it can: one look instead of three on the fast path.

@@ -193,7 +193,7 @@ async def links_of(server: Process) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def own_engine() -> AsyncIterator[engines.Engine]:
-    engine = Devices(wake.current(), Config(), engines.Engine).best()
+    engine = Devices(wake.current(), Config(), [Config().device], engines.open_another).best()
     try:
         yield engine
     finally:

@@ -1,0 +1,136 @@
+"""Opening the devices of an event loop: in a thread, since it loads libraries and asks the system for much.
+
+:func:`aiordma.links.engine.current` begins it, and makes the engine of what was opened.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import NegotiationError, VerbsError
+from ..observe import companion
+from ..verbs.backend import device_list, open_backend
+from ..verbs.cq import CompletionQueue
+from ..verbs.lifetime import release_all
+from ..wake.beside import Beside
+from .host import host_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..config import Config
+    from ..verbs.device import Backend
+    from ..wake.base import Waker
+
+__all__ = ["FirstDevice", "OpenedDevice", "Opening", "open_device", "open_first", "with_queue"]
+
+#: Completions a link may have outstanding: its receives and its signalled sends.
+_CQ_DEPTH = 16384
+
+#: Loops of several threads may begin at the same time; libraries are loaded, and devices tried out, once.
+_one_at_a_time = threading.Lock()
+
+
+class OpenedDevice(NamedTuple):
+    """What an engine is made of."""
+
+    backend: Backend
+    cq: CompletionQueue
+    #: Equal for ends whose software devices can share memory: 16 bytes.
+    host_id: bytes
+
+    def close(self) -> None:
+        release_all("an RDMA device", self.cq.close, self.backend.close)
+
+
+class FirstDevice(NamedTuple):
+    """The first device of a loop that could be opened."""
+
+    #: All that the settings mean (:func:`aiordma.verbs.backend.device_list`).
+    names: list[str | None]
+    #: Which one of them it is.
+    number: int
+    device: OpenedDevice
+    #: Why those before it could not be used.
+    problems: list[Exception]
+
+
+def open_device(name: str | None) -> OpenedDevice:
+    """:raises NegotiationError: or VerbsError or OSError: it cannot be used."""
+    return with_queue(open_backend(name))
+
+
+def with_queue(backend: Backend) -> OpenedDevice:
+    """What an engine on an open device needs besides. The device is closed if that fails.
+
+    :raises NegotiationError: or VerbsError: it cannot be used.
+    """
+    try:
+        here = host_id(backend.is_soft)
+        return OpenedDevice(backend, CompletionQueue(backend, _CQ_DEPTH), here)
+    except BaseException:
+        backend.close()
+        raise
+
+
+def open_first(config: Config) -> FirstDevice:
+    """:raises NegotiationError: or VerbsError or OSError: no device can be used; why not the first one."""
+    with _one_at_a_time:
+        names = device_list(config.device, config.soft_devices)
+        problems: list[Exception] = []
+        for index, name in enumerate(names):
+            try:
+                return FirstDevice(names, index, open_device(name), problems)
+            except (NegotiationError, VerbsError, OSError) as error:
+                problems.append(error)
+        raise problems[0]
+
+
+class Opening:
+    """A loop opens its first device, in a thread, together with the files of its admin endpoint.
+
+    :param adopt: called in the loop with what was opened, which is its own from then on.
+    :param done: called in the loop when all is over, also after an error.
+    """
+
+    def __init__(
+        self,
+        waker: Waker,
+        config: Config,
+        adopt: Callable[[Opening, FirstDevice, companion.Prepared], None],
+        done: Callable[[Opening], None],
+    ) -> None:
+        self.waker, self.config = waker, config
+        self._wants_companion = companion.is_wanted(waker, config)
+        self._work = Beside(
+            waker,
+            self._open,
+            lambda made: adopt(self, *made),
+            discard=self._discard,
+            done=lambda: done(self),
+        )
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why there is no device."""
+        return self._work.error
+
+    async def wait(self) -> None:
+        """:raises NegotiationError: or VerbsError or OSError: no device can be used.
+        :raises LoopEndedError: the loop ends.
+        """
+        await self._work.wait()
+
+    def _open(self) -> tuple[FirstDevice, companion.Prepared]:
+        prepared = companion.prepare(self.waker.name) if self._wants_companion else None
+        try:
+            return open_first(self.config), prepared
+        except BaseException:
+            companion.discard(prepared)
+            raise
+
+    @staticmethod
+    def _discard(made: tuple[FirstDevice, companion.Prepared]) -> None:
+        made[0].device.close()
+        companion.discard(made[1])

@@ -1,0 +1,153 @@
+"""Work that would block an event loop, done in a thread beside it, with any number of tasks that wait for it.
+
+The work belongs to the loop and not to the tasks: one that is cancelled only stops waiting. What the work has
+made is handed over in the loop, or discarded if the loop ends before that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .base import run_guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .base import Waiter, Waker
+
+__all__ = ["Beside", "LoopEndedError", "start_thread"]
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+#: A fork waits this long for threads that are at work.
+_FORK_SECONDS = 10.0
+_threads: set[threading.Thread] = set()
+
+
+class LoopEndedError(RuntimeError):
+    """The event loop ended while the work was done."""
+
+
+class Beside(Generic[T, V]):
+    """Begins at once.
+
+    :param work: called in the thread.
+    :param adopt: called in the loop with what ``work`` returned; it makes the :attr:`value`.
+    :param discard: called instead if the loop has ended, in the thread or in the loop.
+    :param done: called in the loop when all is over, also after an error, before any task goes on.
+    """
+
+    #: What ``adopt`` returned.
+    value: V
+
+    def __init__(
+        self,
+        waker: Waker,
+        work: Callable[[], T],
+        adopt: Callable[[T], V],
+        *,
+        discard: Callable[[T], None] = lambda _made: None,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._waker, self._work, self._adopt, self._discard, self._done = waker, work, adopt, discard, done
+        #: Not adopted yet. Taken by pop(), which only one thread succeeds with.
+        self._made: list[T] = []
+        self._waiters: list[Waiter] = []
+        self._over = self._loop_has_ended = False
+        #: What went wrong.
+        self.error: BaseException | None = None
+        waker.bind(self)
+        start_thread(self._run)
+
+    async def wait(self) -> V:
+        """The :attr:`value`, as soon as it is there.
+
+        :raises BaseException: what ``work`` or ``adopt`` raised.
+        :raises LoopEndedError: the loop ends.
+        """
+        while not self._over:
+            waiter = self._waker.new_waiter()
+            self._waiters.append(waiter)
+            try:
+                await waiter.wait()
+            finally:
+                self._waiters.remove(waiter)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def _run(self) -> None:
+        try:
+            self._made.append(self._work())
+        except BaseException as error:
+            self.error = error
+        # Only now is this looked at: the end of the loop and this, whichever comes later discards it.
+        if self._loop_has_ended or not self._waker.call_from_anywhere(self._finish):
+            self._let_go()
+
+    def _finish(self) -> None:
+        if self._over:  # the loop ends, and lets its last callbacks run
+            return
+        if self._made:
+            try:
+                self.value = self._adopt(self._made.pop())
+            except BaseException as error:
+                self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        run_guarded(self._done)
+        for waiter in self._waiters:
+            run_guarded(waiter.set)
+
+    def loop_ended(self) -> None:
+        """See :class:`aiordma.wake.base.LoopBound`."""
+        self._loop_has_ended = True
+        self._let_go()
+        if not self._over:
+            self.error = LoopEndedError("the event loop ended meanwhile")
+            self._end()
+
+    def _let_go(self) -> None:
+        while self._made:
+            try:
+                made = self._made.pop()
+            except IndexError:  # the other thread was faster
+                return
+            run_guarded(partial(self._discard, made))
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Do it in a thread that a fork waits for; here, if there are no threads left."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            _threads.discard(thread)
+
+    thread = threading.Thread(target=run, name="aiordma opening")
+    _threads.add(thread)
+    try:
+        thread.start()
+    except RuntimeError:
+        run()
+
+
+def _before_fork() -> None:
+    """A child would have the locks that such a thread holds, as those of imports, and nobody to free them."""
+    for thread in tuple(_threads):
+        if thread is not threading.current_thread() and thread.is_alive():
+            thread.join(_FORK_SECONDS)
+
+
+def _after_fork() -> None:
+    _threads.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

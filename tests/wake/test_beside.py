@@ -1,0 +1,231 @@
+"""Work in a thread beside the loop: for all who wait, for nobody, and when the loop ends first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import trio
+import uvloop
+
+from aiordma import wake
+from aiordma.wake.beside import Beside, LoopEndedError
+from tests.health import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECONDS = 20.0
+
+
+class Gate:
+    """Work that takes until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.made: list[str] = []
+        self.adopted: list[str] = []
+        self.discarded: list[str] = []
+        self.threads: list[int] = []
+
+    def work(self) -> str:
+        self.threads.append(threading.get_ident())
+        self.begun.set()
+        assert self.may_end.wait(SECONDS)
+        self.made.append("device")
+        return "device"
+
+    def adopt(self, made: str) -> str:
+        self.threads.append(threading.get_ident())
+        self.adopted.append(made)
+        return made.upper()
+
+    def begin(self) -> Beside[str, str]:
+        return Beside(wake.current(), self.work, self.adopt, discard=self.discarded.append)
+
+    def has_ended(self) -> bool:
+        """Whether what was made has found its end, in whichever thread."""
+        return bool(self.discarded or self.adopted)
+
+
+@pytest.mark.anyio
+async def test_all_who_wait_get_it_and_the_loop_goes_on() -> None:
+    gate, got = Gate(), []
+    beside = gate.begin()
+
+    async def wait() -> None:
+        got.append(await beside.wait())
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(wait)
+        await until(gate.begun.is_set, lambda: "the thread has not begun")
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        assert not got
+        gate.may_end.set()
+    assert got == ["DEVICE"] * 3
+    assert await beside.wait() == "DEVICE"
+    assert (gate.adopted, gate.discarded) == (["device"], [])
+    there, here = gate.threads
+    assert there != threading.get_ident() == here
+
+
+@pytest.mark.anyio
+async def test_a_task_that_is_cancelled_only_stops_waiting() -> None:
+    gate = Gate()
+    beside = gate.begin()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beside.wait)
+        await until(gate.begun.is_set, lambda: "the thread has not begun")
+        tasks.cancel_scope.cancel()
+    assert not gate.has_ended()
+    gate.may_end.set()
+    await until(gate.has_ended, lambda: "nothing was adopted")
+    assert await beside.wait() == "DEVICE"
+    assert gate.discarded == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("where", ["work", "adopt"])
+async def test_an_error_reaches_all_who_wait(where: str) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError(24, "no descriptors left")
+
+    ends: list[str] = []
+    steps: dict[str, Callable[..., Any]] = {"work": lambda: 1, "adopt": lambda made: made, where: fail}
+    beside = Beside(wake.current(), steps["work"], steps["adopt"], done=lambda: ends.append("done"))
+    for _ in range(2):
+        with pytest.raises(OSError, match="no descriptors left"):
+            await beside.wait()
+    assert ends == ["done"]
+
+
+@pytest.mark.anyio
+async def test_without_threads_the_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        beside = Beside(wake.current(), threading.get_ident, lambda made: made)
+    assert await beside.wait() == threading.get_ident()
+
+
+def join_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "aiordma opening":
+            thread.join(SECONDS)
+
+
+def _end_asyncio(begin: Callable[[], Any], factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def main() -> None:
+        begin()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
+
+
+def _close_asyncio(begin: Callable[[], Any], factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def main() -> None:
+        begin()
+
+    loop = factory()
+    loop.run_until_complete(main())
+    loop.close()
+
+
+def _end_trio(begin: Callable[[], Any], _factory: Any) -> None:
+    async def main() -> None:
+        begin()
+        await trio.lowlevel.checkpoint()
+
+    trio.run(main)
+
+
+ENDS = [
+    (_end_asyncio, asyncio.new_event_loop),
+    (_end_asyncio, uvloop.new_event_loop),
+    (_close_asyncio, asyncio.new_event_loop),
+    (_close_asyncio, uvloop.new_event_loop),
+    (_end_trio, None),
+]
+
+
+@pytest.mark.parametrize(("end", "factory"), ENDS)
+def test_a_loop_that_ends_during_the_work_leaves_nothing(end: Callable[..., None], factory: Any) -> None:
+    gate, kept = Gate(), []
+    end(lambda: kept.append(gate.begin()), factory)
+    assert gate.begun.wait(SECONDS)
+    assert not gate.has_ended()
+    gate.may_end.set()
+    join_threads()
+    assert (gate.discarded, gate.adopted) == (["device"], [])
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_loop_that_ends_before_it_hears_of_the_result_discards_it(factory: Any) -> None:
+    """The work is done while the loop does not run; then the loop is closed."""
+    gate, kept = Gate(), []
+
+    async def main() -> None:
+        kept.append(gate.begin())
+
+    loop = factory()
+    loop.run_until_complete(main())
+    gate.may_end.set()
+    join_threads()
+    assert gate.made == ["device"]
+    assert not gate.has_ended()
+    loop.close()
+    assert (gate.discarded, gate.adopted) == (["device"], [])
+
+
+def test_who_waits_while_the_loop_ends_hears_of_it() -> None:
+    """asyncio lets a task run on after the loop's generators were closed."""
+    gate, heard = Gate(), []
+
+    async def main() -> None:
+        beside = gate.begin()
+
+        async def wait() -> None:
+            with pytest.raises(LoopEndedError):
+                await beside.wait()
+            heard.append("ended")
+
+        task = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        await asyncio.get_running_loop().shutdown_asyncgens()
+        gate.may_end.set()
+        await asyncio.wait_for(task, SECONDS)
+        await asyncio.to_thread(join_threads)
+        assert gate.discarded == ["device"]
+
+    asyncio.run(main())
+    assert heard == ["ended"]
+
+
+def test_a_fork_waits_for_the_thread() -> None:
+    """The child has no such thread, and must not have its locks."""
+    lock, locked = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        with lock:
+            locked.set()
+            threading.Event().wait(0.3)
+
+    async def main() -> int:
+        beside = Beside(wake.current(), work, lambda made: made)
+        assert locked.wait(SECONDS)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if lock.acquire(timeout=5) else 1)
+        await beside.wait()
+        return child
+
+    _, status = os.waitpid(asyncio.run(main()), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
