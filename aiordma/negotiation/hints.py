@@ -33,10 +33,8 @@ _METHODS = {
 }
 
 
-def refuse_keywords(unknown: Mapping[str, Any], known: Iterable[str]) -> None:
-    """:raises TypeError: there are unknown keyword parameters; the text says what to write instead."""
-    if not unknown:
-        return
+def refuse_keywords(unknown: Mapping[str, Any], known: Iterable[str]) -> NoReturn:
+    """:raises TypeError: always, for the first of these parameters; the text says what to write instead."""
     name = next(iter(unknown))
     if name in ("timeout", "connect_timeout", "deadline"):
         hint = _DEADLINE

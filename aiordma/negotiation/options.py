@@ -115,7 +115,8 @@ class ConnectOptions(PathOptions):
 
         :raises ValueError: an option has no valid value. :raises TypeError: there is no such option.
         """
-        refuse_keywords(unknown, ConnectKeywords.__annotations__)
+        if unknown:
+            refuse_keywords(unknown, ConnectKeywords.__annotations__)
         config = config or Config.from_env()
         mode = config.mode if mode is None else mode
         if not ssl:
@@ -189,7 +190,8 @@ class ListenOptions(PathOptions):
 
         :raises ValueError: an option has no valid value. :raises TypeError: there is no such option.
         """
-        refuse_keywords(unknown, ListenKeywords.__annotations__)
+        if unknown:
+            refuse_keywords(unknown, ListenKeywords.__annotations__)
         config = config or Config.from_env()
         return cls(
             config,

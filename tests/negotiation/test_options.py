@@ -47,7 +47,9 @@ LISTEN = {
 
 def keywords(function: Callable[..., object]) -> dict[str, object]:
     parameters = inspect.signature(function).parameters.values()
-    assert inspect.Parameter.VAR_KEYWORD not in {parameter.kind for parameter in parameters}
+    others = {p.name for p in parameters if p.kind is inspect.Parameter.VAR_KEYWORD}
+    # The options take others to say what to write instead of them.
+    assert others == ({"unknown"} if function.__name__ == "of" else set())
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 

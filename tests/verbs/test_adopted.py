@@ -15,6 +15,7 @@ from aiordma import memory
 from aiordma.errors import NegotiationError
 from aiordma.verbs import adopted, bindings
 from aiordma.verbs.backend import open_backend
+from tests.world import SLOWER
 
 from .conftest import DEVICE
 
@@ -182,7 +183,11 @@ asyncio.run(main(left_open))
 print("fine")
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=55 * SLOWER,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "fine\n")
     # pyverbs has set up logging, so there is output: no more than that.
