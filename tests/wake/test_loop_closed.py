@@ -33,7 +33,7 @@ def unclosed_on_purpose() -> Iterator[None]:
     """That what is dropped gives warnings has tests of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        # Of serving and calling, which are left open in loops that nothing runs any more. Python 3.13 began to say so.
+        # Of serving and calling, left open in loops that nothing runs any more. Python 3.13 began to say so.
         warnings.filterwarnings("ignore", "coroutine method 'aclose' of '(serve|connect)' was never awaited")
         yield
         gc.collect()
@@ -139,7 +139,7 @@ def test_what_belonged_to_the_loop_says_so(end: Callable[..., Any], name: str, m
 def test_work_for_a_closed_loop_is_refused_and_leaves_nothing(
     factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """A listener's finalizer may run after that of its loop: it must not leave a coroutine that is never awaited."""
+    """A listener's finalizer may run after that of its loop: no coroutine may be left that nobody awaits."""
 
     async def get() -> Any:
         return wake.current()
