@@ -99,10 +99,14 @@ def build(release: str, python: Path, target: Target = HERE) -> Path:
     run(venv / "bin" / "python", *command, **variables)
     (plain,) = made.glob("*.whl")
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{target.machine}"
-    repair = ("-m", "auditwheel", "repair", "--plat", platform, "-w", made / "named", plain)
+    # It accepts names of this machine only, and finds out those of others.
+    named_as = "auto" if target.root else platform
+    repair = ("-m", "auditwheel", "repair", "--plat", named_as, "-w", made / "named", plain)
     run(sys.executable, *repair, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     (named,) = (made / "named").glob("*.whl")
     wheel = Path(shutil.copy(named, DIST))
+    if platform not in wheel.name:
+        raise SystemExit(f"{wheel.name} needs more than glibc {GLIBC}")
     size = wheel.stat().st_size
     print(f"{release}: {wheel.name}, {size / 1e6:.2f} MB", flush=True)
     if size > LIMIT_BYTES:

@@ -29,7 +29,7 @@ SELECTION = (
     "tests/memory",
     "tests/negotiation",
 )
-LIMIT_S = 1200
+LIMIT_S = 3600
 
 
 def program(readme: str, port: int) -> str:
