@@ -12,6 +12,9 @@ APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core
 APT_LINT := clang-format clang-tidy
 APT_FUZZ := clang libclang-rt-14-dev
+APT_ROOTS := mmdebstrap arch-test iproute2
+APT_AARCH64 := qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+APT_PYTHONS := dpkg-dev libssl-dev zlib1g-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev xz-utils
 
 # What the compiled parts are made of. Other Python files are used in place and need no rebuild.
 COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
@@ -25,7 +28,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-many soak \
-        fabric-suite fabric-truth wheels test-wheels dashboard-picture
+        fabric-suite fabric-truth wheels test-wheels dashboard-picture pythons test-distros test-aarch64
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -237,8 +240,29 @@ build/wheels/.tools: tests/wheels/requirements.txt .venv/.apt
 wheels: build/wheels/.tools ## dist/: a wheel for every Python at hand, and the sdist (PYTHONS: others)
 	build/wheels/tools/bin/python -m tests.wheels.build $(PYTHONS)
 
+pythons: .venv/.apt ## build/pythons: CPython from Debian's source, for wheels (PYTHONS="3.14 3.14t"; minutes)
+	@.ci/apt $(APT_PYTHONS)
+	tests/roots/python $(or $(PYTHONS),3.14 3.14t)
+
 test-wheels: build/wheels/.tools ## each wheel in an empty environment: the README's program and tests by RDMA (PYTHONS)
 	build/wheels/tools/bin/python -m tests.wheels.check $(ARGS) $(PYTHONS)
+
+# ---- other systems -----------------------------------------------------------------------------------------
+
+# In roots below build/roots, which are kept. They need root, and from 170 MB to 2 GB each.
+.venv/.apt-roots: .venv/.apt
+	@.ci/apt $(APT_ROOTS)
+	@touch $@
+
+.venv/.apt-aarch64: .venv/.apt-roots
+	@.ci/apt $(APT_AARCH64)
+	@touch $@
+
+test-distros: .venv/.apt-roots ## install and tests by RDMA on Debian 12, 13 and the next one (ARGS="trixie": only that)
+	$(PY) -m tests.roots.distros $(ARGS)
+
+test-aarch64: .venv/.apt-aarch64 build/wheels/.tools ## C tests and a wheel on aarch64, emulated (ARGS="--rounds 1")
+	$(PY) -m tests.roots.aarch64 $(ARGS)
 
 # ---- to look at --------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ def unclosed_on_purpose() -> Iterator[None]:
     """That what is dropped gives warnings has tests of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        # Of serving and calling, which are left open in loops that nothing runs any more. Python 3.13 says so.
+        # Of serving and calling, left open in loops that nothing runs any more. Python 3.13 began to say so.
         warnings.filterwarnings("ignore", "coroutine method 'aclose' of '(serve|connect)' was never awaited")
         yield
         gc.collect()

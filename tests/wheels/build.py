@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.wheels.pythons import find
 
@@ -37,57 +38,80 @@ def run(*command: str | Path, **environment: str) -> None:
         raise SystemExit(f"failed: {' '.join(map(str, command))}")
 
 
-def compiler() -> dict[str, str]:
+class Target(NamedTuple):
+    """What wheels are built for."""
+
+    machine: str
+    #: Of a root directory of that machine, with its Python's headers; None: this machine.
+    root: Path | None = None
+
+    @property
+    def tail(self) -> str:
+        """Of the names of folders."""
+        return f"-{self.machine}" if self.root else ""
+
+
+HERE = Target(os.uname().machine)
+
+
+def compiler(target: Target) -> dict[str, str]:
     """Variables for the build: zig's compiler, and verbs' headers without those of this machine's glibc."""
-    include, cc = WORK / "include", WORK / "cc"
+    include, cc = WORK / f"include{target.tail}", WORK / f"cc{target.tail}"
     shutil.rmtree(include, ignore_errors=True)
     for folder in ("infiniband", "rdma"):
         if (HEADERS / folder).is_dir():
             shutil.copytree(HEADERS / folder, include / folder)
-    machine = os.uname().machine
     cc.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m ziglang cc -target {machine}-linux-gnu.{GLIBC} "$@"\n'
+        f'#!/bin/sh\nexec {sys.executable} -m ziglang cc -target {target.machine}-linux-gnu.{GLIBC} "$@"\n'
     )
     cc.chmod(0o755)
     return {"CC": str(cc), "CFLAGS": f"-isystem {include}"}
 
 
-def build(release: str, python: Path, variables: dict[str, str]) -> Path:
+def crossing(release: str, target: Target, include: Path) -> dict[str, str]:
+    """More variables, where the Python that builds is not the one that is built for.
+
+    Debian's Python includes those of its headers that depend on the machine from a folder of that machine.
+    """
+    if target.root is None:
+        return {}
+    of_machine = Path(f"{target.machine}-linux-gnu", f"python{release}")
+    shutil.copytree(target.root / "usr" / "include" / of_machine, include / of_machine)
+    return {
+        "SETUPTOOLS_EXT_SUFFIX": f".cpython-{release.replace('.', '')}-{target.machine}-linux-gnu.so",
+        "_PYTHON_HOST_PLATFORM": f"linux-{target.machine}",
+        "CMAKE_ARGS": f"-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR={target.machine}",
+    }
+
+
+def build(release: str, python: Path, target: Target = HERE) -> Path:
     """One wheel, in dist/."""
-    venv, made = WORK / f"venv-{release}", WORK / f"made-{release}"
+    venv, made = WORK / f"venv-{release}", WORK / f"made-{release}{target.tail}"
     if not (venv / "bin" / "python").exists():
         run(python, "-m", "venv", venv)
-    run(
-        venv / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "build",
-        "scikit-build-core>=0.10",
-        "cython>=3.1,<3.4",
-    )
+    tools = ("build", "scikit-build-core>=0.10", "cython>=3.1,<3.4")
+    run(venv / "bin" / "python", "-m", "pip", "install", "-q", *tools)
     shutil.rmtree(made, ignore_errors=True)
-    folder = f"build-dir={WORK / release}"
+    variables = compiler(target)
+    variables |= crossing(release, target, WORK / f"include{target.tail}")
+    folder = f"build-dir={WORK / (release + target.tail)}"
     command = ("-m", "build", "--wheel", "--no-isolation", "-C", folder, "-o", made)
     run(venv / "bin" / "python", *command, **variables)
     (plain,) = made.glob("*.whl")
-    platform = f"manylinux_{GLIBC.replace('.', '_')}_{os.uname().machine}"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    run(
-        sys.executable,
-        "-m",
-        "auditwheel",
-        "repair",
-        "--plat",
-        platform,
-        "-w",
-        made / "named",
-        plain,
-        PATH=path,
-    )
+    platform = f"manylinux_{GLIBC.replace('.', '_')}_{target.machine}"
+    # It accepts names of this machine only, and finds out those of others.
+    named_as = "auto" if target.root else platform
+    repair = ("-m", "auditwheel", "repair", "--plat", named_as, "-w", made / "named", plain)
+    run(sys.executable, *repair, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     (named,) = (made / "named").glob("*.whl")
-    return Path(shutil.copy(named, DIST))
+    wheel = Path(shutil.copy(named, DIST))
+    if platform not in wheel.name:
+        raise SystemExit(f"{wheel.name} needs more than glibc {GLIBC}")
+    size = wheel.stat().st_size
+    print(f"{release}: {wheel.name}, {size / 1e6:.2f} MB", flush=True)
+    if size > LIMIT_BYTES:
+        raise SystemExit(f"{wheel.name} is larger than {LIMIT_BYTES} bytes")
+    return wheel
 
 
 def main() -> None:
@@ -95,19 +119,25 @@ def main() -> None:
         prog="python -m tests.wheels.build", description="Wheels for every Python at hand, and the sdist."
     )
     parser.add_argument("pythons", nargs="*", help="interpreters [those on PATH and of pyenv]")
-    pythons = find(parser.parse_args().pythons)
+    parser.add_argument(
+        "--aarch64",
+        metavar="ROOT",
+        type=Path,
+        help="for aarch64 instead, without the sdist; ROOT has its Python's headers",
+    )
+    given = parser.parse_args()
+    pythons = find(given.pythons)
     for folder in (WORK, DIST):
         folder.mkdir(parents=True, exist_ok=True)
-    for old in DIST.glob("aiordma-*"):
+    target = HERE if given.aarch64 is None else Target("aarch64", given.aarch64)
+    for old in DIST.glob(f"aiordma-*_{target.machine}.whl"):
         old.unlink()
-    variables = compiler()
     for release, python in sorted(pythons.items()):
-        wheel = build(release, python, variables)
-        size = wheel.stat().st_size
-        print(f"{release}: {wheel.name}, {size / 1e6:.2f} MB", flush=True)
-        if size > LIMIT_BYTES:
-            raise SystemExit(f"{wheel.name} is larger than {LIMIT_BYTES} bytes")
-    run(sys.executable, "-m", "build", "-q", "--sdist", "--no-isolation", "-o", DIST)
+        build(release, python, target)
+    if target.root is None:
+        for old in DIST.glob("aiordma-*.tar.gz"):
+            old.unlink()
+        run(sys.executable, "-m", "build", "-q", "--sdist", "--no-isolation", "-o", DIST)
     run(sys.executable, "-m", "twine", "check", "--strict", *DIST.glob("aiordma-*"))
     print("twine: no complaint about the wheels and the sdist")
 

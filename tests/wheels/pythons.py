@@ -7,14 +7,21 @@ import shutil
 import subprocess
 from pathlib import Path
 
-#: The releases with wheels.
-RELEASES = ("3.11", "3.12", "3.13", "3.14")
+#: The releases with wheels. A "t" is free-threaded.
+RELEASES = ("3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
 
-_TELL = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('include'))"
+#: Made by tests/roots/python.
+BUILT = Path(__file__).parents[2] / "build" / "pythons"
+
+_TELL = """
+import sys, sysconfig
+threaded = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+print("%d.%d" % sys.version_info[:2] + threaded, sysconfig.get_path("include"))
+"""
 
 
 def find(named: list[str]) -> dict[str, Path]:
-    """A Python for each release, by release: those that are ``named``, or what PATH and pyenv have.
+    """A Python for each release, by release: those ``named``, or what PATH, pyenv and `make pythons` have.
 
     Only such as can build extension modules count.
 
@@ -32,11 +39,21 @@ def find(named: list[str]) -> dict[str, Path]:
     return found
 
 
+def tags(release: str) -> str:
+    """Python and ABI in a wheel's name.
+
+    >>> tags("3.14t")
+    'cp314-cp314t'
+    """
+    python = f"cp{release.rstrip('t').replace('.', '')}"
+    return f"{python}-{python}t" if release.endswith("t") else f"{python}-{python}"
+
+
 def _candidates() -> list[Path]:
     on_path = [shutil.which(f"python{release}") for release in RELEASES]
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     installed = sorted(root.glob("versions/*/bin/python3"), reverse=True)
-    return [*(Path(path) for path in on_path if path), *installed]
+    return [*(Path(path) for path in on_path if path), *installed, *sorted(BUILT.glob("*/bin/python3"))]
 
 
 def _release(python: Path) -> str | None:

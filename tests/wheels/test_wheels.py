@@ -31,3 +31,11 @@ def test_only_pythons_that_can_build_are_found() -> None:
 
 def test_the_selection_exists() -> None:
     assert [name for name in SELECTION if not (ROOT / name).exists()] == []
+
+
+def test_tags_tell_free_threaded_from_others() -> None:
+    assert [pythons.tags(release) for release in ("3.11", "3.14", "3.14t")] == [
+        "cp311-cp311",
+        "cp314-cp314",
+        "cp314-cp314t",
+    ]

@@ -376,6 +376,14 @@ bool all_bytes(const uint8_t *data, size_t length, uint8_t value)
     return true;
 }
 
+bool kernel_lacks(long result, const char *call)
+{
+    if (result >= 0 || errno != ENOSYS)
+        return false;
+    fprintf(stderr, "left out: this kernel has no %s\n", call);
+    return true;
+}
+
 bool readable(int fd)
 {
     struct pollfd one = {.fd = fd, .events = POLLIN};

@@ -135,6 +135,8 @@ bool holds(const uint8_t *data, size_t length, unsigned int seed);
 bool all_bytes(const uint8_t *data, size_t length, uint8_t value);
 
 bool readable(int fd);
+/* The result of a system call is that it does not exist: QEMU's user mode has not all of Linux'. Says so. */
+bool kernel_lacks(long result, const char *call);
 /* Waits on the channel, gets and acknowledges one event, which must be of this CQ. */
 void expect_event(struct ibv_comp_channel *channel, struct ibv_cq *cq);
 void set_nonblocking(int fd);

@@ -354,6 +354,10 @@ static void without_memory(int fd, void *argument)
 
 static void who_cannot_be_woken(void)
 {
+    const uint32_t action = SECCOMP_RET_ERRNO;
+
+    if (kernel_lacks(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action), "seccomp"))
+        return;
     struct child child = child_start(without_memory, NULL);
     struct end end;
     char byte;

@@ -1,0 +1,88 @@
+"""`python -m tests.roots.distros`: installs aiordma on other Debian releases, and runs tests there by RDMA.
+
+Each release has a root directory of its own, made by mmdebstrap from nothing but `make`: what the README says
+is done there, as a newcomer would, with the distribution's own Python and pyverbs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+
+from tests.roots.root import ROOT, Failed, Root, copy_tree, need_root
+from tests.wheels.check import program
+
+#: By age: the oldest that is supported, the current one, and the next.
+RELEASES = ("bookworm", "trixie", "forky")
+SELECTION = ("tests/streams", "tests/verbs", "tests/compat", "tests/rpc")
+VERSIONS = """\
+import platform, sys
+from importlib import metadata
+import pyverbs
+print(f"Python {platform.python_version()}, glibc {platform.libc_ver()[1]}, anyio", metadata.version("anyio"))
+"""
+
+
+def check(release: str, selection: list[str], workers: str) -> str:
+    """The summary of the tests.
+
+    :raises Failed: something failed.
+    """
+    root = Root(release)
+    copy_tree(root.tree)
+    began = time.monotonic()
+    root.run("make", "install", limit_s=3600)
+    took = time.monotonic() - began
+    python = ".venv/bin/python"
+    print(f"{release}: {root.run(python, '-c', VERSIONS)}; make install: {took:.0f} s", flush=True)
+    (root.path / "tmp" / "program.py").write_text(program((ROOT / "README.md").read_text(), 7000))
+    printed = root.run(python, "/tmp/program.py", offline=True)
+    if "by rdma" not in printed:
+        raise Failed(f"the README's program printed {printed!r}")
+    print(f"{release}: the README's program: {printed}", flush=True)
+    output = root.run(python, "-m", "pytest", "-q", "-n", workers, *selection, offline=True, limit_s=3600)
+    return output.splitlines()[-1].strip("= ")
+
+
+def wheels(release: str) -> str:
+    """Build and try a wheel for the release's Python, where this machine has none, and bring it to dist/."""
+    root = Root(release)
+    copy_tree(root.tree)
+    python = "PYTHONS=/usr/bin/python3"
+    root.run("make", "wheels", python, limit_s=3600)
+    printed = root.run("make", "test-wheels", python, limit_s=3600)
+    for wheel in (root.tree / "dist").glob("*.whl"):
+        (ROOT / "dist").mkdir(exist_ok=True)
+        shutil.copy2(wheel, ROOT / "dist")
+    return "\n".join(line for line in printed.splitlines() if line.startswith("3."))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.roots.distros",
+        description="Installs aiordma on other Debian releases, and runs tests there by RDMA.",
+    )
+    parser.add_argument("releases", nargs="*", help=f"releases of Debian [{' '.join(RELEASES)}]")
+    parser.add_argument("--tests", nargs="+", default=list(SELECTION), help="what pytest runs")
+    parser.add_argument("--workers", default="2", help="tests at a time [2]")
+    parser.add_argument(
+        "--wheels", action="store_true", help="build and try a wheel for the release's Python instead"
+    )
+    given = parser.parse_args()
+    need_root()
+    failed = []
+    for release in given.releases or RELEASES:
+        try:
+            done = wheels(release) if given.wheels else check(release, given.tests, given.workers)
+            print(f"{release}: {done}", flush=True)
+        except Failed as error:
+            print(f"{release}: {error}", flush=True)
+            failed.append(release)
+    if failed:
+        sys.exit(f"failed on {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
