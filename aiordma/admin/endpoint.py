@@ -19,6 +19,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..observe import connections
+from ..wake.accepting import WatchedListener
 from . import place
 from .credentials import credentials
 from .page import BEAT_SECONDS, PageWriter, read
@@ -69,7 +70,7 @@ class Endpoint:
             self._sock.close()
             raise
         _endpoints.add(self)
-        waker.watch_fd(self._sock.fileno(), self._accept)
+        self._watched = WatchedListener(waker, self._sock, self._accept)
         waker.at_loop_end(self.close)
         self._beat()
 
@@ -91,7 +92,8 @@ class Endpoint:
     def _accept(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError:
+        except OSError as error:
+            self._watched.failed(error)
             return
         sock.setblocking(False)
         if len(self._sessions) + len(self._loading or ()) >= _SESSIONS or not _may_ask(sock):
@@ -134,8 +136,7 @@ class Endpoint:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self.waker.unwatch_fd(self._sock.fileno())
-        self._sock.close()
+        self._watched.close()
         for session in list(self._sessions):
             session.close()
         for sock in self._loading or ():
