@@ -137,7 +137,7 @@ class _Attempt:
         else:
             return None
         await self._give_way()
-        now = wake.current().now
+        now = self.waker.now
         began = now()
         sock = await self._connect_tcp()
         if now() - began > (self._options.config.server_first_wait_ms / 2000 or _STALLED_S):
