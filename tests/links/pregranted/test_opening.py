@@ -12,6 +12,7 @@ from aiordma.compat.connection import open_connection, start_server
 from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.negotiation import connect as connecting
+from aiordma.negotiation.tcp_connect import connect_tcp
 from tests.cancelling import at_await, at_turn
 from tests.health import check_echo, check_end, descriptors, nothing_left, until
 from tests.negotiation.serving import serving
@@ -66,7 +67,6 @@ async def test_what_is_sent_before_the_server_has_seen_anything_is_there() -> No
 async def test_a_client_that_did_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has taken it for a plain one before its first byte: no byte may go into the ring."""
     impatient = Config(device=DEVICE, server_first_wait_ms=20)
-    connect_tcp = connecting.connect_tcp
     async with serving(echo, config=impatient) as listener, known_peer(listener.port) as known:
         plain = listener.statistics().tcp
 
