@@ -19,6 +19,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..observe import connections
+from ..wake.accepting import WatchedListener
 from . import place
 from .credentials import credentials
 from .page import BEAT_SECONDS, PageWriter, read
@@ -99,7 +100,7 @@ class Endpoint:
         self._timer: Handle | None = None
         self._closed = False
         _endpoints.add(self)
-        waker.watch_fd(self._sock.fileno(), self._accept)
+        self._watched = WatchedListener(waker, self._sock, self._accept)
         waker.at_loop_end(self.close)
         self._beat()
 
@@ -121,7 +122,8 @@ class Endpoint:
     def _accept(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError:
+        except OSError as error:
+            self._watched.failed(error)
             return
         sock.setblocking(False)
         if len(self._sessions) + len(self._loading or ()) >= _SESSIONS or not _may_ask(sock):
@@ -164,7 +166,7 @@ class Endpoint:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self.waker.unwatch_fd(self._sock.fileno())
+        self._watched.close()
         for session in list(self._sessions):
             session.close()
         for sock in self._loading or ():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..addresses import looking_up
 from ..errors import AioRdmaError
 from ..negotiation.announcement import Announcement
+from ..wake.accepting import OUT_OF_RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -28,7 +29,6 @@ _log = logging.getLogger("aiordma.compat")
 _ACCEPT_RETRY_S = 1.0
 #: connections that may be negotiated at a time; more wait in the kernel's queue
 _MAX_STARTING = 1024
-_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class RdmaServer(asyncio.AbstractServer):
@@ -140,7 +140,7 @@ class RdmaServer(asyncio.AbstractServer):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as exc:
-                if exc.errno not in _OUT_OF_RESOURCES:
+                if exc.errno not in OUT_OF_RESOURCES:
                     raise
                 self._report("socket.accept() out of system resource", exc)
                 self._loop.remove_reader(sock.fileno())

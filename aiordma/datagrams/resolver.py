@@ -34,6 +34,7 @@ from ..proto.resolve import (
     sender_key,
     udp_proof,
 )
+from ..wake.accepting import WatchedListener
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,6 @@ class Resolver:
         self._home = home
         self._config = config
         self._waker = wake.current()
-        self._listening = list(listening)
         self._queries: dict[bytes, _Query] = {}
         #: Nonces of queries that are over: a proof may come late, and is no data then.
         self._spent: dict[bytes, None] = {}
@@ -122,8 +122,10 @@ class Resolver:
         self._jobs: dict[socket.socket, Job] = {}
         #: answers given, and proofs that were wrong
         self.answered = self.rejected = 0
-        for sock in self._listening:
-            self._waker.watch_fd(sock.fileno(), functools.partial(self._accept, sock))
+        self._listening = {
+            sock: WatchedListener(self._waker, sock, functools.partial(self._accept, sock))
+            for sock in listening
+        }
 
     # -- answering
 
@@ -134,8 +136,10 @@ class Resolver:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as exc:
-                _log.warning("the resolver cannot accept connections: %s", exc)
-                return
+                if self._listening[listening].failed(exc):
+                    _log.warning("queries of peers are not answered for now: %s", exc)
+                    return
+                continue  # this peer has closed its connection already
             sock.setblocking(False)
             if len(self._jobs) >= _MOST_QUERIES:
                 sock.close()
@@ -320,9 +324,8 @@ class Resolver:
 
     def close(self) -> None:
         """Stop answering; what was adopted is the endpoint's."""
-        for sock in self._listening:
-            self._waker.unwatch_fd(sock.fileno())
-            sock.close()
+        for watched in self._listening.values():
+            watched.close()
         self._listening.clear()
         for job in self._jobs.values():
             job.cancel()

@@ -7,7 +7,6 @@ client does not delay the others. :meth:`ConnectionListener.accept` hands out wh
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import logging
 import math
@@ -23,6 +22,7 @@ from .. import wake
 from ..addresses import plain_address, show
 from ..attributes import address_attributes
 from ..errors import AioRdmaError, remedy
+from ..wake.accepting import OUT_OF_RESOURCES, PAUSE_S
 from ..wake.ending import release_unclosed
 from ..wake.origin import here
 from . import peer_cache
@@ -52,10 +52,6 @@ L = TypeVar("L", bound="ConnectionListener[Any]")
 _log = logging.getLogger("aiordma.clc")
 
 _ACCEPTS_PER_TURN = 64
-#: After running out of file descriptors or memory, accepting pauses this long: a listening socket that cannot
-#: be emptied is ready all the time.
-_PAUSE_S = 0.5
-_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class ListenerStatistics(NamedTuple):
@@ -301,11 +297,11 @@ class ConnectionListener(anyio.abc.Listener[T]):
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as exc:
-                if exc.errno in _OUT_OF_RESOURCES:
+                if exc.errno in OUT_OF_RESOURCES:
                     hint = remedy(exc.errno or 0)
                     _log.error("cannot accept connections for now: %s%s", exc, hint and f"; {hint}")
                     self._stop_accepting()
-                    self._waker.call_at(self._waker.now() + _PAUSE_S, self._accept_again)
+                    self._waker.call_at(self._waker.now() + PAUSE_S, self._accept_again)
                     return
                 continue  # this client has closed its connection already
             sock.setblocking(False)

@@ -35,6 +35,8 @@ __all__ = ["connect_and_negotiate"]
 #: What opening a connection without a round trip takes of an asyncio task's share of operations that do not
 #: wait.
 _OPEN_SHARE = 16
+#: A TCP connection that took longer is not begun on a ring, where the setting for silent clients is 0.
+_STALLED_S = 0.25
 
 
 async def connect_and_negotiate(
@@ -135,7 +137,14 @@ class _Attempt:
         else:
             return None
         await self._give_way()
+        now = self.waker.now
+        began = now()
         sock = await self._connect_tcp()
+        if now() - began > (self._options.config.server_first_wait_ms / 2000 or _STALLED_S):
+            # This process did not run: the server may have taken the silent client for a plain one.
+            # The bytes in a ring would be lost then. A negotiation may fail without harm.
+            self._spare = sock
+            return None
         try:
             local, remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
             pipe = engine.open_early(sock, shown if remote == sockaddr else show(remote), wanted)

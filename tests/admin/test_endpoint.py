@@ -227,6 +227,9 @@ def test_200_garbage_requests_cost_nobody_anything() -> None:
     source = random.Random(5)
     with process(ROLE, device=DEVICE) as other:
         other.hear()
+        # The first bytes of some size may make a ring grow.
+        other.say("echo")
+        assert other.hear() == "echoed"
         before = len(os.listdir(f"/proc/{other.pid}/fd"))
         for _ in range(200):
             with connected_to(other.pid) as sock:

@@ -374,3 +374,22 @@ async def test_a_transport_tells_the_path() -> None:
         await until(lambda: transport.get_extra_info("aiordma.path") == "rdma")
         assert transport.get_extra_info("aiordma.fallback_reason") is None
         transport.abort()
+
+
+async def test_a_peer_that_says_it_has_moved_and_has_not() -> None:
+    """It is asked again each time, and nothing else happens."""
+    async with two_devices(), await open_on() as one, await open_on() as other:
+        await exchange(one, other)
+        for _ in range(10):
+            (peer,) = other._peers.values()
+            known = one._peers[other.local_address].route
+            for sock in peer.links:
+                sock.send(b"MMMM")
+            await until(
+                lambda known=known: (  # type: ignore[misc]
+                    (asked := one._peers.get(other.local_address)) is not None
+                    and asked.route not in (None, known)
+                )
+            )
+            await exchange(one, other)
+        assert one.statistics().moves == other.statistics().moves == 0

@@ -11,6 +11,8 @@ import aiordma
 from aiordma.compat.connection import open_connection, start_server
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from aiordma.negotiation import connect as connecting
+from aiordma.negotiation.tcp_connect import connect_tcp
 from tests.cancelling import at_await, at_turn
 from tests.health import check_echo, check_end, descriptors, nothing_left, until
 from tests.negotiation.serving import serving
@@ -60,6 +62,30 @@ async def test_what_is_sent_before_the_server_has_seen_anything_is_there() -> No
         assert listener.statistics().accepted == accepted
         await stream.aclose()
         await until(lambda: data in got)
+
+
+async def test_a_client_that_did_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has taken it for a plain one before its first byte: no byte may go into the ring."""
+    impatient = Config(device=DEVICE, server_first_wait_ms=20)
+    async with serving(echo, config=impatient) as listener, known_peer(listener.port) as known:
+        plain = listener.statistics().tcp
+
+        async def late(*arguments: Any) -> Any:
+            sock = await connect_tcp(*arguments)
+            await until(lambda: listener.statistics().tcp > plain)
+            return sock
+
+        monkeypatch.setattr(connecting, "connect_tcp", late)
+        async with await aiordma.connect(LOCAL, known.port, config=impatient) as stream:
+            assert stream.path == "tcp"
+            await check_echo(stream)
+            await check_end(stream)
+        monkeypatch.undo()
+        # The ring is still there for the next one.
+        async with await known.connect(config=impatient) as stream:
+            assert stream.path == "rdma"
+            await check_echo(stream)
+            await check_end(stream)
 
 
 async def test_more_than_a_ring_waits_for_the_server() -> None:
