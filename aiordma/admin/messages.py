@@ -11,10 +11,26 @@ keep their meaning.
 from __future__ import annotations
 
 import struct
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
+
+from .requests import (
+    Capture,
+    Change,
+    Close,
+    Drain,
+    Faults,
+    FromTool,
+    Inspect,
+    Request,
+    Show,
+    ShowSettings,
+    Switch,
+    Trim,
+    View,
+)
 
 __all__ = [
     "HEADER",
@@ -80,8 +96,6 @@ _MAGIC = b"aio"
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 1024 * 1024
 
-View = Literal["connections", "links", "devices", "memory", "rpc", "fallbacks", "leaks", "totals"]
-
 
 class GarbageError(ValueError):
     """What came is no message; ``version`` is the sender's, if that is why."""
@@ -89,82 +103,6 @@ class GarbageError(ValueError):
     def __init__(self, text: str, version: int | None = None) -> None:
         super().__init__(text)
         self.version = version
-
-
-# ---- requests
-
-
-class Request(Struct, forbid_unknown_fields=True):
-    """What tools ask for."""
-
-
-class Show(Request, tag="show"):
-    """Rows of these views."""
-
-    views: tuple[View, ...]
-
-
-class ShowSettings(Request, tag="settings"):
-    """The settings in force."""
-
-
-class Change(Request, tag="set"):
-    """Change online settings."""
-
-    changes: dict[str, int | str | None]
-
-
-class Switch(Request, tag="switch"):
-    """Move connections to the other path; None: all of the loop (to TCP), or all that left RDMA (to RDMA)."""
-
-    path: Literal["tcp", "rdma"]
-    connections: tuple[int, ...] | None = None
-    reason: str = ""
-
-
-class Close(Request, tag="close"):
-    """Abort connections: both ends get an error."""
-
-    connections: tuple[int, ...]
-
-
-class Trim(Request, tag="trim"):
-    """Give memory that nobody uses back to the system."""
-
-
-class Inspect(Request, tag="inspect"):
-    """What helps to find out why it hangs or is slow: settings, tasks with their stacks, traced calls, past
-    warnings, and the packets of a capture."""
-
-
-class Drain(Request, tag="drain"):
-    """Let devices become idle (None: all), or use them again."""
-
-    devices: tuple[str, ...] | None = None
-    revoke: bool = False
-    reason: str = ""
-
-
-class Capture(Request, tag="capture"):
-    """Begin or end to keep the last messages of all links and negotiations of the process, or take those that
-    are kept."""
-
-    action: Literal["start", "stop", "take"]
-    #: of messages that are kept at most; older ones go
-    kept_bytes: int = 1 << 20
-    #: with what users sent; otherwise headers and control messages only
-    payload: bool = False
-
-
-class Faults(Request, tag="faults"):
-    """Add and remove fault rules of the process; the answer has those that hold then."""
-
-    add: tuple[str, ...] = ()
-    #: by number; None: all
-    remove: tuple[int, ...] | None = ()
-
-
-FromTool = Show | ShowSettings | Inspect | Change | Switch | Close | Trim | Drain | Capture | Faults
 
 
 # ---- answers

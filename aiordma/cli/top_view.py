@@ -46,6 +46,8 @@ _PROCESSES: list[Column] = [
     ("COMPLETIONS/S", lambda row: _count(row.completions_per_s)),
     ("SLOW-POLLS", lambda row: _count(row.slow_polls)),
     ("SLOWEST", lambda row: f"{row.slowest_poll_us / 1e3:.1f}ms" if row.slow_polls else ""),
+    ("SLOW-CALLS", lambda row: _count(max(row.slow_requests, row.slow_handlers))),
+    ("LEAKS", lambda row: _count(row.leaks)),
     ("STATE", lambda row: row.state if row.state == "answered" else f"{row.state.upper()}: {row.text}"),
 ]
 _CONNECTIONS: list[Column] = [

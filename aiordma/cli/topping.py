@@ -48,6 +48,10 @@ class BusyProcess(Struct):
     #: since it began, and the slowest of them
     slow_polls: int
     slowest_poll_us: float
+    #: calls and handlers above their thresholds, and leaks that were found, since it began
+    slow_requests: int = 0
+    slow_handlers: int = 0
+    leaks: int = 0
 
 
 class BusyConnection(Struct):
@@ -209,9 +213,9 @@ class _Loop:
         return round(count / self._seconds, 1) if self._seconds else 0.0
 
     def process(self) -> BusyProcess:
-        now, rows = self._now, self._now.connections or []
+        now, rows, totals = self._now, self._now.connections or [], self._now.totals
         before: Process | None = self._before("process")
-        engines = [] if now.totals is None else now.totals.engines
+        engines = [] if totals is None else totals.engines
         earlier = [] if before is None or before.totals is None else before.totals.engines
         done = sum(engine.completions for engine in engines) - sum(each.completions for each in earlier)
         connections = self.connections()
@@ -229,6 +233,7 @@ class _Loop:
             self._rate(max(0, done)) if earlier else 0.0,
             sum(engine.slow_polls for engine in engines),
             max((engine.slowest_poll_ns / 1e3 for engine in engines), default=0.0),
+            *((totals.slow_requests, totals.slow_handlers, sum(totals.leaks.values())) if totals else ()),
         )
 
     def connections(self) -> list[BusyConnection]:

@@ -36,12 +36,24 @@ class _Keeper(logging.Handler):
             text = record.getMessage()
         except (TypeError, ValueError):  # wrong arguments; the program's own handlers report that
             text = str(record.msg)
-        if record.exc_info and record.exc_info[0] is not None:
-            text += f" ({record.exc_info[0].__name__})"
+        if record.exc_info and record.exc_info[1] is not None:
+            text = _without(text, record.exc_info[1])
         self.kept.append(Warned(record.created, record.levelname, record.name, text[:_CHARACTERS]))
         if not _has_others(logging.getLogger(record.name), self) and logging.lastResort is not None:
             # A program without any handler gets warnings on stderr. This one must not change that.
             logging.lastResort.handle(record)
+
+
+def _without(text: str, error: BaseException) -> str:
+    """The text without that of the exceptions in it, and with their types."""
+    left = [error]
+    while left:
+        each = left.pop()
+        if said := str(each):
+            text = text.replace(said, "...")
+        if isinstance(each, BaseExceptionGroup):
+            left += each.exceptions
+    return f"{text} ({type(error).__name__})"
 
 
 def _has_others(logger: logging.Logger | None, keeper: logging.Handler) -> bool:

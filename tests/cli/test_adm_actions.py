@@ -194,3 +194,28 @@ def test_tracing_and_the_watch_for_slow_things() -> None:
         # Each change is known afterwards, also to those who have no log.
         texts = [row.text for row in rows(ask_one(other.pid, Inspect()), Warnings)]
         assert [text.startswith(f"settings changed, {ME}: trace_mode") for text in texts] == [True, True]
+
+
+@pytest.mark.skipif(DEVICE != "soft", reason="a second device is needed")
+def test_streams_of_a_drained_device_move_to_another_one() -> None:
+    with process(ROLE, device="soft", soft_devices=2, streams=3) as other:
+        other.hear()
+        found = {row.device: row for row in rows(ask_one(other.pid), Devices)}
+        (used,) = [name for name, row in found.items() if row.links]
+        (spare,) = set(found) - {used}
+        done = run(other, "drain", used, "--wait", "30")
+        assert (done.exit_code, done.stderr) == (0, "")
+        anyio.run(until, lambda: len(numbers(other, path="rdma")) == 6)
+        states = {row.device: (row.state, row.links) for row in rows(ask_one(other.pid), Devices)}
+        assert states == {used: ("drained", 0), spare: ("open", 2)}
+        other.say("echo")
+        assert other.hear() == "echoed"
+        other.say("another")
+        assert other.hear() == ["rdma", None]
+        # When the last one is drained, too, TCP is what is left; a device that is used again is found.
+        assert run(other, "drain", spare, "--wait", "30").exit_code == 0
+        other.say("another")
+        assert other.hear()[0] == "tcp"
+        assert run(other, "drain", "--revoke", used).exit_code == 0
+        other.say("another")
+        assert other.hear() == ["rdma", None]

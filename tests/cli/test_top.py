@@ -51,8 +51,12 @@ def link(written: int, messages: int, waits: int) -> Link:
     return Link(*names, 17, 18, 0, 2, 0, 0, 0, messages, messages, 0, 0, written, waits, 0, 64, 4096, 0, 0)
 
 
+#: Leaks by kind, slow calls, slow handlers.
+MORE: Any = ({"idle": 2, "dropped": 1}, 6, 7)
+
+
 def totals(completions: int, slow: int) -> Totals:
-    return Totals(1, 1, {}, 0, 0, [Engine("soft0", completions, 0, 0, slow, 5_000_000, 0, 0, 0, 0, 0)])
+    return Totals(1, 1, {}, 0, 0, [Engine("soft0", completions, 0, 0, slow, 5_000_000, 0, 0, 0, 0, 0)], *MORE)
 
 
 def test_the_first_look_has_no_rates() -> None:
@@ -94,6 +98,7 @@ def test_rates_are_what_has_come_since() -> None:
     assert (only.sent_per_s, only.received_per_s) == (51_000.0, 250.0)
     assert (only.calls_per_s, only.completions_per_s) == (100.0, 2000.0)
     assert (only.slow_polls, only.slowest_poll_us) == (3, 5000.0)
+    assert (only.slow_requests, only.slow_handlers, only.leaks) == (6, 7, 3)
     assert [(row.number, row.sent_per_s, row.waiting_bytes) for row in found.connections] == [
         (2, 50_000.0, 77),
         (1, 1000.0, 0),

@@ -31,6 +31,17 @@ def test_the_last_ones_are_kept_without_the_text_of_exceptions() -> None:
     assert len(warned.recent()[-1].text) == 500
 
 
+def test_what_an_exception_says_is_left_out_of_the_text_too() -> None:
+    warned.begin()
+    log = logging.getLogger("aiordma.listen")
+    error = ValueError("password is hunter2")
+    log.error("the handler of %r has failed: %s", "it", error, exc_info=error)
+    assert warned.recent()[-1].text == "the handler of 'it' has failed: ... (ValueError)"
+    group = ExceptionGroup("several", [error, KeyError("hunter3"), ValueError()])
+    log.error("failed: %s, %s", error, group.exceptions[1], exc_info=group)
+    assert warned.recent()[-1].text == "failed: ..., ... (ExceptionGroup)"
+
+
 PROGRAM = """
 import logging
 from aiordma.observe import warned
