@@ -132,7 +132,7 @@ def test_ctrl_c_leaves_what_is_complete(server: str) -> None:
     with terminal("perf", server, *arguments, "--seconds", "3600", AIORDMA_DEVICE=DEVICE) as screen:
         screen.until("round-trip, 64 bytes")
         screen.type("\x03")
-        assert screen.end() == 130
+        assert screen.end() == 130, screen.seen
     assert "interrupted before the first size was complete" in screen.seen
     assert "Traceback" not in screen.seen
 
