@@ -121,7 +121,7 @@ class Nothing:
 
 
 async def bare(stream: ByteStream, count: int) -> None:
-    """Round trips that nobody times."""
+    """Round trips without clock."""
     send, receive = stream.send, stream.receive
     for _ in range(count):
         await send(MESSAGE)

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PATIENCE_S", "Loop", "ask", "loops"]
 
-#: How long a process may take for each step of its answer.
+#: How long a process may take for each step of its answer; and in all, if it is only slow: its loop comes by.
 PATIENCE_S = 1.0
+_MOST_S = 10.0
 #: A loop that has been away for so long is stuck: its timer comes every second.
 _STUCK_S = 3.0
 
@@ -56,6 +57,14 @@ class Loop:
     def identity(self) -> Identity | None:
         """What it says of itself."""
         return next((part for part in self.parts if isinstance(part, Identity)), None)
+
+    def comes_by(self) -> bool:
+        """Whether its page, read anew, says that the loop is at work."""
+        with contextlib.suppress(OSError), contextlib.closing(place.Place(self.home, self.uid)) as home:
+            seen = page.read(home, self.stem)
+            if seen is not None:
+                self.page = seen
+        return self.page.silent_s < 2 * page.BEAT_SECONDS
 
     @property
     def count(self) -> int:
@@ -88,7 +97,8 @@ class _Conversation:
     def __init__(self, loop: Loop, home: Place, request: bytes) -> None:
         self.loop, self._request = loop, request
         self._input = bytearray()
-        self.deadline = time.monotonic() + PATIENCE_S
+        self.began = time.monotonic()
+        self.deadline = self.began + PATIENCE_S
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self.sock.connect(home.address(loop.stem + place.SOCKET))
@@ -98,6 +108,14 @@ class _Conversation:
         except BaseException:
             self.sock.close()
             raise
+
+    def is_over(self) -> bool:
+        """Whether its time has passed. A busy machine gets more of it than a loop that stands still."""
+        now = time.monotonic()
+        if now < self.deadline:
+            return False
+        self.deadline = min(now + PATIENCE_S, self.began + _MOST_S)
+        return now >= self.deadline or not self.loop.comes_by()
 
     def read(self) -> bool:
         """Whether more is to come. :raises GarbageError: or OSError"""
@@ -135,8 +153,8 @@ def ask(request: FromTool, whom: Iterable[Loop], patience_s: float = PATIENCE_S)
             try:
                 with contextlib.closing(place.Place(loop.home, loop.uid)) as home:
                     conversation = _Conversation(loop, home, message)
-            except BlockingIOError:  # as many wait as can
-                _no_answer(loop)
+            except BlockingIOError:
+                _no_answer(loop, "as many tools wait for its answer as can")
             except PermissionError as error:
                 loop.state, loop.text = "not allowed", error.strerror or str(error)
             except OSError as error:
@@ -164,13 +182,14 @@ def _listen(selector: selectors.BaseSelector) -> None:
             selector.unregister(conversation.sock)
             conversation.sock.close()
         for key in list(selector.get_map().values()):
-            if key.data.deadline <= time.monotonic():
-                _no_answer(key.data.loop)
+            if key.data.is_over():
+                waited = time.monotonic() - key.data.began
+                _no_answer(key.data.loop, f"it has not answered in {waited:.1f} s")
                 selector.unregister(key.fileobj)
                 key.data.sock.close()
 
 
-def _no_answer(loop: Loop) -> None:
+def _no_answer(loop: Loop, why: str) -> None:
     silent = loop.page.silent_s
     if silent >= _STUCK_S:
         loop.state = "stuck"
@@ -178,7 +197,7 @@ def _no_answer(loop: Loop) -> None:
             f"its event loop has not come by for {silent:.0f} s; it had {loop.page.connections} connections"
         )
     else:
-        loop.text = f"it has not answered in {PATIENCE_S:g} s; its event loop came by {silent:.1f} s ago"
+        loop.text = f"{why}; its event loop came by {silent:.1f} s ago"
 
 
 def _lost(loop: Loop, error: OSError) -> None:

@@ -147,8 +147,8 @@ async def services_of(stream: ByteStream) -> Services:
 
 
 async def borrow_memory(stream: ByteStream, size: int) -> bytes:
-    """A descriptor of memory at the server, which lasts as long as the stream. Whoever uses it for longer
-    than a minute sends a byte now and then.
+    """A descriptor of memory at the server, which lasts as long as the stream. A client that needs it for
+    longer than a minute sends a byte now and then.
 
     :raises ConnectionError: it is another server, or has no memory for that.
     """

@@ -76,7 +76,7 @@ async def pipelined(
         nonlocal is_last
         while not is_last:
             await room.acquire()
-            # Set before the last message goes, so that whoever receives it knows.
+            # Set before the last message goes, so that the receiver knows.
             is_last = clock() >= until
             begun.append(clock())
             await stream.send(message)

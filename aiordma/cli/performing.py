@@ -292,6 +292,9 @@ def _title(turn: Turn, number: int, rounds: int) -> str:
 def _run(loops: _Loops, wanted: Wanted, turn: Turn) -> Outcome:
     try:
         return loops.of(_on_uvloop(wanted, turn)).run(take_turn(turn))
+    except asyncio.CancelledError:
+        # Only Ctrl-C cancels it. The runner says so itself unless a group has cancelled it, too.
+        raise KeyboardInterrupt from None
     except BaseExceptionGroup as group:
         raise _first(group) from group
 

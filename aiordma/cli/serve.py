@@ -26,8 +26,8 @@ __all__ = ["serve_diagnostics"]
 @click.option("--uvloop", is_flag=True, help="Run on uvloop.")
 @click.option("--no-against", is_flag=True, help="Without asyncio's own streams, which comparisons need.")
 def serve_diagnostics(host: str, port: int, **given: Any) -> None:
-    """Answer `aiordma ping` and `aiordma perf` until Ctrl-C. Whoever reaches the port may use it: 64 clients
-    of streams, which may be silent for 60 s.
+    """Answer `aiordma ping` and `aiordma perf` until Ctrl-C, for every client that reaches the ports: 64 with
+    streams, which may be silent for 60 s.
 
     Streams are served on the port; on those behind it calls, memory, datagrams, and asyncio's streams on
     asyncio and uvloop. With --mesh, clients can have it connect to others, to measure: keep that within your

@@ -34,7 +34,7 @@ _PINGS = 4
 
 
 def _ignore(port: int) -> None:
-    """Nobody wants to know."""
+    """The default of ``ready``."""
 
 
 def _calls(config: Config, may_ping: bool) -> rpc.Service:

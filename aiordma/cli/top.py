@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["top"]
 
-_NOBODY = 1
+_NO_PROCESS = 1
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,7 +62,7 @@ def top(
                 click.echo(msgspec.json.encode(found))
         else:
             found = _show(looks)
-    sys.exit(0 if found is not None and found.processes else _NOBODY)
+    sys.exit(0 if found is not None and found.processes else _NO_PROCESS)
 
 
 def _print_schema() -> None:

@@ -9,6 +9,7 @@ import random
 import socket
 import stat
 import struct
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,43 @@ def _descriptors(pid: int) -> set[str]:
         with contextlib.suppress(FileNotFoundError):
             found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return found
+
+
+def test_a_slow_process_gets_more_time_than_its_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page says that its loop comes by: a machine that is busy. Answered after the third look at it."""
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.02)
+    looked, comes_by = [0], asking.Loop.comes_by
+    enough = threading.Event()
+
+    def counted(loop: asking.Loop) -> bool:
+        looked[0] += 1
+        if looked[0] == 3:
+            enough.set()
+        return comes_by(loop)
+
+    monkeypatch.setattr(asking.Loop, "comes_by", counted)
+    stem = f"{os.getpid()}-slow"
+    with contextlib.closing(place.makeable()) as home, socket.socket(socket.AF_UNIX) as listening:
+        writer = page.PageWriter(home, stem, "asyncio")
+        listening.bind(home.address(stem + place.SOCKET))
+        listening.listen()
+
+        def answer() -> None:
+            sock, _ = listening.accept()
+            with sock:
+                enough.wait()
+                sock.sendall(packed(Done()))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            (loop,) = asking.ask(EVERYTHING, [each for each in loops_of(os.getpid()) if each.stem == stem])
+        finally:
+            enough.set()
+            thread.join()
+            home.remove(stem)
+            writer.close()
+    assert (loop.state, looked[0] >= 3) == ("answered", True)
 
 
 def test_a_stuck_loop_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

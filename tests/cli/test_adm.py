@@ -182,7 +182,7 @@ def test_a_process_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
         assert other.hear() == "asleep"
         done = run(other, "set", "busy_poll_us=0")
         assert (done.exit_code, done.stdout) == (3, "")
-        assert "NO ANSWER: it has not answered in 0.3 s" in done.stderr or "STUCK" in done.stderr
+        assert "NO ANSWER: it has not answered in " in done.stderr or "STUCK" in done.stderr
         with connected_to(other.pid) as sock:
             sock.sendall(packed(Switch("tcp")))
         other.say("wake up")

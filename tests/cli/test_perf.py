@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import aiordma
 from aiordma.cli import perf as perf_command
-from aiordma.cli import plotting, turns
+from aiordma.cli import plotting, turns, workloads
 from aiordma.cli.perf import perf
 from aiordma.cli.performing import Perf, sizes_of
 from tests.world import DEVICE
@@ -132,25 +132,44 @@ def test_ctrl_c_leaves_what_is_complete(server: str) -> None:
     with terminal("perf", server, *arguments, "--seconds", "3600", AIORDMA_DEVICE=DEVICE) as screen:
         screen.until("round-trip, 64 bytes")
         screen.type("\x03")
-        assert screen.end() == 130
+        assert screen.end() == 130, screen.seen
     assert "interrupted before the first size was complete" in screen.seen
     assert "Traceback" not in screen.seen
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".html"])
-def test_a_picture(server: str, tmp_path: Path, suffix: str) -> None:
-    picture = tmp_path / f"out{suffix}"
-    done = run(server, "-s", "64,4k", "--rounds", "1", "--plot", str(picture))
+def test_what_is_complete_is_kept_when_it_is_interrupted(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns_taken: list[turns.Turn] = []
+    take_turn = workloads.take_turn
+
+    async def until_the_third(turn: turns.Turn) -> turns.Outcome:
+        turns_taken.append(turn)
+        if len(turns_taken) == 3:
+            raise KeyboardInterrupt
+        return await take_turn(turn)
+
+    monkeypatch.setattr("aiordma.cli.performing.take_turn", until_the_third)
+    done = run(server, "--mode", "round-trip", "-s", "64,128", "--rounds", "1", "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["interrupted"]) == (130, True)
+    assert keys(found["points"]) == [
+        ("round-trip", 64, "aiordma", "rdma", "asyncio"),
+        ("round-trip", 64, "tcp", "tcp", "asyncio"),
+    ]
+
+
+def test_pictures(server: str, tmp_path: Path) -> None:
+    page = tmp_path / "out.html"
+    done = run(server, "-s", "64,4k", "--rounds", "1", "--plot", str(page), "--json")
     assert (done.exit_code, done.stderr) == (0, "")
-    data = picture.read_bytes()
-    if suffix == ".png":
-        assert data.startswith(b"\x89PNG")
-    else:
+    perf = msgspec.json.decode(done.stdout, type=Perf)
+    assert plotting.plot(perf, ".png").startswith(b"\x89PNG")
+    for data in (page.read_bytes(), plotting.plot(perf, ".svg")):
         drawing = ElementTree.fromstring(data[data.index(b"<svg") : data.index(b"</svg>") + 6])
         assert drawing.tag.endswith("svg")
         assert len(drawing.findall(".//*[@id='axes_1']") + drawing.findall(".//*[@id='axes_2']")) == 2
-    if suffix == ".html":
-        assert data.count(b"<tr>") == 1 + 8
+    assert page.read_bytes().count(b"<tr>") == 1 + 8
 
 
 def test_a_picture_of_another_kind() -> None:
@@ -170,7 +189,7 @@ def test_names_are_those_of_the_measurement() -> None:
         assert run("127.0.0.1:1", "--mode", wrong).exit_code == 2
 
 
-def test_nobody_listens() -> None:
+def test_no_server() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         done = run(f"127.0.0.1:{unused.getsockname()[1]}")

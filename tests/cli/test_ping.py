@@ -164,7 +164,7 @@ def test_on_a_terminal_until_ctrl_c(server: str) -> None:
     assert re.search(r"RDMA +[\d.]+ms +\d+ +0 ", screen.seen)
 
 
-def test_nobody_listens() -> None:
+def test_no_server() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         done = run(f"127.0.0.1:{unused.getsockname()[1]}", "--json")

@@ -81,7 +81,7 @@ def test_rates_are_what_has_come_since() -> None:
         connections=[
             connection(1, 3000, 500, times_blocked=0),
             connection(2, 100_000, 0, "tcp", waiting_bytes=77),
-            connection(3, 10**9, 10**9),  # new: nobody knows since when
+            connection(3, 10**9, 10**9),  # new: since when is not known
         ],
         links=[link(300, 30, 4)],
         rpc=[Method("client", "", "kv.get", 2, 300, 4, 6, 10.0, 20.0, 30.0)],
@@ -201,6 +201,6 @@ def test_for_scripts(busy: Other) -> None:
     assert json.loads(CliRunner().invoke(top, ["--schema"]).stdout) == msgspec.json.schema(Top)
 
 
-def test_nobody_is_there() -> None:
+def test_no_process_uses_aiordma() -> None:
     done = CliRunner().invoke(top, ["--program", "no such program", "-n", "1"])
     assert (done.exit_code, "no process uses aiordma" in done.stdout) == (1, True)
