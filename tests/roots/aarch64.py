@@ -1,8 +1,8 @@
 """`python -m tests.roots.aarch64`: the software device and a wheel on aarch64, emulated by QEMU's user mode.
 
 The C tests are cross-compiled, and run several times. A wheel is cross-built, and installed into a root of
-Debian for arm64, where the README's program must run by RDMA. The emulator keeps the order of memory accesses
-of the processor that it runs on: it finds what is wrong with sizes, alignments, atomic instructions and system
+Debian for arm64, where the README's program must run by RDMA. The emulator keeps the order of memory
+accesses of the processor that it runs on: it finds what is wrong with sizes, alignments, atomic instructions and system
 calls, but not every barrier that is missing.
 """
 
