@@ -2,8 +2,8 @@
 
 The C tests are cross-compiled, and run several times. A wheel is cross-built, and installed into a root of
 Debian for arm64, where the README's program must run by RDMA. The emulator keeps the order of memory
-accesses of the processor that it runs on: it finds what is wrong with sizes, alignments, atomic instructions and system
-calls, but not every barrier that is missing.
+accesses of the processor that it runs on: it finds what is wrong with sizes, alignments, atomic
+instructions and system calls, but not every barrier that is missing.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.wheels.build import DIST, ROOT, WORK
 from tests.wheels.pythons import find, tags
 
-#: Here calls of the package that block an event loop show: blockbuster does not see them in an editable install.
+#: Blocking calls of the package show here: blockbuster does not see them in an editable install.
 SELECTION = (
     "tests/streams",
     "tests/verbs",
