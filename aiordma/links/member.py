@@ -19,7 +19,7 @@ from .failover.tcp_carrier import PEER_DIED, lost_because
 from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from ..pipes.tls import Carrier
     from ..verbs.memory.arena import Arena, Block
@@ -71,6 +71,7 @@ class Member:
     #: Whether its ring may be replaced by one of another size.
     _resizes = False
     _ring_size: RingSize | None = None
+    _on_tcp_needed: Callable[[], None] | None = None
 
     def __init__(self, group: MemberOwner) -> None:
         self.group = group
@@ -190,6 +191,7 @@ class Member:
         self.carrier = carrier
         self._engine.waker.watch_fd(carrier.fileno(), self._on_tcp)
         self.awaits_tcp = False
+        self._on_tcp_needed = None
         if isinstance(carrier, TlsLayer):
             # TLS may have decrypted the next bytes together with those before.
             self._engine.waker.call_soon(self._on_tcp)
@@ -275,6 +277,12 @@ class Member:
         self._begin_failover().leave(code, text)
         return True
 
+    def needs_tcp(self, callback: Callable[[], None]) -> None:
+        """Call this when the link has failed, or if it has already, and the TCP connection is not here yet."""
+        self._on_tcp_needed = callback
+        if self._failed_because is not None:
+            callback()
+
     def fail_over(self, reason: BaseException) -> bool:
         """The link has failed; whether the stream may outlive it."""
         if (self.carrier is None and not self.awaits_tcp) or not self._peer_takes_part:
@@ -284,6 +292,8 @@ class Member:
         if self.carrier is None:
             self._failed_because = reason
             self.pipe.stop_sending()
+            if self._on_tcp_needed is not None:
+                self._on_tcp_needed()
             return True
         self._begin_failover().leave(Code.LINK_LOST, getattr(reason, "reason", "") or str(reason))
         return True

@@ -43,6 +43,9 @@ __all__ = ["FramedPipe"]
 #: Bytes read ahead of the user, about, and at a time.
 _AHEAD_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
+#: The same while the rings on which this end sends wait for the TCP connection: they have failed, and what frees
+#: them comes behind the peer's data. A peer that moves sends no more than the kernels' buffers hold meanwhile.
+_MOST_AHEAD_BYTES = 64 * 1024 * 1024
 #: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
 #: connection, and discard what the peer has not read yet.
 _LINGER_S = 5.0
@@ -89,6 +92,7 @@ class FramedPipe:
         "_eof_sent",
         "_failure",
         "_limit",
+        "_most_ahead",
         "_moved",
         "_peer_closed_before",
         "_received",
@@ -119,6 +123,7 @@ class FramedPipe:
         self._assembler = Assembler()
         self._chunks: deque[memoryview] = deque()
         self._ahead = 0  # bytes in them
+        self._most_ahead = _AHEAD_BYTES
         self._blocked = False  # a sender came short and is to be called
         self._moved = False  # what this end sends goes to a ring
         self._closed = self._eof_sent = self._end_sent = False
@@ -199,7 +204,7 @@ class FramedPipe:
     # -- receiving
 
     def _on_input(self) -> None:
-        if self._ahead >= _AHEAD_BYTES:
+        if self._ahead >= self._most_ahead:
             self._carrier.watch(False)  # the user does not read: the kernel slows the peer down
         else:
             self._pull_and_wake()
@@ -224,7 +229,7 @@ class FramedPipe:
         """Read until nothing is there or enough is."""
         carrier = self._carrier
         assembler = self._assembler
-        while self._failure is None and self._ahead < _AHEAD_BYTES:
+        while self._failure is None and self._ahead < self._most_ahead:
             if carrier.closed or assembler.on_ring:
                 return
             try:
@@ -300,7 +305,7 @@ class FramedPipe:
         if not 0 <= n <= (len(self._chunks[0]) if self._chunks else 0):
             raise ValueError(f"consume({n}): fewer bytes are readable")
         if n:
-            if self._ahead - n < _AHEAD_BYTES <= self._ahead:
+            if self._ahead - n < self._most_ahead <= self._ahead:
                 self._waker.call_soon(self._read_on)
             self._ahead -= n
             if n == len(self._chunks[0]):
@@ -406,6 +411,15 @@ class FramedPipe:
         """This end's last frame: what follows goes by a ring."""
         self._carrier.put(on_ring_frame())
         self._moved = True
+
+    def read_to_the_end(self) -> None:
+        """The TCP connection is needed, whether the user reads or not: receive up to the peer's last frame.
+
+        A user that waits to send does not read. When the rings that it sends on failed, it waited for the TCP
+        connection, the connection for the peer's last frame, and that for the user: for ever.
+        """
+        self._most_ahead = _MOST_AHEAD_BYTES
+        self._waker.call_soon(self._read_on)
 
     @property
     def peer_has_moved(self) -> bool:

@@ -225,6 +225,7 @@ class Rejoin:
         assert self._handshake is not None
         assert self._ring is not None
         self._switch.adopt(self._ring)
+        self._contact.member.needs_tcp(self._framed.read_to_the_end)
         if not self._handshake.is_client:
             self._move()
         if self._framed.peer_has_moved:

@@ -14,6 +14,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.errors import NegotiationError
 from aiordma.links.failover.leave import switch_back
+from aiordma.links.failover.rejoin import Rejoin
 from tests.health import ROUNDS, nothing_left, until
 from tests.processes import PATIENCE
 from tests.streams.pairs import negotiated_pair, rdma_pair, tls_contexts
@@ -110,6 +111,41 @@ async def test_a_link_that_breaks_before_both_ends_are_back() -> None:
                     got += await other.receive()
                 assert got == data
                 assert await one.receive() == b"answer"
+        await finished(one, other)
+
+
+async def test_a_link_that_breaks_while_an_end_waits_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half-way back, an end sends on rings that have failed, and reads when it has sent: as echo servers do.
+
+    What frees its TCP connection then is behind bytes that it has not read.
+    """
+    data, answer = Random(1).randbytes(1_000_000), Random(2).randbytes(8_000_000)
+    sent: list[int] = []
+    begin_moving = Rejoin._begin_moving
+
+    def after_much(self: Rejoin) -> None:
+        assert self._handshake is not None
+        if not self._handshake.is_client:
+            sent.append(one._pipe.try_send(data))
+        begin_moving(self)
+
+    monkeypatch.setattr(Rejoin, "_begin_moving", after_much)
+    async with nothing_left() as engine:
+        one, other = await taken_off(engine)
+        with anyio.fail_after(PATIENCE):
+            await switch_back(one._pipe)  # type: ignore[arg-type]
+            assert sent
+            take_off(engine, "link")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(other.send, answer)
+                got = bytearray()
+                while len(got) < len(answer):
+                    got += await one.receive()
+            assert got == answer
+            got = bytearray()
+            while len(got) < sent[0]:
+                got += await other.receive()
+            assert got == data[: sent[0]]
         await finished(one, other)
 
 
