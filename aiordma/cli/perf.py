@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import parse_peer
+from .arguments import parse_peer, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,15 +128,9 @@ _OPTIONS: list[Callable[..., Any]] = [
 ]
 
 
-def _with_options(command: Any) -> Any:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("peer", metavar="[HOST:PORT]", callback=parse_peer, required=False)
-@_with_options
+@with_options(_OPTIONS)
 def perf(peer: tuple[str, int] | None, **given: Any) -> None:
     """Measure throughput, rates and times to `aiordma serve-diagnostics` at HOST:PORT.
 

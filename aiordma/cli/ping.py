@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import DIAGNOSTICS_PORT, parse_peer
+from .arguments import DIAGNOSTICS_PORT, parse_peer, with_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .mesh import Mesh
     from .pinging import Kind, Run
 
@@ -22,29 +24,40 @@ __all__ = ["ping"]
 _LOST = 1
 
 
+_OPTIONS: list[Callable[..., Any]] = [
+    click.option("-n", "--count", type=click.IntRange(1, 10_000_000), default=1000, show_default=True),
+    click.option(
+        "-s", "--size", type=click.IntRange(1, 16 << 20), default=64, show_default=True, help="Bytes."
+    ),
+    click.option(
+        "-i", "--interval", type=click.FloatRange(0), default=0.0, help="Seconds between round trips."
+    ),
+    click.option(
+        "--warm-up", type=click.IntRange(0), default=100, show_default=True, help="Round trips before."
+    ),
+    click.option("--timeout", type=click.FloatRange(0.01), default=5.0, show_default=True, help="Seconds."),
+    click.option("--rdma", is_flag=True, help="Also one-sided WRITE and READ, which the device answers."),
+    click.option("--channel", is_flag=True, help="Also calls on a message channel: where their time goes."),
+    click.option("--tcp", is_flag=True, help="Also a stream on TCP."),
+    click.option("--require-rdma", is_flag=True, help="Fail with the reason instead of falling back to TCP."),
+    click.option(
+        "--mesh",
+        "mesh_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="All pairs of the hosts in FILE, which run `aiordma serve-diagnostics --mesh`.",
+    ),
+    click.option(
+        "--html", type=click.File("w", lazy=True), metavar="FILE", help="With --mesh: write a heat map."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object (aiordma-ping/2, aiordma-mesh/1)."),
+    click.option("--schema", is_flag=True, help="Print the JSON schema of --json."),
+]
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("peer", metavar="[HOST:PORT]", callback=parse_peer, required=False)
-@click.option("-n", "--count", type=click.IntRange(1, 10_000_000), default=1000, show_default=True)
-@click.option("-s", "--size", type=click.IntRange(1, 16 << 20), default=64, show_default=True, help="Bytes.")
-@click.option("-i", "--interval", type=click.FloatRange(0), default=0.0, help="Seconds between round trips.")
-@click.option("--warm-up", type=click.IntRange(0), default=100, show_default=True, help="Round trips before.")
-@click.option("--timeout", type=click.FloatRange(0.01), default=5.0, show_default=True, help="Seconds.")
-@click.option("--rdma", is_flag=True, help="Also one-sided WRITE and READ, which the device answers.")
-@click.option("--channel", is_flag=True, help="Also calls on a message channel: where their time goes.")
-@click.option("--tcp", is_flag=True, help="Also a stream on TCP.")
-@click.option("--require-rdma", is_flag=True, help="Fail with the reason instead of falling back to TCP.")
-@click.option(
-    "--mesh",
-    "mesh_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="All pairs of the hosts in FILE, which run `aiordma serve-diagnostics --mesh`.",
-)
-@click.option(
-    "--html", type=click.File("w", lazy=True), metavar="FILE", help="With --mesh: write a heat map."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (aiordma-ping/2, aiordma-mesh/1).")
-@click.option("--schema", is_flag=True, help="Print the JSON schema of --json.")
+@with_options(_OPTIONS)
 def ping(peer: tuple[str, int] | None, mesh_file: Path | None, schema: bool, **given: Any) -> None:
     """Measure round trips to `aiordma serve-diagnostics` at HOST:PORT, from event loop to event loop.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .arguments import with_options
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -96,14 +98,8 @@ _OPTIONS: list[Callable[..., Any]] = [
 ]
 
 
-def _with_options(command: Any) -> Any:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@_with_options
+@with_options(_OPTIONS)
 def stat(**given: Any) -> None:
     """Show connections of aiordma: path, reason for TCP, state, bytes, and what they run on.
 
