@@ -28,7 +28,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-many soak \
-        fabric-suite fabric-truth wheels test-wheels dashboard-picture pythons test-distros test-aarch64
+        fabric-suite fabric-truth wheels test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -261,7 +261,7 @@ test-wheels: build/wheels/.tools ## each wheel in an empty environment: the READ
 test-distros: .venv/.apt-roots ## install and tests by RDMA on Debian 12, 13 and the next one (ARGS="trixie": only that)
 	$(PY) -m tests.roots.distros $(ARGS)
 
-test-aarch64: .venv/.apt-aarch64 build/wheels/.tools ## C tests and a wheel on aarch64, emulated (ARGS="--rounds 1")
+test-arm: .venv/.apt-aarch64 build/wheels/.tools ## C tests and a wheel on aarch64, emulated (ARGS="--rounds 1")
 	$(PY) -m tests.roots.aarch64 $(ARGS)
 
 # ---- to look at --------------------------------------------------------------------------------------------

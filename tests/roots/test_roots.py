@@ -1,4 +1,4 @@
-"""What `make test-distros` and `make test-aarch64` stand on; the roots themselves take minutes, and root."""
+"""What `make test-distros` and `make test-arm` stand on; the roots themselves take minutes, and root."""
 
 from __future__ import annotations
 

@@ -68,15 +68,17 @@ def compiler(target: Target) -> dict[str, str]:
     return {"CC": str(cc), "CFLAGS": f"-isystem {include}"}
 
 
-def crossing(release: str, target: Target, include: Path) -> dict[str, str]:
-    """More variables, where the Python that builds is not the one that is built for.
+def of_machine(release: str, target: Target, include: Path) -> dict[str, str]:
+    """More variables, and the headers of a Debian's Python that lie in a folder of its machine.
 
-    Debian's Python includes those of its headers that depend on the machine from a folder of that machine.
+    zig does not look there. The variables are for a Python that is not the one that builds.
     """
+    folder = Path(f"{target.machine}-linux-gnu", f"python{release}")
+    headers = (target.root or Path("/")) / "usr" / "include" / folder
+    if headers.is_dir():
+        shutil.copytree(headers, include / folder)
     if target.root is None:
         return {}
-    of_machine = Path(f"{target.machine}-linux-gnu", f"python{release}")
-    shutil.copytree(target.root / "usr" / "include" / of_machine, include / of_machine)
     return {
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{release.replace('.', '')}-{target.machine}-linux-gnu.so",
         "_PYTHON_HOST_PLATFORM": f"linux-{target.machine}",
@@ -93,7 +95,7 @@ def build(release: str, python: Path, target: Target = HERE) -> Path:
     run(venv / "bin" / "python", "-m", "pip", "install", "-q", *tools)
     shutil.rmtree(made, ignore_errors=True)
     variables = compiler(target)
-    variables |= crossing(release, target, WORK / f"include{target.tail}")
+    variables |= of_machine(release, target, WORK / f"include{target.tail}")
     folder = f"build-dir={WORK / (release + target.tail)}"
     command = ("-m", "build", "--wheel", "--no-isolation", "-C", folder, "-o", made)
     run(venv / "bin" / "python", *command, **variables)
