@@ -120,7 +120,7 @@ class Dialogue(Generic[H, C]):
     def refuse(self, error: NegotiationError) -> None:
         """This end cannot use RDMA: decline, with the reason."""
         error = self._missing() or error
-        if error.code == Code.DEVICE_FAILURE and self.options.mode != "rdma":
+        if error.code in (Code.DEVICE_FAILURE, Code.OUT_OF_MEMORY) and self.options.mode != "rdma":
             warn_once(error)
         self.refusal = error
         kind = self.kind if error.code == Code.WRONG_KIND else None

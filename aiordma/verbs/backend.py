@@ -65,7 +65,7 @@ def open_backend(device: str | None = None) -> Backend:
         try:
             backend = _open(name, api, soft, port)
         except (VerbsError, NegotiationError) as error:
-            problems.append(error)
+            problems.append(_known_problem(name) or error)
             continue
         logger.debug(
             "device %s: port %d, gid[%d] %s, mtu %d, inline %d",
@@ -114,6 +114,16 @@ def _candidates(device: str | None, api: Binding, soft: bool) -> list[str]:
     if soft:
         return [name for name in names if name not in kernel]
     return [name for name in names if not kernel.get(name)]
+
+
+def _known_problem(name: str) -> NegotiationError | None:
+    """What sysfs and the device files say of a kernel's device that does not open: more than its errno."""
+    for found in hardware.scan():
+        if found.name == name and found.problem:
+            access = "give this user access to /dev/infiniband (containers: --device /dev/infiniband)"
+            hint = f"; {access}" if "permission" in found.problem else ""
+            return NegotiationError(Code.NO_SMCR_DEVICE, f"{name}: {found.problem}{hint}")
+    return None
 
 
 def _there_are(device: str | None, api: Binding) -> str:

@@ -110,7 +110,7 @@ def test_a_pyverbs_of_another_python(tmp_path: Path) -> None:
 
 
 def test_without_pyverbs() -> None:
-    done = run("--json", before=HIDDEN)
+    done = run("--json", before=HIDDEN, AIORDMA_VERBS="auto")
     assert (done.returncode, states(done)["round trip"]["state"]) == (0, "ok")
     assert states(done)["pyverbs"]["text"] == "none; so aiordma's own binding is used"
     assert "not asked: AIORDMA_VERBS=own" in run(AIORDMA_VERBS="own").stdout

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from aiordma.errors import Code, NegotiationError, VerbsError
-from aiordma.verbs import hardware, remedies
+from aiordma.verbs import backend, hardware, remedies
 from aiordma.verbs.remedies import warn_once, with_remedy
 
 PROGRAM = """
@@ -82,6 +82,39 @@ def test_peers_and_settings_are_no_reason_to_warn(code: Code, caplog: pytest.Log
     warn_once(NegotiationError(code))
     assert not caplog.records
     assert with_remedy(NegotiationError(code, "why")).detail == "why"
+
+
+def test_a_device_without_permission_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errno would not: libibverbs says ENOENT."""
+    problem = "no permission for /dev/infiniband/uverbs0"
+    monkeypatch.setattr(hardware, "scan", lambda: [hardware.HardwareDevice("rxe7", problem)])
+    monkeypatch.setattr(backend, "device_names", lambda _: ["rxe7"])
+
+    def fails(*_: object) -> None:
+        raise VerbsError(errno.ENOENT, "ibv_open_device", "rxe7")
+
+    monkeypatch.setattr(backend, "_open", fails)
+    with pytest.raises(NegotiationError, match=problem) as caught:
+        backend.open_backend("rxe7")
+    assert caught.value.code == Code.NO_SMCR_DEVICE
+    assert "give this user access to /dev/infiniband" in with_remedy(caught.value).text
+
+
+def test_too_little_locked_memory_for_rings_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The code is that of the memory limit; the errno behind it tells the two apart."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (65536, 65536))
+    monkeypatch.setattr(hardware, "scan", lambda: [hardware.HardwareDevice("mlx5_0", "")])
+    own_limit = NegotiationError(Code.OUT_OF_MEMORY, "a ring of 64 KiB: connections have 1 of 1 already")
+    own_limit.__cause__ = MemoryError()
+    warn_once(own_limit)
+    assert not caplog.records
+    error = NegotiationError(Code.OUT_OF_MEMORY, "cannot register memory")
+    error.__cause__ = MemoryError()
+    error.__cause__.__cause__ = VerbsError(errno.ENOMEM, "ibv_reg_mr", "524288 bytes on mlx5_0")
+    warn_once(error)
+    assert "may lock 65536 bytes of memory" in caplog.text
 
 
 @pytest.mark.parametrize(
