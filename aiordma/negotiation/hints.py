@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from ..config import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,10 +32,12 @@ _METHODS = {
 
 def refuse_keywords(unknown: Mapping[str, Any], known: Iterable[str]) -> NoReturn:
     """:raises TypeError: always, for the first of these parameters; the text says what to write instead."""
+    from ..config import settings  # a loop that imports this module itself does not stand still for it
+
     name = next(iter(unknown))
     if name in ("timeout", "connect_timeout", "deadline"):
         hint = _DEADLINE
-    elif name in {field.name for field in dataclasses.fields(Config)}:
+    elif name in {setting.name for setting in settings()}:
         hint = f"it is a setting: pass config=aiordma.Config({name}={unknown[name]!r})"
     else:
         import difflib  # for the few programs that need it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -44,8 +43,11 @@ class Opening(Coroutine[Any, Any, R], AbstractAsyncContextManager[R, None], Gene
         return awaitable
 
     def send(self, value: Any) -> Any:
-        if value is not None and inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
-            raise TypeError(f"it is not open yet, so it cannot send: {self!r}")
+        if value is not None:
+            import inspect  # for the few who send to what is not open yet
+
+            if inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
+                raise TypeError(f"it is not open yet, so it cannot send: {self!r}")
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
