@@ -121,12 +121,12 @@ struct soft_link {
 	struct soft_doors *here;                /* this process's, for the peer to ring */
 	struct soft_doors *doors;               /* the peer's */
 	const struct soft_published *published; /* the peer's */
-	struct soft_bell *bells; /* list changes: links_lock, too */
-	uint64_t nbells;        /* ever given */
-	pid_t pid;              /* of the peer, as this process sees it; 0: not visible */
-	atomic_uint overstayed; /* grows each time that the peer did not leave a direct access */
-	atomic_bool no_vm;      /* the kernel denies access to the peer's memory */
-	struct soft_lock lock;  /* events */
+	struct soft_bell *bells;                /* list changes: links_lock, too */
+	uint64_t nbells;                        /* ever given */
+	pid_t pid;                              /* of the peer, as this process sees it; 0: not visible */
+	atomic_uint overstayed;                 /* grows each time that the peer did not leave a direct access */
+	atomic_bool no_vm;                      /* the kernel denies access to the peer's memory */
+	struct soft_lock lock;                  /* events */
 	struct soft_event *events;
 	struct soft_map *maps; /* progress thread */
 	struct soft_packet *queue, **queue_tail;
