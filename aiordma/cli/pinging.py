@@ -154,12 +154,12 @@ async def measure(wanted: Wanted, progress: Callable[[Run], None] | None = None)
         kept = min(_MOST_TRACED, wanted.count)
         config = dataclasses.replace(config, trace_mode="req-res", trace_sample=1, trace_keep=kept)
     samples, run = Samples(), Run(wanted.kind)
-    if wanted.mode != "tcp":
-        # To open the device takes much longer than to connect. What fails is reported below.
-        with contextlib.suppress(NegotiationError):
-            await find_engine(config)
-    before = trace.settings()
+    before = trace.settings()  # opening the device takes over those of ``config``
     try:
+        if wanted.mode != "tcp":
+            # To open the device takes much longer than to connect. What fails is reported below.
+            with contextlib.suppress(NegotiationError):
+                await find_engine(config)
         await _measure(wanted, config, samples, run)
     except NegotiationError as error:
         run.error = error.text
