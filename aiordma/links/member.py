@@ -278,7 +278,7 @@ class Member:
         return True
 
     def needs_tcp(self, callback: Callable[[], None]) -> None:
-        """Call this when the link has failed, or if it has already, and the TCP connection is not here yet."""
+        """Call this when the link has failed, or if it has, and the TCP connection is not here yet."""
         self._on_tcp_needed = callback
         if self._failed_because is not None:
             callback()

@@ -43,8 +43,8 @@ __all__ = ["FramedPipe"]
 #: Bytes read ahead of the user, about, and at a time.
 _AHEAD_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
-#: The same while the rings on which this end sends wait for the TCP connection: they have failed, and what frees
-#: them comes behind the peer's data. A peer that moves sends no more than the kernels' buffers hold meanwhile.
+#: The same while the rings on which this end sends wait for the TCP connection: they have failed, and what
+#: frees them comes behind the peer's data. A peer that moves sends no more than is in the kernels' buffers.
 _MOST_AHEAD_BYTES = 64 * 1024 * 1024
 #: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
 #: connection, and discard what the peer has not read yet.
