@@ -26,9 +26,9 @@ _NAMES = 8
 
 
 class Place:
-    """A directory with admin sockets. Opened, so that nobody replaces it afterwards; close it.
+    """A directory with admin sockets. Opened, so that it cannot be replaced afterwards; close it.
 
-    :raises OSError: it is not there, or is not a directory of ``uid`` that nobody else may enter.
+    :raises OSError: it is not there, or is not a directory that only ``uid`` may enter.
     """
 
     def __init__(self, path: str, uid: int) -> None:

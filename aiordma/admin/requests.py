@@ -60,7 +60,7 @@ class Close(Request, tag="close"):
 
 
 class Trim(Request, tag="trim"):
-    """Give memory that nobody uses back to the system."""
+    """Give unused memory back to the system."""
 
 
 class Inspect(Request, tag="inspect"):

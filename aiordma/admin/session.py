@@ -66,7 +66,7 @@ class Session:
             return
         except OSError:
             data = b""
-        if not data:  # also in the middle of the answer: nobody is there to read it
+        if not data:  # also in the middle of the answer: the tool is gone
             self.close()
             return
         if self._answer is not None:
@@ -94,7 +94,7 @@ class Session:
             self._begin_answer(answer(self._waker, request, self._asker))
 
     def _is_given_up(self) -> bool:
-        """The tool has not waited: nobody expects any more that something changes."""
+        """The tool has not waited: the change is not expected any more."""
         try:
             return not self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

@@ -68,7 +68,7 @@ def mtus() -> Finding:
 
 
 def udp_port() -> Finding:
-    """Who has the port of RoCEv2: the kernel's rxe, another program, or nobody."""
+    """Who has the port of RoCEv2: the kernel's rxe, another program, or none."""
     wire = _config().soft_wire
     holders = [_user(uid) for table in ("udp", "udp6") for uid in _holders(_PROC / "net" / table)]
     if not holders:

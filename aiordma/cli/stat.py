@@ -91,7 +91,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option("--mode", metavar="rdma|tcp|CODE", help="Connections on it: tcp, or 'TCP 0x03010000'."),
     click.option("--kind", type=click.Choice(["stream", "datagrams", "calls"]), help="Connections of it."),
     click.option("--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Show it again and again."),
-    click.option("--reset", is_flag=True, help="Your totals count from now on (nobody else's)."),
+    click.option("--reset", is_flag=True, help="Your totals count from now on (only yours)."),
     click.option("--absolute", is_flag=True, help="Totals without regard to --reset."),
     click.option("--json", "as_json", is_flag=True, help="One JSON object (schema aiordma-stat/1)."),
     click.option("--schema", is_flag=True, help="Print the JSON schema of --json."),

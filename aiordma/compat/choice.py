@@ -95,7 +95,7 @@ def on_own_transport(
 
 
 def abort(result: NegotiationResult) -> None:
-    """Nobody will use it."""
+    """It will not be used."""
     if result.pipe is not None:
         result.pipe.abort()
     else:

@@ -476,7 +476,7 @@ class AioRdmaStreamWriter(asyncio.StreamWriter):
 
     def _replace_readers_transport(self, before: asyncio.Transport) -> None:
         """Since Python 3.14 the reader changes its transport, too. Bytes right behind the handshake may have
-        made it pause the old one, which nobody else would resume.
+        made it pause the old one, which nothing else would resume.
         """
         reader: Any = self._reader  # type: ignore[attr-defined]
         if reader is None:

@@ -1,4 +1,4 @@
-"""Where a key stands in a TOML file: `tomllib` does not say, and an error without a line helps nobody."""
+"""Where a key stands in a TOML file: `tomllib` does not say, and an error without a line helps little."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def section(network: Network, topology: Topology) -> Section:
             )
     lowest = rates[0]
     part.check(
-        "A flooded CNP queue starves nobody",
+        "A flooded CNP queue starves no other queue",
         cap / 1e9 <= 0.1 * lowest,
         f"the cap is {cap / 1e7 / lowest:.1f} % of the slowest port ({lowest:g}G); at most 10 % is to go",
     )

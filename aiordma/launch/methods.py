@@ -143,7 +143,7 @@ class Methods:
         # A server that says so itself has understood the question.
         plain = reason is not None and reason.code == Code.PLAIN_TCP_PEER and reason.peer is None
         if peers is not None and plain != peers.is_plain(*server):
-            # Nobody waits for it: the program has its connection.
+            # Nothing waits for it: the program has its connection.
             loop.run_in_executor(None, peers.remember, *server, plain)
 
     # ---- servers

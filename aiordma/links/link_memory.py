@@ -1,4 +1,4 @@
-"""Memory of users on a link: registered for the peer of one link group and for nobody else.
+"""Memory of users on a link: registered for the peer of one link group only.
 
 What a peer may READ and WRITE is registered once for each peer that opens it, with the bytes and the rights
 of that opening: its rkey gives access to nothing else. The memory is the user's, and is kept by its

@@ -394,7 +394,7 @@ class ChannelMember(Member):
     def _open(self) -> None:
         config = self._engine.config
         self._link.prepare_long_messages()
-        _ = self.group.page  # now: later there is no way to say that it is not to be had
+        _ = self.group.page  # now: later there is no way to say that there is none
         self.pipe = MessageChannel(
             self._link.queue_pair,
             memory=self.group.messages,

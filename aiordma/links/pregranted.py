@@ -268,7 +268,7 @@ class EarlyOpen:
         except RemoteProtocolError:
             pass
         return (
-            f"{len(data)} unexpected bytes on the TCP connection: whoever listens there now is not the "
+            f"{len(data)} unexpected bytes on the TCP connection: what listens there now is not the "
             "server that gave the ticket for this stream"
         )
 

@@ -87,7 +87,7 @@ class Requests:
     ) -> None:
         """Send a request and wait for its answer.
 
-        :param on_answer: called with the number of the request and the answer, also when nobody waits any
+        :param on_answer: called with the number of the request and the answer, also when no caller waits any
             more. It may raise RemoteProtocolError.
         :raises MemoryAccessError: the peer refuses. :raises anyio.BrokenResourceError: the peer is lost.
         """
@@ -153,10 +153,10 @@ class Requests:
     # ---- answers
 
     def receive(self, op: int, number: int, code: int, body: memoryview) -> None:
-        """:raises RemoteProtocolError: nobody asked for this."""
+        """:raises RemoteProtocolError: no request asked for this."""
         request = self._pending.get(number)
         if request is None:
-            raise RemoteProtocolError("an answer that nobody waits for")
+            raise RemoteProtocolError("an answer to no request")
         error = self._take(request, op, code, body)
         del self._pending[number]
         request.into = None

@@ -45,7 +45,7 @@ class Opening(Protocol):
 
 
 class Grant:
-    """What one descriptor allows. Ended: nobody can open it any more, and who has it open is told."""
+    """What one descriptor allows. Ended: it opens nothing any more, and peers that have it open are told."""
 
     def __init__(self, region: Region, start: int, descriptor: Descriptor, deadline: float | None) -> None:
         self.region, self.start, self.descriptor, self.deadline = region, start, descriptor, deadline
@@ -104,7 +104,7 @@ class Registry:
         return grant
 
     def end(self, grant: Grant, fault: Fault, grace: float) -> None:
-        """Let nobody open it any more, and take it back from those that have. Idempotent."""
+        """Refuse to open it from now on, and take it back from peers that have it open. Idempotent."""
         if self.grants.pop(grant.descriptor.identity, None) is not None:
             self._ended[grant.descriptor.identity] = fault
             if len(self._ended) > _REMEMBERED:
@@ -156,7 +156,7 @@ class Piece:
     def descriptor(
         self, rights: Rights = Rights.READ | Rights.WRITE, *, expires_in: float | None = None
     ) -> bytes:
-        """A descriptor of these bytes: 56 bytes, to be sent to a peer by any means. Whoever has them and a
+        """A descriptor of these bytes: 56 bytes, to be sent to a peer by any means. A process with them and a
         connection to this event loop (:func:`~aiordma.memory.serve`, or :func:`~aiordma.memory.connect` to
         the peer) can open it, so they are to be kept as a password is.
 
@@ -245,7 +245,7 @@ class Region(MemoryWindow):
         return made.encode()
 
     async def revoke(self, descriptor: bytes | None = None, *, grace: float = GRACE_S) -> None:
-        """Take a descriptor back: from now on nobody can open it, and when this returns, nobody has access by
+        """Take a descriptor back: from now on it opens nothing, and when this returns, no peer has access by
         it. A peer that has it open ends what it has begun; one that does not within ``grace`` seconds
         loses its access, and its link with the next operation.
 

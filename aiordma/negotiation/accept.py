@@ -110,7 +110,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         self._announcement = Announcement(ports)
         self._waker.bind(self)
         self.origin = here()
-        #: Nobody has closed it.
+        #: It was not closed.
         self._forgotten = True
         self._accept_again()
 
@@ -198,7 +198,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
             job.cancel()
 
     def _take_waiting(self) -> list[T]:
-        """The streams that nobody has accepted."""
+        """The streams that were not accepted yet."""
         with contextlib.suppress(RuntimeError):  # a task waits in accept(), and its loop is closed
             self._queue.close()
         streams = []

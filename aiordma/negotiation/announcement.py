@@ -1,10 +1,10 @@
 """A listener tells clients of the same host that it negotiates, without a byte on the wire.
 
 For each port it binds a Unix datagram socket to an abstract name made of the port. A client that may connect
-to the name knows beforehand that a Proposal will be understood; where the name does not exist, nobody who
-listens on that port of this network namespace is aiordma. Abstract names belong to the network namespace, as
-TCP ports do, and vanish with their process. Nothing is ever sent, and the name is a hint only: another user
-could bind it, and then a plain server sees a Proposal, as it would without all this.
+to the name knows beforehand that a Proposal will be understood; where the name does not exist, what
+listens on that port of this network namespace is not aiordma. Abstract names belong to the network
+namespace, as TCP ports do, and vanish with their process. Nothing is ever sent, and the name is a hint only:
+another user could bind it, and then a plain server sees a Proposal, as it would without all this.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def begin(waker: Waker, config: Config, prepared: Prepared) -> None:
 
 
 async def begin_alone(waker: Waker, config: Config) -> None:
-    """For a loop that finds no RDMA device: whoever looks from outside wants to see that."""
+    """For a loop that finds no RDMA device: a look from outside must show that."""
     key = f"{_ADMIN} is prepared"
     if not is_wanted(waker, config):
         begin(waker, config, None)

@@ -123,7 +123,7 @@ class Descriptor(NamedTuple):
 
     @classmethod
     def new(cls, rights: Rights, length: int, expires_ms: int) -> Descriptor:
-        """One that nobody can guess."""
+        """One that cannot be guessed."""
         return cls(rights, length, expires_ms, secrets.token_bytes(16), secrets.token_bytes(16))
 
     def encode(self) -> bytes:

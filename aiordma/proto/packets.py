@@ -3,7 +3,7 @@
 A message of a link becomes a RoCEv2 packet (IP, UDP port 4791, BTH), one of a negotiation a TCP segment.
 Addresses and queue pairs are the real ones. What the library does not see is made up: ports, packet sequence
 numbers (they count up), checksums, the ICRC (zero). Keys of memory and starting sequence numbers are blanked:
-whoever has them can speak for the peer.
+with them, anyone can speak for the peer.
 
 ``pcapng`` is draft-ietf-opsawg-pcapng, link type RAW: each packet begins with its IP header.
 """

@@ -245,7 +245,7 @@ class Multiplexer:
                 self._replace(parcel, parcel.error)
 
     def _replace(self, parcel: Parcel, error: MemoryError) -> None:
-        """There may never be memory for a message that nobody waits for."""
+        """There may never be memory for a message that is not awaited."""
         if parcel.instead is None:
             self.abort(error)
         else:

@@ -140,7 +140,7 @@ def start_thread(work: Callable[[], None]) -> None:
 
 
 def _before_fork() -> None:
-    """A child would have the locks that such a thread holds, as those of imports, and nobody to free them."""
+    """A child would have the locks that such a thread holds, as those of imports, and none to free them."""
     for thread in tuple(_threads):
         if thread is not threading.current_thread() and thread.is_alive():
             thread.join(_FORK_SECONDS)

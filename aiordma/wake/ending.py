@@ -1,4 +1,4 @@
-"""The end of an event loop, and of objects that nobody closed: what was theirs is released, however they end.
+"""The end of an event loop, and of objects that were not closed: what was theirs is released in each case.
 
 asyncio has no hook for the end of a loop. There are three ends, and each waker watches for all of them:
 

@@ -1,4 +1,4 @@
-"""Where an object was created: recorded on request, for reports about objects that nobody gives back."""
+"""Where an object was created: recorded on request, for reports about objects that are not given back."""
 
 from __future__ import annotations
 

@@ -120,5 +120,5 @@ class Store:
                     return entry
                 await self._changed.wait()
         except anyio.get_cancelled_exc_class():
-            log.info("nobody waits for %r any more (%s)", key, context.peer)
+            log.info("no caller waits for %r any more (%s)", key, context.peer)
             raise

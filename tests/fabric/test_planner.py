@@ -136,7 +136,7 @@ def test_the_cnp_queue(example: model.Network) -> None:
     assert set(verdicts(part).values()) == {Verdict.OK}
     capped = star(4, "[marking]\ncnp_cap_mbps = 10000")
     found = verdicts(scheduling.section(capped, build(capped)))
-    assert found["A flooded CNP queue starves nobody"] is Verdict.BROKEN
+    assert found["A flooded CNP queue starves no other queue"] is Verdict.BROKEN
 
 
 # ---- deadlock

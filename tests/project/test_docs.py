@@ -146,6 +146,28 @@ def test_only_settings_that_exist_are_named() -> None:
         assert named <= known, path
 
 
+#: Words of another century, for which plain ones exist. In what users read: pages, docstrings and messages.
+_STILTED = re.compile(r"\b(whoever|nobody|(?:is|be) to be had)\b", re.IGNORECASE)
+
+
+def test_plain_words() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md", "aiordma/*.py", "aiordma/*.pyx", "aiordma/*.pyi", "examples/*.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert len(listed) > 100
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for name in listed
+        for number, line in enumerate((ROOT / name).read_text("utf-8").splitlines(), 1)
+        if _STILTED.search(line)
+    ]
+    assert found == []
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
     missing = {name for name in aiordma.__all__ if not re.search(rf"\b{name}\b", text)}

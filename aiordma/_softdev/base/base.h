@@ -87,7 +87,7 @@ static inline void soft_pause(void)
 
 /* ---- random numbers --------------------------------------------------------------------------------- */
 
-/* From the kernel's generator (getrandom(2)), for what nobody shall guess. Blocks only while the machine boots. */
+/* From the kernel's generator (getrandom(2)), for what must not be guessed. Blocks only while the machine boots. */
 uint32_t soft_random(void);
 
 /* ---- addresses -------------------------------------------------------------------------------------- */

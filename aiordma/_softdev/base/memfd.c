@@ -22,7 +22,7 @@ int soft_memfd_create(const char *name, size_t length, void **map)
 	/* A segment that shrinks while it is read kills the reader with SIGBUS, so sealing forbids resizing. */
 	if (ftruncate(fd, (off_t)length) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		goto fail;
-	/* The kernel makes it 0777: nobody else shall open it through /proc. */
+	/* The kernel makes it 0777: no other user may open it through /proc. */
 	if (fchmod(fd, 0600))
 		goto fail;
 	*map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -108,7 +108,7 @@ static bool send_kept(struct cm_engine *e, struct cm_conn *c, const struct cm_ma
 }
 
 /* No process can answer (any more). */
-static void nobody(struct cm_engine *e, struct cm_conn *c, uint64_t now)
+static void no_answer(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 {
 	const enum cm_state state = c->state;
 	struct cm_mad mad = { .attribute = CM_REJ, .reason = CM_REASON_INVALID_ID };
@@ -146,7 +146,7 @@ static void send_repeatedly(struct cm_engine *e, struct cm_conn *c, const struct
 	c->interval = CM_FIRST_NS;
 	c->deadline = now + c->interval;
 	if (!send_kept(e, c, mad) && state != CM_REQ_SENT)
-		nobody(e, c, now);
+		no_answer(e, c, now);
 }
 
 /* ---- calls of the user ------------------------------------------------------------------------------ */
@@ -531,7 +531,7 @@ static bool due(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 		c->interval = c->interval * 2 < CM_LONGEST_NS ? c->interval * 2 : CM_LONGEST_NS;
 		c->deadline = now + c->interval;
 		if (!send_last(e, c))
-			nobody(e, c, now);
+			no_answer(e, c, now);
 	}
 	return true;
 }

@@ -212,7 +212,7 @@ bool soft_slot_taken(uint32_t slot);
 /* ---- home.c ----------------------------------------------------------------------------------------- */
 
 enum { SOFT_HOME_BYTES = 100 };
-/* The directory for sockets of this user's processes, which nobody else can enter. False: there is none. */
+/* The directory for sockets of this user's processes, which no other user can enter. False: there is none. */
 bool soft_home(char path[SOFT_HOME_BYTES]);
 /* Locks it against other processes, until the descriptor is closed. -1: no lock, no directory. */
 int soft_home_lock(void);

@@ -8,7 +8,7 @@
 
 _Thread_local struct soft_chan *soft_chan_taking;
 
-/* The set watches for each write, so nobody reads the counter. */
+/* The set watches for each write, so the counter is not read. */
 void soft_chan_wake(struct soft_chan *chan)
 {
 	uint64_t one = 1;

@@ -2,7 +2,7 @@
  * Doors and published words: the memory through which a process announces work to its peers.
  *
  * Each peer process (each Unix link, shm/unix_link.h) has door memory of its own: for each CQ a bit for each QP with
- * work. Only that peer and the owner of the CQ can write to it, so a peer that destroys it silences nobody else. What
+ * work. Only that peer and the owner of the CQ can write to it, so a peer that destroys it silences only itself. What
  * all peers need to read is in one published segment, which only its owner can write: whether a CQ is armed, and the
  * serials of keys. Nothing read from memory that a peer can write is trusted: each field is read once into a local and
  * checked. Door bits need no check: a bit too many costs a look, a bit too few is its peer's own loss.

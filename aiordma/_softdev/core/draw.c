@@ -1,5 +1,5 @@
 /*
- * Draws numbers for queue pairs and keys: in an order that nobody can predict, and none again soon.
+ * Draws numbers for queue pairs and keys: in an order that cannot be predicted, and none again soon.
  *
  * All numbers stand in a ring. Each draw takes one of the next few at random, and leaves it behind. It is among the next
  * few again when the rest of the ring has been passed.

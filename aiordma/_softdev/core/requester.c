@@ -244,7 +244,7 @@ void soft_sq_heard(struct soft_qp *qp)
 }
 
 /*
- * Whoever polls the CQ goes on with it. While nobody does because all sleep, the progress thread does so at once; if
+ * The thread that polls the CQ goes on with it. While none does because all sleep, the progress thread does so at once; if
  * the program does something else, it does so after a while.
  */
 void soft_again(struct soft_cq *cq, uint32_t slot)

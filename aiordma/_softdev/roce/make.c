@@ -26,7 +26,7 @@ static void choose(void)
 	chosen = roce_rate_profile(name);
 	if (!chosen && strcmp(name, "off") != 0)
 		fprintf(stderr,
-			"aiordma: AIORDMA_SOFT_CONGESTION=\"%s\" is not understood, so nobody slows down when the "
+			"aiordma: AIORDMA_SOFT_CONGESTION=\"%s\" is not understood, so no sender slows down when the "
 			"network is "
 			"congested; wanted: sigcomm15, connectx or off\n",
 			name);

@@ -367,7 +367,7 @@ static bool may_be_peer(struct soft_roce *w, const struct roce_inbound *in)
 	const uint32_t proven = atomic_load_explicit(&w->proven, memory_order_relaxed);
 	const uint16_t port = in->path.src_port;
 
-	/* Nobody needs to hand on what peers can send, or already send, to this process itself. */
+	/* There is no need to hand on what peers can send, or already send, to this process itself. */
 	if (in->forwarded && (w->route.here || (proven && !(proven & ROCE_FORWARDED))))
 		return false;
 	return peer_of(w) != ROCE_OURS || port == soft_roce_own_port(w->ask.qpn) ||

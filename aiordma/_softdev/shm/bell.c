@@ -3,7 +3,7 @@
  *
  * A bell is a pipe: the channel's set watches its end, the peer writes a byte into the other. The owner of the channel
  * never reads, and its set is edge-triggered; a peer that finds its pipe full empties it itself. The peer opens the
- * pipe anew: the flags of that open file are its own, so that nobody can make its write block, and as it can read, too,
+ * pipe anew: the flags of that open file are its own, so that no peer can make its write block, and as it can read, too,
  * the end of the other process is no SIGPIPE.
  *
  * Polls read doors without a lock, so door memory stays mapped for ever: when a link ends, zeroes of this process take
@@ -280,7 +280,7 @@ void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, con
 		while (read(event->fd, full, sizeof(full)) == (ssize_t)sizeof(full))
 			;
 		if (write(event->fd, "", 1) < 0) {
-			/* EAGAIN: the peer fills it itself; it wakes nobody but itself by that */
+			/* EAGAIN: the peer fills it itself; it wakes only itself by that */
 		}
 	}
 }

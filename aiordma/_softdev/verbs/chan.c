@@ -5,7 +5,7 @@
  *
  * Each peer has a bell of its own, a pipe whose other end it holds (shm/bell.c). No descriptor is shared by
  * peers, so none can take the wake-up of another, and none can make a write of this process block. The set is
- * edge-triggered: taking from it is one system call, and nobody reads what woke it.
+ * edge-triggered: taking from it is one system call, and what woke it is not read.
  */
 #include <fcntl.h>
 #include <signal.h>
