@@ -346,4 +346,5 @@ def test_stream_stays_on_tcp(hosts: tuple[Host, Host]) -> None:
     """The wire is for those who ask for it."""
     said = stream(hosts, "off")
     assert said.startswith("tcp tcp")
-    assert "cannot reach each other" in said
+    assert "different network namespaces" in said
+    assert "AIORDMA_SOFT_WIRE=auto" in said

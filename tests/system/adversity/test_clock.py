@@ -25,8 +25,13 @@ STAMPS = {
     "_softdev/verbs/cq_ex.c": "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK",
     "admin/report.py": "when a report was made",
     "cli/bundle.py": "when a bundle was made",
+    "cli/mesh.py": "when a mesh was measured",
+    "cli/performing.py": "when a report was made",
     "launch/plain_peers.py": "findings that outlive the process; one from the future is not believed",
     "memory/region.py": "what a descriptor says of its end; the owner ends it by its own timer",
+    "observe/capture.py": "stamps of packets in a capture",
+    "observe/leak_watch.py": "when a leak was found; how long it lasts is told by the loop's clock",
+    "observe/leaks.py": "when a leak was found",
     "observe/trace.py": "stamps of spans",
 }
 WALL = re.compile(
