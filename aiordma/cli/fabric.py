@@ -27,7 +27,7 @@ _NETWORK = click.argument("network", type=click.Path(exists=True, dir_okay=False
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 # As in `fabric.dcqcn.PROFILES`, without importing it for every command.
-_PROFILES = ["sigcomm15", "connectx"]
+_PROFILES = ["sigcomm15", "connectx", "ns3"]
 _RESULTS = click.option(
     "--results",
     type=click.Path(path_type=Path),

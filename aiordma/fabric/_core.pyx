@@ -12,8 +12,8 @@ from libc.stdlib cimport realloc
 from aiordma.fabric._rate cimport Profile, rate_catch_up
 from aiordma.fabric._receivers cimport Receivers
 from aiordma.fabric._state cimport (
-    ANSWER, ARRIVE, BUCKETS, BULK, CLASSES, DONE, DRAIN_LOW_PS, DRAINED, FAIL, PAUSE, REROUTE, ROCE, START, TIMEOUT, WAKE, Event, Flow,
-    Packet, Port, heap_take,
+    ANSWER, ARRIVE, BUCKETS, BULK, CLASSES, DONE, DRAIN_LOW_PS, DRAINED, FAIL, LOOK, PAUSE, REROUTE, ROCE, START, TIMEOUT, WAKE,
+    Event, Flow, Packet, Port, heap_take,
 )
 
 
@@ -84,6 +84,8 @@ cdef class Simulation(Receivers):
             flow.una_before = flow.una
             self.put(self.now + self.timeout_ps, TIMEOUT, event.a, 0)
             self.start(self.hops[flow.forth])
+        elif event.what == LOOK:
+            self.look_for_marks(event.a, event.b)
         elif event.what == REROUTE:
             flow.forth, flow.back = flow.next_forth, flow.next_back
             self.start(self.hops[flow.forth])

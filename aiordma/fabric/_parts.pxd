@@ -19,7 +19,7 @@ cdef class Parts:
     cdef Profile profile
     cdef public object trace
     cdef int64_t cell, answer_ps, obey_ps, resume_cells, poll_ps, interval_ps, timeout_ps
-    cdef bint mark_departing, spaced_marks
+    cdef bint mark_departing, spaced_marks, note_at_interval
     cdef double weight, window
     cdef int64_t weights[3]
     cdef readonly int64_t now

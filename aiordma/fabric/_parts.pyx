@@ -25,6 +25,7 @@ cdef class Parts:
         self.resume_cells, self.poll_ps, self.weight = options.resume_cells, options.poll_ps, options.weight
         self.mark_departing, self.spaced_marks = options.mark_departing, options.spaced_marks
         self.interval_ps, self.timeout_ps = options.cnp_interval_ps, options.timeout_ps
+        self.note_at_interval = options.cnp_at_interval
         self.weights[BULK], self.weights[ROCE] = options.bulk_quantum, options.roce_quantum
         self.free_packet = -1
         self.latency = <int64_t *> calloc(BUCKETS, sizeof(int64_t))

@@ -12,6 +12,7 @@ cdef struct Profile:
     double hyper_bps
     double least_bps
     double line_bps
+    double first_alpha
     bint from_line  # the first notification cuts the line rate (as in the paper), not the rate measured
 
 cdef struct Rate:
@@ -76,7 +77,7 @@ cdef inline void rate_notified(Rate *r, const Profile *p, int64_t now) noexcept 
         r.current = at_most(r.measured if r.measured > lately else lately, p.line_bps)
         if p.from_line:
             r.current = p.line_bps
-        r.alpha = 1
+        r.alpha = p.first_alpha
         r.next = now
     r.paced = True
     r.cut_at = now

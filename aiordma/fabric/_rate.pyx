@@ -49,4 +49,5 @@ cdef Profile profile_of(given):
     p.least_bps = given.least_bps
     p.line_bps = given.line_bps
     p.from_line = given.from_line
+    p.first_alpha = given.first_alpha
     return p

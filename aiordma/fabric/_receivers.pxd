@@ -10,6 +10,8 @@ cdef class Receivers(Senders):
     cdef void answer(self, int32_t number, int kind, int32_t seq, int32_t port) noexcept nogil
     cdef void received(self, int32_t at, Packet *packet) noexcept nogil
     cdef void deliver(self, int32_t at, int32_t arrived) noexcept nogil
+    cdef void notify(self, int32_t number, int32_t port, bint marked) noexcept nogil
+    cdef void look_for_marks(self, int32_t number, int32_t port) noexcept nogil
     cdef void follow(self, int32_t done) noexcept nogil
     cdef void told(self, int32_t number, int kind, int32_t seq, int32_t arrived) noexcept nogil
     cdef void begin(self, int32_t number) noexcept nogil

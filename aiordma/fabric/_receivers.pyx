@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t
 from aiordma.fabric._rate cimport rate_notified
 from aiordma.fabric._senders cimport Senders
 from aiordma.fabric._state cimport (
-    ACK, ANSWER, BUCKET_PS, BUCKETS, BULK, CNP, CONTROL_WIRE, DATA, DRAIN_HIGH_PS, DRAIN_LOW_PS, DRAINED, NAK, NOTE,
+    ACK, ANSWER, BUCKET_PS, BUCKETS, BULK, CNP, CONTROL_WIRE, DATA, DRAIN_HIGH_PS, DRAIN_LOW_PS, DRAINED, LOOK, NAK, NOTE,
     NOTE_WIRE, ROCE, START, TIMEOUT, Flow, Node, Packet, Port,
 )
 
@@ -76,7 +76,6 @@ cdef class Receivers(Senders):
     cdef void deliver(self, int32_t at, int32_t arrived) noexcept nogil:
         cdef Packet packet = self.packets[at]
         cdef Flow *flow = &self.flows[packet.flow]
-        cdef Port *port = &self.ports[arrived]
         self.delivered += 1
         self.drop(at)
         if packet.kind != DATA:
@@ -84,10 +83,7 @@ cdef class Receivers(Senders):
             return
         if packet.group == ROCE:
             self.received(arrived, &packet)
-        if packet.marked and self.now - flow.noted_at >= self.interval_ps:
-            flow.noted_at = self.now
-            port.notes += 1
-            self.answer(packet.flow, NOTE, 0, arrived)
+            self.notify(packet.flow, arrived, packet.marked)
         if packet.seq != flow.expected:
             if packet.seq < flow.expected:
                 self.answer(packet.flow, ACK, flow.expected, arrived)
@@ -103,6 +99,29 @@ cdef class Receivers(Senders):
             self.follow(packet.flow)
         if flow.expected % flow.ack_every == 0 or flow.expected == flow.packets:
             self.answer(packet.flow, ACK, flow.expected, arrived)
+
+    # At once if the last notification is an interval old; or once an interval, from the flow's first packet on.
+    cdef void notify(self, int32_t number, int32_t port, bint marked) noexcept nogil:
+        cdef Flow *flow = &self.flows[number]
+        if self.note_at_interval:
+            if marked:
+                flow.noticed = True
+            if flow.noted_at < 0:
+                self.look_for_marks(number, port)
+        elif marked and self.now - flow.noted_at >= self.interval_ps:
+            flow.noted_at = self.now
+            self.ports[port].notes += 1
+            self.answer(number, NOTE, 0, port)
+
+    cdef void look_for_marks(self, int32_t number, int32_t port) noexcept nogil:
+        cdef Flow *flow = &self.flows[number]
+        flow.noted_at = self.now
+        if flow.noticed:
+            flow.noticed = False
+            self.ports[port].notes += 1
+            self.answer(number, NOTE, 0, port)
+        if flow.done_at < 0:
+            self.put(self.now + self.interval_ps, LOOK, number, port)
 
     # Starts the flows that waited for this one.
     cdef void follow(self, int32_t done) noexcept nogil:

@@ -26,6 +26,7 @@ cdef enum What:
     FAIL = 7
     REROUTE = 8
     DRAINED = 9
+    LOOK = 10
 
 cdef enum:
     BUCKETS = 20000  # of latency,
@@ -143,7 +144,8 @@ cdef struct Flow:
     bint naked
     double window
     double threshold
-    int64_t noted_at
+    int64_t noted_at  # when the receiver last notified, or last looked whether it must
+    bint noticed      # a packet was marked since
     Rate rate
     int64_t done_at
     int64_t resent

@@ -32,11 +32,18 @@ class Profile:
     from_line: bool = False
     #: The shortest time between two cuts.
     cut_ns: int = 50000
+    #: alpha of a sender at line rate: the first cut takes half of this.
+    first_alpha: float = 1.0
 
 
 PROFILES = {
     "sigcomm15": Profile("sigcomm15", 1 / 256, 55000, 55000, 10_000_000, 5, 40e6, 400e6, 1e6, 100e9),
     "connectx": Profile("connectx", 5 / 1024, 1000, 300000, 32767, 1, 5e6, 50e6, 1e6, 100e9),
+    # The sample configuration of the authors' ns-3 model. Its reaction point obeys every notification, and
+    # exceeds the old rate with the fifth step.
+    "ns3": Profile(
+        "ns3", 1 / 256, 55000, 60000, 300_000_000, 4, 40e6, 200e6, 100e6, 100e9, cut_ns=0, first_alpha=0.5
+    ),
 }
 
 

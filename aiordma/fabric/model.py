@@ -146,6 +146,9 @@ class Ecn:
     spaced_marks: bool = False
     #: Of a receiver, between two notifications of one flow.
     cnp_interval_us: float = field(default=50, metadata=_at_least(0.1))
+    #: When a receiver notifies: as soon as a marked packet arrives, if the last notification is an interval
+    #: old; or at the end of each interval in which one arrived.
+    cnp_sent: str = field(default="arrival", metadata={"one_of": ("arrival", "interval")})
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class Options:
     #: Marks are spaced as Linux' RED does it, not drawn for each packet alone.
     spaced_marks: bool = False
     cnp_interval_ps: int = 50_000_000
+    #: A receiver notifies when an interval ends in which a packet was marked, not as soon as one arrives.
+    cnp_at_interval: bool = False
     #: Without progress for this long, a sender goes back to the last acknowledged packet.
     timeout_ps: int = 2_000_000_000
     #: Bytes that a turn of the weighted round robin is worth.

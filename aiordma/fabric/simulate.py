@@ -153,6 +153,7 @@ def options_of(network: Network, seed: int, window: int | None = None) -> Option
         mark_departing=ecn.mark == "departure",
         spaced_marks=ecn.spaced_marks,
         cnp_interval_ps=int(ecn.cnp_interval_us * 1e6),
+        cnp_at_interval=ecn.cnp_sent == "interval",
         bulk_quantum=40 * marking.other_weight,
         roce_quantum=40 * marking.roce_weight,
     )

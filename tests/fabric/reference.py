@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BULK, ROCE, CNP = range(3)
 DATA, ACK, NAK, NOTE = range(4)
-ARRIVE, DONE, PAUSE, ANSWER, WAKE, START, TIMEOUT, FAIL, REROUTE, DRAINED = range(10)
+ARRIVE, DONE, PAUSE, ANSWER, WAKE, START, TIMEOUT, FAIL, REROUTE, DRAINED, LOOK = range(11)
 DRAIN_HIGH, DRAIN_LOW = 20_000_000, 10_000_000
 FAR = 1 << 62
 
@@ -118,6 +118,7 @@ class Flow:
     expected: int = 0
     naked: bool = False
     noted_at: int = -FAR
+    noticed: bool = False
     done_at: int = -1
     resent: int = 0
     timeouts: int = 0
@@ -406,7 +407,11 @@ class Simulation:
                 port.wanted = True
                 self.at(self.now + self.options.answer_ps, ANSWER, port)
                 self.at(port.free_at - DRAIN_LOW, DRAINED, port)
-        if packet.marked and self.now - flow.noted_at >= self.options.cnp_interval_ps:
+        if flow.roce and self.options.cnp_at_interval:
+            flow.noticed = flow.noticed or bool(packet.marked)
+            if flow.noted_at < 0:
+                self.look_for_marks(flow, port)
+        elif packet.marked and self.now - flow.noted_at >= self.options.cnp_interval_ps:
             flow.noted_at = self.now
             self.answer(flow, NOTE, 0, port)
         if packet.seq < flow.expected:
@@ -486,11 +491,21 @@ class Simulation:
             else:
                 a.wanted = False
                 self.at(self.now + self.options.answer_ps, ANSWER, a)
+        elif what == LOOK:
+            self.look_for_marks(a, self.ports[b])
         elif what == FAIL:
             self.broken(a)
             self.broken(a.peer)
         else:
             self.of_flow(what, a)
+
+    def look_for_marks(self, flow: Flow, port: Port) -> None:
+        flow.noted_at = self.now
+        if flow.noticed:
+            self.answer(flow, NOTE, 0, port)
+        flow.noticed = False
+        if flow.done_at < 0:
+            self.at(self.now + self.options.cnp_interval_ps, LOOK, flow, port.number)
 
     def of_flow(self, what: int, flow: Flow) -> None:
         if what == START:

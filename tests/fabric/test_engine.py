@@ -33,6 +33,7 @@ class Scene:
     poll_us: int = 0
     mark_departing: bool = False
     spaced_marks: bool = False
+    cnp_at_interval: bool = False
     weight: float = 0.5
     alpha: float = 0.25
     flows: tuple[tuple[int, int, int, bool, int], ...] = ()  # from, to, packets, RoCE, start in us
@@ -54,6 +55,7 @@ def build(kind: Callable[..., Any], scene: Scene) -> Any:
         timeout_ps=300 * US,
         mark_departing=scene.mark_departing,
         spaced_marks=scene.spaced_marks,
+        cnp_at_interval=scene.cnp_at_interval,
     )
     sim = kind(dcqcn.profile(scene.profile, scene.line_gbps), options)
     hosts = [sim.add_host() for _ in range(scene.hosts)]
@@ -106,6 +108,7 @@ SCENES = {
     "polled": Scene(flows=incast(4), poll_us=7),
     "marked as they leave": Scene(flows=incast(4), mark_departing=True),
     "marked as Linux does": Scene(flows=incast(4), poll_us=7, spaced_marks=True),
+    "notified once an interval": Scene(flows=incast(4, 800), cnp_at_interval=True, profile="ns3"),
     "two line rates": Scene(flows=incast(4), line_gbps=0),
     "small window": Scene(flows=incast(4), window=5),
     "connectx": Scene(flows=incast(4), profile="connectx"),
@@ -147,6 +150,7 @@ def test_the_scenes_have_what_they_are_for() -> None:
     assert runs["mixed"].lossy_drops
     assert runs["broken cable"].lost
     assert runs["slow receiver"].port(0)["pauses"]
+    assert runs["notified once an interval"].flow(0)["notes"] > 2
     done = [runs["one after another"].flow(at)["done_at"] for at in range(3)]
     assert 0 < done[0] < done[1] < done[2]
 
@@ -180,7 +184,8 @@ def test_never_a_loss_with_enough_headroom(
     """Over topologies and traffic: packets in are out, lost, or there; what is lossless is not dropped."""
     scene = Scene(
         hosts=6, two=two, shared=shared, poll_us=seed % 9, mark_departing=bool(seed & 8),
-        spaced_marks=bool(seed & 16), alpha=alpha, flows=tuple(flows), break_at_us=break_at_us, seed=seed,
+        spaced_marks=bool(seed & 16), cnp_at_interval=bool(seed & 32), alpha=alpha, flows=tuple(flows),
+        break_at_us=break_at_us, seed=seed,
     )  # fmt: skip
     sim = build(Simulation, scene)
     for until in (30, 200, 4000):
