@@ -133,7 +133,8 @@ def test_the_ns3_models_first_cuts() -> None:
     assert point.state()["current"] == 30e9
     point.notified(60_000_000)
     state = point.state()
-    assert (state["target"], state["current"]) == (30e9, pytest.approx(22.5e9, rel=2e-3))
+    assert state["target"] == 30e9
+    assert state["current"] == pytest.approx(22.5e9, rel=2e-3)
     for step in range(1, 6):
         point.when(60_000_000 + step * 60_000_000)
         assert point.state()["target"] == (30e9 if step < 5 else 30.04e9)
