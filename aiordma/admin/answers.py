@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..observe import capture, leaks, trace, warned
 from ..observe import connections as registered
 from ..observe.calls import past
+from ..verbs.qp import QpPath
 from . import actions
 from .describe import KINDS, describe_connection, mode_of
 from .holders import holders
@@ -155,6 +156,7 @@ def _connections(waker: Waker) -> Iterator[Struct]:
 
 
 def _links(waker: Waker) -> Iterator[Struct]:
+    retrying = QpPath()  # all links have these
     for engine in _engines(waker):
         backend = engine.backend
         rows = [
@@ -165,6 +167,9 @@ def _links(waker: Waker) -> Iterator[Struct]:
                 mtu=backend.mtu.size,
                 registered_bytes=group.rings.registered_bytes,
                 used_bytes=group.rings.used_bytes,
+                ack_timeout_ms=round(retrying.ack_timeout_s * 1000, 1),
+                retries=retrying.retry_count,
+                rnr_retries=retrying.rnr_retry,
                 **group.statistics(),
             )
             for group in list(engine.all_groups)

@@ -207,6 +207,11 @@ class Link(Struct):
     mtu: int
     registered_bytes: int
     used_bytes: int
+    #: the device waits so long for an acknowledgement (IBTA 9.9.2) ...
+    ack_timeout_ms: float = 0.0
+    #: ... and sends so often again, before the link fails; the same for a peer without a posted receive (RNR)
+    retries: int = 0
+    rnr_retries: int = 0
 
 
 class Links(Part, tag="links"):

@@ -144,6 +144,9 @@ _LINK_DETAILS = [
     _field("NOPS-OUT", "nops_sent", right=True),
     _field("NOPS-IN", "nops_received", right=True),
     _field("MOVED-HERE", "moved_here", right=True),
+    _field("ACK-MS", "ack_timeout_ms", right=True),
+    _field("RETRIES", "retries", right=True),
+    _field("RNR-RETRIES", "rnr_retries", right=True),
     _bytes("TICKET-RINGS", "ticket_ring_bytes"),
 ]
 _DEVICES = [

@@ -71,6 +71,11 @@ class QpPath:
     service_level: int = 0
     access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
+    @property
+    def ack_timeout_s(self) -> float:
+        """``timeout`` in seconds."""
+        return 4.096e-6 * (1 << self.timeout)
+
 
 class Qp:
     """What RC and UD queue pairs have in common: creation and destruction."""

@@ -127,6 +127,14 @@ def test_other_views_as_tables(busy: Process) -> None:
     assert re.search(r"began +TCP 0x\w+ +RDMA is switched off", shown)
 
 
+def test_links_tell_how_long_they_try(busy: Process) -> None:
+    rows = found("--pid", str(busy.pid), "--links")["links"]
+    assert {(row["ack_timeout_ms"], row["retries"], row["rnr_retries"]) for row in rows} == {(67.1, 6, 6)}
+    shown = run("--pid", str(busy.pid), "--links", "-d").stdout
+    assert re.search(r" ACK-MS  RETRIES  RNR-RETRIES ", shown)
+    assert re.search(r" 67\.1 +6 +6 ", shown)
+
+
 def test_calls_by_method_and_holders_of_memory() -> None:
     """Of a server that has answered, and whose client is gone; then of one that is there."""
     with terminal("serve-diagnostics", "--port", "0", "--no-against", AIORDMA_DEVICE=DEVICE) as screen:
