@@ -58,7 +58,8 @@ cdef class QueuePair(CompletionOwner):
     cdef bint receives_late                    # it failed, but the peer did not break the protocol
     cdef bint flushing
     cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
-    cdef list flows, free_tokens
+    cdef list flows
+    cdef object free_tokens
     cdef uint32_t generation
     cdef LlcFlow llc
     cdef object waiting_flows               # deque of flows with something to post, first come first served

@@ -12,6 +12,7 @@ send queue.
 """
 import logging
 import random
+from array import array
 from collections import deque
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -146,7 +147,9 @@ cdef class QueuePair(CompletionOwner):
         self.astray = <const volatile uint64_t *>astray if astray else &self.no_count
         self.astray_seen = self.astray[0]
         self.flows = []
-        self.free_tokens = []
+        # Numbers in an array, not in a list: after thousands of streams, one small object of each would keep the
+        # page that its neighbours have left.
+        self.free_tokens = array("H")
         self.generation = random.randrange(0x10000)
         self.waiting_flows = deque()
         self.llc = LlcFlow()
