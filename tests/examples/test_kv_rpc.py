@@ -77,7 +77,7 @@ def test_deadlines_and_the_wait_that_ends(server: Server) -> None:
     late = client(at, "--timeout", "0.2", "wait", "pear")
     assert late.returncode == 1
     assert late.stderr.startswith("kv_rpc.py: DEADLINE_EXCEEDED")
-    server.wait_for("nobody waits for 'pear' any more")
+    server.wait_for("no caller waits for 'pear' any more")
     with subprocess.Popen(
         [sys.executable, KV, "client", at, "wait", "pear"], stdout=subprocess.PIPE, text=True
     ) as waiting:
