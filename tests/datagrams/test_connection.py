@@ -57,6 +57,12 @@ async def fill(connection: DatagramConnection, message: bytes) -> int:
     return sent
 
 
+async def send_on_and_on(connection: DatagramConnection) -> None:
+    """Wait to send, whatever room fill() left: on TCP, the kernel may make its buffers larger at any time."""
+    while True:
+        await connection.send(b"x" * 5000)
+
+
 async def drain(connection: DatagramConnection) -> list[bytes]:
     return [message async for message in connection]
 
@@ -168,13 +174,9 @@ async def test_borrow_lends_a_message(pair: Pair) -> None:
 async def test_one_task_in_each_direction(pair: Pair) -> None:
     one, other = pair
 
-    async def keep_sending() -> None:
-        while True:  # on TCP the kernel may make room later than fill() looks
-            await one.send(b"x" * 5000)
-
     await fill(one, b"f" * 5000)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keep_sending)
+        tasks.start_soon(send_on_and_on, one)
         tasks.start_soon(one.receive)
         await anyio.wait_all_tasks_blocked()
         for call in (one.send, one.send_many):
@@ -303,7 +305,7 @@ async def test_waiting_tasks_learn_of_the_close(pair: Pair) -> None:
         ended.append(call)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(wait, lambda: one.send(b"x" * 3000))
+        tasks.start_soon(wait, lambda: send_on_and_on(one))
         tasks.start_soon(wait, one.receive)
         await anyio.wait_all_tasks_blocked()
         await one.aclose()
