@@ -84,9 +84,7 @@ class Reply:
         """The REPLY of this call."""
         self.done = True
         self.encoding = message.encoding
-        payload = self.payload = message.payload
-        if payload.__class__ is memoryview:
-            message.payload = b""  # it is kept for the next message, and must not keep registered memory
+        self.payload = message.payload
         if message.metadata is not None:
             self.raw_metadata = message.metadata
         self.raw_trailing = message.trailing
@@ -427,6 +425,8 @@ class Connection(Multiplexer):
                 self._drained.set()
         elif event:
             self._on_other(event)
+        if self._message.payload.__class__ is memoryview:
+            self._message.payload = b""  # see Multiplexer
 
     def _on_other(self, event: int) -> None:
         machine, message = self.machine, self._message

@@ -122,8 +122,15 @@ class Handling:
         self.sending = Sending(connection, connection.machine, call)
 
     def cancel(self) -> None:
+        if self.inbox is not None:
+            self.inbox.drop(self._connection.stopped(self.call))
         if self.job is not None:
             self.job.cancel()
+
+    def ended(self) -> None:
+        """The handler takes no more items."""
+        if self.inbox is not None:
+            self.inbox.clear()
 
     def on_item(self, encoding: int, payload: Buffer) -> None:
         if self.inbox is not None:
@@ -182,11 +189,10 @@ class ServerConnection(Multiplexer):
                 self._staying = True
                 self.waker.call_soon(self._stay)
             self._on_call(self.machine.call)
-            if self._message.payload.__class__ is memoryview:
-                # The message is kept for the next one, and must not keep registered memory.
-                self._message.payload = b""
         elif event:
             self._on_other(event)
+        if self._message.payload.__class__ is memoryview:
+            self._message.payload = b""  # see Multiplexer
 
     def _stay(self) -> None:
         """A client that calls once often calls again at once: look for that before the event loop sleeps, as
@@ -295,7 +301,7 @@ class ServerConnection(Multiplexer):
     ) -> None:
         try:
             if call.stop:
-                raise self._stopped(call)
+                raise self.stopped(call)
             trace = call.trace
             if trace is not None:
                 trace.started = monotonic_ns()
@@ -354,6 +360,7 @@ class ServerConnection(Multiplexer):
                 self._reply(call, encoding, payload, context)
         else:
             await self._run_unary(call, route, args, kwargs, context)
+        handling.ended()
 
     async def _run_stream(
         self, handling: Handling, route: Route, args: list[Any], kwargs: dict[str, Any], context: Context
@@ -363,7 +370,7 @@ class ServerConnection(Multiplexer):
         encode = route.method.encode_item
         try:
             if call.stop:
-                raise self._stopped(call)
+                raise self.stopped(call)
             if route.stream is not None:
                 items = route.stream(ServerCall(route.method, context, args, kwargs))
             else:
@@ -387,6 +394,7 @@ class ServerConnection(Multiplexer):
         else:
             if not call.closed:
                 self._reply(call, 0, b"", context)
+        handling.ended()
 
     def _send_headers(self, call: Call, context: Context) -> None:
         if not call.headers and not call.closed:
@@ -449,7 +457,8 @@ class ServerConnection(Multiplexer):
         if self._drained is not None:
             self._look_whether_drained()
 
-    def _stopped(self, call: Call) -> RpcError:
+    def stopped(self, call: Call) -> RpcError:
+        """Why the handler of ``call`` was cancelled."""
         texts = {
             Code.DEADLINE_EXCEEDED: "the deadline passed before the handler ended",
             Code.CANCELLED: "cancelled by the client",
@@ -461,7 +470,7 @@ class ServerConnection(Multiplexer):
     def _handler_cancelled(self, call: Call, context: Context | None) -> None:
         if not call.stop:
             call.stop = Code.UNAVAILABLE  # not by us: the event loop ends
-        error = self._stopped(call)
+        error = self.stopped(call)
         self._fail(call, error.code, error.message, context=context)
 
     def _handler_failed(self, call: Call, route: Route, exc: Exception, context: Context | None) -> None:

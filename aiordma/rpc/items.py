@@ -49,8 +49,14 @@ class Inbox:
                 self._waiter.set()
 
     def clear(self) -> None:
-        """Forget what was not taken."""
+        """Forget what was not taken: it may lie in registered memory."""
         self._items.clear()
+
+    def drop(self, error: RpcError) -> None:
+        """As :meth:`clear`, and taking fails with ``error`` from now on."""
+        self._items.clear()
+        self.finished = False
+        self.finish(error)
 
     def _must_wait(self) -> bool:
         return not self._items and not self.finished

@@ -65,6 +65,9 @@ class Parcel:
 class Multiplexer:
     """One end.
 
+    The machine's message is kept for the next one. Its payload may be a view of registered memory, so
+    ``_on_message()`` must take it out again: the connection, which may be idle or lost, would keep it.
+
     :param channel: belongs to this object from now on.
     :param machine: its HELLO has not been sent yet.
     :param peer: the other end, as shown to people.
@@ -314,6 +317,7 @@ class Multiplexer:
         for parcel in queue:
             if parcel.waiter is not None:
                 parcel.waiter.set()
+        self._base.message.payload = b""  # of what was being received
         lost = self._base.lost()
         fold(self.waker, self.side, self._base.counts())
         self._on_lost(lost)

@@ -109,8 +109,7 @@ class ClientStream:
         if self._call is not None:
             self._connection.cancel(self._call, Code.CANCELLED)
             if self._inbox is not None and self._sending is not None:
-                self._inbox.finish(RpcError.of(Code.CANCELLED, f"{self._method}: the stream was closed"))
-                self._inbox.clear()
+                self._inbox.drop(RpcError.of(Code.CANCELLED, f"{self._method}: the stream was closed"))
                 self._sending.wake()
 
     async def aclose(self) -> None:

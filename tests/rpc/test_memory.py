@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from aiordma.errors import Code
 from aiordma.links import engine as engines
 from aiordma.verbs.memory.budget import MemoryLimitError
 from aiordma.verbs.registrar import DeviceRegistrar
+from tests.health import until
 from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio
@@ -37,6 +39,15 @@ def service() -> rpc.Service:
     @made.method
     async def blob(length: int) -> bytes:
         return bytes(length)
+
+    @made.method
+    async def one_of(items: AsyncIterator[bytes], wait: float) -> int:
+        async for item in items:
+            size = len(item)
+            del item
+            await anyio.sleep(wait)
+            return size
+        return 0
 
     @made.method
     async def blobs(length: int) -> AsyncIterator[bytes]:
@@ -125,3 +136,49 @@ async def test_a_client_that_comes_later_is_served_over_tcp() -> None:
                 assert client.fallback_reason.code == Code.OUT_OF_MEMORY
                 with anyio.fail_after(PATIENCE):
                     assert await client.call("m.size", bytes(5 << 20), returns=int) == 5 << 20
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Cycles stay: an event loop that allocates little collects them minutes later."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def kept() -> int:
+    """Received messages that hold registered memory."""
+    engine = engines.running()
+    assert engine is not None
+    return len(engine.pool.kept)
+
+
+@pytest.mark.parametrize("end", ["handler returns", "cancelled", "connection closed"])
+async def test_items_that_were_not_taken_give_their_memory_back(end: str) -> None:
+    with no_collection():
+        async with called() as client:
+            wait = 0 if end == "handler returns" else 1000
+            stream = client.stream("m.one_of", wait, returns=int)
+            await stream.start()
+            for _ in range(3):
+                await stream.send(bytes(20_000))
+            if end == "handler returns":
+                assert await stream.result() == 20_000
+            else:
+                await until(lambda: kept() >= 2)
+            if end == "cancelled":
+                stream.close()
+                await until(lambda: kept() == 0)
+        await until(lambda: kept() == 0)
+
+
+async def test_a_result_that_arrives_after_its_call_was_cancelled_gives_its_memory_back() -> None:
+    with no_collection():
+        async with called() as client:
+            for _ in range(50):
+                with anyio.move_on_after(0.0005):
+                    await client.call("m.blob", 20_000, returns=memoryview)
+            await until(lambda: kept() == 0)
