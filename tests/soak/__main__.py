@@ -32,7 +32,8 @@ def options() -> tuple[Options, Path]:
         "--patience",
         type=float,
         default=30,
-        help="seconds after which work that is not done hangs [%(default)s]",
+        help="seconds after which a piece of work that is not done hangs; and a kind of work of which none "
+        "is done (divided by the pace, if that is below 1) [%(default)s]",
     )
     parser.add_argument("--pace", type=float, default=1, help="divides all pauses [%(default)s]")
     given = parser.parse_args()
@@ -88,7 +89,7 @@ def main() -> int:
     print(soak.line())
     print(table(soak.members, soak.lasted))
     save(soak, picture, f"{soak.lasted / 60:.1f} minutes, seed {given.seed}")
-    verdict = judge(records, given.patience, soak.lasted)
+    verdict = judge(records, given.silence, soak.lasted)
     tell(verdict)
     return 0 if verdict.clean else 1
 

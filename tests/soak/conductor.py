@@ -42,6 +42,12 @@ class Options:
     lines: float
     pace: float
 
+    @property
+    def silence(self) -> float:
+        """Seconds without a piece of some kind of work that are a hang. Slow work pauses for longer: a
+        connection that lives for seconds at full pace lives for minutes at a tenth of it."""
+        return self.patience / min(self.pace, 1)
+
 
 class Soak:
     """One soak: :meth:`run` it, then look at what it has found."""

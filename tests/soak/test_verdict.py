@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from .conductor import Options
 from .trend import MOST_POINTS, Curve, slope, thinned
 from .verdict import MIB, TOLERANCES, Record, growth, judge, stalls
 
@@ -71,6 +72,15 @@ def test_a_step_is_noted() -> None:
     verdict = judge([record], 30, TOTAL)
     assert verdict.clean
     assert "server: pss rose, and does not go on: 100.0 MiB" in verdict.notes[0]
+
+
+def test_slow_work_may_be_silent_for_longer() -> None:
+    """At a quarter of the pace, connections that live for seconds live for half a minute."""
+    slow, fast = (Options(TOTAL, 1, 30, 5, 60, pace) for pace in (0.25, 2))
+    assert (slow.silence, fast.silence) == (120, 30)
+    record = Record("client", progress={"connect": curve(lambda time: time // 100)})
+    assert judge([record], slow.silence, TOTAL).clean
+    assert not judge([record], fast.silence, TOTAL).clean
 
 
 def test_too_few_points_say_nothing() -> None:
