@@ -578,7 +578,11 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         try:
             self._protocol.connection_lost(exc)  # type: ignore[arg-type]
         finally:
+            # None of these may keep the transport until the garbage collector comes: asyncio's forget the
+            # protocol, too.
             self._reader = None
+            self._receive = _nothing_more
+            self._protocol = None  # type: ignore[assignment]
             if lossy:
                 self._pipe.abort()
             else:
@@ -587,6 +591,11 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             if self._server is not None:
                 self._server.detach(self)
                 self._server = None
+
+
+def _nothing_more() -> bool:
+    """Receive for a transport that is lost."""
+    return False
 
 
 def _set_unless_done(waiter: asyncio.Future[None]) -> None:

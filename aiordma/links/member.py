@@ -315,6 +315,7 @@ class Member:
 
     def lose_tcp(self, reason: str) -> None:
         """The TCP connection ends, and the stream with it unless the peer has finished."""
+        early_open = self.early_open
         self._drop_tcp()
         # The peer's last messages were delivered before it closed the TCP connection, but may not have been
         # polled yet.
@@ -322,8 +323,8 @@ class Member:
         if not self.pipe.peer_gone:
             self.pipe.break_with(LinkError(reason, self.group.peer))
             self._link.suspect()
-        if self.early_open is not None:
-            self.early_open.tcp_lost()
+        if early_open is not None:
+            early_open.tcp_lost()
 
     def _drop_tcp(self) -> None:
         carrier, self.carrier = self.carrier, None
@@ -349,10 +350,13 @@ class Member:
         self.group.left(self)
         if self.early_open is not None:
             self.early_open.over()
+            self.early_open = None
 
     def _free(self) -> None:
+        self._resizes = False
         if self._ring_size is not None:
             self._ring_size.end()
+            self._ring_size = None
         if not self.ring.freed:
             # A ring that took another's place was not filled from its beginning.
             known = self.failover is None and self.ring is self._first_ring

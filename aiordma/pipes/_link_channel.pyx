@@ -73,7 +73,10 @@ cdef class MessageChannel(Flow):
 
     def attach_tcp(self, sock) -> None:
         """Hand over the TCP connection that the channel began on: liveness signal, closed at the end."""
-        self._own.attach_tcp(sock)
+        if self._own is None:       # over already
+            sock.close()
+        else:
+            self._own.attach_tcp(sock)
 
     def forget(self) -> None:
         """The negotiation failed before the peer could use this channel: unregister, send nothing."""
@@ -494,8 +497,10 @@ cdef class MessageChannel(Flow):
                 return 0
         self.sources.release_all()
         self.finish()
-        if self.on_finished is not None:
-            self.on_finished(self)
+        on_finished = self.on_finished
+        self._own = self.on_finished = None     # each refers to the other
+        if on_finished is not None:
+            on_finished(self)
         return 0
 
     cdef int finish(self) except -1:

@@ -78,7 +78,7 @@ cdef class RingPipe(Flow):
         the device copies while a WRITE is posted, steps are a quarter of the ring: enough for both ends to work at
         the same time.
     :param owner: holds the memory and the TCP connection (``contracts.RingOwner``); kept here so that it lives as
-        long as the rings are in use, and released by ``on_finished(pipe)``.
+        long as the rings are in use. None from ``on_finished(pipe)`` on, which releases what it holds.
         """
 
     def __init__(self, QueuePair qp, *, uint64_t rx_addr, uint32_t rx_size, uint32_t fragment=65536, object owner=None):
@@ -695,8 +695,13 @@ cdef class RingPipe(Flow):
         """The rings are not used any more."""
         if not self.finished:
             self.finished = True
-            if self.on_finished is not None:
-                self.on_finished(self)
+            self.grows = False
+            on_finished = self.on_finished
+            # Each refers to the other: the cycles of ten thousand streams that end together would stay until the
+            # garbage collector comes, and that may be hours on a loop that is idle then.
+            self.owner = self.on_finished = None
+            if on_finished is not None:
+                on_finished(self)
         return 0
 
     # ---- leaving RDMA (links/failover directs it)

@@ -218,11 +218,14 @@ cdef class SwitchablePipe:
 
         :param received: what the peer has sent on it since it became silent.
         """
-        self.ring.owner.attach_tcp(carrier, received)
+        if self.ring.owner is None:     # over already
+            carrier.close()
+        else:
+            self.ring.owner.attach_tcp(carrier, received)
 
     def leave(self, code, str text="") -> bool:
         """Have the stream leave RDMA and go on over its TCP connection; whether that has begun."""
-        return self.ring.owner.leave(code, text)
+        return self.ring.owner is not None and self.ring.owner.leave(code, text)
 
     def rejoin(self):
         """Have the stream return to RDMA: an attempt (``links.failover.rejoin.Rejoin``).
@@ -246,7 +249,8 @@ cdef class SwitchablePipe:
     def adopt(self, RingPipe ring not None) -> None:
         """New rings are there, to which both directions will switch."""
         self.ring = ring
-        ring.owner.connection = self
+        if ring.owner is not None:      # otherwise it is over already
+            ring.owner.connection = self
         ring.on_readable, ring.on_writable = self._on_readable, self._on_writable
 
     def send_by(self, transport) -> None:

@@ -94,6 +94,7 @@ class Calls:
         """The connection is gone: every call in flight, oldest first."""
         calls = list(self.calls.values())
         self.calls = {}
+        self.call = None  # its owner may refer to the owner of this machine
         for call in calls:
             call.closed = True
             if call.method is not None and not call.cancelled:

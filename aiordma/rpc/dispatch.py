@@ -129,6 +129,7 @@ class Handling:
 
     def ended(self) -> None:
         """The handler takes no more items."""
+        self.call.owner = None  # each refers to the other
         if self.inbox is not None:
             self.inbox.clear()
 

@@ -321,8 +321,9 @@ class Multiplexer:
         lost = self._base.lost()
         fold(self.waker, self.side, self._base.counts())
         self._on_lost(lost)
-        if self.on_end is not None:
-            self.on_end()
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
 
     # ---- what the two ends do differently
 

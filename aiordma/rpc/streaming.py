@@ -108,6 +108,8 @@ class ClientStream:
         self._closed = True
         if self._call is not None:
             self._connection.cancel(self._call, Code.CANCELLED)
+            if self._call.closed:
+                self._call.owner = None  # each refers to the other
             if self._inbox is not None and self._sending is not None:
                 self._inbox.drop(RpcError.of(Code.CANCELLED, f"{self._method}: the stream was closed"))
                 self._sending.wake()
