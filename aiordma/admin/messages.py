@@ -300,7 +300,7 @@ class Method(Struct):
     calls: int = 0
     #: those that ended without a result: errors, deadlines, cancelled, lost with their connection
     errors: int = 0
-    #: traced calls, on which the times are based: 0 unless calls are traced (``AIORDMA_TRACE_MODE``)
+    #: calls on which the times are based: one in 64, or those that are traced (``AIORDMA_TRACE_MODE``)
     traced: int = 0
     p50_us: float = 0.0
     p99_us: float = 0.0

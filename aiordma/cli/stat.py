@@ -76,7 +76,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option("-l", "--links", is_flag=True, help="Links: queue pairs to peers, with window and memory."),
     click.option("--devices", is_flag=True, help="RDMA devices, and why one is not used."),
     click.option("-m", "--memory", is_flag=True, help="Registered memory, and who holds it."),
-    click.option("--rpc", is_flag=True, help="Calls by method: errors, in flight, times if traced."),
+    click.option("--rpc", is_flag=True, help="Calls by method: errors, in flight, times."),
     click.option("-f", "--fallbacks", is_flag=True, help="Why connections are on TCP, with counts."),
     click.option("--leaks", is_flag=True, help="What programs have forgotten, and where it was created."),
     click.option("-t", "--totals", is_flag=True, help="Counts since the processes began."),

@@ -194,7 +194,7 @@ _RPC = [
     _field("IN-FLIGHT", "in_flight", right=True),
     _field("CALLS", "calls", right=True),
     _field("ERRORS", "errors", right=True),
-    _field("TRACED", "traced", right=True),
+    _field("TIMED", "traced", right=True),
     Column("P50", lambda row: _micros(row.it, row.it.p50_us), True),
     Column("P99", lambda row: _micros(row.it, row.it.p99_us), True),
     Column("MAX", lambda row: _micros(row.it, row.it.max_us), True),

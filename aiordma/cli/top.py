@@ -39,7 +39,7 @@ def top(
     """Watch all processes of this user (root: of all users): the busiest connections and links, the slowest
     calls, and what fell back to TCP, with rates since the look before.
 
-    Times of calls are there if calls are traced: `aiordma adm set trace_mode=req-res`. Ctrl-C ends it.
+    Times of calls are those of one call in 64, or of the traced ones. Ctrl-C ends it.
 
     Exit status: 0; 1 if no process uses aiordma at the end.
 

@@ -88,7 +88,7 @@ class BusyLink(Struct):
 
 
 class CalledMethod(Struct):
-    """One method at one side. Times are those of traced calls, as in ``aiordma stat --rpc``."""
+    """One method at one side. Times are those of ``aiordma stat --rpc``."""
 
     pid: int
     program: str

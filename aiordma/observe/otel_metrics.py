@@ -115,6 +115,6 @@ def _traced_calls(meter: Meter) -> None:
                 yield Observation(value / 1e9, {**known, f"{_NAMESPACE}.quantile": quantile})
 
     name = f"{_NAMESPACE}.rpc.traced"
-    meter.create_observable_counter(f"{name}.calls", [calls], "{call}", "Calls that were traced.")
-    meter.create_observable_counter(f"{name}.time", [seconds], "s", "What traced calls took, added up.")
-    meter.create_observable_gauge(f"{name}.duration", [percentiles], "s", "Percentiles of traced calls.")
+    meter.create_observable_counter(f"{name}.calls", [calls], "{call}", "Calls whose time was taken.")
+    meter.create_observable_counter(f"{name}.time", [seconds], "s", "What these calls took, added up.")
+    meter.create_observable_gauge(f"{name}.duration", [percentiles], "s", "Percentiles of these times.")

@@ -58,10 +58,10 @@ class Collector(BaseCollector):
         yield self._calls()
 
     def _calls(self) -> Metric:
-        """Of calls that were traced (``Config.trace_mode``, or a threshold)."""
+        """Of calls whose time was taken: one in 64, or those that are traced (``Config.trace_mode``)."""
         metric = SummaryMetricFamily(
             f"{self._prefix}_traced_call_duration_seconds",
-            "Calls that were traced: at clients to the result, at servers the handler alone.",
+            "Calls whose time was taken (a sample): at clients to the result, at servers the handler alone.",
             labels=("side", "method"),
         )
         for (side, method), summary in self._recorder.summary().items():

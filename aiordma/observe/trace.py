@@ -1,6 +1,7 @@
 """What took how long: calls by stage, slow requests, slow handlers, slow polls.
 
-One recorder for the process, with X-RDMA's two modes. *Bare* adds nothing to a call. *Req-res* sends a trace
+One recorder for the process, with X-RDMA's two modes. *Bare* adds nothing to a message; each end takes the
+time of one of its calls in 64. *Req-res* sends a trace
 block with every call (or one in ``trace_sample``), and the client learns the time of each stage (see
 ``aiordma.proto.trace``); a server answers such calls in either mode. The last ``trace_keep`` calls of each
 side can be read, and percentiles of them. Thresholds, which work in both modes, log what is slower, at most a
@@ -108,9 +109,9 @@ class Summary(NamedTuple):
     """Of one method at one side."""
 
     total: Spread
-    """Of all calls recorded since the start or :func:`reset`."""
+    """Of all calls whose time was taken since the start or :func:`reset`."""
     stages: dict[str, Spread]
-    """By name, of those that are still kept."""
+    """By name, of those that are still kept: traced calls, and handlers where a threshold is set for them."""
 
 
 class Recorder(Tracer):

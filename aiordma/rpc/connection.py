@@ -32,7 +32,7 @@ from ..proto.rpc import (
     decode_metadata,
     ping_message,
 )
-from ..proto.trace import ClockOffset
+from ..proto.trace import TIMED_MASK, ClockOffset
 from .errors import Code, RpcError
 from .multiplexer import Multiplexer, newest, no_memory
 
@@ -242,7 +242,7 @@ class Connection(Multiplexer):
         if timeout is not None:
             deadline = waker.now() + timeout
         reply = Reply()
-        if recorder.requests:
+        if recorder.requests or not self.machine.serial & TIMED_MASK:
             reply.trace = recorder.begin(method)
         try:
             call = await self.start(reply, method, encoding, payload, deadline, metadata)

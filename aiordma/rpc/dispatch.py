@@ -20,6 +20,7 @@ from ..observe.trace import recorder
 from ..proto.call import Call
 from ..proto.calls import ServerCalls
 from ..proto.rpc import CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
+from ..proto.trace import TIMED_MASK
 from ..wake.base import SHARE_SECONDS
 from .context import Context
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
@@ -243,7 +244,7 @@ class ServerConnection(Multiplexer):
         encoding = message.encoding
         payload: Buffer = message.payload
         context = trace = None
-        if message.trace is not None or recorder.handlers:
+        if message.trace is not None or recorder.handlers or call.serial & TIMED_MASK == 1:
             call.trace = trace = recorder.received(message.trace, route.method.name)
         try:
             args, kwargs = route.decode(encoding, payload)
