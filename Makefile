@@ -10,6 +10,7 @@ APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build p
        procps tshark
 APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core
+APT_APPS := linux-perf
 APT_LINT := clang-format clang-tidy
 APT_FUZZ := clang libclang-rt-14-dev
 APT_ROOTS := mmdebstrap arch-test iproute2
@@ -27,7 +28,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-many soak \
+        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-apps bench-many soak \
         fabric-suite fabric-truth wheels test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
@@ -277,6 +278,13 @@ test-arm: .venv/.apt-aarch64 build/wheels/.tools ## C tests and a wheel on aarch
 
 bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewrite docs/benchmarks.md (QUICK=1: under a minute)
 	$(PY) -m benchmarks $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
+.venv/.apt-apps: .venv/.apt
+	@.ci/apt $(APT_APPS)
+	@touch $@
+
+bench-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Redis proxy costs on RDMA and on TCP, counted (as root; ARGS)
+	$(PY) -m benchmarks.apps.counts $(ARGS)
 
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)
 	$(PY) -m benchmarks.many $(ARGS)

@@ -1,0 +1,69 @@
+"""What `make bench-apps` reads from processes, and how it shows it."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from benchmarks.apps.counting import EngineCounts, Reading, parse_count, read_engines, read_process
+from benchmarks.apps.counts import Cell, row, size
+from benchmarks.apps.proxy import ROLES, Load, Run
+
+
+def test_a_process_is_read_with_all_its_threads() -> None:
+    before = read_process(os.getpid())
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    sum(range(200_000))
+    used = read_process(os.getpid()) - before
+    done.set()
+    thread.join()
+    assert used.cpu_us > 0
+    assert used.waits >= 1, "the second thread waits, which is a switch"
+
+
+def test_a_process_that_has_ended_cannot_be_read() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    with pytest.raises(FileNotFoundError):
+        read_process(child)
+
+
+def test_a_process_without_an_engine_has_no_counts() -> None:
+    assert read_engines(os.getppid()) == EngineCounts()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1234,,raw_syscalls:sys_enter,990231,100.00,,\n", 1234),
+        ("<not counted>,,raw_syscalls:sys_enter,0,100.00,,\n", 0),
+        ("", 0),
+    ],
+)
+def test_the_count_of_perf(text: str, count: int) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(("count", "text"), [(3, "3 B"), (65_536, "64 KiB"), (1 << 20, "1 MiB")])
+def test_sizes_read_as_people_write_them(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_a_row_divides_by_the_requests_of_the_load() -> None:
+    run = Run(
+        10_000.0,
+        {"front": Reading(4000.0, 1000.0, 200), "back": Reading(2000.0, 0.0, 50)},
+        dict.fromkeys(ROLES, EngineCounts(completions=300, polls=150, empty_polls=50, events=100, arms=100)),
+        {"front": 700, "back": 600},
+    )
+    cells = row(Load(4, 65_536, 50), "rdma", Cell([run], 100))
+    assert cells == [
+        "4, 64 KiB", "RDMA", "10,000", "40 / 20", "2 / 0.5", "7 / 6", "1 / 1", "3 / 3", "10 / 0",
+    ]  # fmt: skip
+    assert row(Load(4, 3, 50), "tcp", Cell([run], 100))[6:8] == ["", ""], "TCP has no engine"
