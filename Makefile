@@ -283,7 +283,7 @@ bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewri
 	@.ci/apt $(APT_APPS)
 	@touch $@
 
-bench-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Redis proxy costs on RDMA and on TCP, counted (as root; ARGS)
+bench-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Redis proxy costs on RDMA and on TCP, counted (root; ARGS)
 	$(PY) -m benchmarks.apps.counts $(ARGS)
 
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)

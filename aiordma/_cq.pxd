@@ -38,6 +38,7 @@ cdef class CompletionPoller:
     cdef object ready                       # the loop's ready queue, or None where it cannot be seen
     cdef object keep                        # owners of the C objects
     cdef bint closed, armed, scheduled, dispatching, activity
+    cdef bint from_event                    # what is dispatched now came after the engine had slept
     cdef bint single_cpu
     cdef int64_t spin_ns, spin_max_ns, spin_fixed_ns
     cdef int64_t parked_at, armed_at

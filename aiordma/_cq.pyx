@@ -357,8 +357,12 @@ cdef class CompletionPoller:
             self.events += 1
             self.armed = False
         cdef int batches = 0
-        while batches < BUDGET and self.poll() == BATCH:
-            batches += 1
+        self.from_event = True
+        try:
+            while batches < BUDGET and self.poll() == BATCH:
+                batches += 1
+        finally:
+            self.from_event = False
         if batches == BUDGET:
             self.budget_exhausted += 1
         if self.parked_at and self.wakes != woken:

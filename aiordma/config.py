@@ -47,6 +47,8 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB
 
+_FIRST_RING, _LARGEST_RING = 512 * _KIB, 8 * _MIB
+
 
 class Setting(NamedTuple):
     """One row of the table of settings."""
@@ -79,11 +81,15 @@ def _number(default: int | None, bounds: tuple[int, int], text: str, *, online: 
     return _setting(default, check, allowed, text, online)
 
 
-def _power(default: int, bounds: tuple[int, int], text: str) -> Any:
-    def check(value: Any) -> bool:
-        return _is_int(value, bounds) and value & (value - 1) == 0
+def _power(default: int | None, bounds: tuple[int, int], text: str) -> Any:
+    allowed = f"a power of two from {bounds[0]} to {bounds[1]}"
+    if default is None:
+        allowed += ", or unset"
 
-    return _setting(default, check, f"a power of two from {bounds[0]} to {bounds[1]}", text)
+    def check(value: Any) -> bool:
+        return (_is_int(value, bounds) and value & (value - 1) == 0) or (value is None and default is None)
+
+    return _setting(default, check, allowed, text)
 
 
 def _is_device_list(value: str) -> bool:
@@ -165,9 +171,15 @@ class Config:
         online=True,
     )
     ring_bytes: int = _power(
-        512 * _KIB,
+        _FIRST_RING,
         (16 * _KIB, 512 * _MIB),
-        "largest receive ring of a stream, which follows its traffic; the ring of a datagram connection",
+        "receive ring that a stream begins with; it follows the traffic. The ring of a datagram connection",
+    )
+    max_ring_bytes: int | None = _power(
+        None,
+        (16 * _KIB, 512 * _MIB),
+        "largest receive ring, for streams whose writers sleep for room; unset: 8 MiB, or ring_bytes if that "
+        "is not its default",
     )
     window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")
     recv_reserve: int = _number(
@@ -337,6 +349,18 @@ class Config:
                 f"ring_bytes={self.ring_bytes} is not valid: it must not exceed "
                 f"memory_limit_bytes={self.memory_limit_bytes}"
             )
+        if self.max_ring_bytes is not None and self.max_ring_bytes < self.ring_bytes:
+            raise ValueError(
+                f"max_ring_bytes={self.max_ring_bytes} is not valid: it must be at least "
+                f"ring_bytes={self.ring_bytes}"
+            )
+
+    @property
+    def largest_ring_bytes(self) -> int:
+        """To what the receive ring of a stream grows: ``max_ring_bytes``, or what stands for it."""
+        if self.max_ring_bytes is not None:
+            return self.max_ring_bytes
+        return _LARGEST_RING if self.ring_bytes == _FIRST_RING else self.ring_bytes
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:

@@ -62,6 +62,8 @@ def test_bad_variable_is_named(variable: str, value: str) -> None:
         {"device": ""},
         {"mode": "udp"},
         {"memory_limit_bytes": 1 << 20, "ring_bytes": 2 << 20},
+        {"max_ring_bytes": 3 << 20},
+        {"ring_bytes": 1 << 20, "max_ring_bytes": 1 << 19},
     ],
 )
 def test_bad_field_is_named(bad: dict[str, object]) -> None:
@@ -125,3 +127,19 @@ def test_the_list_of_variables_is_that_of_the_sources() -> None:
         if "/tests/" not in str(path):
             found |= set(re.findall(r'(?:getenv\(|\.get\(|VARIABLE = |read_one\()"(AIORDMA_\w+)', text))
     assert found - read == set(OTHER_VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("values", "largest"),
+    [
+        ({}, 8 << 20),
+        ({"ring_bytes": 1 << 14}, 1 << 14),
+        ({"ring_bytes": 1 << 24}, 1 << 24),
+        ({"ring_bytes": 1 << 14, "max_ring_bytes": 1 << 20}, 1 << 20),
+        ({"max_ring_bytes": 1 << 19}, 1 << 19),
+    ],
+)
+def test_rings_that_are_asked_for_do_not_grow_unless_that_is_asked_for_too(
+    values: dict[str, int], largest: int
+) -> None:
+    assert Config(**values).largest_ring_bytes == largest  # type: ignore[arg-type]

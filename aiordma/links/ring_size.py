@@ -5,6 +5,9 @@ begins with a ring of ``Config.ring_bytes``; the more streams there are, the sma
 each ring follows its traffic, as a TCP receive buffer does (Linux ``tcp_rcv_space_adjust``): it grows while
 the writer waits for room and the reader keeps up, and shrinks when most of it was not needed for a while.
 
+Beyond ``Config.ring_bytes`` it grows only while the writer sleeps for room, since each sleep costs both ends
+a wake-up. A writer that polls finds room as soon as it is there, and a small ring stays in the CPU's cache.
+
 A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`).
 """
 
@@ -74,7 +77,7 @@ class RingHost(Protocol):
 
 def hear_of_waiting(host: RingHost) -> None:
     """Have the pipe report a writer that waits (:meth:`RingSize.turned`), if the ring may grow."""
-    host.pipe.grows = host.ring.length < host.group.engine.config.ring_bytes
+    host.pipe.grows = host.ring.length < host.group.engine.config.largest_ring_bytes
 
 
 class RingSize:
@@ -100,7 +103,7 @@ class RingSize:
         engine = host.group.engine
         now = engine.waker.now()
         before, self._turned_at = self._turned_at, now
-        size = min(host.ring.length * _GROWTH, engine.config.ring_bytes)
+        size = min(host.ring.length * _GROWTH, engine.config.largest_ring_bytes)
         if now - before <= _TURN_SECONDS and engine.pool.budget.has_spare(size):
             self._offer(size, now)
 
@@ -115,6 +118,7 @@ class RingSize:
         if now - self._judged_at < (_JUDGE_SECONDS_SHORT if short else _JUDGE_SECONDS):
             return
         self._judged_at = now
+        hear_of_waiting(host)  # a writer that did not want a larger ring may do so now
         needed = _ring_resize.recent_high_water(host.pipe)
         size = host.ring.length
         if size > MIN_RING_BYTES and needed * _MIN_UNUSED <= size:
@@ -143,7 +147,7 @@ class RingSize:
         """
         match message.stage:
             case ResizeStage.OFFER:
-                self._pause()
+                self._pause(message.ring_bytes)
             case ResizeStage.PAUSED:
                 self._replace(message)
             case ResizeStage.RING:
@@ -153,11 +157,13 @@ class RingSize:
                         "named a ring that was not asked for, or is too small for what is unread"
                     )
 
-    def _pause(self) -> None:
+    def _pause(self, size: int) -> None:
         pipe = self._host.pipe
         if _ring_resize.is_paused(pipe):
             return  # a process that did not run finds two offers; one answer serves both
-        position = _ring_resize.pause(pipe)
+        position = None
+        if size <= self._host.group.engine.config.ring_bytes or _ring_resize.wants(pipe, size):
+            position = _ring_resize.pause(pipe)
         self._say(
             RingResize(
                 token=pipe.peer_token,

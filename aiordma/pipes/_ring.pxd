@@ -30,6 +30,7 @@ cdef class RingPipe(Flow):
     cdef bint paused                        # nothing may be written until the peer names its ring
     cdef bint viewed                        # a view of the ring is out
     cdef public bint grows                  # owner.ring_turned() is to be called
+    cdef uint32_t room_sleeps               # how often credit woke a sleeping writer (see wants() in _ring_resize.pyx)
     cdef uint64_t turned_at                 # bytes received when it was called last
     # the end
     cdef bint eof_sent, shut, closed, finished

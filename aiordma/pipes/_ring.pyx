@@ -548,6 +548,8 @@ cdef class RingPipe(Flow):
         if changes & (CHANGE_DATA | CHANGE_PEER_DONE | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
             self.wake_readers()
         if changes & (CHANGE_CREDIT | CHANGE_PEER_CLOSED | CHANGE_PEER_ABORTED):
+            if self._on_writable is not None and self.qp.cq.from_event:
+                self.room_sleeps += 1
             self.wake_writers()
         if self.closed:
             self.finish_if_done()

@@ -16,6 +16,17 @@ from ._ring cimport RingPipe
 from ._ring_failover cimport ON_RDMA
 
 
+cdef enum:
+    SLEEPS = 2              # for room, since the last offer: fewer may be chance
+
+
+cpdef bint wants(RingPipe ring, uint32_t size):
+    """Writer: whether a ring of this size would serve it better: it is smaller, or this end has slept for room."""
+    cdef uint32_t slept = ring.room_sleeps
+    ring.room_sleeps = 0
+    return size < ring.tx_size or slept >= SLEEPS
+
+
 cpdef object pause(RingPipe ring):
     """Writer: write nothing from now on. The bytes written since the stream began; None: this stream cannot pause."""
     if ring.tx is None or ring.mirror != NULL or ring.shut or ring.failure is not None or ring.qp.failed:

@@ -29,7 +29,7 @@ class Reading(NamedTuple):
     waits: int
 
     def __sub__(self, other: Reading) -> Reading:
-        return Reading(*(mine - its for mine, its in zip(self, other, strict=True)))
+        return Reading(self.cpu_us - other.cpu_us, self.delay_us - other.delay_us, self.waits - other.waits)
 
 
 def read_process(pid: int) -> Reading:

@@ -146,6 +146,41 @@ async def test_a_ring_grows_while_its_writer_waits_and_its_reader_keeps_up() -> 
         await transfer(other, one, 0, 300_000)
 
 
+async def test_a_ring_grows_beyond_its_first_size_while_its_writer_sleeps() -> None:
+    config = Config(device=DEVICE, ring_bytes=16 * KIB, max_ring_bytes=128 * KIB, busy_poll_us=0)
+    async with a_pair(config) as (one, other):
+        assert peers_ring(one) == own_ring(other) == 16 * KIB
+        at = 0
+        with anyio.fail_after(60):
+            while peers_ring(one) < 128 * KIB:
+                await transfer(one, other, at, 300_000)
+                at += 300_000
+        await transfer(one, other, at, 3_000_000)
+        assert own_ring(other) == peers_ring(one) == 128 * KIB, "no larger than max_ring_bytes"
+        assert own_ring(one) == 16 * KIB, "nothing went in the other direction"
+
+
+async def test_a_writer_that_has_not_slept_keeps_its_ring_until_it_is_asked_again() -> None:
+    config = Config(device=DEVICE, ring_bytes=16 * KIB, max_ring_bytes=128 * KIB, busy_poll_us=0)
+    async with a_pair(config) as (one, other):
+        await transfer(one, other, 0, 1_000)
+        offer(other, 64 * KIB)
+        await until(lambda: not sizing_of(other)._wanted)
+        assert own_ring(other) == peers_ring(one) == 16 * KIB
+        assert not member_of(other).pipe.grows
+        member = member_of(other)
+        member.look(member.group.engine.waker.now() + 11)
+        assert member.pipe.grows
+        await transfer(one, other, 1_000, 100_000)
+
+
+async def test_a_smaller_ring_is_taken_by_any_writer() -> None:
+    async with a_pair(Config(device=DEVICE, ring_bytes=64 * KIB, max_ring_bytes=128 * KIB)) as (one, other):
+        offer(other, 16 * KIB)
+        await until(functools.partial(has_ring, one, 16 * KIB))
+        await transfer(one, other, 0, 100_000)
+
+
 async def test_a_writer_whose_reader_does_not_read_gets_no_larger_ring() -> None:
     async with a_pair(SHORT) as (one, other):
         size = peers_ring(one)
