@@ -115,6 +115,8 @@ class Client(asyncio.Protocol):
             return
         self.transport.write(data)
         if self._watch:
+            if self._own is not None:
+                self._own.answered(data)
             self._answer = self._answer or data[:1]
             self._replied()
 
@@ -448,10 +450,12 @@ class Client(asyncio.Protocol):
             self._replied()
 
     def _give_back(self) -> None:
+        assert self._own is not None
+        refused = self._own.refused
         lane = self._drop_own()
         if self._paused & _SLOW:
             lane.transport.resume_reading()
-        self.front.own.give_back(lane, self.protocol)
+        self.front.own.give_back(lane, self.protocol, refused)
         if not self._paused:
             self._watch = False
 

@@ -89,6 +89,12 @@ class Transaction:
     def __init__(self) -> None:
         self.multi = False
         self.watching = False
+        self.refused = False  # the server refused something: whether it agrees with us is not certain
+
+    def answered(self, data: bytes) -> None:
+        """Track the next bytes of the replies. An error that only looks like one costs a RESET."""
+        if not self.refused:
+            self.refused = data.startswith((b"-", b"\n-")) or b"\r\n-" in data
 
     def sent(self, args: list[bytes]) -> None:
         """Track one command. Wrong argument counts change nothing, as on the server."""

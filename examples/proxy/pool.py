@@ -153,8 +153,8 @@ class SharedLanes:
 
 
 class OwnLanes:
-    """Lanes for one client at a time. A lane is reused only after the server itself has confirmed
-    RESET."""
+    """Lanes for one client at a time. A lane is reused when the server has executed all that its client sent,
+    or, if it refused something, after the server itself has confirmed RESET."""
 
     def __init__(self, dialer: Dialer) -> None:
         self.dialer = dialer
@@ -175,9 +175,18 @@ class OwnLanes:
         """Open a new lane. Raises BackAway."""
         return await self.dialer.open(protocol)
 
-    def give_back(self, lane: Lane, protocol: int) -> None:
-        """Take a lane back from a client that expects no more replies on it."""
-        self.spawn(self._clean(lane, protocol))
+    def give_back(self, lane: Lane, protocol: int, refused: bool) -> None:
+        """Take a lane back from a client that expects no more replies on it.
+
+        `refused`: the server refused a command, perhaps the one that ends a transaction. Otherwise nothing is
+        sent: commands of the proxy's own would show in SLOWLOG and MONITOR.
+        """
+        if refused:
+            self.spawn(self._clean(lane, protocol))
+        elif len(self._idle[protocol]) < MAX_IDLE:
+            self._idle[protocol].append(lane)
+        else:
+            lane.close()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run `work` as a task and keep a reference to it."""

@@ -22,6 +22,8 @@ cdef class ReplyScanner:
     @cython.locals(kind=int, role=int, items=Py_ssize_t)
     cdef bint _line_ended(self) except -1
     cdef int _open(self, Py_ssize_t items, int role) except -1
+    @cython.locals(outer=Py_ssize_t)
+    cdef int _leave(self) except -1
     @cython.locals(role=int)
     cdef bint _close(self) except -1
     @cython.locals(role=int)

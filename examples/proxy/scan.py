@@ -12,7 +12,9 @@ from __future__ import annotations
 MAX_BULK_BYTES = 512 * 1024 * 1024  # Redis: proto-max-bulk-len
 MAX_ITEMS = 1 << 31  # of an aggregate; nothing is allocated for it
 MAX_COMMAND_ITEMS = 1024 * 1024  # arguments of one command
-MAX_DEPTH = 1024  # of nested replies
+# Of nested replies. A shared lane cannot go on behind a reply whose end is not found, and its other clients
+# would pay for that. So the limit is far beyond what a server builds (Lua's stack ends at some thousands).
+MAX_DEPTH = 1 << 20
 # The same as C integers, for the compiled scanner.
 _BULK, _ITEMS = MAX_BULK_BYTES, MAX_ITEMS
 _COMMAND_ITEMS, _DEPTH = MAX_COMMAND_ITEMS, MAX_DEPTH
@@ -49,7 +51,7 @@ class ReplyScanner:
         self.left = 0  # items missing in the innermost aggregate; -1: until "."
         self.role = _COUNTED
         self.depth = 0
-        self.stack: list[tuple[int, int]] = []
+        self.stack: list[int] = []  # of the aggregates around it: 4 * left + role
         self.attributed = False  # an attribute was seen, its reply not yet
 
     @property
@@ -189,16 +191,22 @@ class ReplyScanner:
     def _open(self, items: int, role: int) -> None:
         if self.depth >= _DEPTH:
             raise ProtocolError(f"replies nested deeper than {MAX_DEPTH}")
-        self.stack.append((self.left, self.role))
+        self.stack.append(4 * self.left + self.role)
         self.depth += 1
         self.left = items
         self.role = role
 
+    def _leave(self) -> None:
+        """Go on in the aggregate around the innermost one."""
+        outer = self.stack.pop()
+        self.left = outer >> 2
+        self.role = outer & 3
+        self.depth -= 1
+
     def _close(self) -> bool:
         """End the innermost aggregate (or streamed string)."""
         role = self.role
-        self.left, self.role = self.stack.pop()
-        self.depth -= 1
+        self._leave()
         if role == _ATTRIBUTE:
             if self.depth == 0:
                 self.attributed = True
@@ -216,8 +224,7 @@ class ReplyScanner:
             if self.left:
                 return False
             role = self.role
-            self.left, self.role = self.stack.pop()
-            self.depth -= 1
+            self._leave()
             if role == _ATTRIBUTE:
                 if self.depth == 0:
                     self.attributed = True

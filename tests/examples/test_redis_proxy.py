@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from proxy.resp import encode_command
 
 from .conftest import MODES
 from .stack import DEADLINE_S, Stack, running, until
@@ -264,6 +265,48 @@ def test_a_lane_comes_back_clean_after_a_transaction(stack: Stack) -> None:
         assert read_exactly(sock, 19) == b"+OK\r\n+QUEUED\r\n+OK\r\n"
         assert read_exactly(sock, 25) == b"-ERR EXEC without MULTI\r\n"
     assert stack.direct().get("a") == b"1"
+
+
+def test_the_proxy_adds_no_commands_of_its_own(stack: Stack) -> None:
+    """SLOWLOG has what clients sent: nothing for a lane that comes back as it was taken."""
+    direct = stack.direct()
+    before = direct.info("commandstats").get("cmdstat_reset", {"calls": 0})["calls"]
+    with stack.socket() as sock:
+        for _ in range(5):
+            sock.sendall(b"WATCH a\r\nMULTI\r\nGET a\r\nEXEC\r\nBLPOP nothing 0.001\r\nPING\r\n")
+            answer = read_exactly(sock, 14 + len(b"+QUEUED\r\n*1\r\n") - 4)
+            assert answer.startswith(b"+OK\r\n+OK\r\n+QUEUED\r\n")
+            until_pong(sock)
+        assert direct.info("commandstats").get("cmdstat_reset", {"calls": 0})["calls"] == before
+        # What the server refused leaves a doubt, which RESET ends.
+        sock.sendall(b"MULTI\r\nGET\r\nEXEC\r\nPING\r\n")
+        until_pong(sock)
+    until(
+        lambda: direct.info("commandstats").get("cmdstat_reset", {"calls": 0})["calls"] == before + 1,
+        "a lane on which a command was refused is reset",
+    )
+
+
+def until_pong(sock: socket.socket) -> None:
+    data = b""
+    while not data.endswith(b"+PONG\r\n"):
+        more = sock.recv(4096)
+        assert more, data
+        data += more
+
+
+def test_replies_nested_deeper_than_any_client_expects_harm_nobody_else(stack: Stack) -> None:
+    """On a shared lane: its other clients get their replies, and it is not lost."""
+    deep = "local t = {} for i = 1, 3000 do t = {t} end return t"
+    other = stack.client(single_connection_client=True)
+    before = other.info("clients")["connected_clients"]
+    with stack.socket() as sock:
+        for _ in range(20):
+            sock.sendall(encode_command([b"EVAL", deep.encode(), b"0"]) + b"PING\r\n")
+            assert other.echo("mine") == b"mine"
+            until_pong(sock)
+    assert other.info("clients")["connected_clients"] == before
+    assert "is lost" not in stack.front.output
 
 
 def test_hostile_clients_harm_nobody_else(stack: Stack) -> None:

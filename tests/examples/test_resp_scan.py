@@ -126,6 +126,15 @@ def test_replies_end_where_they_end(scan: ModuleType, replies: list[bytes], cuts
         assert not scanner.partial
 
 
+def test_replies_may_be_nested_as_deep_as_a_server_likes(scan: ModuleType) -> None:
+    levels = 100_000
+    reply = b"*2\r\n:1\r\n" * levels + b"$4\r\n*1\r\n\r\n"
+    for pieces in ([reply + b"+OK\r\n"], split(reply + b"+OK\r\n", [7, 1001, 88_888])):
+        ends, scanner = reply_ends(scan, pieces, 1)
+        assert ends == [len(reply), len(reply) + 5]
+        assert not scanner.partial
+
+
 @given(replies=st.lists(_replies, min_size=1, max_size=8), want=st.integers(1, 8))
 def test_no_more_replies_than_wanted(scan: ModuleType, replies: list[bytes], want: int) -> None:
     scanner = scan.ReplyScanner()
@@ -159,7 +168,7 @@ def test_a_cut_reply_is_partial(scan: ModuleType, reply: bytes) -> None:
         (b"*1\r\n.\r\n", "where a reply must start"),
         (b"$?\r\n+a\r\n", "streamed string"),
         (b"~-1\r\n", "in a size"),
-        (b"*1\r\n" * 1025, "nested deeper"),
+        (b"*1\r\n" * ((1 << 20) + 1), "nested deeper"),
     ],
 )
 def test_what_is_not_resp_is_refused(scan: ModuleType, data: bytes, words: str) -> None:
