@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from .datapath._bytes_pool cimport SpareBytes
 from .datapath._fairness cimport FairQueue, SendQueueWaiter
+from .datapath._spin cimport SpinPolicy
 from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
 cdef enum:
@@ -39,9 +40,9 @@ cdef class CompletionPoller:
     cdef object keep                        # owners of the C objects
     cdef bint closed, armed, scheduled, dispatching, activity
     cdef bint from_event                    # what is dispatched now came after the engine had slept
-    cdef bint single_cpu
-    cdef int64_t spin_ns, spin_max_ns, spin_fixed_ns
-    cdef int64_t parked_at, armed_at
+    cdef bint adaptive
+    cdef SpinPolicy spin
+    cdef int64_t armed_at
     cdef int linger                         # turns of the loop to poll on before arming
     cdef int linger_rest                    # events that do not count for it: the loop is busy with others
     cdef int64_t idle_since                 # when a turn ended that called nothing; 0: none

@@ -19,17 +19,16 @@ No timer backs this up. An operation that waits calls :meth:`park`, which arms u
 Hybrid polling (X-RDMA)
 -----------------------
 An operation that would park may busy-poll for a while (:meth:`spin_once`), because waking a sleeping CPU costs tens of
-microseconds. The time allowed adapts: it grows when a busy poll found what it waited for, or when a parked waiter was
-woken so soon that a busy poll would have paid; it falls to zero when busy polls find nothing. Whether the engine keeps
+microseconds. The time allowed adapts (``datapath/_spin.pyx``). Whether the engine keeps
 polling for some turns of the loop before it arms (``linger``) adapts in the same way, to events that come right after
 the arming; where other tasks keep the loop busy it does not linger (``linger_rest``).
 """
 import logging
-import os
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from .datapath._bytes_pool cimport SpareBytes
+from .datapath._spin cimport RunQueueDelay, SpinPolicy
 from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
 
 cdef extern from "<time.h>" nogil:
@@ -58,12 +57,6 @@ cdef enum:
     LINGER_PAYS_NS = 15_000 # an event so soon after arming costs more than a turn of polling
     IDLE_TURN_NS = 15_000   # a turn of the loop that takes longer, and not for what we called, had other work to do
     LINGER_REST = 64        # events until the next try to linger in such a loop
-
-cdef int64_t SPIN_START_NS = 20_000
-cdef int64_t SPIN_MAX_NS = 100_000
-# A sleeping CPU takes about 50 us to wake on a virtual machine, so a busy poll would have served a waiter that is
-# woken within this time after it parked.
-cdef int64_t WOULD_HAVE_PAID_NS = 150_000
 
 
 cdef int64_t clock_ns() noexcept nogil:
@@ -107,7 +100,7 @@ cdef class CompletionPoller:
         self.dirty = []
         self.fair_queue = FairQueue()
         self.max_fragments = max_fragments
-        self.single_cpu = (os.cpu_count() or 1) < 2
+        self.spin = SpinPolicy(RunQueueDelay())
         self.set_busy_poll(busy_poll_us)
 
     # ---- settings and state
@@ -118,9 +111,8 @@ cdef class CompletionPoller:
 
     def set_busy_poll(self, busy_poll_us: int | None) -> None:
         """Change the polling policy at run time: None = adaptive, 0 = events only, else microseconds."""
-        self.spin_fixed_ns = -1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000
-        self.spin_max_ns = SPIN_MAX_NS if busy_poll_us is None else self.spin_fixed_ns
-        self.spin_ns = SPIN_START_NS if busy_poll_us is None else self.spin_fixed_ns
+        self.adaptive = busy_poll_us is None
+        self.spin.set(-1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000)
 
     @property
     def fd(self) -> int:
@@ -132,7 +124,7 @@ cdef class CompletionPoller:
 
     @property
     def spin_budget_ns(self) -> int:
-        return self.spin_ns
+        return self.spin.budget_ns
 
     # ---- owners of completions
 
@@ -280,7 +272,7 @@ cdef class CompletionPoller:
             raise OSError(rc, "ibv_req_notify_cq failed")
         self.armed = True
         self.arms += 1
-        if self.spin_fixed_ns < 0:
+        if self.adaptive:
             self.armed_at = clock_ns()
         if self.poll() == BATCH:
             self.schedule()     # completions from before the arming may be left, and raise no event
@@ -342,7 +334,7 @@ cdef class CompletionPoller:
         cdef uint64_t woken = self.wakes
         if self.closed:
             return
-        if self.spin_fixed_ns < 0 and self.armed_at:
+        if self.adaptive and self.armed_at:
             # Woken right after it slept: another turn of polling would have found this without a system call.
             now = clock_ns()
             if now - self.armed_at < LINGER_PAYS_NS:
@@ -365,11 +357,8 @@ cdef class CompletionPoller:
             self.from_event = False
         if batches == BUDGET:
             self.budget_exhausted += 1
-        if self.parked_at and self.wakes != woken:
-            now = clock_ns()
-            if self.spin_fixed_ns < 0 and now - self.parked_at < WOULD_HAVE_PAID_NS and self.spin_ns < self.spin_max_ns:
-                self.spin_ns = min(self.spin_max_ns, self.spin_ns * 2 + 5_000)
-            self.parked_at = 0
+        if self.spin.parked_at and self.wakes != woken:
+            self.spin.woken(clock_ns())
         self.flush()
         if batches == BUDGET or self.linger > 0:
             self.schedule()
@@ -388,7 +377,7 @@ cdef class CompletionPoller:
     # ---- hybrid polling
 
     cdef bint may_spin(self):
-        if self.spin_ns <= 0 or self.single_cpu or self.dispatching or self.closed:
+        if self.spin.budget_ns <= 0 or self.dispatching or self.closed:
             return False
         # The poller's own scheduled turn is not another task's work.
         if self.ready is not None and len(self.ready) > (1 if self.scheduled else 0):
@@ -417,7 +406,7 @@ cdef class CompletionPoller:
         """One look in the middle of an operation, on a link that is busy; whether anything was dispatched."""
         cdef int n
         self.flush()
-        if self.spin_ns <= 0 or self.closed:
+        if self.spin.budget_ns <= 0 or self.closed:
             return 0
         n = self.poll()
         if n:
@@ -425,23 +414,20 @@ cdef class CompletionPoller:
         return n
 
     cdef void spin_paid(self, int64_t started):
-        cdef int64_t took
         self.spin_hits += 1
         # Read the clock now and then only: every message of a busy stream passes here.
-        if self.spin_fixed_ns < 0 and self.spin_hits % 16 == 0:
-            took = clock_ns() - started
-            self.spin_ns = min(self.spin_max_ns, max(self.spin_ns, 4 * took))
+        if self.spin_hits % 16 == 0:
+            self.spin.found_after(clock_ns() - started)
+        else:
+            self.spin.found()
 
     cdef void will_park(self):
         """An operation found nothing and will wait; the time it waits shows whether polling would have paid."""
-        if self.spin_fixed_ns < 0:
-            self.parked_at = clock_ns()
+        if self.adaptive:
+            self.spin.park(clock_ns())
 
     cdef void spin_wasted(self):
-        if self.spin_fixed_ns < 0:
-            self.spin_ns -= self.spin_ns // 4
-            if self.spin_ns < 1_000:
-                self.spin_ns = 0
+        self.spin.missed()
 
     # ---- end
 
@@ -449,6 +435,7 @@ cdef class CompletionPoller:
         """Stop dispatching. The owner then unregisters the fd, destroys the QPs, the CQ and the channel, in that order.
         All events read so far have been acked."""
         self.closed = True
+        self.spin.close()
         self.owners.clear()
         self.dirty.clear()
         self.fair_queue.clear()

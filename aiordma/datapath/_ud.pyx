@@ -314,7 +314,7 @@ cdef class UdPort(CompletionOwner):
             return False
         cq.spins += 1
         started = clock_ns()
-        while cq.spin_once(started + cq.spin_ns):
+        while cq.spin_once(started + cq.spin.budget_ns):
             if self.queue:
                 cq.spin_paid(started)
                 return True

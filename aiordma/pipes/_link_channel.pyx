@@ -371,7 +371,7 @@ cdef class MessageChannel(Flow):
                 return False
             cq.flush()
         started = clock_ns()
-        while cq.spin_once(started + cq.spin_ns):
+        while cq.spin_once(started + cq.spin.budget_ns):
             if self.inbox.message_count != before or self.over:
                 cq.spin_paid(started)
                 return True

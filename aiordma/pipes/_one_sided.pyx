@@ -219,7 +219,7 @@ cdef class OneSided(Flow):
             cq.spins += 1
             woken = cq.wakes
             started = clock_ns()
-            while cq.spin_once(started + cq.spin_ns):
+            while cq.spin_once(started + cq.spin.budget_ns):
                 if transfer.done:
                     cq.spin_paid(started)
                     return True

@@ -47,7 +47,7 @@ cdef bint busy_poll(RingPipe ring, bint reading, uint32_t least) except -1:
             return False
         cq.flush()
     started = clock_ns()
-    while cq.spin_once(started + cq.spin_ns):
+    while cq.spin_once(started + cq.spin.budget_ns):
         if ready(ring, reading, least):
             cq.spin_paid(started)
             return True
