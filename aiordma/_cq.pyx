@@ -435,7 +435,6 @@ cdef class CompletionPoller:
         """Stop dispatching. The owner then unregisters the fd, destroys the QPs, the CQ and the channel, in that order.
         All events read so far have been acked."""
         self.closed = True
-        self.spin.close()
         self.owners.clear()
         self.dirty.clear()
         self.fair_queue.clear()

@@ -2,9 +2,7 @@ from libc.stdint cimport int64_t, uint32_t
 
 
 cdef class RunQueueDelay:
-    cdef int fd
     cpdef int64_t read(self)
-    cdef void close(self)
 
 
 cdef class SpinPolicy:
@@ -23,4 +21,3 @@ cdef class SpinPolicy:
     cpdef void missed(self)
     cpdef void park(self, int64_t now)
     cpdef void woken(self, int64_t now)
-    cdef void close(self)

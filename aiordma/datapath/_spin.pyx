@@ -27,7 +27,7 @@ cdef enum:
     MISSES = 16             # busy polls in a row that find nothing, until there are none for a while
     FIRST_PENALTY = 16      # hints that are ignored then; doubled each time
     MAX_PENALTY = 1024
-    PARKS_PER_LOOK = 4      # sleeps of which one is looked at in /proc, which takes a microsecond
+    PARKS_PER_LOOK = 8      # sleeps of which one is looked at in /proc, which takes some microseconds
 
 cdef int64_t START_NS = 20_000
 cdef int64_t MAX_NS = 100_000
@@ -38,35 +38,24 @@ cdef int64_t WOULD_HAVE_PAID_NS = 150_000
 
 
 cdef class RunQueueDelay:
-    """How long a thread has waited for a CPU since it began, in nanoseconds: the thread that asks first."""
-
-    def __cinit__(self):
-        self.fd = -2
-
-    def __dealloc__(self):
-        if self.fd >= 0:
-            c_close(self.fd)
+    """How long the calling thread has waited for a CPU since it began, in nanoseconds."""
 
     cpdef int64_t read(self):
         """-1 where the kernel does not say."""
         cdef char text[96]
         cdef char *end
         cdef ssize_t n
-        if self.fd == -2:
-            self.fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
-        if self.fd < 0:
+        # No descriptor is kept for what is asked so rarely.
+        cdef int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
+        if fd < 0:
             return -1
-        n = pread(self.fd, text, sizeof(text) - 1, 0)
+        n = pread(fd, text, sizeof(text) - 1, 0)
+        c_close(fd)
         if n <= 0:
             return -1
         text[n] = 0
         strtoll(text, &end, 10)             # time on a CPU
         return strtoll(end, NULL, 10)
-
-    cdef void close(self):
-        if self.fd >= 0:
-            c_close(self.fd)
-        self.fd = -1
 
 
 cdef class SpinPolicy:
@@ -136,6 +125,3 @@ cdef class SpinPolicy:
             self.rest -= 1
         else:
             self.budget_ns = min(self.max_ns, 2 * self.budget_ns + 5_000)
-
-    cdef void close(self):
-        self.queue.close()
