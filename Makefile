@@ -28,7 +28,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-apps bench-many soak \
+        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-apps count-apps bench-many soak \
         fabric-suite fabric-truth wheels test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
@@ -283,7 +283,15 @@ bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewri
 	@.ci/apt $(APT_APPS)
 	@touch $@
 
-bench-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Redis proxy costs on RDMA and on TCP, counted (root; ARGS)
+.venv/.deps-apps: .venv/.deps benchmarks/apps/requirements.txt
+	@echo "== programs that the benchmarks run (benchmarks/apps/requirements.txt)"
+	@$(PY) -m pip install -q --disable-pip-version-check -r benchmarks/apps/requirements.txt
+	@touch $@
+
+bench-apps: install .venv/.examples .venv/.deps-apps ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
+	$(PY) -m benchmarks.apps $(ARGS)
+
+count-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Redis proxy costs on RDMA and on TCP, counted (root; ARGS)
 	$(PY) -m benchmarks.apps.counts $(ARGS)
 
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)

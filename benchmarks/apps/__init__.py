@@ -2,7 +2,11 @@
 
 counting.py   what a process has done: CPU time, switches, system calls, and the counts of its engines
 proxy.py      the Redis proxy of examples/, loaded by redis-benchmark
-counts.py     where the time goes: counts by request (`python -m benchmarks.apps.counts`)
+counts.py     where the time goes: counts by request (`make count-apps`)
+turns.py      two ways to do the same work, by turns
+direct.py     a Python client of Redis without the front
+programs*.py  servers and clients that know nothing of aiordma, for `aiordma run`
+suite.py      the rows of the table of applications (`make bench-apps`)
 """
 
 from __future__ import annotations

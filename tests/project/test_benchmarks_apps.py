@@ -7,9 +7,12 @@ import threading
 
 import pytest
 
+from benchmarks.apps.__main__ import page
 from benchmarks.apps.counting import EngineCounts, Reading, parse_count, read_engines, read_process
 from benchmarks.apps.counts import Cell, row, size
 from benchmarks.apps.proxy import ROLES, Load, Run
+from benchmarks.apps.suite import Rounds
+from benchmarks.apps.turns import Outcome, Sample, by_turns, table_row
 
 
 def test_a_process_is_read_with_all_its_threads() -> None:
@@ -67,3 +70,34 @@ def test_a_row_divides_by_the_requests_of_the_load() -> None:
         "4, 64 KiB", "RDMA", "10,000", "40 / 20", "2 / 0.5", "7 / 6", "1 / 1", "3 / 3", "10 / 0",
     ]  # fmt: skip
     assert row(Load(4, 3, 50), "tcp", Cell([run], 100))[6:8] == ["", ""], "TCP has no engine"
+
+
+def test_paths_take_turns_and_ratios_are_of_one_round() -> None:
+    order: list[str] = []
+    rates = iter([200.0, 100.0, 50.0, 300.0, 90.0, 30.0])
+
+    def run(path: str) -> Sample:
+        order.append(path)
+        return Sample(next(rates), 10.0 if path == "rdma" else 20.0)
+
+    outcome = by_turns("work", 2.0, 3, run, cpu_goal=True)
+    assert order == ["rdma", "tcp", "tcp", "rdma", "rdma", "tcp"]
+    assert outcome.rate_ratio == 3.0, "the median of 2, 6 and 3"
+    assert outcome.cpu_ratio == 0.5
+    assert outcome.reached
+    assert table_row(outcome) == ("| work | 2x | 3.00x | 0.50x | 200/s, 10 us | 50/s, 20 us | yes |\n")
+
+
+def test_a_goal_for_the_cpu_time_must_be_reached_too() -> None:
+    same = [Sample(100.0, 10.0)]
+    dearer = [Sample(110.0, 11.0)]
+    assert Outcome("work", 1.0, dearer, same).reached
+    assert not Outcome("work", 1.0, dearer, same, cpu_goal=True).reached
+
+
+def test_the_page_says_on_what_it_was_measured() -> None:
+    machine = {name: name for name in ("cpu", "cpus", "system", "kernel", "python", "revision")}
+    outcome = Outcome("work", 1.0, [Sample(1.0, 1.0)], [Sample(2.0, 1.0)])
+    text = page([outcome], Rounds(5, 1.0), {**machine, "load_before": 0.25}, 2.0)
+    assert "load before: 0.2, after: 2.0" in text
+    assert "| work | 1x | 0.50x | 1.00x | 1/s, 1 us | 2/s, 1 us | **no** |" in text

@@ -1,0 +1,175 @@
+"""The rows of the table of applications: what each measures, and what it should reach."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from demolib.processes import Program
+
+from .counting import read_process
+from .proxy import ROLES, Load, Stack, benchmark, pids, running
+from .turns import RDMA, TCP, Outcome, Sample, by_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SMALL, PROXY_CPU = 3, True
+PLAIN = [sys.executable]
+AIORDMA_RUN = [sys.executable, "-m", "aiordma", "run"]
+
+
+class Rounds(NamedTuple):
+    """How much is measured."""
+
+    rounds: int
+    scale: float
+
+    def requests(self, count: int) -> int:
+        return max(int(count * self.scale), 64)
+
+    @property
+    def seconds(self) -> float:
+        return max(1.5 * self.scale, 0.1)
+
+
+# ---- the Redis proxy -------------------------------------------------------------------------------------
+
+PROXY_ROWS = [
+    ("proxy, 1 client, 3 B", 1.2, [Load(1, SMALL, 5_000)], False),
+    ("proxy, 50 clients, 3 B", 1.0, [Load(50, SMALL, 20_000)], PROXY_CPU),
+    ("proxy, 200 clients, 3 B", 1.0, [Load(200, SMALL, 20_000)], PROXY_CPU),
+    ("proxy, 50 clients, 3 B, 16 in a pipeline", 1.0, [Load(50, SMALL, 100_000, 16)], PROXY_CPU),
+    ("proxy, 200 clients, 3 B, 16 in a pipeline", 1.0, [Load(200, SMALL, 100_000, 16)], PROXY_CPU),
+    ("proxy, 64 KiB, 1 and 16 clients", 1.2, [Load(1, 65_536, 2_000), Load(16, 65_536, 4_000)], False),
+    ("proxy, 1 MiB, 1 and 4 clients", 1.2, [Load(1, 1 << 20, 200), Load(4, 1 << 20, 400)], False),
+]
+
+
+def proxy_rows(stack: Stack, size: Rounds) -> Iterator[Outcome]:
+    for title, goal, loads, cpu_goal in PROXY_ROWS:
+        scaled = [load._replace(requests=size.requests(load.requests)) for load in loads]
+        yield by_turns(title, goal, size.rounds, partial(_proxy, stack, scaled), cpu_goal=cpu_goal)
+
+
+def _proxy(stack: Stack, loads: list[Load], path: str) -> Sample:
+    """The geometric mean over the loads, and the CPU time of front and back over all requests."""
+    proxy = stack.proxies[path]
+    before = {role: read_process(pid) for role, pid in pids(proxy).items()}
+    rate = 1.0
+    for load in loads:
+        rate *= benchmark(proxy.front_port, load) ** (1 / len(loads))
+    used = {role: read_process(pid) - before[role] for role, pid in pids(proxy).items()}
+    requests = sum(2 * load.requests for load in loads)
+    return Sample(rate, sum(used[role].cpu_us for role in ROLES) / requests)
+
+
+DIRECT_ROWS = [
+    ("Python client without the front, 64 in flight on 1 stream", 2.0, 1, 64, 40_000),
+    ("Python client without the front, 64 in flight on 64 streams", 1.5, 64, 64, 20_000),
+    ("Python client without the front, one at a time", 1.3, 1, 1, 5_000),
+]
+
+
+def direct_rows(stack: Stack, size: Rounds) -> Iterator[Outcome]:
+    for title, goal, streams, in_flight, requests in DIRECT_ROWS:
+        options = ["--streams", str(streams), "--in-flight", str(in_flight)]
+        options += ["--requests", str(size.requests(requests))]
+        yield by_turns(title, goal, size.rounds, partial(_direct, stack, options))
+
+
+def _direct(stack: Stack, options: list[str], path: str) -> Sample:
+    proxy = stack.proxies[path]
+    back = proxy.back.process.pid
+    before = read_process(back)
+    command = [sys.executable, "-m", "benchmarks.apps.direct", f"127.0.0.1:{proxy.back_port}", path, *options]
+    out = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    used = read_process(back) - before
+    return Sample(out["per_second"], out["cpu_us"] + used.cpu_us / out["requests"])
+
+
+# ---- programs under `aiordma run` -------------------------------------------------------------------------
+
+MEGABYTE = 1 << 20
+PROGRAM_ROWS = [
+    ("aiohttp, GET of 64 B, 1 connection", 1.4, "aiohttp", 1, 64),
+    ("aiohttp, GET of 64 B, 16 connections", 1.2, "aiohttp", 16, 64),
+    ("aiohttp, GET of 1 MiB, 1 connection", 2.0, "aiohttp", 1, MEGABYTE),
+    ("uvicorn, GET of 64 B, 1 connection", 1.4, "uvicorn", 1, 64),
+    ("uvicorn, GET of 64 B, 16 connections", 1.2, "uvicorn", 16, 64),
+    ("uvicorn, GET of 1 MiB, 1 connection", 2.0, "uvicorn", 1, MEGABYTE),
+    ("websockets, echo of 64 B, one at a time", 1.4, "websockets", 1, 64),
+    ("grpclib, unary call of 64 B, one at a time", 1.4, "grpclib", 1, 64),
+]
+
+
+def program_rows(size: Rounds) -> Iterator[Outcome]:
+    for title, goal, kind, connections, count in PROGRAM_ROWS:
+        with contextlib.ExitStack() as stack:
+            servers = {path: stack.enter_context(_serving(path, kind)) for path in (RDMA, TCP)}
+            client = ["--connections", str(connections), "--size", str(count), "--seconds", str(size.seconds)]
+            yield by_turns(title, goal, size.rounds, partial(_program, servers, kind, client))
+
+
+def _command(path: str, role: str) -> list[str]:
+    return [*(AIORDMA_RUN if path == RDMA else PLAIN), "-m", "benchmarks.apps.programs", role]
+
+
+@contextlib.contextmanager
+def _serving(path: str, kind: str) -> Iterator[Program]:
+    server = Program(*_command(path, "serve"), kind, ready="ready ")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _program(servers: dict[str, Program], kind: str, options: list[str], path: str) -> Sample:
+    server = servers[path]
+    port = server.first_line.rpartition(" ")[2]
+    client = subprocess.Popen(
+        [*_command(path, "drive"), kind, port, *options],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        if client.stdout.readline() != "begin\n":
+            raise RuntimeError(f"the client of {kind} failed: {client.stdout.read()}")
+        before = read_process(server.process.pid)
+        client.stdin.write("\n")
+        client.stdin.flush()
+        out = json.loads(client.stdout.readline())
+        used = read_process(server.process.pid) - before
+    if out["path"] != path:
+        raise RuntimeError(f"the connections of {kind} went by {out['path']}, not by {path}")
+    return Sample(out["per_second"], out["cpu_us"] + used.cpu_us / out["requests"])
+
+
+# ---- all ---------------------------------------------------------------------------------------------------
+
+GROUPS = ("proxy", "direct", "programs")
+
+
+def outcomes(size: Rounds, groups: tuple[str, ...], done: Callable[[Outcome], None]) -> list[Outcome]:
+    """Raises OSError, RuntimeError, ProgramError, subprocess.CalledProcessError."""
+    found: list[Outcome] = []
+
+    def keep(rows: Iterator[Outcome]) -> None:
+        for outcome in rows:
+            found.append(outcome)
+            done(outcome)
+
+    if {"proxy", "direct"} & set(groups):
+        with running() as stack:
+            if "proxy" in groups:
+                keep(proxy_rows(stack, size))
+            if "direct" in groups:
+                keep(direct_rows(stack, size))
+    if "programs" in groups:
+        keep(program_rows(size))
+    return found
