@@ -31,14 +31,14 @@ except aiordma.NegotiationError as error:
 NO_PYVERBS = 'sys.path = [folder for folder in sys.path if not folder.endswith("dist-packages")]'
 
 
-def run(mode: str, before: str = NO_PYVERBS, device: str = "soft") -> tuple[str, str]:
+def run(mode: str, before: str = NO_PYVERBS, device: str = "soft", verbs: str = "pyverbs") -> tuple[str, str]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(mode=mode, before=before)],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
-        env={"AIORDMA_DEVICE": device, "AIORDMA_VERBS": "pyverbs"},
+        env={"AIORDMA_DEVICE": device, "AIORDMA_VERBS": verbs},
     )
     return done.stdout, done.stderr
 
@@ -71,7 +71,7 @@ def test_who_switched_rdma_off_is_not_warned(mode: str, device: str) -> None:
 
 
 def test_a_device_that_is_not_there() -> None:
-    out, err = run("auto", before="", device="nodev0")
+    out, err = run("auto", before="", device="nodev0", verbs="auto")
     assert out == "tcp NO_DEVICE\n" * 2
     assert "none is called 'nodev0'; there are: " in err
     assert "AIORDMA_DEVICE=soft uses the software device" in err
