@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .base import Waiter, Waker
 
-__all__ = ["Beside", "LoopEndedError", "start_thread"]
+__all__ = ["Beside", "LoopEndedError", "start_thread", "wait_for_threads"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -139,8 +139,12 @@ def start_thread(work: Callable[[], None]) -> None:
         run()
 
 
-def _before_fork() -> None:
-    """A child would have the locks that such a thread holds, as those of imports, and none to free them."""
+def wait_for_threads() -> None:
+    """Until those of :func:`start_thread` are done, 10 s at most each.
+
+    A fork does: the child would have the locks that such a thread holds, as those of imports, and none to
+    free them.
+    """
     for thread in tuple(_threads):
         if thread is not threading.current_thread() and thread.is_alive():
             thread.join(_FORK_SECONDS)
@@ -150,4 +154,4 @@ def _after_fork() -> None:
     _threads.clear()
 
 
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+os.register_at_fork(before=wait_for_threads, after_in_child=_after_fork)
