@@ -150,6 +150,7 @@ def test_pyverbs_of_another_python(tmp_path: Path) -> None:
     assert "built for cpython-399-x86_64-linux-gnu" in output
 
 
+@needs_pyverbs
 def test_pyverbs_that_is_not_visible() -> None:
     before = """
         import sys

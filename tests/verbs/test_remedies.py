@@ -13,6 +13,7 @@ import pytest
 from aiordma.errors import Code, NegotiationError, VerbsError
 from aiordma.verbs import backend, hardware, remedies
 from aiordma.verbs.remedies import warn_once, with_remedy
+from tests.world import needs_pyverbs
 
 PROGRAM = """
 import asyncio, sys
@@ -48,6 +49,7 @@ def not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies._Once, "warned", False)
 
 
+@needs_pyverbs
 def test_a_program_without_the_pyverbs_that_it_wants_is_told_once_and_with_the_remedy() -> None:
     out, err = run("auto")
     assert out == "tcp NO_PYVERBS\n" * 2
