@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from aiordma.links import engine as engines
+from aiordma.wake.beside import wait_for_threads
 from tests.processes import PATIENCE
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ async def until(holds: Callable[[], bool], describe: Callable[[], object] = lamb
 
 
 def descriptors() -> list[str]:
+    wait_for_threads()
     gc.collect()
     found = []
     for name in os.listdir("/proc/self/fd"):

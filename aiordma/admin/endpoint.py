@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..observe import connections
 from ..wake.accepting import WatchedListener
+from ..wake.beside import start_thread
 from . import place
 from .credentials import credentials
 from .page import BEAT_SECONDS, PageWriter, read
@@ -77,8 +78,11 @@ class Files:
             raise
 
     def close(self) -> None:
-        """Close and remove them."""
+        """Close them, and remove them in a thread."""
         self.abandon()
+        start_thread(self._remove)
+
+    def _remove(self) -> None:
         home = place.at(self.path, os.getuid())
         if home is not None:
             home.remove(self.stem)

@@ -11,6 +11,7 @@ import logging
 import time
 import weakref
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -32,7 +33,7 @@ from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
 from .devices import Devices
 from .host import check_reachable
-from .opening import FirstDevice, OpenedDevice, Opening, open_device, with_queue
+from .opening import FirstDevice, OpenedDevice, Opening, look_around, open_device, with_queue
 from .qp_cache import QpCache
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .contracts import DeviceUser, EngineView
     from .group import LinkGroup
     from .link import Link, LinkParts
+    from .opening import Surroundings
     from .pregranted import GrantingListener, Grants
 
 logger = logging.getLogger("aiordma.link")
@@ -565,7 +567,7 @@ async def current(config: Config | None = None) -> Engine:
 def _begin(waker: Waker, config: Config, first: FirstDevice, prepared: companion.Prepared) -> None:
     """Make the loop's engine of what was opened for it."""
     try:
-        devices = Devices(waker, config, first.names, open_another)
+        devices = Devices(waker, config, first.names, partial(open_another, first.around))
         for index, problem in enumerate(first.problems):
             devices.cannot_open(index, problem)
         engine = devices.add(first.number, Engine(devices, first.device))
@@ -592,9 +594,12 @@ def _end_opening(opening: Opening) -> None:
         _refusals[opening.config.device] = opening.error
 
 
-def open_another(devices: Devices[Engine], index: int) -> Engine:
-    """:raises NegotiationError: or VerbsError or OSError: it cannot be used."""
-    return Engine(devices, open_device(devices.names[index]))
+def open_another(around: Surroundings, devices: Devices[Engine], index: int) -> Engine:
+    """In the loop: it reads no file, and takes what the files said to the first one.
+
+    :raises NegotiationError: or VerbsError or OSError: it cannot be used.
+    """
+    return Engine(devices, open_device(devices.names[index], around))
 
 
 def begin_on(backend: Backend, config: Config) -> None:
@@ -611,5 +616,6 @@ def begin_on(backend: Backend, config: Config) -> None:
             "first connection or listener"
         )
     prepared = companion.prepare(waker.name) if companion.is_wanted(waker, config) else None
-    first = FirstDevice([backend.name], 0, with_queue(backend), [])
+    around = look_around()
+    first = FirstDevice([backend.name], 0, with_queue(backend, around), [], around)
     _begin(waker, config, first, prepared)

@@ -7,7 +7,7 @@ import os
 
 from ..errors import Code, NegotiationError
 
-__all__ = ["check_reachable", "host_id"]
+__all__ = ["check_reachable", "host_id", "whereabouts"]
 
 _KIND_SOFT, _KIND_DEVICE = b"\x01", b"\x02"
 #: The kind of device, then digests of the boot, of the network namespace in it, and of the user in that.
@@ -15,8 +15,8 @@ _BOOT, _NAMESPACE = slice(1, 7), slice(7, 12)
 _BOOT_ID, _NET = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 
 
-def host_id(is_soft: bool) -> bytes:
-    """Of this process; equal for ends whose software devices can share memory.
+def whereabouts() -> bytes:
+    """Of this process, from files of /proc: what :func:`host_id` needs.
 
     :raises NegotiationError: there is no /proc.
     """
@@ -31,8 +31,15 @@ def host_id(is_soft: bool) -> bytes:
             "one host: mount /proc (a chroot or container needs its own: mount -t proc proc /proc)",
         ) from error
     user = str(os.getuid()).encode()
-    kind = _KIND_SOFT if is_soft else _KIND_DEVICE
-    return kind + _digest(boot)[:6] + _digest(boot, namespace)[:5] + _digest(boot, namespace, user)[:4]
+    return _digest(boot)[:6] + _digest(boot, namespace)[:5] + _digest(boot, namespace, user)[:4]
+
+
+def host_id(is_soft: bool, here: bytes) -> bytes:
+    """Equal for ends whose software devices can share memory.
+
+    :param here: :func:`whereabouts`.
+    """
+    return (_KIND_SOFT if is_soft else _KIND_DEVICE) + here
 
 
 def check_reachable(own: bytes, peer: bytes, *, by_wire: bool) -> None:

@@ -10,20 +10,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import NegotiationError, VerbsError
 from ..observe import companion
+from ..verbs import hardware
 from ..verbs.backend import device_list, open_backend
 from ..verbs.cq import CompletionQueue
 from ..verbs.lifetime import release_all
 from ..wake.beside import Beside
-from .host import host_id
+from .host import host_id, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..config import Config
     from ..verbs.device import Backend
+    from ..verbs.hardware import HardwareDevice
     from ..wake.base import Waker
 
-__all__ = ["FirstDevice", "OpenedDevice", "Opening", "open_device", "open_first", "with_queue"]
+__all__ = [
+    "FirstDevice",
+    "OpenedDevice",
+    "Opening",
+    "Surroundings",
+    "look_around",
+    "open_device",
+    "open_first",
+    "with_queue",
+]
 
 #: Completions a link may have outstanding: its receives and its signalled sends.
 _CQ_DEPTH = 16384
@@ -44,6 +55,15 @@ class OpenedDevice(NamedTuple):
         release_all("an RDMA device", self.cq.close, self.backend.close)
 
 
+class Surroundings(NamedTuple):
+    """What opening a device takes from files. A loop that is running already must not wait for them."""
+
+    #: The kernel's devices (:func:`aiordma.verbs.hardware.scan`).
+    kernel: list[HardwareDevice]
+    #: :func:`aiordma.links.host.whereabouts`.
+    here: bytes
+
+
 class FirstDevice(NamedTuple):
     """The first device of a loop that could be opened."""
 
@@ -54,21 +74,29 @@ class FirstDevice(NamedTuple):
     device: OpenedDevice
     #: Why those before it could not be used.
     problems: list[Exception]
+    #: To open others with.
+    around: Surroundings
 
 
-def open_device(name: str | None) -> OpenedDevice:
+def look_around() -> Surroundings:
+    """:raises NegotiationError: there is no /proc."""
+    return Surroundings(hardware.scan(), whereabouts())
+
+
+def open_device(name: str | None, around: Surroundings) -> OpenedDevice:
     """:raises NegotiationError: or VerbsError or OSError: it cannot be used."""
-    return with_queue(open_backend(name))
+    return with_queue(open_backend(name, around.kernel), around)
 
 
-def with_queue(backend: Backend) -> OpenedDevice:
+def with_queue(backend: Backend, around: Surroundings) -> OpenedDevice:
     """What an engine on an open device needs besides. The device is closed if that fails.
 
     :raises NegotiationError: or VerbsError: it cannot be used.
     """
     try:
-        here = host_id(backend.is_soft)
-        return OpenedDevice(backend, CompletionQueue(backend, _CQ_DEPTH), here)
+        return OpenedDevice(
+            backend, CompletionQueue(backend, _CQ_DEPTH), host_id(backend.is_soft, around.here)
+        )
     except BaseException:
         backend.close()
         raise
@@ -79,9 +107,10 @@ def open_first(config: Config) -> FirstDevice:
     with _one_at_a_time:
         names = device_list(config.device, config.soft_devices)
         problems: list[Exception] = []
+        around = look_around()
         for index, name in enumerate(names):
             try:
-                return FirstDevice(names, index, open_device(name), problems)
+                return FirstDevice(names, index, open_device(name, around), problems, around)
             except (NegotiationError, VerbsError, OSError) as error:
                 problems.append(error)
         raise problems[0]

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import wake
 from ..errors import NegotiationError
 from ..negotiation.engine import find_engine
 from ..verbs._window import address_of
 from ..verbs.memory.budget import MemoryLimitError
+from ..wake.beside import Beside
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -105,9 +108,8 @@ class _Pages:
 class _Segment:
     """A segment of the software device, given back with the last buffer of it."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, home: _Home, length: int) -> None:
         self.address = 0
-        home = _home()
         assert home.backend.soft is not None
         self._home, self._soft, self._length = home, home.backend.soft, length
         self.address = home.backend.soft.alloc(home.pd_pointer, length)
@@ -127,17 +129,27 @@ class _Home(NamedTuple):
 
 
 _homes: dict[int, _Home] = {}
+#: Loops of several threads may begin at the same time.
+_one_at_a_time = threading.Lock()
 
 
-def _home() -> _Home:
-    home = _homes.get(os.getpid())
-    if home is None:
-        from ..verbs.backend import open_backend
+def _open_home() -> _Home:
+    """In a thread: a device is opened."""
+    from ..verbs.backend import open_backend
 
-        backend = open_backend("soft")
-        pd = backend.alloc_pd()
-        home = _homes[os.getpid()] = _Home(os.getpid(), backend, pd, backend.binding.pointers.pd_pointer(pd))
+    with _one_at_a_time:
+        home = _homes.get(os.getpid())
+        if home is None:
+            backend = open_backend("soft")
+            pd = backend.alloc_pd()
+            pointer = backend.binding.pointers.pd_pointer(pd)
+            home = _homes[os.getpid()] = _Home(os.getpid(), backend, pd, pointer)
     return home
+
+
+async def _find_home() -> _Home:
+    home = _homes.get(os.getpid())
+    return home or await Beside(wake.current(), _open_home, lambda opened: opened).wait()
 
 
 async def new_storage(length: int, config: Config) -> Any:
@@ -151,5 +163,7 @@ async def new_storage(length: int, config: Config) -> Any:
         except NegotiationError:
             pass
         else:
-            return _Pages(length, for_device=True) if engine.backend.soft is None else _Segment(length)
+            if engine.backend.soft is not None:
+                return _Segment(await _find_home(), length)
+            return _Pages(length, for_device=True)
     return _Pages(length, for_device=False)

@@ -118,7 +118,10 @@ class TlsLayer:
             data += part
         self._ahead = data if flags & socket.MSG_PEEK else data[size:]
         if self._outgoing.pending:
-            self.flush()  # TLS answers some of what it reads
+            # TLS answers some of what it reads, and the peer may be gone: what it sent before counts all the
+            # same. What has become of the connection, the next read and the next send report.
+            with contextlib.suppress(OSError):
+                self.flush()
         return data[:size]
 
     def _decrypted(self, size: int) -> bytes:

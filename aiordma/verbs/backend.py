@@ -20,6 +20,7 @@ from .lifetime import protect
 if TYPE_CHECKING:
     from .binding import Binding
     from .cq import CompletionQueue
+    from .hardware import HardwareDevice
     from .qp import RcQp
     from .softlib import SoftLibrary
 
@@ -34,7 +35,8 @@ def device_list(device: str | None, soft_devices: int = 1) -> list[str | None]:
 
     Raises NegotiationError when a part of the list is not possible at all.
     """
-    soft = choose(device)
+    kernel = hardware.scan()
+    soft = choose(device, kernel)
     if soft is not None:
         soft.show(soft_devices)
     if device is not None and "," in device:
@@ -43,29 +45,33 @@ def device_list(device: str | None, soft_devices: int = 1) -> list[str | None]:
         return [device]
     api = bindings.find(soft)
     names: list[str | None] = []
-    found = _candidates(device, api, soft is not None)
+    found = _candidates(device, api, soft is not None, kernel)
     for name in found if soft is None else found[:soft_devices]:
         ports = hardware.active_ports(name)
         names += [f"{name}:{port}" for port in ports] if len(ports) > 1 else [name]
     return names or [device]
 
 
-def open_backend(device: str | None = None) -> Backend:
+def open_backend(device: str | None = None, kernel: list[HardwareDevice] | None = None) -> Backend:
     """Open the device that is meant: its name, or name and port (``mlx5_0:2``), ``"soft"`` or ``"auto"`` for
     the first one of those, ``"none"``, or None for the first usable one of the kernel's, else the software
     device. The caller closes it.
 
+    :param kernel: the kernel's devices, for a caller that must not wait for the file system.
+
     Raises NegotiationError with the reason in words when there is none.
     """
-    soft = choose(device)
+    if kernel is None:
+        kernel = hardware.scan()
+    soft = choose(device, kernel)
     api = bindings.find(soft)
     problems: list[VerbsError | NegotiationError] = []
     device, port = name_and_port(device)
-    for name in _candidates(device, api, soft is not None):
+    for name in _candidates(device, api, soft is not None, kernel):
         try:
             backend = _open(name, api, soft, port)
         except (VerbsError, NegotiationError) as error:
-            problems.append(_known_problem(name) or error)
+            problems.append(_known_problem(name, kernel) or error)
             continue
         logger.debug(
             "device %s: port %d, gid[%d] %s, mtu %d, inline %d",
@@ -74,7 +80,7 @@ def open_backend(device: str | None = None) -> Backend:
         )  # fmt: skip
         return backend
     if not problems:
-        raise NegotiationError(Code.NO_DEVICE, _there_are(device, api))
+        raise NegotiationError(Code.NO_DEVICE, _there_are(device, api, kernel))
     if len(problems) == 1 and isinstance(problems[0], NegotiationError):
         raise problems[0]
     codes = {problem.code if isinstance(problem, NegotiationError) else None for problem in problems}
@@ -106,19 +112,19 @@ def _open(name: str, api: Binding, soft: SoftLibrary | None, port: int) -> Backe
     return backend
 
 
-def _candidates(device: str | None, api: Binding, soft: bool) -> list[str]:
+def _candidates(device: str | None, api: Binding, soft: bool, kernel: list[HardwareDevice]) -> list[str]:
     names = device_names(api)
     if device not in (None, "soft", "auto"):
         return [name for name in names if name == device]
-    kernel = {found.name: found.problem for found in hardware.scan()}
+    problems = {found.name: found.problem for found in kernel}
     if soft:
-        return [name for name in names if name not in kernel]
-    return [name for name in names if not kernel.get(name)]
+        return [name for name in names if name not in problems]
+    return [name for name in names if not problems.get(name)]
 
 
-def _known_problem(name: str) -> NegotiationError | None:
+def _known_problem(name: str, kernel: list[HardwareDevice]) -> NegotiationError | None:
     """What sysfs and the device files say of a kernel's device that does not open: more than its errno."""
-    for found in hardware.scan():
+    for found in kernel:
         if found.name == name and found.problem:
             access = "give this user access to /dev/infiniband (containers: --device /dev/infiniband)"
             hint = f"; {access}" if "permission" in found.problem else ""
@@ -126,8 +132,8 @@ def _known_problem(name: str) -> NegotiationError | None:
     return None
 
 
-def _there_are(device: str | None, api: Binding) -> str:
-    problems = {found.name: found.problem for found in hardware.scan()}
+def _there_are(device: str | None, api: Binding, kernel: list[HardwareDevice]) -> str:
+    problems = {found.name: found.problem for found in kernel}
     names = sorted({*problems, *device_names(api)})
     listed = ", ".join(f"{name} ({problems[name]})" if problems.get(name) else name for name in names)
     wanted = "" if device in (None, "soft", "auto") else f"none is called {device!r}; "

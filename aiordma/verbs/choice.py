@@ -14,19 +14,22 @@ from ..errors import Code, NegotiationError
 from . import hardware, softlib
 
 if TYPE_CHECKING:
+    from .hardware import HardwareDevice
     from .softlib import SoftLibrary
 
 logger = logging.getLogger("aiordma.verbs")
 
 
-def choose(device: str | None) -> SoftLibrary | None:
+def choose(device: str | None, kernel: list[HardwareDevice] | None = None) -> SoftLibrary | None:
     """Decide, and load the software device's library if it will be used. Imports nothing of pyverbs.
 
+    :param kernel: the kernel's devices, if they are known (:func:`.hardware.scan`).
     :raises NegotiationError: RDMA is switched off, or the library cannot be loaded.
     """
     if device == "none":
         raise NegotiationError(Code.DISABLED, "AIORDMA_DEVICE=none or Config(device='none')")
-    kernel = hardware.scan()
+    if kernel is None:
+        kernel = hardware.scan()
     if device in (None, "auto"):
         for found in kernel:
             if found.problem:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ Origin = tuple[tuple["CodeType", int], ...]
 """Innermost first: what runs, and its line."""
 
 #: This package.
-_OWN = str(Path(__file__).parents[1]) + "/"
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
 #: What is between a program and its coroutines.
 _MACHINERY = frozenset({"asyncio", "anyio", "trio", "uvloop", "contextlib", "selectors", "threading"})
 

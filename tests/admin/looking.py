@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from aiordma.admin import asking, place
 from aiordma.admin.messages import Show
+from aiordma.wake.beside import wait_for_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +21,10 @@ EVERYTHING = Show(("connections", "links", "devices", "memory", "rpc", "fallback
 
 
 def loops_of(pid: int) -> list[Loop]:
-    """Those of one process."""
-    return asking.loops(lambda page: page.pid == pid)
+    """Those of one process. Loops of this one that have ended are gone. (The caller may be one that runs.)"""
+    wait_for_threads()
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asking.loops, lambda page: page.pid == pid).result()
 
 
 def ask_one(pid: int, request: FromTool = EVERYTHING) -> Loop:

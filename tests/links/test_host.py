@@ -17,7 +17,7 @@ def at(monkeypatch: pytest.MonkeyPatch, boot: Path, net: Path, user: int, *, sof
     monkeypatch.setattr(host, "_BOOT_ID", str(boot))
     monkeypatch.setattr(host, "_NET", str(net))
     monkeypatch.setattr("os.getuid", lambda: user)
-    return host.host_id(soft)
+    return host.host_id(soft, host.whereabouts())
 
 
 def test_the_reason_names_what_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_loop_that_ends_meanwhile_closes_the_device(
     gate: Gate, run: Callable[..., None], factory: Any, wait: bool
 ) -> None:
     """``wait``: until the device is open, but nobody has heard of it; else the loop ends before that."""
-    opening.open_device(DEVICE).close()  # what the process keeps of its first device
+    opening.open_device(DEVICE, opening.look_around()).close()  # what the process keeps of its first device
     before = descriptors()
 
     async def main() -> None:

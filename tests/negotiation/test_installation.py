@@ -59,6 +59,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1 + {left}, max(held) + 
 """
 #: Once the modules are loaded: files of the first user may be out of the other's reach.
 AS_NOBODY = """
+import aiordma.links.contact, aiordma.links.engine
 open_backend("soft").close()
 os.setgid(65534)
 os.setuid(65534)

@@ -41,8 +41,9 @@ class Pause:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    with tcp_pair() as pair:
-        yield pair
+    with tcp_pair() as (client, server):
+        client.setblocking(False)
+        yield client, server
 
 
 @contextlib.contextmanager

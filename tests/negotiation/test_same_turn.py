@@ -76,6 +76,7 @@ async def test_one_decides(side: str, sent: bytes, outcome: str) -> None:
     finals: list[State | None] = []
     for turns in range(TURNS):
         with tcp_pair() as (peer, sock), ClcIO(sock) as io:
+            peer.setblocking(False)
             handshake = await at_last_step(side, io.now())
             made.clear()
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 from random import Random
 from typing import TYPE_CHECKING
@@ -14,11 +15,12 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
+from aiordma.pipes.tls import TlsLayer
 from aiordma.proto.clc import Proposal
 from aiordma.streams.connector import connect
 from tests.health import until
 
-from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
+from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving, tcp_pair
 
 if TYPE_CHECKING:
     from anyio.abc import SocketStream
@@ -305,6 +307,25 @@ async def test_cut_off_connection_is_no_clean_end(
             assert await stream.receive() == b"half a mess"
             with pytest.raises(anyio.BrokenResourceError):
                 await stream.receive()
+
+
+async def test_what_was_sent_before_the_peer_went_away_is_received(
+    client_context: ssl.SSLContext, server_context: ssl.SSLContext
+) -> None:
+    """TLS may want to answer what it reads, as an end without its own one, when nobody is there any more."""
+    with tcp_pair() as (client_sock, server_sock):
+        client_sock.setblocking(False)
+        client = TlsLayer(client_sock, client_context, server_hostname=LOCAL)
+        server = TlsLayer(server_sock, server_context, server_side=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.handshake, 10)
+            tasks.start_soon(server.handshake, 10)
+        server.send(b"half a mess")
+        client_sock.shutdown(socket.SHUT_WR)  # whatever it sends now fails
+        client._outgoing.write(b"an answer")
+        assert client.recv(100) == b"half a mess"
+        with pytest.raises(BrokenPipeError):
+            client.send(b"data")
 
 
 async def test_handshake_that_never_ends(engine: Engine, server_context: ssl.SSLContext) -> None:

@@ -17,6 +17,7 @@ from aiordma.errors import Code, NegotiationError
 from aiordma.verbs import backend, choice, hardware, softlib
 from aiordma.verbs.abi import GidType
 from aiordma.verbs.device import Gid, best_gid, format_gid
+from tests.world import needs_pyverbs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,6 +100,7 @@ def test_a_library_that_is_missing_or_broken_is_a_reason(
     choice.preload("soft")
 
 
+@needs_pyverbs
 def test_pyverbs_imported_before_the_software_device_is_noticed() -> None:
     output = reason("import pyverbs.device\n", AIORDMA_VERBS="pyverbs")
     assert output.startswith(str(int(Code.NO_SOFT_DEVICE)))
@@ -106,10 +108,12 @@ def test_pyverbs_imported_before_the_software_device_is_noticed() -> None:
     assert "LD_PRELOAD=" in output
 
 
+@needs_pyverbs
 def test_after_import_of_aiordma_others_may_import_pyverbs() -> None:
     assert reason("import aiordma, pyverbs.device\n", AIORDMA_DEVICE="soft").startswith("opened")
 
 
+@needs_pyverbs
 @pytest.mark.parametrize("environment", [{"AIORDMA_DEVICE": "none"}, {"AIORDMA_MODE": "tcp"}])
 def test_nothing_is_loaded_for_others_when_rdma_is_off(environment: dict[str, str]) -> None:
     program = """
@@ -120,6 +124,7 @@ def test_nothing_is_loaded_for_others_when_rdma_is_off(environment: dict[str, st
     assert run(program, **environment).strip() == "None"
 
 
+@needs_pyverbs
 def test_after_preload_others_may_import_pyverbs() -> None:
     before = """
         from aiordma.verbs.choice import preload
@@ -145,6 +150,7 @@ def test_pyverbs_of_another_python(tmp_path: Path) -> None:
     assert "built for cpython-399-x86_64-linux-gnu" in output
 
 
+@needs_pyverbs
 def test_pyverbs_that_is_not_visible() -> None:
     before = """
         import sys

@@ -13,6 +13,7 @@ import pytest
 from aiordma.errors import Code, NegotiationError, VerbsError
 from aiordma.verbs import backend, hardware, remedies
 from aiordma.verbs.remedies import warn_once, with_remedy
+from tests.world import needs_pyverbs
 
 PROGRAM = """
 import asyncio, sys
@@ -31,14 +32,14 @@ except aiordma.NegotiationError as error:
 NO_PYVERBS = 'sys.path = [folder for folder in sys.path if not folder.endswith("dist-packages")]'
 
 
-def run(mode: str, before: str = NO_PYVERBS, device: str = "soft") -> tuple[str, str]:
+def run(mode: str, before: str = NO_PYVERBS, device: str = "soft", verbs: str = "pyverbs") -> tuple[str, str]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(mode=mode, before=before)],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
-        env={"AIORDMA_DEVICE": device, "AIORDMA_VERBS": "pyverbs"},
+        env={"AIORDMA_DEVICE": device, "AIORDMA_VERBS": verbs},
     )
     return done.stdout, done.stderr
 
@@ -48,6 +49,7 @@ def not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies._Once, "warned", False)
 
 
+@needs_pyverbs
 def test_a_program_without_the_pyverbs_that_it_wants_is_told_once_and_with_the_remedy() -> None:
     out, err = run("auto")
     assert out == "tcp NO_PYVERBS\n" * 2
@@ -71,7 +73,7 @@ def test_who_switched_rdma_off_is_not_warned(mode: str, device: str) -> None:
 
 
 def test_a_device_that_is_not_there() -> None:
-    out, err = run("auto", before="", device="nodev0")
+    out, err = run("auto", before="", device="nodev0", verbs="auto")
     assert out == "tcp NO_DEVICE\n" * 2
     assert "none is called 'nodev0'; there are: " in err
     assert "AIORDMA_DEVICE=soft uses the software device" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import trio
 import uvloop
 
 from aiordma import wake
-from aiordma.wake.beside import Beside, LoopEndedError
+from aiordma.wake.beside import Beside, LoopEndedError, start_thread, wait_for_threads
 from tests.health import until
 
 if TYPE_CHECKING:
@@ -207,6 +208,37 @@ def test_who_waits_while_the_loop_ends_hears_of_it() -> None:
 
     asyncio.run(main())
     assert heard == ["ended"]
+
+
+def test_threads_take_short_turns_meanwhile() -> None:
+    before = sys.getswitchinterval()
+    go, heard = threading.Event(), []
+
+    def work() -> None:
+        assert go.wait(SECONDS)
+        heard.append(sys.getswitchinterval())
+
+    for _ in range(2):
+        start_thread(work)
+    go.set()
+    wait_for_threads()
+    assert heard == [0.0005] * 2
+    assert sys.getswitchinterval() == before
+
+
+def test_turns_that_the_program_sets_meanwhile_stay() -> None:
+    before = sys.getswitchinterval()
+    try:
+        start_thread(lambda: sys.setswitchinterval(0.002))
+        wait_for_threads()
+        assert sys.getswitchinterval() == 0.002
+        sys.setswitchinterval(0.00025)
+        heard: list[float] = []
+        start_thread(lambda: heard.append(sys.getswitchinterval()))
+        wait_for_threads()
+        assert heard == [0.00025] == [sys.getswitchinterval()]
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_fork_waits_for_the_thread() -> None:

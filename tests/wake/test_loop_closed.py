@@ -18,6 +18,7 @@ import uvloop
 import aiordma
 from aiordma import rpc, wake
 from aiordma.links import engine as engines
+from aiordma.wake.beside import wait_for_threads
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def drop(factory: Callable[[], asyncio.AbstractEventLoop], mode: str) -> tuple[A
 
 def count() -> tuple[int, int, int]:
     gc.collect()
+    wait_for_threads()  # they remove files
     return len(os.listdir("/proc/self/fd")), threading.active_count(), len(engines._engines)
 
 

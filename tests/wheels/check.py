@@ -45,6 +45,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def copy_of_tree(name: str, to: Path) -> None:
+    """Of a file or a folder of the tree, without what was made in it."""
+    if (ROOT / name).is_dir():
+        made = shutil.ignore_patterns("_build", "*.so", "__pycache__")
+        shutil.copytree(ROOT / name, to / name, ignore=made)
+    else:
+        shutil.copy(ROOT / name, to / name)
+
+
 class Environment:
     """An empty virtual environment, and a folder with the tests but without the package's sources."""
 
@@ -93,9 +102,8 @@ class Environment:
     def tests(self) -> str:
         """The summary of the tests of SELECTION, which run on the installed package."""
         self.run(self.bin / "pip", "install", "-q", "-r", ROOT / "requirements-dev.txt")
-        for name in ("tests", "examples", "pyproject.toml", "README.md"):
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, self.folder / name)
+        for name in ("tests", "examples", "docs", "pyproject.toml", "README.md"):
+            copy_of_tree(name, self.folder)
         last = self.run(self.bin / "python", "-m", "pytest", "-q", "-n", "2", "--one-loop", *SELECTION)
         return last.splitlines()[-1]
 
