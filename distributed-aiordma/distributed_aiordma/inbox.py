@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from distributed.protocol.utils import host_array
-
+from .buffers import POOL
 from .frames import HEAD_BYTES, count_of, cut, layout_of, padding
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Inbox:
     async def _fill(self, lengths: Sequence[int]) -> memoryview:
         """A new buffer with the next frames."""
         free = padding(lengths)
-        buffer = host_array(free + sum(lengths))[free:]
+        buffer = POOL.take(free + sum(lengths))[free:]
         taken = min(len(self._ahead), len(buffer))
         buffer[:taken] = self._ahead[:taken]
         self._ahead = self._ahead[taken:]
