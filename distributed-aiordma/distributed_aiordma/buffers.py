@@ -6,6 +6,7 @@ large blocks back to the kernel as soon as they are free, so each transfer would
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import weakref
@@ -37,8 +38,9 @@ class BufferPool:
         self._free: list[tuple[float, np.ndarray]] = []
         # A finaliser may run while this thread holds the lock.
         self._lock = threading.RLock()
-        #: bytes in free blocks, and buffers that were served by one
-        self.free_bytes = self.reused = 0
+        #: bytes in free blocks, blocks that are in use, and buffers that were served by a used block
+        self.free_bytes = self.lent = self.reused = 0
+        self._trimmed_by: weakref.ref[asyncio.AbstractEventLoop] | None = None
 
     def take(self, nbytes: int) -> memoryview:
         """A writable buffer, whose content is undefined."""
@@ -51,6 +53,7 @@ class BufferPool:
         # All users of the memory hold this array, by way of the memoryview: it is gone when they are.
         lent = block[:nbytes]
         weakref.finalize(lent, self._give_back, block).atexit = False
+        self.lent += 1
         return lent.data
 
     def _reuse(self, nbytes: int) -> np.ndarray | None:
@@ -69,9 +72,10 @@ class BufferPool:
             return block
 
     def _give_back(self, block: np.ndarray) -> None:
-        if block.nbytes > self.limit:
-            return
         with self._lock:
+            self.lent -= 1
+            if block.nbytes > self.limit:
+                return
             self._free.append((time.monotonic(), block))
             self.free_bytes += block.nbytes
             self._drop_oldest(self.limit)
@@ -80,14 +84,27 @@ class BufferPool:
         while self.free_bytes > limit:
             self.free_bytes -= self._free.pop(0)[1].nbytes
 
-    def drop_idle(self) -> float | None:
-        """Give back what was not used for a while; seconds until this is worth doing again, None: nothing is kept."""
-        now = time.monotonic()
+    def trim(self) -> None:
+        """Give back what was not used for a while."""
+        unused_since = time.monotonic() - _IDLE_SECONDS
         with self._lock:
-            while self._free and now - self._free[0][0] >= _IDLE_SECONDS:
+            while self._free and self._free[0][0] <= unused_since:
                 self.free_bytes -= self._free.pop(0)[1].nbytes
-            return self._free[0][0] + _IDLE_SECONDS - now if self._free else None
+
+    def keep_trimmed(self) -> None:
+        """Have the running loop call :meth:`trim` now and then, for as long as there is anything to give back."""
+        loop = asyncio.get_running_loop()
+        trimming = self._trimmed_by and self._trimmed_by()
+        if trimming is None or trimming.is_closed():
+            self._trimmed_by = weakref.ref(loop)
+            loop.call_later(_IDLE_SECONDS / 2, self._trim_again)
+
+    def _trim_again(self) -> None:
+        self._trimmed_by = None
+        self.trim()
+        if self.lent or self._free:
+            self.keep_trimmed()
 
 
-POOL = BufferPool(512 << 20)
-"""That of this process."""
+POOL = BufferPool(0)
+"""That of this process. Comms set its limit."""

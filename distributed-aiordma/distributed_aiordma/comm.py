@@ -14,12 +14,15 @@ from dask.utils import parse_bytes
 from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 
+from .buffers import POOL
 from .frames import BadMessageError
 from .inbox import Inbox
 from .outbox import Outbox
 
 if TYPE_CHECKING:
     from aiordma import RdmaStream
+
+    from .settings import Settings
 
 __all__ = ["RdmaComm"]
 
@@ -29,22 +32,20 @@ _LOST = (EndOfStream, BrokenResourceError, ClosedResourceError, BadMessageError,
 
 
 class RdmaComm(Comm):
-    """One connection between two of Dask's processes, over RDMA or over TCP (see ``extra_info["path"]``).
-
-    :param write_behind: bytes that may wait for the peer; see :class:`.outbox.Outbox`.
-    """
+    """One connection between two of Dask's processes, over RDMA or over TCP (see :attr:`path`)."""
 
     max_shard_size: ClassVar[int] = parse_bytes(dask.config.get("distributed.comm.shard"))
 
     def __init__(
-        self, stream: RdmaStream, local_addr: str, peer_addr: str, deserialize: bool, *, write_behind: int
+        self, stream: RdmaStream, local_addr: str, peer_addr: str, deserialize: bool, settings: Settings
     ) -> None:
         super().__init__(deserialize=deserialize)
         self._local_addr, self._peer_addr = local_addr, peer_addr
         self._stream: RdmaStream | None = stream
-        self._pipe = stream._pipe
+        self.path: str = stream.path
         self._inbox = Inbox(stream)
-        self._outbox = Outbox(stream, write_behind, self._failed)
+        self._outbox = Outbox(stream, settings.write_behind, self._failed)
+        POOL.limit = settings.pool
         self._failure: BaseException | None = None
 
     @property
@@ -65,11 +66,6 @@ class RdmaComm(Comm):
         if cipher is None:
             return {}
         return {"peercert": stream.extra(TLSAttribute.peer_certificate), "cipher": cipher}
-
-    @property
-    def path(self) -> str:
-        """``"rdma"`` or ``"tcp"``: what carries it now."""
-        return self._pipe.path
 
     async def read(self, deserializers: Any = None) -> Any:
         """The next message.
@@ -148,16 +144,9 @@ class RdmaComm(Comm):
         stream, self._stream = self._stream, None
         self._outbox.drop()
         if stream is not None:
-            abort_stream(stream)
+            stream.abort()
 
     def closed(self) -> bool:
         """Whether nothing can be read or written any more: closed here, by the peer, or lost."""
-        if self._stream is None:
-            return True
-        pipe = self._pipe
-        return pipe.error is not None or bool(pipe.at_eof)
-
-
-def abort_stream(stream: RdmaStream) -> None:
-    """Drop the connection at once."""
-    stream._pipe.abort()
+        stream = self._stream
+        return stream is None or stream.closed or stream.at_eof

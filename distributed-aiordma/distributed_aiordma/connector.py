@@ -10,7 +10,7 @@ from anyio.abc import SocketAttribute
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import Connector, FatalCommClosedError
 
-from .comm import RdmaComm, abort_stream
+from .comm import RdmaComm
 from .paths import check_path
 from .security import check_encryption, tls_context
 from .settings import Settings
@@ -41,10 +41,10 @@ class RdmaConnector(Connector):
         stream = await self._open(host, port, settings, connection_args)
         refusal = check_path(stream, peer, refuse=settings.require_rdma)
         if refusal is not None:
-            abort_stream(stream)
+            stream.abort()
             raise FatalCommClosedError(refusal)
         local = self.prefix + unparse_host_port(*stream.extra(SocketAttribute.local_address)[:2])
-        return self.comm_class(stream, local, peer, deserialize, write_behind=settings.write_behind)
+        return self.comm_class(stream, local, peer, deserialize, settings)
 
     async def _open(
         self, host: str, port: int, settings: Settings, connection_args: dict[str, Any]

@@ -61,6 +61,8 @@ class Inbox:
         """A new buffer with the next frames."""
         free = padding(lengths)
         buffer = POOL.take(free + sum(lengths))[free:]
+        if POOL.lent:
+            POOL.keep_trimmed()
         taken = min(len(self._ahead), len(buffer))
         buffer[:taken] = self._ahead[:taken]
         self._ahead = self._ahead[taken:]

@@ -15,7 +15,7 @@ from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, CommClosedError
 from distributed.comm.utils import ensure_concrete_host
 
-from .comm import RdmaComm, abort_stream
+from .comm import RdmaComm
 from .paths import check_path
 from .security import check_encryption, tls_context
 from .settings import Settings
@@ -104,7 +104,7 @@ class RdmaListener(BaseListener):
             host, port = stream.extra(SocketAttribute.remote_address)[:2]
             local = stream.extra(SocketAttribute.local_address)[:2]
         except BrokenResourceError:
-            abort_stream(stream)
+            stream.abort()
             return
         peer = self.prefix + unparse_host_port(host, port)
         refusal = check_path(stream, peer, refuse=self._settings.require_rdma)
@@ -112,15 +112,10 @@ class RdmaListener(BaseListener):
             logger.warning("Refused: %s", refusal)
         if refusal is not None or self._listener is None:
             # Stopped meanwhile: nothing else would ever end the client's handshake.
-            abort_stream(stream)
+            stream.abort()
             return
-        comm = self.comm_class(
-            stream,
-            self.prefix + unparse_host_port(*local),
-            peer,
-            self.deserialize,
-            write_behind=self._settings.write_behind,
-        )
+        local_address = self.prefix + unparse_host_port(*local)
+        comm = self.comm_class(stream, local_address, peer, self.deserialize, self._settings)
         comm.allow_offload = self.allow_offload
         try:
             await self.on_connection(comm)
@@ -133,7 +128,7 @@ class RdmaListener(BaseListener):
         """Accept no more comms. Those that are open stay. Idempotent."""
         listener, self._listener = self._listener, None
         if listener is not None:
-            stop_listening(listener)
+            listener.close()
 
     def get_host_port(self) -> tuple[str, int]:
         """The address that it listens on.
@@ -165,11 +160,3 @@ class RdmasListener(RdmaListener):
             "ssl": tls_context(connection_args),
             "rdma_outside_tls": self._settings.rdma_outside_tls,
         }
-
-
-def stop_listening(listener: StreamListener) -> None:
-    """Stop it at once. Streams that were not accepted yet are aborted."""
-    listener._forgotten = False
-    listener._close()
-    for stream in listener._take_waiting():
-        abort_stream(stream)

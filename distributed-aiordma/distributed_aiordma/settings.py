@@ -24,6 +24,8 @@ DEFAULTS = {
     "rdma-outside-tls": False,
     # Largest receive ring of a comm, as AIORDMA_RING_BYTES, which goes first. Large messages want large ones.
     "ring": "4 MiB",
+    # Memory of received data that is kept for the next transfer when the program has dropped it; 0: none.
+    "pool": "512 MiB",
 }
 
 dask.config.update_defaults({"distributed": {"comm": {"aiordma": DEFAULTS}}})
@@ -38,6 +40,8 @@ class Settings(NamedTuple):
     rdma_outside_tls: bool
     #: bytes
     ring: int
+    #: bytes
+    pool: int
 
     @classmethod
     def now(cls) -> Settings:
@@ -50,7 +54,8 @@ class Settings(NamedTuple):
             require_rdma=_flag("require-rdma", value("require-rdma")),
             write_behind=_size("write-behind", value("write-behind")),
             rdma_outside_tls=_flag("rdma-outside-tls", value("rdma-outside-tls")),
-            ring=_size("ring", value("ring")),
+            ring=_size("ring", value("ring"), least=16384),
+            pool=_size("pool", value("pool"), least=0),
         )
 
     def config(self) -> Config:
@@ -68,11 +73,11 @@ def _flag(key: str, value: object) -> bool:
     return value
 
 
-def _size(key: str, value: object) -> int:
+def _size(key: str, value: object, *, least: int = 1) -> int:
     try:
         size = int(parse_bytes(value))
     except (ValueError, TypeError, AttributeError) as exc:
         raise ValueError(f'{PREFIX}.{key}: {value!r} is no size, such as "64 MiB"') from exc
-    if size < 1:
-        raise ValueError(f"{PREFIX}.{key}: must be at least 1 byte, not {value!r}")
+    if size < least:
+        raise ValueError(f"{PREFIX}.{key}: must be at least {least} bytes, not {value!r}")
     return size
