@@ -66,6 +66,7 @@ def _marked(frames: Sequence[Frame], lengths: Sequence[int]) -> list[int]:
             begins = size > max(_SMALL_BYTES, length * _SMALL_PART)
         else:
             begins = source is not held
+        begins = begins and bool(words)  # the first frame begins a buffer anyway
         if begins:
             size = 0
         held = source
@@ -90,12 +91,15 @@ def count_of(head: Frame) -> int:
 
 
 def layout_of(words: Sequence[int]) -> Layout:
-    """The buffers of a message, by the words of its frames.
+    """The buffers of a message, by the words of its frames (at least one).
 
     :raises BadMessageError: together they are longer than any message.
     """
-    starts = [number for number, word in enumerate(words) if word & _BEGINS and number]
-    lengths = [word & ~_BEGINS for word in words] if starts else list(words)
+    starts: list[int] = []
+    lengths = list(words)
+    if max(words) >= _BEGINS:
+        starts = [number for number, word in enumerate(words) if word & _BEGINS and number]
+        lengths = [word & ~_BEGINS for word in words]
     if sum(lengths) > _MAX_BYTES:
         raise BadMessageError(f"a message of {sum(lengths)} bytes")
     return [lengths[start:stop] for start, stop in pairwise([0, *starts, len(lengths)])]
