@@ -6,4 +6,8 @@ address with one of these schemes is used.
 
 from __future__ import annotations
 
+from .paths import comm_paths
+
+__all__ = ["comm_paths"]
+
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The backends that distributed finds by the entry points: connectors, listeners and addresses of a scheme."""
+"""The backends that distributed finds by their entry points: a scheme's connectors, listeners, addresses."""
 
 from __future__ import annotations
 

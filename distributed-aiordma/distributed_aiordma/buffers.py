@@ -1,7 +1,7 @@
 """Memory that large frames are received into, used again when the program has dropped what was received.
 
-Fresh memory is expensive: the kernel clears every page, which takes longer than to receive into it. Allocators give
-large blocks back to the kernel as soon as they are free, so each transfer would pay for it again.
+Fresh memory is expensive: the kernel clears every page, which takes longer than to receive into it.
+Allocators give large blocks back to the kernel as soon as they are free, so each transfer would pay again.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class BufferPool:
         block = self._reuse(nbytes)
         if block is None:
             block = np.empty(-(-nbytes // _GRANULE) * _GRANULE, np.uint8)
-        # All users of the memory hold this array, by way of the memoryview: it is gone when they are.
-        lent = block[:nbytes]
+        # All users of the memory hold this array, directly or by a memoryview: it is gone when they are. (A slice of
+        # the block would not do: numpy lets arrays on it, such as np.ndarray(buffer=...), hold the block itself.)
+        lent = np.frombuffer(block.data, np.uint8, nbytes)
         weakref.finalize(lent, self._give_back, block).atexit = False
         self.lent += 1
         return lent.data
@@ -92,9 +93,9 @@ class BufferPool:
                 self.free_bytes -= self._free.pop(0)[1].nbytes
 
     def keep_trimmed(self) -> None:
-        """Have the running loop call :meth:`trim` now and then, for as long as there is anything to give back."""
+        """Have the running loop call :meth:`trim` now and then, as long as there may be something to trim."""
         loop = asyncio.get_running_loop()
-        trimming = self._trimmed_by and self._trimmed_by()
+        trimming = None if self._trimmed_by is None else self._trimmed_by()
         if trimming is None or trimming.is_closed():
             self._trimmed_by = weakref.ref(loop)
             loop.call_later(_IDLE_SECONDS / 2, self._trim_again)

@@ -10,7 +10,6 @@ import dask
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from anyio.streams.tls import TLSAttribute
 from dask.utils import parse_bytes
-
 from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 
@@ -78,7 +77,7 @@ class RdmaComm(Comm):
             frames = await self._inbox.next()
         except _LOST as exc:
             self.abort()
-            raise CommClosedError(f"in {self!r}: {exc or type(exc).__name__}") from exc
+            raise CommClosedError(f"in {self!r}: {str(exc) or type(exc).__name__}") from exc
         except BaseException:
             # How much of a message was taken is not known: this comm cannot be used any more.
             self.abort()
@@ -115,7 +114,7 @@ class RdmaComm(Comm):
             return await self._outbox.send(frames)
         except _LOST as exc:
             self.abort()
-            raise CommClosedError(f"in {self!r}: {exc or type(exc).__name__}") from exc
+            raise CommClosedError(f"in {self!r}: {str(exc) or type(exc).__name__}") from exc
         except BaseException:
             self.abort()
             raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import aiordma
 from anyio.abc import SocketAttribute
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import Connector, FatalCommClosedError
+
+import aiordma
 
 from .comm import RdmaComm
 from .paths import check_path
@@ -73,8 +74,8 @@ class RdmasConnector(RdmaConnector):
             )
         except ssl.SSLCertVerificationError as exc:
             raise FatalCommClosedError(
-                f"the certificate of {self.prefix}{host}:{port} does not match: {exc.verify_message}. Check your "
-                "security settings (Dask's page on TLS)"
+                f"the certificate of {self.prefix}{host}:{port} does not match: {exc.verify_message}. Check "
+                "your security settings (Dask's page on TLS)"
             ) from exc
         except ssl.SSLError as exc:
             raise FatalCommClosedError(f"TLS with {self.prefix}{host}:{port}: {exc}") from exc

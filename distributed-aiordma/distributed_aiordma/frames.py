@@ -1,12 +1,12 @@
 """Messages on the wire: what precedes a message's frames. No I/O.
 
-A message begins with a head of 8 bytes: a magic number with the version, and the number of frames. For each frame a
-word follows, with its length and whether it begins a *buffer*: memory of its own at the receiver. Then come the
-bytes of all frames. Numbers are little-endian.
+A message begins with a head of 8 bytes: a magic number with the version, and the number of frames. For each
+frame a word follows, with its length and whether it begins a *buffer*: memory of its own at the receiver.
+Then come the bytes of all frames. Numbers are little-endian.
 
-The sender decides where buffers begin, since it knows which frames belong together. A worker keeps received data by
-whole buffers. So two arrays never share one; the shards of one array do, and need not be joined; and what
-comes before the first array shares its buffer only if it is small beside it.
+The sender decides where buffers begin, since it knows which frames belong together. A worker keeps received
+data by whole buffers. So two arrays never share one; the shards of one array do, and need not be joined; and
+what comes before the first array shares its buffer only if it is small beside it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _marked(frames: Sequence[Frame], lengths: Sequence[int]) -> list[int]:
     held: object = None  # whose bytes the current buffer has; None: bytes, which nothing keeps
     size = 0
     for frame, length in zip(frames, lengths, strict=True):
-        source = frame.obj if isinstance(frame, memoryview) else frame
+        source: object = frame.obj if isinstance(frame, memoryview) else frame
         if type(source) is bytes and length <= _SHARED_BYTES:
             begins = held is not None
             source = None

@@ -7,13 +7,14 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import aiordma
 import dask
 from anyio import BrokenResourceError, ClosedResourceError
 from anyio.abc import SocketAttribute
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, CommClosedError
 from distributed.comm.utils import ensure_concrete_host
+
+import aiordma
 
 from .comm import RdmaComm
 from .paths import check_path
@@ -101,12 +102,12 @@ class RdmaListener(BaseListener):
 
     async def _handle(self, stream: RdmaStream) -> None:
         try:
-            host, port = stream.extra(SocketAttribute.remote_address)[:2]
-            local = stream.extra(SocketAttribute.local_address)[:2]
+            remote: Any = stream.extra(SocketAttribute.remote_address)
+            local: Any = stream.extra(SocketAttribute.local_address)
         except BrokenResourceError:
             stream.abort()
             return
-        peer = self.prefix + unparse_host_port(host, port)
+        peer = self.prefix + unparse_host_port(*remote[:2])
         refusal = check_path(stream, peer, refuse=self._settings.require_rdma)
         if refusal is not None:
             logger.warning("Refused: %s", refusal)
@@ -114,7 +115,7 @@ class RdmaListener(BaseListener):
             # Stopped meanwhile: nothing else would ever end the client's handshake.
             stream.abort()
             return
-        local_address = self.prefix + unparse_host_port(*local)
+        local_address = self.prefix + unparse_host_port(*local[:2])
         comm = self.comm_class(stream, local_address, peer, self.deserialize, self._settings)
         comm.allow_offload = self.allow_offload
         try:
@@ -141,12 +142,13 @@ class RdmaListener(BaseListener):
 
     @property
     def listen_address(self) -> str:
-        return self.prefix + unparse_host_port(*self.get_host_port())
+        return str(self.prefix + unparse_host_port(*self.get_host_port()))
 
     @property
     def contact_address(self) -> str:
         host, port = self.get_host_port()
-        return self.prefix + unparse_host_port(ensure_concrete_host(host, default_host=self.default_host), port)
+        concrete = ensure_concrete_host(host, default_host=self.default_host)
+        return str(self.prefix + unparse_host_port(concrete, port))
 
 
 class RdmasListener(RdmaListener):

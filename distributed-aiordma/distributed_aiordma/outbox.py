@@ -30,9 +30,7 @@ class Outbox:
     :param on_failure: called once when the stream has failed; what waits is dropped.
     """
 
-    def __init__(
-        self, stream: RdmaStream, limit: int, on_failure: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, stream: RdmaStream, limit: int, on_failure: Callable[[BaseException], None]) -> None:
         self._stream, self._limit, self._on_failure = stream, limit, on_failure
         self._waiting: deque[memoryview] = deque()
         #: bytes in it
@@ -41,8 +39,8 @@ class Outbox:
         self._room: asyncio.Event | None = None
 
     async def send(self, frames: Sequence[Frame]) -> int:
-        """Send a message, or keep it to be sent; the number of its bytes. Its memory must not be changed before
-        it was sent. Waits only while more than ``limit`` bytes wait already.
+        """Send a message, or keep it to be sent; the number of its bytes. Its memory must not be changed
+        before it was sent. Waits only while more than ``limit`` bytes wait already.
 
         :raises anyio.ClosedResourceError, anyio.BrokenResourceError: of the stream.
         """

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
+
+from distributed.comm.core import Comm
 
 from .settings import PREFIX
 
 if TYPE_CHECKING:
     from aiordma import RdmaStream
 
-__all__ = ["check_path", "why_not_rdma"]
+__all__ = ["check_path", "comm_paths", "why_not_rdma"]
 
 logger = logging.getLogger("distributed.comm.aiordma")
 
@@ -37,10 +40,24 @@ def check_path(stream: RdmaStream, peer: str, *, refuse: bool) -> str | None:
     if reason not in _warned:
         _warned.add(reason)
         logger.warning(
-            "The comm with %s is on TCP, not on RDMA: %s. (Said once for each reason. `aiordma doctor` looks for the "
-            "cause; set %s.require-rdma to refuse such comms.)",
+            "The comm with %s is on TCP, not on RDMA: %s. (Said once for each reason. `aiordma doctor` looks "
+            "for the cause; set %s.require-rdma to refuse such comms.)",
             peer,
             reason,
             PREFIX,
         )
     return None
+
+
+def comm_paths() -> dict[str, int]:
+    """How many comms of this process are open, by scheme and path, such as ``{"rdma:// rdma": 7}``.
+
+    For a look at a whole cluster: ``client.run(comm_paths)`` and ``client.run_on_scheduler(comm_paths)``.
+    """
+    return dict(
+        Counter(
+            f"{comm.local_address.partition('://')[0]}:// {getattr(comm, 'path', '')}".strip()
+            for comm in list(Comm._instances)
+            if not comm.closed()
+        )
+    )

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["check_encryption", "tls_context"]
 
 
-def check_encryption(
-    address: str, tls: bool, connection_args: Mapping[str, Any], settings: Settings
-) -> None:
+def check_encryption(address: str, tls: bool, connection_args: Mapping[str, Any], settings: Settings) -> None:
     """:raises RuntimeError: encryption is required, and the payload at ``address`` would have none."""
     if not connection_args.get("require_encryption"):
         return

@@ -2,8 +2,8 @@
 
     python suite/run.py DIRECTORY [--as-they-are] [PYTEST'S ARGUMENTS]
 
-The tests are those that ``suite/fetch DIRECTORY`` has fetched. Their text is changed in the schemes and in the module of
-the transport, and in nothing else. Tests in ``exceptions.toml`` are left out.
+The tests are those that ``suite/fetch DIRECTORY`` has fetched. Their text is changed in the schemes and
+in the module of the transport, and in nothing else. Tests in ``exceptions.toml`` are left out.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def prepare(source: Path, target: Path, *, as_they_are: bool) -> list[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path, help="where suite/fetch has put the tests")
-    parser.add_argument("--as-they-are", action="store_true", help="with tcp://, to see what fails without us")
+    parser.add_argument(
+        "--as-they-are", action="store_true", help="with tcp://, to see what fails without us"
+    )
     options, rest = parser.parse_known_args()
     source = options.directory.resolve()
     target = source / ("tcp" if options.as_they_are else "rdma")

@@ -42,5 +42,5 @@ async def comm_pair(
 async def until(condition: Any) -> None:
     """Wait until ``condition()`` holds, for at most 10 s."""
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # conditions of any kind
             await asyncio.sleep(0.005)

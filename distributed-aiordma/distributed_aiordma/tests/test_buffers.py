@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 import gc
+import pickle
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from distributed.protocol import deserialize, serialize
+from distributed.protocol.utils import merge_memoryviews
 
 from distributed_aiordma import buffers
 from distributed_aiordma.buffers import BufferPool
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MIB = 1 << 20
+
+
+def unpickled(buffer: memoryview) -> Any:
+    """As distributed's pickles with buffers beside them."""
+    return pickle.loads(pickle.dumps(np.zeros(1000, np.uint8), 5, buffer_callback=lambda _: False), buffers=[buffer[:1000]])
+
+
+def deserialized(buffer: memoryview) -> Any:
+    """As distributed's own serialisation of arrays."""
+    header, _ = serialize(np.zeros(1000, np.uint8))
+    return deserialize(header, [buffer[:1000]])
+
+
+KEEPERS: dict[str, Callable[[memoryview], Any]] = {
+    "the memoryview": lambda buffer: buffer[1:],
+    "frombuffer()": lambda buffer: np.frombuffer(buffer, np.uint8),
+    "a view of a view": lambda buffer: np.frombuffer(buffer, np.uint8)[100:].reshape(-1)[1000:2000],
+    "ndarray(buffer=)": lambda buffer: np.ndarray(1000, np.uint8, buffer),
+    "a view of that": lambda buffer: np.ndarray(1000, np.uint8, buffer)[10:].reshape(10, 99).T[5:],
+    "ndarray(buffer=ndarray)": lambda buffer: np.ndarray(1000, np.uint8, np.asarray(buffer)),
+    "asarray()": np.asarray,
+    "an object": lambda buffer: np.asarray(buffer).view(np.recarray),
+    "a pickle": unpickled,
+    "distributed's serialisation": deserialized,
+    "joined shards": lambda buffer: merge_memoryviews([buffer[:500], buffer[500:1000]]),
+    "its object": lambda buffer: buffer.obj,
+}
 
 
 def address(buffer: memoryview) -> int:
@@ -29,19 +63,21 @@ def test_a_dropped_buffer_is_used_again() -> None:
     assert not again.readonly
 
 
-def test_not_while_anything_of_it_is_in_use() -> None:
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_not_while_anything_of_it_is_in_use(keeper: str) -> None:
     pool = BufferPool(64 * MIB)
     buffer = pool.take(4 * MIB)
-    part = np.frombuffer(buffer, np.uint8)[100:].reshape(-1)[1000:2000]  # a view of a view, as a program keeps it
+    buffer[:] = b"\7" * len(buffer)
+    kept = KEEPERS[keeper](buffer)
     del buffer
     gc.collect()
-    assert pool.free_bytes == 0
-    part[:] = 7
-    pool.take(4 * MIB)[:] = bytes(4 * MIB)
-    assert part.tolist() == [7] * 1000
-    del part
+    assert (pool.free_bytes, pool.lent) == (0, 1)
+    other = pool.take(4 * MIB)
+    other[:] = bytes(4 * MIB)
+    assert np.asarray(kept).min() == 7
+    del kept
     gc.collect()
-    assert pool.free_bytes > 0
+    assert (pool.free_bytes, pool.lent) == (4 * MIB, 1)
 
 
 def test_small_buffers_and_none_at_all_come_from_the_allocator() -> None:

@@ -79,7 +79,12 @@ def test_the_longest_frame_is_aligned(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [b"GET / HT", bytes(8), begin([b"x"], [1])[:4] + struct.pack("<I", 0), begin([b"x"], [1])[:4] + b"\xff" * 4],
+    [
+        b"GET / HT",
+        bytes(8),
+        begin([b"x"], [1])[:4] + struct.pack("<I", 0),
+        begin([b"x"], [1])[:4] + b"\xff" * 4,
+    ],
 )
 def test_what_is_no_head_is_refused(head: bytes) -> None:
     with pytest.raises(BadMessageError):
