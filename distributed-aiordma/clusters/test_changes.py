@@ -35,9 +35,7 @@ def test_a_worker_killed_while_it_sends(client: Client) -> None:
     def add(*arrays: np.ndarray) -> int:
         return sum(int(array[0]) + int(array[-1]) for array in arrays)
 
-    parts = [
-        client.submit(make, n, workers=[first], allow_other_workers=True, pure=False) for n in range(12)
-    ]
+    parts = [client.submit(make, n, workers=[first], allow_other_workers=True, pure=False) for n in range(12)]
     wait(parts)
     total = client.submit(add, *parts, workers=[second], allow_other_workers=True, pure=False)
 
@@ -45,7 +43,7 @@ def test_a_worker_killed_while_it_sends(client: Client) -> None:
         return bool(dask_worker.state.in_flight_workers) or dask_worker.state.transfer_incoming_bytes > 0
 
     def started() -> bool:
-        return total.done() or client.run(receiving, workers=[second])[second]
+        return bool(total.done() or client.run(receiving, workers=[second])[second])
 
     until(started)
     os.kill(pid, signal.SIGKILL)

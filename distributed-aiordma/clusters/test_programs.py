@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from distributed import Client
+from programs import program, scheduler_address
 
 from distributed_aiordma import comm_paths
-from programs import program, scheduler_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,9 @@ def hosts() -> Iterator[list[tuple[list[str], str]]]:
             ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
             ip("-n", name, "link", "set", "cable", "mtu", "4500", "up")
             ip("-n", name, "link", "set", "lo", "up")
-        yield [(["ip", "netns", "exec", name], address) for name, address in zip(names, addresses, strict=True)]
+        yield [
+            (["ip", "netns", "exec", name], address) for name, address in zip(names, addresses, strict=True)
+        ]
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)

@@ -50,8 +50,8 @@ class BufferPool:
         block = self._reuse(nbytes)
         if block is None:
             block = np.empty(-(-nbytes // _GRANULE) * _GRANULE, np.uint8)
-        # All users of the memory hold this array, directly or by a memoryview: it is gone when they are. (A slice of
-        # the block would not do: numpy lets arrays on it, such as np.ndarray(buffer=...), hold the block itself.)
+        # All users of the memory hold this array, directly or by a memoryview: it is gone when they are. (A
+        # slice of the block would not do: arrays on it, such as np.ndarray(buffer=...), hold the block.)
         lent = np.frombuffer(block.data, np.uint8, nbytes)
         weakref.finalize(lent, self._give_back, block).atexit = False
         self.lent += 1

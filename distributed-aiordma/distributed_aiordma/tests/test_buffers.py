@@ -22,7 +22,9 @@ MIB = 1 << 20
 
 def unpickled(buffer: memoryview) -> Any:
     """As distributed's pickles with buffers beside them."""
-    return pickle.loads(pickle.dumps(np.zeros(1000, np.uint8), 5, buffer_callback=lambda _: False), buffers=[buffer[:1000]])
+    return pickle.loads(
+        pickle.dumps(np.zeros(1000, np.uint8), 5, buffer_callback=lambda _: False), buffers=[buffer[:1000]]
+    )
 
 
 def deserialized(buffer: memoryview) -> Any:
