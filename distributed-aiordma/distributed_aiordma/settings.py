@@ -31,6 +31,18 @@ DEFAULTS = {
 dask.config.update_defaults({"distributed": {"comm": {"aiordma": DEFAULTS}}})
 
 
+#: An address with our scheme is that of a server that speaks our protocol, and has clients that do. So neither takes
+#: the other for a plain one because it is slow, as all are while a large cluster starts. (Dask has its own
+#: timeouts for connecting.)
+_PATIENCE = {
+    "head_start_ms": 60_000,
+    "server_first_wait_ms": 60_000,
+    "negotiate_timeout_ms": 30_000,
+    "link_timeout_ms": 30_000,
+    "plain_peer_memory_ms": 0,
+}
+
+
 class Settings(NamedTuple):
     """What the keys say now."""
 
@@ -59,12 +71,13 @@ class Settings(NamedTuple):
         )
 
     def config(self) -> Config:
-        """aiordma's settings for a comm: those of the environment, with the ring of a comm."""
+        """aiordma's settings for a comm. Variables of the environment go first."""
         from aiordma import Config
 
-        if os.environ.get("AIORDMA_RING_BYTES"):
-            return Config.from_env()
-        return Config.from_env(ring_bytes=1 << (self.ring - 1).bit_length())
+        wanted = {**_PATIENCE, "ring_bytes": 1 << (self.ring - 1).bit_length()}
+        return Config.from_env(
+            **{name: value for name, value in wanted.items() if not os.environ.get(f"AIORDMA_{name.upper()}")}
+        )
 
 
 def _flag(key: str, value: object) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import logging
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import dask
@@ -77,6 +81,40 @@ async def test_no_warning_on_rdma(caplog: pytest.LogCaptureFixture) -> None:
         async with comm_pair() as (a, _):
             assert a.path == "rdma"
     assert caplog.records == []
+
+
+@pytest.mark.asyncio
+async def test_a_busy_server_is_not_taken_for_a_plain_one() -> None:
+    """Its loop does not run for longer than other clients wait for an answer (AIORDMA_HEAD_START_MS)."""
+    listening: concurrent.futures.Future[str] = concurrent.futures.Future()
+    accepted: concurrent.futures.Future[str] = concurrent.futures.Future()
+    busy = threading.Event()
+
+    async def handle(comm: RdmaComm) -> None:
+        accepted.set_result(comm.path)
+        await comm.close()
+
+    def block() -> None:
+        busy.set()
+        time.sleep(1.3)  # what a program does that computes in its event loop
+
+    async def serve() -> None:
+        async with listen("rdma://127.0.0.1", handle) as listener:
+            asyncio.get_running_loop().call_later(0.05, block)
+            listening.set_result(listener.contact_address)
+            await asyncio.wrap_future(accepted)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        address = await asyncio.wrap_future(listening)
+        await asyncio.to_thread(busy.wait)
+        comm = await connect(address, timeout=30)
+        assert comm.path == "rdma"
+        assert await asyncio.wrap_future(accepted) == "rdma"
+        await comm.close()
+    finally:
+        await asyncio.to_thread(thread.join)
 
 
 @pytest.mark.parametrize(
