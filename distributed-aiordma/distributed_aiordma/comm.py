@@ -7,7 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask
-from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, IncompleteRead
 from anyio.streams.tls import TLSAttribute
 from dask.utils import parse_bytes
 from distributed.comm.core import Comm, CommClosedError
@@ -16,7 +16,7 @@ from distributed.comm.utils import from_frames, to_frames
 from .buffers import POOL
 from .frames import BadMessageError
 from .inbox import Inbox
-from .outbox import Outbox
+from .outbox import send_message
 
 if TYPE_CHECKING:
     from aiordma import RdmaStream
@@ -27,7 +27,14 @@ __all__ = ["RdmaComm"]
 
 logger = logging.getLogger("distributed.comm.aiordma")
 
-_LOST = (EndOfStream, BrokenResourceError, ClosedResourceError, BadMessageError, ssl.SSLError)
+_LOST = (
+    EndOfStream,
+    IncompleteRead,
+    BrokenResourceError,
+    ClosedResourceError,
+    BadMessageError,
+    ssl.SSLError,
+)
 
 
 class RdmaComm(Comm):
@@ -43,9 +50,8 @@ class RdmaComm(Comm):
         self._stream: RdmaStream | None = stream
         self.path: str = stream.path
         self._inbox = Inbox(stream)
-        self._outbox = Outbox(stream, settings.write_behind, self._failed)
+        stream.send_soon_limit = settings.write_behind
         POOL.limit = settings.pool
-        self._failure: BaseException | None = None
 
     @property
     def local_address(self) -> str:
@@ -111,7 +117,7 @@ class RdmaComm(Comm):
         try:
             if self._stream is None:  # closed while a thread was serialising
                 raise self._closed_error()
-            return await self._outbox.send(frames)
+            return await send_message(self._stream, frames)
         except _LOST as exc:
             self.abort()
             raise CommClosedError(f"in {self!r}: {str(exc) or type(exc).__name__}") from exc
@@ -120,28 +126,17 @@ class RdmaComm(Comm):
             raise
 
     def _closed_error(self) -> CommClosedError:
-        error = CommClosedError(f"in {self!r}: {self._failure or 'this end was closed'}")
-        error.__cause__ = self._failure
-        return error
-
-    def _failed(self, exc: BaseException) -> None:
-        """What was written behind could not be sent."""
-        self._failure = exc
-        self.abort()
+        return CommClosedError(f"in {self!r}: this end was closed")
 
     async def close(self) -> None:
         """Send what waits, and close."""
         stream, self._stream = self._stream, None
         if stream is not None:
-            try:
-                await self._outbox.flush()
-            finally:
-                await stream.aclose()
+            await stream.aclose()
 
     def abort(self) -> None:
         """Close at once: the peer gets an error."""
         stream, self._stream = self._stream, None
-        self._outbox.drop()
         if stream is not None:
             stream.abort()
 

@@ -30,8 +30,8 @@ class Inbox:
         """The frames of the next message, in writable memory.
 
         :raises BadMessageError: the peer sent something else.
-        :raises anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError: of the stream; also
-            within a message.
+        :raises anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError:
+            of the stream; also within a message.
         :raises MemoryError: there is no memory for it.
         """
         count = count_of(await self._look(HEAD_BYTES))
@@ -66,7 +66,6 @@ class Inbox:
         taken = min(len(self._ahead), len(buffer))
         buffer[:taken] = self._ahead[:taken]
         self._ahead = self._ahead[taken:]
-        rest = buffer[taken:]
-        while len(rest):
-            rest = rest[await self._stream.receive_into(rest) :]
+        if taken < len(buffer):
+            await self._stream.receive_exactly_into(buffer[taken:])
         return buffer

@@ -62,36 +62,46 @@ async def test_write_does_not_wait_for_the_reader_and_keeps_the_order() -> None:
             async with asyncio.timeout(10):
                 await a.write({"n": number, "data": to_serialize(big)})
                 await a.write({"n": number, "small": True})
-        assert a._outbox.nbytes > 0
+        assert a._stream._outbox.nbytes > 0
         for number in range(4):
             message = await b.read()
             assert message["n"] == number
             np.testing.assert_array_equal(message["data"], big)
             assert await b.read() == {"n": number, "small": True}
-        assert a._outbox.nbytes == 0
+        assert a._stream._outbox.nbytes == 0
+
+
+async def test_a_message_that_ends_within_a_large_frame() -> None:
+    async with comm_pair() as (a, b):
+        a._stream.send_soon([frames.begin([b"", b""], [10, MIB]), bytes(1000)])
+        await a.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(CommClosedError):
+                await b.read()
+        assert b.closed()
 
 
 async def test_what_waits_is_bounded() -> None:
     big = np.zeros(8 * MIB, np.uint8)
     async with comm_pair() as (a, b):
-        a._outbox._limit = 10 * MIB
+        a._stream.send_soon_limit = 10 * MIB
         await a.write({"data": to_serialize(big)})
         await a.write({"data": to_serialize(big)})
-        assert a._outbox.nbytes > 10 * MIB
+        assert a._stream._outbox.nbytes > 10 * MIB
         third = asyncio.create_task(a.write({"data": to_serialize(big)}))
         done, _ = await asyncio.wait([third], timeout=0.05)
         assert not done
-        await b.read()
-        async with asyncio.timeout(10):
-            await third
         for _ in range(2):
             assert (await b.read())["data"].nbytes == 8 * MIB
+        async with asyncio.timeout(10):
+            await third
+        assert (await b.read())["data"].nbytes == 8 * MIB
 
 
 async def test_a_writer_that_waits_for_room_learns_that_the_peer_is_gone() -> None:
     big = np.zeros(16 * MIB, np.uint8)
     async with comm_pair() as (a, b):
-        a._outbox._limit = 1
+        a._stream.send_soon_limit = 1
         await a.write({"data": to_serialize(big)})
         waiting = asyncio.create_task(a.write({"data": to_serialize(big)}))
         await asyncio.sleep(0)
@@ -151,10 +161,10 @@ async def test_an_error_while_writing_closes_the_comm(
 ) -> None:
     async with comm_pair() as (a, b):
 
-        def fail(item: object) -> int:
+        def fail(items: object) -> None:
             raise error
 
-        monkeypatch.setattr(a._outbox._stream, "send_nowait", fail)
+        monkeypatch.setattr(a._stream, "send_soon", fail)
         with pytest.raises(error):
             await a.write("x")
         assert a.closed()
@@ -199,8 +209,7 @@ async def test_garbage_ends_its_own_comm_only(garbage: bytes) -> None:
     async with listen("rdma://127.0.0.1", handle) as listener:
         good = await connect(listener.contact_address)
         bad = await connect(listener.contact_address)
-        bad._outbox._send(memoryview(garbage))
-        bad._outbox.drop()
+        bad._stream.send_soon(garbage)
         await bad.close()
         await until(lambda: ended)
         await good.write("still here")
