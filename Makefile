@@ -29,7 +29,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-apps count-apps bench-many soak \
-        fabric-suite fabric-truth wheels test-wheels dashboard-picture pythons test-distros test-arm
+        fabric-suite fabric-truth test-dask bench-dask wheels test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -40,7 +40,7 @@ help: ## this list
 
 # ---- set-up ------------------------------------------------------------------------------------------------
 
-install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable), what tests need
+install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built package (editable), what tests need
 	@echo "Ready: .venv/bin/python -c 'import aiordma'"
 
 .venv/.apt: Makefile .ci/apt
@@ -74,6 +74,11 @@ install: .venv/.installed ## a ready .venv: pyverbs, the built package (editable
 	  { echo "The build failed; the reason is above. A stale build directory is cured by 'make clean'." >&2; exit 1; }
 	@touch $@
 
+# The entry points of its addresses are found by its metadata, so it is installed, too (in place).
+.venv/.dask: .venv/.installed distributed-aiordma/pyproject.toml
+	@$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e distributed-aiordma
+	@touch $@
+
 # The example proxy runs as plain Python, too; its scanner is several times faster when compiled.
 .venv/.examples: .venv/.installed examples/proxy/scan.py examples/proxy/scan.pxd
 	@cd examples && ../$(PY) -m Cython.Build.Cythonize -i -q proxy/scan.py
@@ -97,6 +102,18 @@ test-quick: install .venv/.examples ## most tests, on one event loop each, in un
 
 test-stacks: install .venv/.stacks ## rdma-core's tests, perftest, qperf, UCX, libfabric and MPI on the device (ARGS: words)
 	$(PY) -m tests.system.stacks $(ARGS)
+
+# distributed's own tests of comms, fetched from Debian's package of it, and clusters of several processes.
+.venv/.dask-tests: .venv/.dask distributed-aiordma/suite/fetch
+	@echo "== distributed's tests, and what those of clusters need"
+	@$(PY) -m pip install -q --disable-pip-version-check -r distributed-aiordma/clusters/requirements.txt
+	@distributed-aiordma/suite/fetch build/dask
+	@touch $@
+
+test-dask: install .venv/.dask-tests ## Dask over rdma://: distributed's own tests of comms, and clusters (3 to 6 minutes; ARGS)
+	$(PY) distributed-aiordma/suite/run.py build/dask $(ARGS)
+	$(PY) -m pytest -q distributed-aiordma/distributed_aiordma/tests $(ARGS)
+	$(PY) -m pytest -c distributed-aiordma/clusters/pytest.ini distributed-aiordma/clusters $(ARGS)
 
 # ---- checks on other devices, and with delays ------------------------------------------------------------------
 
@@ -296,6 +313,16 @@ count-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Red
 
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)
 	$(PY) -m benchmarks.many $(ARGS)
+
+.venv/.dask-bench: .venv/.deps-bench .venv/.dask distributed-aiordma/bench/requirements.txt
+	@echo "== Dask's other transports, for the benchmark"
+	@$(PY) -m pip install -q --disable-pip-version-check --no-deps -r distributed-aiordma/bench/requirements.txt || \
+	  echo "it could not be installed (pip's reason is above): it will be missing from the comparison"
+	@touch $@
+
+bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://, by turns (ARGS="--rounds 5")
+	@mkdir -p build
+	$(PY) distributed-aiordma/bench --output build/bench-dask.md $(ARGS)
 
 demo: install .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)

@@ -17,6 +17,7 @@ import resource
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from anyio import BrokenResourceError
 
 from .proto.codes import Code, describe
@@ -30,6 +31,7 @@ __all__ = [
     "Code",
     "CompletionError",
     "FallbackReason",
+    "IncompleteRead",
     "LinkError",
     "LocalProtocolError",
     "NegotiationError",
@@ -144,6 +146,22 @@ class CompletionError(AioRdmaError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.status, self.vendor_err, self.opcode, self.qp_num)
+
+
+class IncompleteRead(anyio.IncompleteRead, EOFError):
+    """The peer finished before as many bytes came as were asked for (attributes: as in asyncio).
+
+    :param partial: what came. For ``receive_exactly_into()`` a view of what was filled.
+    :param expected: how many bytes were asked for.
+    """
+
+    def __init__(self, partial: bytes | memoryview, expected: int) -> None:
+        Exception.__init__(self, f"the peer finished after {len(partial)} of {expected} expected bytes")
+        self.partial = partial
+        self.expected = expected
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (bytes(self.partial), self.expected)
 
 
 class LinkError(AioRdmaError):

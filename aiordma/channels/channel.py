@@ -99,6 +99,11 @@ class ConnectedChannel(anyio.abc.AsyncResource):
         self.channel.close()
         await wake.current().checkpoint()
 
+    def abort(self) -> None:
+        """Drop the connection now: the peer gets an error. Waits for nothing; idempotent."""
+        self._owns = False
+        self.channel.abort()
+
     def __repr__(self) -> str:
         local, remote = show(self.local_address), show(self.remote_address)
         return f"<{type(self).__name__} {self.path} {local} - {remote}>"

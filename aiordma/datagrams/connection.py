@@ -9,10 +9,11 @@ Operations that can complete at once do so here; the others wait in :mod:`aiordm
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import anyio.abc
-from anyio import BrokenResourceError, WouldBlock
+from anyio import BrokenResourceError, EndOfStream, WouldBlock
 
 from .. import wake
 from ..errors import AioRdmaError, Code, NegotiationError
@@ -23,7 +24,7 @@ from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..pipes.tcp_records import TcpDatagrams
 from ..proto.clc import Kind
-from ..wake.duplex import BUSY, Loan, OutgoingMessage
+from ..wake.duplex import BUSY, CLOSED, LOOP_ENDED, Loan, OutgoingMessage
 from ..wake.pipe_end import PipeEnd
 
 if TYPE_CHECKING:
@@ -223,6 +224,24 @@ class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
         return Loan(self, view, lambda: self._pipe.discard())
 
     # -- what it is
+
+    @property
+    def at_eof(self) -> bool:
+        """Whether nothing will be received any more: the peer has finished sending and everything was
+        received, or this end is closed. Takes nothing."""
+        if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
+            return True
+        try:
+            self._pipe.peek()
+        except EndOfStream:
+            return True
+        except BrokenResourceError:
+            pass
+        return False
+
+    def _look(self) -> None:
+        with contextlib.suppress(EndOfStream, BrokenResourceError):
+            self._pipe.peek()
 
     @property
     def max_message_bytes(self) -> int:

@@ -30,7 +30,7 @@ from .announcement import Announcement
 from .engine import warm_up
 from .listening import listening_sockets
 from .server import negotiate_accepted
-from .serving import Handlers, check_arguments
+from .serving import Abortable, Handlers, check_arguments
 
 if TYPE_CHECKING:
     import socket
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..links.pregranted import GrantingListener
-    from ..wake.base import Job, Waker
+    from ..wake.base import Job, Waiter, Waker
     from .engine import Engine
     from .options import ListenOptions
     from .result import NegotiationResult
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectionListener", "ListenerStatistics", "open_listener"]
 
-T = TypeVar("T", bound="anyio.abc.AsyncResource")
+T = TypeVar("T", bound=Abortable)
 L = TypeVar("L", bound="ConnectionListener[Any]")
 
 _log = logging.getLogger("aiordma.clc")
@@ -97,6 +97,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         self._waker = wake.current()
         self._addresses = [plain_address(sock.getsockname()) for sock in sockets]
         self._jobs: dict[socket.socket, Job] = {}
+        self._when_idle: list[Waiter] = []  # set when a job has ended
         self._queue, self._finished = anyio.create_memory_object_stream[T](math.inf)
         self._accepting = False
         self._closed = False
@@ -174,21 +175,42 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 try:
                     task_group.start_soon(self._handlers.run, handler, connection, on_error)
                 except BaseException:  # the task group has ended
-                    await anyio.aclose_forcefully(connection)
+                    connection.abort()
                     raise
 
     async def report(self, connection: T, exc: Exception) -> None:
         """Log and count an exception of a handler that :meth:`serve` did not run."""
         await self._handlers.report(connection, exc, "log")
 
-    async def aclose(self) -> None:
-        """Stop listening. Closes unfinished connections, and streams that were not accepted. Idempotent."""
+    def close(self) -> None:
+        """Stop listening, now: no new client can connect, and tasks in :meth:`accept` and :meth:`serve` get
+        ``ClosedResourceError``. Connections that were not accepted are aborted.
+
+        Waits for nothing, so any callback of the event loop may call it. Idempotent; :meth:`aclose` waits for
+        what is left.
+        """
         self._forgotten = False
         if not self._closed:
             self._close()
             for stream in self._take_waiting():
-                await anyio.aclose_forcefully(stream)
+                stream.abort()
+
+    async def aclose(self) -> None:
+        """As :meth:`close`, and wait until negotiations under way have ended, too. Idempotent."""
+        self.close()
         await self._waker.checkpoint()
+        waiter = self._waker.new_waiter()
+        self._when_idle.append(waiter)
+        try:
+            while self._jobs:
+                await waiter.wait()
+        finally:
+            self._when_idle.remove(waiter)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has stopped listening."""
+        return self._closed
 
     def _close(self) -> None:
         self._closed = True
@@ -228,7 +250,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         def release() -> None:
             _stop_listening(waker, sockets, service, announcement)
             for stream in streams:
-                waker.spawn(functools.partial(anyio.aclose_forcefully, stream))
+                stream.abort()
 
         release_unclosed(self, waker, release, _warn)
 
@@ -331,7 +353,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
             else:
                 self._rdma += 1
             if self._closed:
-                await anyio.aclose_forcefully(made)
+                made.abort()
             else:
                 self._queue.send_nowait(made)
                 self._waiting += 1
@@ -346,6 +368,8 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 self._negotiating -= 1
             del self._jobs[sock]
             self._accept_again()
+            for waiter in self._when_idle:
+                waiter.set()
 
 
 def _accept_some(listener: weakref.ref[ConnectionListener[Any]], listening: socket.socket) -> None:

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import logging
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-import anyio
-import anyio.abc
 from anyio import BrokenResourceError, EndOfStream, IncompleteRead
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Literal
+    from types import TracebackType
+    from typing import Literal, Self
 
-__all__ = ["Handlers", "OnError", "check_arguments", "is_loss"]
+__all__ = ["Abortable", "Handlers", "OnError", "check_arguments", "is_loss"]
 
-T = TypeVar("T", bound="anyio.abc.AsyncResource")
+
+class Abortable(Protocol):
+    """What a listener hands out: anyio's ``AsyncResource`` that can also be ended without waiting."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+        /,
+    ) -> bool | None: ...
+    async def aclose(self) -> None: ...
+    def abort(self) -> None:
+        """End it at once: the peer gets an error."""
+
+
+T = TypeVar("T", bound=Abortable)
 
 OnError: TypeAlias = "Literal['log', 'raise'] | Callable[[T, Exception], object]"
 """What becomes of an exception of a handler: see :meth:`ConnectionListener.serve`."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..channels import channel as channels
 from ..config import Config
-from ..errors import NegotiationError
+from ..errors import LinkError, NegotiationError
 from ..proto.rpc import encode_metadata
+from ..wake.close_watch import CloseCallbacks
 from ..wake.ending import release_unclosed
 from ..wake.origin import here
 from .codec import decode_result, encode_arguments
@@ -53,6 +54,7 @@ class Client:
         self._call_raw = connection.call_raw
         self._fallback_reason = fallback_reason
         self._closed_waiters: list[Any] = []
+        self._close_callbacks = CloseCallbacks(connection.waker)
         #: where it was created
         self.origin = here()
         # What is connected refers to its connection: that must not keep a client that everybody has dropped.
@@ -229,6 +231,31 @@ class Client:
     def _on_end(self) -> None:
         for waiter in self._closed_waiters:
             waiter.set()
+        if self.closed:
+            self._close_callbacks.report(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is over: closed or aborted by this end, closed by the server, or lost."""
+        return self.connection.ended is not None
+
+    def add_close_callback(self, callback: Callable[[Client], object]) -> None:
+        """Have the event loop call ``callback(client)`` once when the client is :attr:`closed`; soon, if it
+        is already. Not called when the event loop ends first."""
+        self._close_callbacks.add(callback)
+        if self.closed:
+            self._close_callbacks.report(self)
+
+    def remove_close_callback(self, callback: Callable[[Client], object]) -> int:
+        """Do not call it; how often it was there (0: never, or it was called)."""
+        return self._close_callbacks.remove(callback)
+
+    def abort(self) -> None:
+        """Drop the connection now: the server gets an error, calls in flight fail with ``UNAVAILABLE``.
+
+        Waits for nothing, so any callback of the event loop may call it. Idempotent.
+        """
+        self.connection.abort(LinkError("aborted by this end", self.peer))
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         connection = getattr(self, "connection", None)

@@ -7,18 +7,25 @@ others wait in :mod:`aiordma.wake.duplex`, which also explains the order of wait
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import anyio.abc
-from anyio import EndOfStream, WouldBlock
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, WouldBlock
 
 from ..negotiation.hints import missing_method
-from ..wake.duplex import Loan
+from ..wake.duplex import BUSY, CLOSED, KEPT, LOOP_ENDED, PENDING, Loan
+from ..wake.outbox import OUTBOX_BYTES, Outbox
 from ..wake.pipe_end import PipeEnd
+from .exactly import buffer_of, fill
+from .outgoing import Behind, OutgoingBytes, poll_outbox
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from ssl import SSLObject
+
+    from typing_extensions import Buffer as AnyBuffer
 
     from ..addresses import Address
     from ..errors import FallbackReason
@@ -36,8 +43,8 @@ class RingCredit(NamedTuple):
     limit: int
 
 
-# A poll_send() that has placed less, and not everything, has polled in vain.
-_SEND_STEP = 256 * 1024
+#: receive_exactly() of more than that fills the result in place.
+_SMALL_BYTES = 32768
 
 
 class RdmaStream(PipeEnd, anyio.abc.ByteStream):
@@ -50,6 +57,11 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
     Cancellation: a cancelled :meth:`receive` has consumed nothing. A cancelled :meth:`send` may have sent a
     prefix of its item; the stream stays usable, but only the two ends can know what the prefix means.
     """
+
+    #: While so many bytes of :meth:`send_soon` wait for room, it accepts no more.
+    send_soon_limit = OUTBOX_BYTES
+
+    _outbox: Outbox | None = None
 
     def __init__(
         self,
@@ -69,7 +81,6 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
         self._spin_readable = pipe.spin_readable if pipe.path != "tcp" else _no_polling
-        self._poll_send = pipe.poll_send if pipe.path != "tcp" else None
 
     # -- sending
 
@@ -100,22 +111,136 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             await self._send_rest(item, 0, begun=False)
 
     async def _send_rest(self, item: Buffer, placed: int, *, begun: bool) -> None:
+        outbox = self._outbox
         with memoryview(item) as view:
-            await self._send_when_room(_OutgoingBytes(self, view, placed), begun)
+            rest = OutgoingBytes(self._pipe, view, placed)
+            if outbox is None:
+                await self._send_when_room(rest, begun)
+                return
+            try:
+                await self._send_when_room(Behind(outbox, self._pipe, rest), begun)
+            finally:
+                self._settle(outbox)
 
     def send_nowait(self, item: Buffer) -> int:
         """Send what the peer's ring has room for, at least one byte; return how many bytes that was.
 
         Never yields to the event loop.
 
-        :raises anyio.WouldBlock: the ring is full
+        :raises anyio.WouldBlock: the ring is full, or what :meth:`send_soon` accepted waits for room
         """
         if self._send_guard is not None:
-            raise self._refusal(self._send_guard, "sending to")
+            if self._send_guard is not PENDING:
+                raise self._refusal(self._send_guard, "sending to")
+            assert self._outbox is not None
+            if not self._outbox.push():
+                raise WouldBlock
+            self._send_guard = None
         placed = self._pipe.try_send(item)
         if not placed and len(item):
             raise WouldBlock
         return placed
+
+    # -- sending without waiting
+
+    def send_soon(self, buffers: AnyBuffer | Iterable[AnyBuffer]) -> None:
+        """Send all bytes of ``buffers``, one after the other, without waiting: what finds no room now goes
+        out by itself when there is some. In order, also with :meth:`send` and :meth:`send_eof`, which follow.
+
+        Large buffers are not copied: leave them as they are until :meth:`flush` returns. Never yields to the
+        event loop, so any of its callbacks may call it. It accepts everything or, when it raises, nothing.
+
+        :raises anyio.WouldBlock: :attr:`send_soon_limit` bytes or more wait already. (The length of one call
+            is not limited.)
+        :raises anyio.BusyResourceError: a task is in :meth:`send`
+        :raises anyio.ClosedResourceError: after :meth:`aclose` or :meth:`send_eof`
+        :raises anyio.BrokenResourceError: the connection is lost; perhaps with bytes accepted before
+        """
+        if self._send_guard is not None and self._send_guard is not PENDING:
+            raise self._refusal(self._send_guard, "sending to")
+        outbox = self._outbox
+        if outbox is None:
+            waiter = self._send_waiter
+            outbox = self._outbox = Outbox(self._pipe, None if waiter is None else waiter.set)
+        outbox.check()
+        if self._pipe.error is not None:
+            self._pipe.try_send(b"")  # raises
+        outbox.add(buffers, self.send_soon_limit)
+        outbox.push()
+        outbox.check()
+        self._settle(outbox)
+
+    async def flush(self) -> None:
+        """Wait until everything that :meth:`send_soon` accepted is in the peer's ring, or on its way there.
+
+        Any number of tasks may wait. Cancelled: nothing is lost; it goes on being sent.
+
+        :raises anyio.ClosedResourceError: this end was closed
+        :raises anyio.BrokenResourceError: the connection was lost, and what waited with it
+        """
+        if self._send_guard is CLOSED or self._send_guard is LOOP_ENDED:
+            raise self._refusal(self._send_guard, "sending to")
+        await self._begin()
+        waited = False
+        outbox = self._outbox
+        if outbox is not None:
+            waited = await self._drain(outbox)
+            outbox.check()
+            if self._send_guard is CLOSED:
+                raise self._refusal(CLOSED, "sending to")
+            self._settle(outbox)
+        await self._end(waited)
+
+    async def _drain(self, outbox: Outbox) -> bool:
+        """Until nothing waits in the outbox; whether that needed waiting."""
+        waker = self._waker
+        waited = False
+        while not outbox.push():
+            if self._send_guard is not BUSY and poll_outbox(outbox, self._pipe):
+                if waker.share_overdue():
+                    await waker.checkpoint()
+                continue
+            await outbox.wait(waker.new_waiter())
+            waited = True
+            waker.renew_share()
+        return waited
+
+    def _settle(self, outbox: Outbox) -> None:
+        """Have operations that follow look into the outbox first, as long as something waits there."""
+        if self._send_guard is None or self._send_guard is PENDING:
+            self._send_guard = PENDING if outbox.nbytes else None
+
+    def _end_sending(self) -> None:
+        outbox = self._outbox
+        if outbox is not None and not outbox.push():
+            outbox.then_eof = True
+        elif outbox is None or outbox.error is None:
+            self._pipe.send_eof()
+
+    async def _deliver(self) -> None:
+        outbox = self._outbox
+        if outbox is None or outbox.push():
+            return
+        # Two ends that close while both have much to send would wait for each other's reader.
+        self._pipe.on_readable = self._discard
+        self._discard()
+        await self._drain(outbox)
+
+    def _discard(self) -> None:
+        with contextlib.suppress(BrokenResourceError, ClosedResourceError):
+            while self._pipe.try_receive(65536):
+                pass
+
+    def _drop_outgoing(self) -> None:
+        if self._outbox is not None:
+            self._outbox.drop(ClosedResourceError("this end was closed"))
+
+    def _call_when_writable(self, callback: Callable[[], None]) -> None:
+        if self._outbox is None:
+            super()._call_when_writable(callback)
+        else:
+            self._outbox.on_room = callback
+            self._outbox.watch()
 
     # -- receiving
 
@@ -142,7 +267,7 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             if data is None:
                 data = await self._receive_when_there(lambda: self._pipe.try_receive(max_bytes), True)
         else:
-            data = await self._receive_when_there(lambda: self._pipe.try_receive(max_bytes), False)
+            data = await self._receive_when_there(lambda: self._take(max_bytes), False)
         if not data:
             raise EndOfStream("the peer has finished sending, and everything was received")
         return data
@@ -156,7 +281,7 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             raise ValueError("the buffer must have room for at least 1 byte")
 
         def take() -> int | None:
-            count = self._pipe.try_receive_into(buffer)
+            count = self._take_into(buffer)
             return None if count < 0 else count
 
         waker = self._waker
@@ -179,11 +304,11 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         :raises anyio.WouldBlock: nothing is there
         :raises anyio.EndOfStream: as in :meth:`receive`, like the other errors
         """
-        if self._receive_guard is not None:
+        if self._receive_guard is not None and self._receive_guard is not KEPT:
             raise self._refusal(self._receive_guard, "receiving from")
         if max_bytes.__class__ is not int or max_bytes < 1:
             max_bytes = _size(max_bytes)
-        data = self._pipe.try_receive(max_bytes)
+        data = self._take(max_bytes)
         if data is None and self._pipe.spin_readable():
             data = self._pipe.try_receive(max_bytes)
         if data is None:
@@ -203,7 +328,7 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             max_bytes = _size(max_bytes)
 
         def look() -> memoryview | None:
-            view = self._pipe.view()
+            view = memoryview(self._kept) if self._kept else self._pipe.view()
             return view if len(view) or self._pipe.at_eof else None
 
         view = await self._receive_when_there(look, False)
@@ -211,9 +336,110 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             raise EndOfStream("the peer has finished sending, and everything was received")
         if max_bytes is not None:
             view = view[:max_bytes]
-        return Loan(self, view, lambda: self._pipe.consume(len(view)))
+        return Loan(self, view, lambda: self._consume(len(view)))
+
+    async def receive_exactly(self, nbytes: int) -> bytes:
+        """Exactly ``nbytes`` bytes, as soon as they are there.
+
+        Cancelled, or failed otherwise than by :class:`IncompleteRead`: nothing was consumed; what has arrived
+        is received next.
+
+        :raises aiordma.IncompleteRead: the peer finished before. ``partial`` is what came, and was consumed.
+        :raises ValueError: ``nbytes`` is negative; other errors as in :meth:`receive`
+        """
+        if nbytes < 1:
+            if nbytes < 0:
+                raise ValueError(f"nbytes must not be negative, but is {nbytes}")
+            await self._waker.checkpoint()
+            return b""
+        waker = self._waker
+        small = nbytes <= _SMALL_BYTES
+        if small and waker.share > 0 and self._receive_guard is None and not waker.cancel_requested():
+            data = self._poll_receive(nbytes)
+            if data and len(data) == nbytes:
+                share = waker.share - 1 - (nbytes >> 12)
+                waker.share = share if share & 7 or not waker.share_overdue() else 0
+                return data
+            if data:
+                self._keep(data)
+                self._receive_guard = KEPT
+        whole, view = buffer_of(nbytes)
+        await self._receive_all(view, None)
+        return whole if isinstance(whole, bytes) else bytes(whole)
+
+    async def receive_exactly_into(self, buffer: AnyBuffer) -> None:
+        """Fill all of ``buffer``, which must be writable and contiguous. As :meth:`receive_exactly`.
+
+        Do not use the buffer before this returns. Afterwards only the bytes that it received are in it; when
+        it was cancelled, what the buffer holds is undefined.
+        """
+        with memoryview(buffer) as given:
+            if given.readonly or not given.c_contiguous:
+                raise BufferError("what is received into must be writable and contiguous")
+            if not given.nbytes:
+                await self._waker.checkpoint()
+                return
+            view = given.cast("B")
+            try:
+                await self._receive_all(view, memoryview(buffer).cast("B"))
+            finally:
+                view.release()
+
+    async def _receive_all(self, view: memoryview, partial: memoryview | None) -> None:
+        self._begin_receiving()
+        try:
+            await fill(self, view, partial)
+        finally:
+            self._end_receiving()
+
+    # -- what was taken from the pipe and not received comes first
+
+    def _take(self, max_bytes: int) -> bytes | None:
+        kept = self._kept
+        if not kept:
+            return self._pipe.try_receive(max_bytes)
+        self._check_open()
+        self._kept = kept[max_bytes:]
+        if self._receive_guard is KEPT and not self._kept:
+            self._receive_guard = None
+        return bytes(kept[:max_bytes])
+
+    def _take_into(self, buffer: bytearray | memoryview) -> int:
+        kept = self._kept
+        if not kept:
+            return self._pipe.try_receive_into(buffer)
+        self._check_open()
+        with memoryview(buffer) as given, given.cast("B") as view:
+            count = min(len(view), len(kept))
+            view[:count] = kept[:count]
+        self._kept = kept[count:]
+        return count
+
+    def _check_open(self) -> None:
+        if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
+            raise self._refusal(self._receive_guard, "receiving from")
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        if len(data):
+            self._kept = memoryview(bytes(data) + self._kept)
+
+    def _consume(self, count: int) -> None:
+        if self._kept:
+            self._kept = self._kept[count:]
+        else:
+            self._pipe.consume(count)
 
     # -- what it is
+
+    @property
+    def at_eof(self) -> bool:
+        """Whether nothing will be received any more: the peer has finished sending and everything was
+        received, or this end is closed. Reads nothing: ask at any time, also while a task receives.
+        """
+        if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
+            return True
+        self._look()
+        return not self._kept and self._pipe.at_eof
 
     @property
     def credit(self) -> RingCredit:
@@ -227,32 +453,6 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
     def statistics(self) -> Any:
         """Counters of this stream: a ``NamedTuple``, which one depends on the path."""
         return self._pipe.statistics()
-
-
-class _OutgoingBytes:
-    """An item of which ``placed`` bytes are in the peer's ring, or at least accepted."""
-
-    __slots__ = ("_placed", "_stream", "_total", "_view")
-
-    def __init__(self, stream: RdmaStream, view: memoryview, placed: int) -> None:
-        self._stream = stream
-        self._view = view
-        self._placed = placed
-        self._total = len(view)
-
-    def place(self) -> bool:
-        self._placed += self._stream._pipe.try_send(self._view, self._placed)
-        return self._placed == self._total
-
-    def poll(self) -> bool | None:
-        poll_send = self._stream._poll_send
-        if poll_send is None:
-            return None
-        step = poll_send(self._view, self._placed)
-        self._placed += step
-        if self._placed == self._total:
-            return True
-        return False if step >= _SEND_STEP else None
 
 
 def _no_polling() -> bool:

@@ -27,7 +27,18 @@ if TYPE_CHECKING:
 
     from .base import Waiter
 
-__all__ = ["BUSY", "CLOSED", "EOF_SENT", "LOOP_ENDED", "Duplex", "Loan", "Outgoing", "OutgoingMessage"]
+__all__ = [
+    "BUSY",
+    "CLOSED",
+    "EOF_SENT",
+    "KEPT",
+    "LOOP_ENDED",
+    "PENDING",
+    "Duplex",
+    "Loan",
+    "Outgoing",
+    "OutgoingMessage",
+]
 
 wake.preload()
 
@@ -35,6 +46,9 @@ T = TypeVar("T")
 
 # Why a direction cannot be used now. None means that it can: one look instead of three on the fast path.
 BUSY, EOF_SENT, CLOSED, LOOP_ENDED = 1, 2, 3, 4
+# It can be used, but not by the fast path: something that was accepted must be sent first; something that was
+# taken from the pipe must be received first.
+PENDING, KEPT = 5, 6
 
 
 class Outgoing(Protocol):
@@ -73,6 +87,8 @@ class Duplex:
 
     #: One more with each loan that begins, and with each that ends: odd while data is lent.
     loan_changes = 0
+    #: What was taken from the pipe and not received; b"": nothing.
+    _kept: memoryview | bytes = b""
 
     def __init__(self) -> None:
         self._waker = wake.current()
@@ -102,7 +118,7 @@ class Duplex:
 
         :param begun: the operation has begun, and a first attempt found too little room.
         """
-        if self._send_guard is not None:
+        if self._send_guard is not None and self._send_guard is not PENDING:
             raise self._refusal(self._send_guard, "sending to")
         self._send_guard = BUSY
         try:
@@ -148,7 +164,7 @@ class Duplex:
 
         :param looked: the operation has begun, and a first look found nothing.
         """
-        if self._receive_guard is not None:
+        if self._receive_guard is not None and self._receive_guard is not KEPT:
             raise self._refusal(self._receive_guard, "receiving from")
         self._receive_guard = BUSY
         try:
@@ -162,12 +178,7 @@ class Duplex:
                 taken = take()
             waited = False
             if taken is None:
-                waiter = self._receive_waiter
-                if waiter is None:
-                    waiter = self._receive_waiter = self._waker.new_waiter()
-                    self._call_when_readable(waiter.set)
-                else:
-                    waiter.clear()
+                waiter = self._readable_waiter()
                 while (taken := take()) is None:
                     await waiter.wait()
                     waited = True
@@ -175,14 +186,31 @@ class Duplex:
             await self._end(waited)
             return taken
         finally:
-            if self._receive_guard is BUSY:
-                self._receive_guard = None
+            self._end_receiving()
+
+    def _readable_waiter(self) -> Waiter:
+        """What is set when something has arrived from now on. Look once more before waiting."""
+        waiter = self._receive_waiter
+        if waiter is None:
+            waiter = self._receive_waiter = self._waker.new_waiter()
+            self._call_when_readable(waiter.set)
+        else:
+            waiter.clear()
+        return waiter
+
+    def _begin_receiving(self) -> None:
+        if self._receive_guard is not None and self._receive_guard is not KEPT:
+            raise self._refusal(self._receive_guard, "receiving from")
+        self._receive_guard = BUSY
+
+    def _end_receiving(self) -> None:
+        if self._receive_guard is BUSY:
+            self._receive_guard = KEPT if self._kept else None
 
     def _give_back(self, view: memoryview) -> None:
         """A loan was dropped: its data was not received."""
         self.loan_changes += 1
-        if self._receive_guard is BUSY:
-            self._receive_guard = None
+        self._end_receiving()
         with contextlib.suppress(BufferError):  # somebody has made another view of it
             view.release()
 
@@ -261,8 +289,8 @@ class Loan:
         if take is not None:
             owner.loan_changes += 1
             if owner._receive_guard is BUSY:  # otherwise the owner was closed inside the block
-                owner._receive_guard = None
                 take()
+                owner._end_receiving()
         # A view that was kept raises ValueError from now on; it does not show other data.
         self._view.release()
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio.lowlevel
 from anyio import BrokenResourceError
 
 from ..attributes import RdmaAttribute, address_attributes, tls_attributes
-from .duplex import CLOSED, EOF_SENT, LOOP_ENDED, Duplex
+from .close_watch import CloseCallbacks
+from .duplex import CLOSED, EOF_SENT, LOOP_ENDED, PENDING, Duplex
 from .ending import release_unclosed
 from .origin import here
 
@@ -43,6 +45,8 @@ class PipeEnd(Duplex):
     """A duplex object over a pipe, which it owns."""
 
     _pipe: AnyPipe
+    _close_callbacks: CloseCallbacks | None = None
+    _closing = False  # in order, which may take a while
 
     def __init__(
         self,
@@ -75,21 +79,30 @@ class PipeEnd(Duplex):
 
     async def send_eof(self) -> None:
         """Announce to the peer that nothing more will be sent; receiving continues. Idempotent."""
-        if self._send_guard is not None and self._send_guard is not EOF_SENT:
+        if (
+            self._send_guard is not None
+            and self._send_guard is not EOF_SENT
+            and self._send_guard is not PENDING
+        ):
             raise self._refusal(self._send_guard, "sending to")
         await self._waker.checkpoint()
-        if self._send_guard is None:
+        if self._send_guard is None or self._send_guard is PENDING:
             if self._pipe.error is not None:
                 error = self._pipe.error
                 raise BrokenResourceError(f"the connection is lost: {error}") from error
-            self._pipe.send_eof()
+            self._end_sending()
             self._send_guard = EOF_SENT
+
+    def _end_sending(self) -> None:
+        """Nothing is sent any more, behind what was accepted."""
+        self._pipe.send_eof()
 
     async def aclose(self) -> None:
         """Close both directions; what was sent still reaches the peer. Idempotent.
 
-        Does not wait for the peer. In a cancelled scope (``anyio.aclose_forcefully``) the connection is
-        aborted instead: the peer gets an error. Tasks that wait in this object get ``ClosedResourceError``.
+        Does not wait for the peer, unless something that ``send_soon()`` accepted waits for room. In a
+        cancelled scope (``anyio.aclose_forcefully``) the connection is aborted instead: the peer gets an
+        error. Tasks that wait in this object get ``ClosedResourceError``.
         """
         if self._receive_guard is LOOP_ENDED:
             self._send_guard = self._receive_guard = CLOSED
@@ -98,14 +111,85 @@ class PipeEnd(Duplex):
             return
         if self._receive_guard is not CLOSED:
             self._waker.check_loop()
-            cancelled = self._waker.cancel_requested()
-            self._send_guard = self._receive_guard = CLOSED
-            if cancelled:
-                self._pipe.abort()
+            if self._waker.cancel_requested():
+                self.abort()
             else:
-                self._pipe.close()
-            self._wake_all()
+                await self._close_in_order()
         await self._waker.checkpoint()
+
+    async def _close_in_order(self) -> None:
+        self._send_guard = self._receive_guard = CLOSED
+        self._closing = True
+        try:
+            await self._deliver()
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._closing = False
+        self._end_with(self._pipe.close)
+
+    async def _deliver(self) -> None:
+        """Send what was accepted and waits for room."""
+
+    def _drop_outgoing(self) -> None:
+        """It will not be sent."""
+
+    def abort(self) -> None:
+        """Drop the connection now. The peer gets an error, and may miss what was sent last.
+
+        Waits for nothing, so any callback of the event loop may call it. Tasks that wait in this object get
+        ``ClosedResourceError``. Idempotent; it also ends an :meth:`aclose` that waits.
+        """
+        if self._receive_guard is LOOP_ENDED:
+            self._send_guard = self._receive_guard = CLOSED
+            self._pipe.close()
+            return
+        if self._receive_guard is not CLOSED or self._closing:
+            self._end_with(self._pipe.abort)
+            self._drop_outgoing()
+
+    def _end_with(self, end: Callable[[], None]) -> None:
+        self._send_guard = self._receive_guard = CLOSED
+        end()
+        self._wake_all()
+        if self._close_callbacks is not None:
+            self._close_callbacks.report(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is over at this end: it was closed or aborted here, or it is lost.
+
+        Reads nothing. A peer that has finished in order shows in ``at_eof``. On TCP, a loss shows when what
+        the peer sent before it was received.
+        """
+        if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
+            return True
+        self._look()
+        return self._pipe.error is not None
+
+    def _look(self) -> None:
+        """Have the pipe notice what the kernel knows. (Rings are looked at by the engine.)"""
+        if self._pipe.path == "tcp":
+            self._pipe.spin_readable()
+
+    def add_close_callback(self, callback: Callable[[Self], object]) -> None:
+        """Have the event loop call ``callback(connection)`` once when the connection is :attr:`closed`, soon
+        if it is already. No task needs to receive for that. Not called when the event loop ends first.
+        """
+        if self._close_callbacks is None:
+            self._close_callbacks = CloseCallbacks(self._waker)
+            if not self.closed:
+                self._call_when_readable(
+                    _nothing if self._receive_waiter is None else self._receive_waiter.set
+                )
+        self._close_callbacks.add(callback)
+        if self.closed:
+            self._close_callbacks.report(self)
+
+    def remove_close_callback(self, callback: Callable[[Self], object]) -> int:
+        """Do not call it; how often it was there (0: never, or it was called)."""
+        return 0 if self._close_callbacks is None else self._close_callbacks.remove(callback)
 
     @property
     def path(self) -> str:
@@ -138,7 +222,23 @@ class PipeEnd(Duplex):
     # -- what it waits for
 
     def _call_when_readable(self, callback: Callable[[], None]) -> None:
-        self._pipe.on_readable = callback
+        if self._close_callbacks is None:
+            self._pipe.on_readable = callback
+            return
+        # The pipe must not keep a connection that the program has dropped.
+        me = weakref.ref(self)
+
+        def look() -> None:
+            callback()
+            end = me()
+            if end is not None and end._pipe.error is not None and end._close_callbacks is not None:
+                end._close_callbacks.report(end)
+
+        self._pipe.on_readable = look
 
     def _call_when_writable(self, callback: Callable[[], None]) -> None:
         self._pipe.on_writable = callback
+
+
+def _nothing() -> None:
+    """No task has ever waited for something to receive."""

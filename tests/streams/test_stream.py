@@ -13,22 +13,14 @@ from anyio.abc import SocketAttribute
 
 from aiordma.attributes import RdmaAttribute
 from aiordma.errors import LinkError
-from tests.streams.pairs import MAKERS, Pair, on_memory, on_tcp
+from tests.streams.pairs import Pair, on_memory, on_tcp
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from aiordma.streams.stream import RdmaStream
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=MAKERS)
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
-    one, other = await MAKERS[request.param]()
-    yield one, other
-    await one.aclose()
-    await other.aclose()
 
 
 async def receive_all(stream: RdmaStream) -> bytes:
