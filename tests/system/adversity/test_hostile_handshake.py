@@ -7,9 +7,11 @@ import dataclasses
 import secrets
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 import aiordma
@@ -17,6 +19,7 @@ from aiordma import wake
 from aiordma.config import Config
 from aiordma.links import engine as engines
 from aiordma.links.devices import Devices
+from aiordma.links.opening import look_around
 from aiordma.proto import clc, clcstream
 from aiordma.proto.failover import MAGIC
 from aiordma.proto.proof import accept_proof
@@ -193,7 +196,8 @@ async def links_of(server: Process) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def own_engine() -> AsyncIterator[engines.Engine]:
-    engine = Devices(wake.current(), Config(), [Config().device], engines.open_another).best()
+    make = partial(engines.open_another, await anyio.to_thread.run_sync(look_around))
+    engine = Devices(wake.current(), Config(), [Config().device], make).best()
     try:
         yield engine
     finally:
