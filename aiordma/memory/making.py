@@ -191,7 +191,7 @@ def _pinned(region: Region) -> Region:
 
 
 class _DevicePin:
-    """A registration that gives access to nobody."""
+    """A registration that no peer has access by."""
 
     def __init__(self, backend: Backend, region: Region) -> None:
         self._backend = backend

@@ -95,7 +95,7 @@ class Requests:
     ) -> Operation[Any]:
         """Send a request, as soon as there is credit for it: an operation with the result of ``on_answer``.
 
-        :param keeps_answer: ``on_answer`` is called also when nobody waits any more.
+        :param keeps_answer: ``on_answer`` is called also when no task waits any more.
         """
         return _Question(self, op, rest, body, on_answer, keeps_answer).begin()
 
