@@ -63,6 +63,10 @@ cdef class CompletionPoller:
         """:param reserved: whether one of the reservations is the caller's."""
         return self.fragments + self.reserved_fragments - (1 if reserved else 0) < self.max_fragments
 
+    cdef inline uint32_t fragments_free(self) noexcept:
+        cdef uint32_t used = self.fragments + self.reserved_fragments
+        return self.max_fragments - used if used < self.max_fragments else 0
+
     cdef int serve_waiters(self) except -1
     cdef int flush(self) except -1
     cdef int poll(self) except -1

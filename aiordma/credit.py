@@ -8,12 +8,9 @@ its turn.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from .wake import current
-
-if TYPE_CHECKING:
-    from .wake.base import Waiter
 
 __all__ = ["CreditStatistics", "CreditWindow"]
 
@@ -38,12 +35,19 @@ class CreditStatistics(NamedTuple):
     peak_waiting: int
 
 
-class _Place:
-    """One task's place in the queue."""
+class Granted(Protocol):
+    """What waits for credits."""
+
+    def set(self) -> None:
+        """They are there, or the window is closed."""
+
+
+class Place:
+    """A place in the queue: of a task, or of :meth:`CreditWindow.request`."""
 
     __slots__ = ("granted", "n", "waiter")
 
-    def __init__(self, n: int, waiter: Waiter) -> None:
+    def __init__(self, n: int, waiter: Granted) -> None:
         self.n = n
         self.waiter = waiter
         self.granted = False
@@ -76,7 +80,7 @@ class CreditWindow:
             raise ValueError(f"limit={limit}: a window cannot have fewer than 0 credits")
         self._limit = limit
         self._available = limit
-        self._queue: OrderedDict[_Place, None] = OrderedDict()
+        self._queue: OrderedDict[Place, None] = OrderedDict()
         self._exc: BaseException | None = None
         self._acquired = self._waits = self._cancelled = self._peak_in_use = self._peak_waiting = 0
 
@@ -112,10 +116,15 @@ class CreditWindow:
         """
         if self._exc is not None:
             raise self._exc.with_traceback(None)
-        self._check(n)
-        if self._queue or n > self._available:
+        available = self._available
+        if n > available or n < 0 or self._queue:
+            self._check(n)
             return False
-        self._take(n)
+        # As _take(); every short operation on a link passes here.
+        self._available = available = available - n
+        self._acquired += n
+        if self._limit - available > self._peak_in_use:
+            self._peak_in_use = self._limit - available
         return True
 
     def _take(self, n: int) -> None:
@@ -146,22 +155,45 @@ class CreditWindow:
                 raise
             return
 
-        place = _Place(n, waker.new_waiter())
-        self._queue[place] = None
-        self._waits += 1
-        self._peak_waiting = max(self._peak_waiting, len(self._queue))
+        waiter = waker.new_waiter()
+        place = self._queued(n, waiter)
         try:
-            await place.waiter.wait()
+            await waiter.wait()
         except BaseException:
-            self._cancelled += 1
-            if place.granted:
-                self.release(n)
-            elif self._queue.pop(place, self) is None:
-                self._serve()  # later requests may fit where this one did not
+            self.withdraw(place)
             raise
         if not place.granted:
             assert self._exc is not None
             raise self._exc.with_traceback(None)
+
+    def request(self, n: int, waiter: Granted) -> Place:
+        """Ask for ``n`` credits without waiting, in turn with those that wait.
+
+        :param waiter: its ``set()`` is called when they are there (``granted`` of the result), or the window
+            is closed.
+        :raises ValueError: ``n`` is negative or exceeds the limit. :raises BaseException: it is closed.
+        """
+        if self._exc is not None:
+            raise self._exc.with_traceback(None)
+        self._check(n)
+        place = self._queued(n, waiter)
+        self._serve()
+        return place
+
+    def _queued(self, n: int, waiter: Granted) -> Place:
+        place = Place(n, waiter)
+        self._queue[place] = None
+        self._waits += 1
+        self._peak_waiting = max(self._peak_waiting, len(self._queue))
+        return place
+
+    def withdraw(self, place: Place) -> None:
+        """Give up a request; credits that were granted by it are released."""
+        self._cancelled += 1
+        if place.granted:
+            self.release(place.n)
+        elif self._queue.pop(place, self) is None:
+            self._serve()  # later requests may fit where this one did not
 
     def release(self, n: int = 1) -> None:
         """Release ``n`` credits; waiting tasks get them in order.

@@ -1,9 +1,10 @@
 """One-sided memory between two processes, each on a CPU of its own: ``python -m benchmarks.one_sided``.
 
-By turns, in the same run: READ and WRITE of 64 B that are awaited, beside the round trip of 64 B on a stream
-between the same two processes; and WRITE and READ of 1 MiB, beside a memcpy of 1 MiB by this process into a
-shared mapping that the other one has filled. Prints medians of all turns, the 99th percentile, and the CPU
-time that the owner's process took, in percent of the turn. Needs a quiet machine; it prints the load.
+By turns, in the same run: READ, WRITE and fetch-and-add of 64 B that are awaited, beside the round trip of 64
+B on a stream between the same two processes; and WRITE and READ of 1 MiB, beside a memcpy of 1 MiB by this
+process into a shared mapping that the other one has filled. Prints medians of all turns, the 99th percentile,
+and the CPU time that both processes took, in percent of the turn; then what both take while an open region is
+idle. Needs a quiet machine; it prints the load.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from aiordma.cli.samples import percentile
 
 LOCAL = "127.0.0.1"
 BIG = 1 << 20
+IDLE = 5
 Operation = Callable[[], Awaitable[object]]
 
 
@@ -63,7 +65,7 @@ async def serve() -> None:
         await aiordma.listen(LOCAL) as listener,
     ):
         region[:].view[:] = bytes(BIG)
-        print(server.port, listener.port, region.descriptor().hex(), flush=True)
+        print(server.port, listener.port, region.descriptor(memory.Rights(7)).hex(), flush=True)
         await listener.serve(echo)
 
 
@@ -73,6 +75,7 @@ class Measurement:
     def __init__(self, name: str, operation: Operation) -> None:
         self.name, self.operation = name, operation
         self.taken: list[float] = []
+        self.own: list[float] = []
         self.owner: list[float] = []
 
     async def turn(self, seconds: float, peer: memory.Peer) -> None:
@@ -80,17 +83,18 @@ class Measurement:
         for _ in range(20):
             await self.operation()
         before = await owners_cpu(peer)
-        taken = array("d")
+        taken, own = array("d"), cpu_seconds()
         await repeat(self.operation, taken, time.perf_counter() + seconds)
         passed = sum(taken)
+        self.own.append((cpu_seconds() - own) / passed * 100)
         self.taken += [each * 1e6 for each in taken]
         self.owner.append((await owners_cpu(peer) - before) / passed * 100)
 
     def __str__(self) -> str:
-        taken, owner = sorted(self.taken), sorted(self.owner)
+        taken, own, owner = sorted(self.taken), sorted(self.own), sorted(self.owner)
         return (
             f"{self.name:34} median {percentile(taken, 0.5):7.1f} us  p99 {percentile(taken, 0.99):7.1f} us  "
-            f"owner's CPU {percentile(owner, 0.5):3.0f} %"
+            f"CPU {percentile(own, 0.5):3.0f} %, of the owner {percentile(owner, 0.5):3.0f} %"
         )
 
 
@@ -111,6 +115,7 @@ async def measure(line: str, mapping: memoryview, turns: int, seconds: float) ->
         remote = await peer.open(bytes.fromhex(descriptor))
         small, into, big = bytes(64), bytearray(64), bytes(BIG)
         word, piece = remote[:64], ours[:64]
+        slot = remote[64:72]
 
         async def round_trip() -> None:
             await stream.send(small)
@@ -124,6 +129,7 @@ async def measure(line: str, mapping: memoryview, turns: int, seconds: float) ->
             Measurement("64 B WRITE", lambda: word.write(small)),
             Measurement("64 B READ into a buffer", lambda: word.read(into)),
             Measurement("64 B READ into a region", lambda: word.read(piece)),
+            Measurement("fetch-and-add", lambda: slot.fetch_and_add(1)),
             Measurement("1 MiB memcpy into shared memory", copy),
             Measurement("1 MiB WRITE", lambda: remote.write(big)),
             Measurement("1 MiB READ into a region", lambda: remote.read(ours)),
@@ -134,6 +140,10 @@ async def measure(line: str, mapping: memoryview, turns: int, seconds: float) ->
                 await each.turn(seconds, peer)
         for each in measured:
             print(each)
+        own, owner = cpu_seconds(), await owners_cpu(peer)
+        await asyncio.sleep(IDLE)
+        own, owner = cpu_seconds() - own, await owners_cpu(peer) - owner
+        print(f"idle for {IDLE} s: CPU {own * 1e3:.1f} ms, of the owner {owner * 1e3:.1f} ms")
 
 
 def main() -> None:

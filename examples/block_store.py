@@ -1,14 +1,16 @@
-"""A store of blocks in one process's memory, which others read and fill without its program.
+"""A store of pages in one process's memory, which others read and fill without its program.
 
     python examples/block_store.py owner --listen 127.0.0.1:7011 --blocks 1024
     python examples/block_store.py put 127.0.0.1:7011 weights model.bin
     python examples/block_store.py get 127.0.0.1:7011 weights > copy.bin
+    python examples/block_store.py get 127.0.0.1:7011 prefix question > both.bin
+    python examples/block_store.py drop 127.0.0.1:7011 weights
     python examples/block_store.py list 127.0.0.1:7011
 
-As in the caches of servers for language models, the store is blocks of one size, and a value is a list of
-block numbers. A writer asks the owner for blocks (a notification and its answer), writes into them, and says
-so with its last block. Readers learn the block numbers and READ the blocks; the owner has no part in that.
-Space is counted by fetch-and-add on a word in front of the blocks.
+As the KV caches of servers for language models, the store is blocks of one size (pages), and a value is a
+list of block numbers, in any order. The owner's program only keeps the lists: a writer asks it for free
+blocks, WRITEs all of them in one call, and gives the value its name with the notification that follows the
+data. A reader asks for the lists of several values and READs all their blocks in one call.
 """
 
 from __future__ import annotations
@@ -21,39 +23,67 @@ from typing import Any
 import anyio
 
 from aiordma import memory
-from aiordma.memory import Rights
 
 BLOCK = 65_536
-WORDS = 4096  # in front of the blocks: word 0 counts the blocks that are taken
 Address = tuple[str, int]
 
 
 class Owner:
-    """Has the memory, and the table of names."""
+    """Has the memory, the free blocks and the table of names."""
 
     def __init__(self, region: memory.Region, blocks: int) -> None:
         self.region, self.blocks = region, blocks
+        self.free = list(range(blocks))
         self.table: dict[str, dict[str, Any]] = {}
 
     async def serve(self, peer: memory.Peer) -> None:
-        """Tell one client where the memory is, then answer its questions."""
-        rights = Rights.READ | Rights.WRITE | Rights.ATOMIC
-        hello = {"blocks": self.blocks, "descriptor": self.region.descriptor(rights).hex()}
-        await peer.notify(json.dumps(hello).encode())
-        async for note in peer.notifications():
-            asked = json.loads(note)
-            if "put" in asked:  # its blocks are written: they came before this note
-                self.table[asked["put"]] = {"blocks": asked["blocks"], "size": asked["size"]}
-                print(f"{asked['put']}: {asked['size']} bytes", flush=True)
-            elif "get" in asked:
-                await peer.notify(json.dumps(self.table.get(asked["get"])).encode())
-            else:
-                await peer.notify(json.dumps(sorted(self.table)).encode())
+        """Tell one client where the memory is, then answer its questions. What it took and gave no name is
+        free again at its end."""
+        taken: set[int] = set()
+        await peer.notify(self.region.descriptor())
+        try:
+            async for note in peer.notifications():
+                asked = json.loads(note)
+                answer = self.answer(asked, taken)
+                if answer is not None:
+                    await peer.notify(json.dumps(answer).encode())
+        finally:
+            self.free += taken
+
+    def answer(self, asked: dict[str, Any], taken: set[int]) -> Any:
+        """The answer to a question; None: it needs none."""
+        if "take" in asked:
+            if asked["take"] > len(self.free):
+                in_use = self.blocks - len(self.free)
+                return {"error": f"the store has {self.blocks} blocks, and {in_use} are taken"}
+            numbers = [self.free.pop(0) for _ in range(asked["take"])]
+            taken.update(numbers)
+            return {"numbers": numbers}
+        if "put" in asked:  # its blocks are written: they came before this note
+            numbers = [number for number in asked["numbers"] if number in taken]
+            taken.difference_update(numbers)
+            self.drop(asked["put"])
+            self.table[asked["put"]] = {"numbers": numbers, "size": asked["size"]}
+            print(f"{asked['put']}: {asked['size']} bytes", flush=True)
+            return None
+        if "get" in asked:
+            return [self.table.get(name) for name in asked["get"]]
+        if "drop" in asked:
+            return self.drop(asked["drop"])
+        return sorted(self.table)
+
+    def drop(self, name: str) -> bool:
+        """Forget a value. A reader that has its list may find another value's bytes: a real cache counts
+        readers."""
+        value = self.table.pop(name, None)
+        if value is not None:
+            self.free += value["numbers"]
+        return value is not None
 
 
 async def own(listen: Address, blocks: int) -> None:
     """Run the store until it is interrupted."""
-    async with await memory.alloc(WORDS + blocks * BLOCK) as region:
+    async with await memory.alloc(blocks * BLOCK) as region:
         owner = Owner(region, blocks)
         async with memory.serve(*listen, on_peer=owner.serve) as server:
             print(f"listening on {server.address[0]}:{server.port}", flush=True)
@@ -68,66 +98,62 @@ class Client:
 
     async def begin(self) -> None:
         """Learn where the memory is."""
-        hello = json.loads(await anext(self._notes))
-        self._blocks = hello["blocks"]
-        self._remote = await self._peer.open(bytes.fromhex(hello["descriptor"]))
+        self._remote = await self._peer.open(await anext(self._notes))
 
-    async def ask(self, question: dict[str, Any]) -> Any:
+    async def ask(self, **question: Any) -> Any:
         """Ask the owner's program."""
         await self._peer.notify(json.dumps(question).encode())
         return json.loads(await anext(self._notes))
 
-    def _block(self, number: int, size: int) -> memory.RemoteMemory:
-        at = WORDS + number * BLOCK
-        return self._remote[at : at + size]
-
     async def put(self, name: str, data: bytes) -> None:
-        """Store a value: its blocks at the same time, then its name behind the last of them.
+        """Store a value: all its blocks in one call, then its name behind them.
 
         :raises MemoryError: the store is full.
         """
         count = max(1, -(-len(data) // BLOCK))
-        first = await self._remote.fetch_and_add(count)
-        if first + count > self._blocks:
-            await self._remote.fetch_and_add(-count)
-            raise MemoryError(f"the store has {self._blocks} blocks, and {first} are taken")
-        async with anyio.create_task_group() as tasks:
-            for number in range(count):
-                part = data[number * BLOCK : (number + 1) * BLOCK]
-                tasks.start_soon(self._block(first + number, len(part)).write, part)
-        taken = {"put": name, "blocks": [first, count], "size": len(data)}
-        await self._peer.notify(json.dumps(taken).encode())
+        found = await self.ask(take=count)
+        if "error" in found:
+            raise MemoryError(found["error"])
+        blocks = self._remote.blocks(BLOCK, found["numbers"])
+        value = {"put": name, "numbers": found["numbers"], "size": len(data)}
+        padding = bytes(count * BLOCK - len(data))
+        await blocks.write([data, padding], notify=json.dumps(value).encode())
         await self._remote.flush()  # the owner's program has seen it
 
-    async def get(self, name: str) -> bytearray:
-        """A value, READ from the owner's memory.
+    async def get(self, *names: str) -> list[memoryview]:
+        """Values, READ from the owner's memory: all their blocks in one call.
 
-        :raises KeyError: there is none.
+        :raises KeyError: there is no such value.
         """
-        found = await self.ask({"get": name})
-        if found is None:
-            raise KeyError(name)
-        first, count = found["blocks"]
-        value = bytearray(found["size"])
-        view = memoryview(value)
-        async with anyio.create_task_group() as tasks:
-            for number in range(count):
-                part = view[number * BLOCK : (number + 1) * BLOCK]
-                tasks.start_soon(self._block(first + number, len(part)).read, part)
-        return value
+        found = await self.ask(get=names)
+        for name, value in zip(names, found, strict=True):
+            if value is None:
+                raise KeyError(name)
+        numbers = [number for value in found for number in value["numbers"]]
+        async with await memory.alloc(len(numbers) * BLOCK) as region:
+            await self._remote.blocks(BLOCK, numbers).read(region)
+            values, at = [], 0
+            for value in found:
+                values.append(memoryview(region)[at : at + value["size"]])
+                at += len(value["numbers"]) * BLOCK
+        return values  # they keep the memory
 
 
-async def use(role: str, address: Address, name: str, path: str) -> None:
+async def use(role: str, address: Address, names: list[str], path: str) -> None:
     """One command of a client."""
     async with await memory.connect(*address) as peer:
         client = Client(peer)
         await client.begin()
         if role == "put":
-            await client.put(name, await anyio.Path(path).read_bytes())
+            await client.put(names[0], await anyio.Path(path).read_bytes())
         elif role == "get":
-            sys.stdout.buffer.write(await client.get(name))
+            for value in await client.get(*names):
+                sys.stdout.buffer.write(value)
+        elif role == "drop":
+            if not await client.ask(drop=names[0]):
+                raise KeyError(names[0])
         else:
-            print("\n".join(await client.ask({"list": True})))
+            print("\n".join(await client.ask(list=True)))
         print(f"over {peer.path}", file=sys.stderr)
 
 
@@ -141,15 +167,20 @@ def main() -> None:
     top = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="block_store.py"
     )
-    roles = top.add_subparsers(dest="role", required=True, metavar="owner | put | get | list")
+    roles = top.add_subparsers(dest="role", required=True, metavar="owner | put | get | drop | list")
     owner = roles.add_parser("owner", help="has the memory")
     owner.add_argument("--listen", type=_address, required=True, metavar="HOST:PORT")
     owner.add_argument("--blocks", type=int, default=256, help="of 64 KiB [256]")
-    for role, text in (("put", "stores a file"), ("get", "prints a value"), ("list", "prints the names")):
+    for role, text in (
+        ("put", "stores a file"),
+        ("get", "prints values"),
+        ("drop", "forgets a value"),
+        ("list", "prints the names"),
+    ):
         client = roles.add_parser(role, help=text)
         client.add_argument("owner", type=_address, metavar="HOST:PORT")
         if role != "list":
-            client.add_argument("name")
+            client.add_argument("names", nargs="+" if role == "get" else 1, metavar="name")
         if role == "put":
             client.add_argument("file")
     chosen = top.parse_args()
@@ -157,14 +188,13 @@ def main() -> None:
         if chosen.role == "owner":
             anyio.run(own, chosen.listen, chosen.blocks)
         else:
-            anyio.run(
-                use, chosen.role, chosen.owner, getattr(chosen, "name", ""), getattr(chosen, "file", "")
-            )
+            names = getattr(chosen, "names", [])
+            anyio.run(use, chosen.role, chosen.owner, names, getattr(chosen, "file", ""))
     except KeyboardInterrupt:
         pass
     except KeyError as error:
         sys.exit(f"there is no {error}")
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, anyio.BrokenResourceError, memory.MemoryAccessError) as error:
         sys.exit(str(error))
 
 

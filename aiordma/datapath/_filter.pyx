@@ -25,6 +25,7 @@ from ._verbs cimport (
     aio_chain,
     aio_chain_post,
     aio_chain_take,
+    aio_wr_is_atomic,
     aio_wr_remote_addr,
 )
 
@@ -137,8 +138,8 @@ cdef class LinkFilter(Hook):
         size[0] = held.chain.sge[0].length if held.chain.wr[0].num_sge else 0
         if held.chain.wr[0].opcode == IBV_WR_RDMA_WRITE:
             return KEEPALIVE if ((held.chain.wr[0].wr_id >> 28) & 0xf) == KIND_KEEPALIVE else WRITE
-        if held.chain.wr[0].opcode == IBV_WR_RDMA_READ:
-            return READ
+        if held.chain.wr[0].opcode == IBV_WR_RDMA_READ or aio_wr_is_atomic(&held.chain):
+            return READ     # an atomic operation fetches, too
         if size[0] <= lead:
             size[0] = 0
             return NOP
@@ -151,7 +152,8 @@ cdef class LinkFilter(Hook):
         cdef uint32_t lead = 0 if self.qp.with_imm else 4
         cdef uint64_t remote = 0
         cdef uint32_t token = 0
-        if held.chain.wr[0].opcode == IBV_WR_RDMA_WRITE or held.chain.wr[0].opcode == IBV_WR_RDMA_READ:
+        if (held.chain.wr[0].opcode == IBV_WR_RDMA_WRITE or held.chain.wr[0].opcode == IBV_WR_RDMA_READ
+                or aio_wr_is_atomic(&held.chain)):
             remote = aio_wr_remote_addr(&held.chain)
         elif held.chain.wr[0].num_sge and held.chain.sge[0].length >= lead + 8:
             message = <const unsigned char *><uintptr_t>held.chain.sge[0].addr + lead
@@ -206,8 +208,8 @@ cdef class LinkFilter(Hook):
             self._post(held)
         else:
             self._post(held)
-            # The copy takes a send queue position of its own.
-            if not self.over and self.qp.sq_free():
+            # The copy takes a send queue position of its own. (No network carries out an atomic operation twice.)
+            if not aio_wr_is_atomic(&held.chain) and not self.over and self.qp.sq_free():
                 self.qp.sq_posted += 1
                 held.chain.wr[0].send_flags &= ~<unsigned int>IBV_SEND_SIGNALED
                 self._post(held)

@@ -4,7 +4,8 @@
 #include <infiniband/verbs.h>
 #include <string.h>
 
-#define AIO_CHAIN_MAX 3 /* WRITE up to the wrap, WRITE after it, the message */
+/* Of a stream: WRITE up to the wrap, WRITE after it, the message. A user's own READs and WRITEs make longer ones. */
+#define AIO_CHAIN_MAX 32
 
 struct aio_chain {
 	struct ibv_send_wr wr[AIO_CHAIN_MAX];
@@ -47,6 +48,25 @@ static inline void aio_chain_read(struct aio_chain *chain, uint64_t wr_id, uint6
 {
 	aio_chain_write(chain, wr_id, addr, length, lkey, flags, remote_addr, rkey);
 	chain->wr[chain->length - 1].opcode = IBV_WR_RDMA_READ;
+}
+
+/* 8 bytes at `addr` get what was in the remote word. A swap of `value` for `compare`, or the addition of `value`. */
+static inline void aio_chain_atomic(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t lkey, int swaps,
+				    uint64_t value, uint64_t compare, uint64_t remote_addr, uint32_t rkey)
+{
+	struct ibv_send_wr *wr = aio_chain_next(chain, wr_id, addr, 8, lkey, IBV_SEND_SIGNALED);
+
+	wr->opcode = swaps ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
+	wr->wr.atomic.remote_addr = remote_addr;
+	wr->wr.atomic.rkey = rkey;
+	wr->wr.atomic.compare_add = swaps ? compare : value;
+	wr->wr.atomic.swap = value;
+}
+
+static inline int aio_wr_is_atomic(const struct aio_chain *single)
+{
+	return single->wr[0].opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	       single->wr[0].opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 /* with_imm = 0 is for iWARP, which has no immediate data: there the same 32 bits lead the message itself. */

@@ -65,7 +65,7 @@ cdef class QueuePair(CompletionOwner):
     cdef object waiting_flows               # deque of flows with something to post, first come first served
     cdef object reads_out                   # iWARP: deque of the send queue positions of READs that are under way
     cdef uint32_t sq_completed              # iWARP: the farthest send queue position that has completed
-    cdef object fragments                   # deque of (position, Flow, byte): WRITEs from registered memory
+    cdef object fragments                   # deque of (position, Flow, byte, count): WRITEs from registered memory, READs
     # Messages longer than a control message are built in scratch memory where the device takes them inline, else in
     # registered slots; long_until tells at which position of the send queue each is free again.
     cdef unsigned char *long_memory
@@ -104,7 +104,7 @@ cdef class QueuePair(CompletionOwner):
     cdef void add_write(self, aio_chain *chain, uint64_t addr, uint32_t length, uint32_t lkey, uint64_t remote_addr,
                         uint32_t rkey)
     cdef int post(self, aio_chain *chain) except -1
-    cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until) except -1
+    cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until, uint32_t count=*) except -1
     cdef void retire_fragments(self)
     cdef uint32_t _done_up_to(self, uint32_t position, bint is_read) noexcept
     cdef int _post_receive(self, uint32_t slot) except -1

@@ -496,27 +496,27 @@ cdef class QueuePair(CompletionOwner):
             return self.sq_retired + done
         return self.sq_completed
 
-    cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until) except -1:
-        """Post a chain with READs, or with WRITEs of registered memory: it counts among the engine's outstanding
+    cdef int post_fragment(self, Flow flow, aio_chain *chain, uint64_t until, uint32_t count=1) except -1:
+        """Post a chain with READs, or with WRITEs of registered memory: it counts as ``count`` of the engine's outstanding
         fragments until it completes, so its last WR is signalled."""
         aio_chain_signal_last(chain)
         self.sq_unsignalled = 0
         self.post(chain)
         if self.failed:
             return 0
-        self.fragments.append((self.sq_posted, flow, until))
+        self.fragments.append((self.sq_posted, flow, until, count))
         if not self.with_imm and aio_chain_is_read(chain):
             self.reads_out.append(self.sq_posted)
-        self.cq.fragments += 1
+        self.cq.fragments += count
         return 0
 
     cdef void retire_fragments(self):
         while self.fragments:
-            position, flow, until = self.fragments[0]
+            position, flow, until, count = self.fragments[0]
             if not self.failed and <int>(self.sq_retired - <uint32_t>position) < 0:
                 break
             self.fragments.popleft()
-            self.cq.fragments -= 1
+            self.cq.fragments -= <uint32_t>count
             (<Flow>flow).on_fragment_done(until)
 
     cdef int on_receive(self, ibv_wc *wc) except -1:

@@ -55,6 +55,8 @@ cdef extern from "infiniband/verbs.h" nogil:
         uint32_t imm_data
 
 cdef extern from "datapath/_post.h" nogil:
+    cdef enum:
+        AIO_CHAIN_MAX
     cdef struct aio_chain:
         int length
         ibv_send_wr *wr         # arrays
@@ -63,6 +65,9 @@ cdef extern from "datapath/_post.h" nogil:
                          unsigned int flags, uint64_t remote_addr, uint32_t rkey)
     void aio_chain_read(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                         unsigned int flags, uint64_t remote_addr, uint32_t rkey)
+    void aio_chain_atomic(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t lkey, bint swaps, uint64_t value,
+                          uint64_t compare, uint64_t remote_addr, uint32_t rkey)
+    bint aio_wr_is_atomic(const aio_chain *single)
     void aio_chain_send(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                         unsigned int flags, int with_imm, uint32_t imm)
     void aio_chain_take(const aio_chain *chain, int at, aio_chain *single)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pipes._one_sided import OneSided
 from ..verbs.abi import Access
-from ..verbs.device import translated
+from ..verbs.device import register_dmabuf, translated
 from ..verbs.lifetime import protect, release_all
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class LinkMemory:
         self._registrations: set[Registration] = set()
         self._transfers: list[OneSided] = []
         self.binding = engine.backend.binding
+        #: Name of the device, and what its atomic operations are atomic with.
+        self.device, self.atomics = engine.backend.name, engine.backend.limits.atomics
 
     @property
     def in_forked_child(self) -> bool:
@@ -95,6 +97,29 @@ class LinkMemory:
             access |= Access.REMOTE_WRITE  # the sink of a READ is a target of remote writes there
         with translated(backend.binding, "ibv_reg_mr", f"{length} bytes on {backend.name}"):
             mr = protect(backend.binding.MR(self._link.parts.pd, length, int(access), address))
+        return self._made(mr, keep, on_close)
+
+    def register_dmabuf(
+        self,
+        fd: int,
+        offset: int,
+        length: int,
+        access: Access,
+        *,
+        keep: object,
+        on_close: Callable[[], object] | None = None,
+    ) -> Registration:
+        """Register ``length`` bytes of a dma-buf, from ``offset`` on, which is their address in requests,
+        too.
+
+        :raises VerbsError: the device cannot (EOPNOTSUPP), or the system refuses.
+        """
+        backend = self._engine.backend
+        backend.check_process()
+        mr = register_dmabuf(backend, self._link.parts.pd, fd, offset, length, access)
+        return self._made(mr, keep, on_close)
+
+    def _made(self, mr: Any, keep: object, on_close: Callable[[], object] | None) -> Registration:
         made = Registration(self, mr, keep, on_close)
         self._registrations.add(made)
         return made

@@ -5,23 +5,29 @@ from __future__ import annotations
 from ..proto.memory import Rights
 from .connect import Server, connect, serve
 from .errors import Fault, MemoryAccessError
+from .making import alloc, register
+from .operation import Operation, gather
 from .peer import Peer
-from .region import Piece, Region, alloc, register, statistics
-from .remote import RemoteMemory
+from .region import Piece, Pieces, Region, statistics
+from .remote import RemoteMemory, RemotePieces
 from .storage import MemoryStatistics
 
 __all__ = [
     "Fault",
     "MemoryAccessError",
     "MemoryStatistics",
+    "Operation",
     "Peer",
     "Piece",
+    "Pieces",
     "Region",
     "RemoteMemory",
+    "RemotePieces",
     "Rights",
     "Server",
     "alloc",
     "connect",
+    "gather",
     "register",
     "serve",
     "statistics",

@@ -1,191 +1,170 @@
-"""Requests to the peer's event loop: READs and WRITEs on TCP, and everything that is not one-sided."""
+"""READs and WRITEs as requests to the peer's event loop: the carrier of connections on TCP."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anyio import BrokenResourceError
-
-from ..errors import RemoteProtocolError
-from ..proto.memory import PIECE_BYTES, Fault, Op, head, span
-from .errors import MemoryAccessError
-from .operation import Operation
+from ..pipes._one_sided import READ
+from ..proto.memory import PIECE_BYTES, Op, span
+from ..verbs._spans import Spans
+from .local import check_length, resolve
+from .operation import Operation, given_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+    from typing import Self
 
-    from ..credit import CreditWindow
-    from .operation import Remote, Use
-    from .outbox import Outbox
+    from ..credit import Place
+    from .local import Memory
+    from .operation import Remote
+    from .requests import Requests, _Request
 
-__all__ = ["Requests"]
-
-
-def _ignore(number: int, body: memoryview) -> None:
-    """The answer to somebody who does not wait any more."""
+__all__ = ["MessageCarrier"]
 
 
-class _Request:
-    """One message that is to be answered.
-
-    :param into: where the bytes of the answer go; None: to ``on_answer``.
-    """
-
-    def __init__(self, number: int, message: bytes, operation: Operation) -> None:
-        self.number, self.message, self.operation = number, message, operation
-        self.into: memoryview | None = None
-        self.on_answer: Callable[[int, memoryview], None] | None = None
-
-
-class Requests:
-    """The requests of this end, and READs and WRITEs made of them.
-
-    :param credit: one for each request under way.
-    """
+class MessageCarrier:
+    """The operations of one peer whose loop carries them out."""
 
     path = "tcp"
 
-    def __init__(self, outbox: Outbox, credit: CreditWindow) -> None:
-        self._outbox, self._credit = outbox, credit
-        self._pending: dict[int, _Request] = {}
-        self._last = 0
-        self._error: BaseException | None = None
+    def __init__(self, requests: Requests) -> None:
+        self.requests = requests
 
-    @property
-    def under_way(self) -> int:
-        """Requests that were not answered."""
-        return len(self._pending)
-
-    def begin(
-        self,
-        op: Op,
-        rest: bytes,
-        operation: Operation,
-        *,
-        body: memoryview | bytes = b"",
-        into: memoryview | None = None,
-        on_answer: Callable[[int, memoryview], None] | None = None,
-    ) -> _Request:
-        """Send a request as a part of ``operation``. The caller has its credit."""
-        self._last = self._last % 0xFFFFFFFF + 1
-        request = _Request(self._last, head(op, self._last) + rest, operation)
-        request.into, request.on_answer = into, on_answer
-        operation.parts += 1
-        if self._error is not None:
-            self._fail(request, self._error)
-            return request
-        self._pending[request.number] = request
-        self._outbox.send(request.message, body)
-        return request
-
-    def _fail(self, request: _Request, error: BaseException) -> None:
-        request.into = None
-        request.operation.part_ended(error)
-
-    async def ask(
-        self, op: Op, rest: bytes, body: bytes = b"", *, on_answer: Callable[[int, memoryview], None]
-    ) -> None:
-        """Send a request and wait for its answer.
-
-        :param on_answer: called with the number of the request and the answer, also when no caller waits any
-            more. It may raise RemoteProtocolError.
-        :raises MemoryAccessError: the peer refuses. :raises anyio.BrokenResourceError: the peer is lost.
-        """
-        await self._credit.acquire()
-        operation = Operation(self._credit.release)
-        request = self.begin(op, rest, operation, body=body, on_answer=on_answer)
-        try:
-            await operation.waiter.wait()
-        except BaseException:
-            self._give_up([request])
-            raise
-        if operation.error is not None:
-            raise operation.error
-
-    def _give_up(self, requests: list[_Request]) -> None:
-        """The user does not wait any more."""
-        for request in requests:
-            if request.into is not None:
-                request.into, request.on_answer = None, _ignore
-            if request.number in self._pending and self._outbox.drop(request.message):
-                del self._pending[request.number]
-                request.operation.part_ended()
-
-    # ---- READs and WRITEs
-
-    async def read(self, remote: Remote, offset: int, into: memoryview, use: Use | None) -> None:
+    def start(
+        self, op: int, remote: Remote, start: int, nbytes: int, local: Memory
+    ) -> Operation[None] | None:
         """See :class:`.operation.Carrier`."""
-        assert use is None  # no device has a part in it
-        await self._in_pieces(Op.READ, remote, offset, into)
+        return self.start_pieces(op, remote, Spans.one(start, nbytes), local)
 
-    async def write(self, remote: Remote, offset: int, data: memoryview, use: Use | None) -> None:
+    def start_pieces(self, op: int, remote: Remote, places: Spans, local: Memory) -> Operation[None]:
         """See :class:`.operation.Carrier`."""
-        assert use is None
-        await self._in_pieces(Op.WRITE, remote, offset, data)
+        spans, region = resolve(local, writable=op == READ)
+        if region is not None and region.opaque:
+            raise BufferError(
+                "this region is memory of a device, and this connection is on TCP: only RDMA reaches it"
+            )
+        check_length(spans.nbytes, places.nbytes)
+        return _InMessages(self.requests, op, remote, places, spans).begin()
 
-    async def _in_pieces(self, op: Op, remote: Remote, offset: int, data: memoryview) -> None:
-        room = self._credit.limit * PIECE_BYTES
-        for at in range(0, len(data), room):
-            await self._some(op, remote, offset + at, data[at : at + room])
-
-    async def _some(self, op: Op, remote: Remote, offset: int, data: memoryview) -> None:
-        count = -(-len(data) // PIECE_BYTES)
-        await self._credit.acquire(count)
-        operation = Operation(lambda: self._credit.release(count))
-        requests = []
-        operation.parts += 1  # not over before the last piece has begun
-        for at in range(0, len(data), PIECE_BYTES):
-            piece = data[at : at + PIECE_BYTES]
-            if op is Op.READ:
-                where = span(remote.number, offset + at, len(piece))
-                requests.append(self.begin(op, where, operation, into=piece))
-            else:
-                requests.append(self.begin(op, span(remote.number, offset + at), operation, body=piece))
-        operation.part_ended()
-        try:
-            await operation.waiter.wait()
-        except BaseException:
-            self._give_up(requests)
-            raise
-        if operation.error is not None:
-            raise operation.error
-
-    # ---- answers
-
-    def receive(self, op: int, number: int, code: int, body: memoryview) -> None:
-        """:raises RemoteProtocolError: no request asked for this."""
-        request = self._pending.get(number)
-        if request is None:
-            raise RemoteProtocolError("an answer to no request")
-        error = self._take(request, op, code, body)
-        del self._pending[number]
-        request.into = None
-        request.operation.part_ended(error)
-
-    @staticmethod
-    def _take(request: _Request, op: int, code: int, body: memoryview) -> MemoryAccessError | None:
-        """:raises RemoteProtocolError: it is no answer; the request fails with the connection."""
-        if op == Op.REFUSED:
-            try:
-                fault = Fault(code)
-            except ValueError:
-                raise RemoteProtocolError(f"a refusal for an unknown reason ({code})") from None
-            return MemoryAccessError(fault, bytes(body[:1024]).decode(errors="replace"))
-        if request.into is not None:
-            if len(body) != len(request.into):
-                raise RemoteProtocolError("the peer answers with another number of bytes than was asked for")
-            request.into[:] = body
-        elif request.on_answer is not None:
-            request.on_answer(request.number, body)
-        return None
-
-    def end(self, error: BaseException) -> None:
-        """The connection is over."""
-        self._error = BrokenResourceError(f"the peer is lost: {error}")
-        self._error.__cause__ = error
-        pending, self._pending = self._pending, {}
-        for request in pending.values():
-            self._fail(request, self._error)
+    def start_atomic(self, op: int, remote: Remote, offset: int, value: int, compare: int) -> Operation[int]:
+        """See :class:`.operation.Carrier`."""
+        raise NotImplementedError  # no peer says on TCP that its device does them
 
     def close(self) -> None:
         """See :class:`.operation.Carrier`. Nothing is begun without the peer object."""
+
+
+class _InMessages(Operation[None]):
+    """A READ or WRITE as messages of at most 64 KiB, so many at a time as there is credit for.
+
+    Messages have copies of their bytes: when the operation is given up, this end's memory is free at once.
+    """
+
+    def __init__(self, requests: Requests, op: int, remote: Remote, places: Spans, local: Spans) -> None:
+        self._requests, self._op, self._remote, self._local = requests, op, remote, local
+        self._left = _messages(places)
+        self._messages = sum(-(-length // PIECE_BYTES) for _, length in places.pairs())
+        self._at = 0
+        self._place: Place | None = None
+        self._credited = self._parts = 0
+        self._out: set[_Request] = set()
+        self._failed: BaseException | None = None
+
+    def begin(self) -> Self:
+        """Send what there is credit for."""
+        self._remote.users += 1
+        try:
+            self._round()
+        except BaseException:
+            self._remote.end_use()
+            raise
+        return self
+
+    def _round(self) -> None:
+        """:raises BaseException: the connection is over."""
+        if not self._messages or self._failed is not None or self.done:
+            self._close()
+            return
+        credit = self._requests.credit
+        count = min(self._messages, credit.limit)
+        if credit.try_acquire(count):
+            self._send(count, credited=True)
+        else:
+            self._place = credit.request(count, self)
+
+    def set(self) -> None:
+        """There is credit, or the connection is over (see :meth:`CreditWindow.request`)."""
+        place, self._place = self._place, None
+        if place is not None:
+            self._send(place.n, credited=place.granted)
+
+    def _send(self, count: int, *, credited: bool) -> None:
+        self._credited = count if credited else 0
+        self._parts = count + 1  # not over before the last one has begun
+        self._messages -= count
+        for _ in range(count):
+            offset, length = next(self._left)
+            self._begin(offset, length)
+        self._part_ended()
+
+    def _begin(self, offset: int, length: int) -> None:
+        at, piece, number = self._at, memoryview(bytearray(length)), self._remote.number
+        self._at += length
+        request: _Request | None = None
+
+        def on_end(_: int | None, error: BaseException | None) -> None:
+            if request is not None:
+                self._out.discard(request)
+            if self._op == READ and error is None and not self.done:
+                self._local.scatter(at, piece)
+            self._part_ended(error)
+
+        if self._op == READ:
+            request = self._requests.begin(Op.READ, span(number, offset, length), on_end, into=piece)
+        else:
+            self._local.gather(at, piece)
+            request = self._requests.begin(Op.WRITE, span(number, offset), on_end, body=piece)
+        if request is not None:
+            self._out.add(request)
+
+    def _part_ended(self, error: BaseException | None = None) -> None:
+        self._parts -= 1
+        if error is not None and self._failed is None:
+            self._failed = error
+        if self._parts:
+            return
+        count, self._credited = self._credited, 0
+        if count:
+            self._requests.credit.release(count)
+        try:
+            self._round()
+        except Exception as failure:
+            self._failed = failure
+            self._close()
+
+    def _close(self) -> None:
+        self._local.release()
+        self._remote.end_use()
+        if not self.done:
+            self._end(None, self._failed)
+
+    def cancel(self) -> None:
+        """See :class:`Operation`."""
+        if self.done:
+            return
+        self._seen = True
+        self._end(None, given_up())
+        self._local.release()
+        if self._place is not None:
+            place, self._place = self._place, None
+            self._requests.credit.withdraw(place)
+            self._close()
+        for request in list(self._out):
+            self._requests.give_up(request)
+
+
+def _messages(places: Spans) -> Iterator[tuple[int, int]]:
+    """Offset and length of each message."""
+    for start, length in places.pairs():
+        for at in range(start, start + length, PIECE_BYTES):
+            yield at, min(PIECE_BYTES, start + length - at)

@@ -1,15 +1,132 @@
-"""One operation under way: its parts, and who waits for it."""
+"""Operations under way, as their users hold them, and the contract of what carries them to a peer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import logging
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from anyio import BrokenResourceError
 
 from .. import wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator
 
-__all__ = ["Carrier", "Operation", "Remote", "Use"]
+    from ..verbs._spans import Spans
+    from ..wake.base import Waiter
+    from .local import Memory
+
+__all__ = ["Carrier", "Operation", "Remote", "gather"]
+
+T = TypeVar("T")
+logger = logging.getLogger("aiordma.memory")
+
+
+class Operation(Generic[T]):
+    """A READ, WRITE or atomic operation that was started: ``await`` it, any number of times, for its result.
+
+    Made by the ``start_`` methods of remote memory. Its memory must not be used before it has ended. When a
+    task that awaits it is cancelled, it is given up.
+    """
+
+    #: Whether it has ended, and the result can be had without waiting.
+    done = False
+    _error: BaseException | None = None
+    _result: T
+    _waiters: tuple[Waiter, ...] = ()
+    _seen = False
+
+    def __await__(self) -> Generator[object, object, T]:
+        return self.wait().__await__()
+
+    async def wait(self) -> T:
+        """Wait for its end; the same as ``await`` on the operation itself.
+
+        :raises MemoryAccessError: it was refused. :raises anyio.BrokenResourceError: the peer is lost, or
+            the operation was given up. :raises anyio.ClosedResourceError: the connection was closed.
+        """
+        waker = wake.current()
+        if waker.share <= 0 or waker.cancel_requested():
+            try:
+                await waker.checkpoint()
+            except BaseException:
+                self.cancel()
+                raise
+        waker.share -= 1
+        while not self.done and not self._look():
+            waiter = waker.new_waiter()
+            self._waiters = (*self._waiters, waiter)
+            try:
+                await waiter.wait()
+            except BaseException:
+                self.cancel()
+                raise
+        return self.result()
+
+    def result(self) -> T:
+        """Its result. It has ended.
+
+        :raises BaseException: as :meth:`wait`. :raises RuntimeError: it has not ended.
+        """
+        if not self.done:
+            raise RuntimeError("this operation has not ended: await it")
+        if self._error is not None:
+            self._seen = True
+            raise self._error.with_traceback(None)
+        return self._result
+
+    def cancel(self) -> None:
+        """Give it up: what has not begun does not begin, and nothing is read into ordinary buffers any more.
+        What a device has begun goes on, in the background. Idempotent."""
+        raise NotImplementedError
+
+    def _look(self) -> bool:
+        """Whether a look at the device ends it now. If not, its end is certain to wake the waiters."""
+        return False
+
+    def _end(self, result: T, error: BaseException | None = None) -> None:
+        """It has ended. No device and no message uses its memory any more."""
+        self.done, self._result, self._error = True, result, error
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
+            waiter.set()
+
+    def __del__(self) -> None:
+        if self._error is not None and not self._seen and logger is not None:
+            logger.warning("an operation that was started and never awaited has failed: %s", self._error)
+
+    def __repr__(self) -> str:
+        state = "under way" if not self.done else "failed" if self._error is not None else "done"
+        return f"<{type(self).__name__.lstrip('_')}, {state}>"
+
+
+def given_up() -> BrokenResourceError:
+    """What others find who wait for an operation that was cancelled."""
+    return BrokenResourceError("this operation was given up")
+
+
+async def gather(*operations: Operation[T]) -> list[T]:
+    """The results of operations that were started, in order. Returns, or raises, when all have ended.
+
+    When cancelled, all of them are given up.
+
+    :raises BaseException: what the first of them that failed, in the order given, has raised.
+    """
+    first: Exception | None = None
+    results: list[T] = []
+    try:
+        for operation in operations:
+            try:
+                results.append(await operation)
+            except Exception as error:
+                first = first if first is not None else error
+    except BaseException:
+        for operation in operations:
+            operation.cancel()
+        raise
+    if first is not None:
+        raise first
+    return results
 
 
 class Remote(Protocol):
@@ -18,54 +135,22 @@ class Remote(Protocol):
     number: int
     address: int
     rkey: int
+    length: int
+    #: Requests that use it.
+    users: int
+    #: Whether it may be used now; if not, :meth:`check_open` says why.
+    live: bool
 
-    def begin_use(self) -> None:
-        """A request to the device begins.
-
-        :raises MemoryAccessError: it was taken back. :raises anyio.ClosedResourceError: it was closed.
+    def check_open(self) -> None:
+        """:raises MemoryAccessError: it was taken back. :raises anyio.ClosedResourceError: it was closed.
+        :raises anyio.BrokenResourceError: the connection is over.
         """
 
-    def check_peer(self) -> None:
-        """:raises anyio.ClosedResourceError: or BrokenResourceError: the connection is over."""
-
     def end_use(self) -> None:
-        """It has ended."""
+        """One of the :attr:`users` is no more."""
 
-
-class Use(Protocol):
-    """Registered memory of this end, in use by one request."""
-
-    lkey: int
-
-    def end(self) -> None:
-        """The device has let go of it."""
-
-
-class Operation:
-    """A READ or WRITE, or a request to the peer's loop.
-
-    :param on_end: called once when no device and no message uses its memory any more, also when the
-        user has given it up.
-    """
-
-    def __init__(self, on_end: Callable[[], None] | None = None) -> None:
-        self.waiter = wake.current().new_waiter()
-        self.parts = 0
-        self.error: BaseException | None = None
-        self.ended = False
-        self._on_end = on_end
-
-    def part_ended(self, error: BaseException | None = None) -> None:
-        """One of its parts has ended."""
-        self.parts -= 1
-        if error is not None and self.error is None:
-            self.error = error
-        if not self.parts and not self.ended:
-            self.ended = True
-            on_end, self._on_end = self._on_end, None
-            if on_end is not None:
-                on_end()
-            self.waiter.set()
+    def settle(self) -> None:
+        """There are no :attr:`users` any more, and it is not :attr:`live`."""
 
 
 class Carrier(Protocol):
@@ -73,14 +158,19 @@ class Carrier(Protocol):
 
     path: str
 
-    async def read(self, remote: Remote, offset: int, into: memoryview, use: Use | None) -> None:
-        """READ as many bytes as ``into`` has.
+    def start(
+        self, op: int, remote: Remote, start: int, nbytes: int, local: Memory
+    ) -> Operation[None] | None:
+        """READ or WRITE ``nbytes`` at ``start``. None: it is done already.
 
-        :param use: of registered memory around ``into``; ended by the carrier in any case.
+        :raises ValueError: ``local`` has another length. :raises BufferError: it is read-only.
         """
 
-    async def write(self, remote: Remote, offset: int, data: memoryview, use: Use | None) -> None:
-        """WRITE ``data``."""
+    def start_pieces(self, op: int, remote: Remote, places: Spans, local: Memory) -> Operation[None]:
+        """The same for many pieces, whose offsets in ``remote`` are ``places``."""
+
+    def start_atomic(self, op: int, remote: Remote, offset: int, value: int, compare: int) -> Operation[int]:
+        """An atomic operation, where the peer has said that its device carries them out."""
 
     def close(self) -> None:
         """Begin nothing more."""

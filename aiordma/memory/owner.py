@@ -1,7 +1,8 @@
 """What a peer has opened here: the owner's end of a connection for memory.
 
-On RDMA an opening is a registration, and this end has no part in READs and WRITEs. On TCP, and for atomic
-operations, the peer asks and this event loop does it. Every request is checked against its opening.
+On RDMA an opening is a registration, and this end has no part in READs and WRITEs, nor in atomic operations
+where the device has them. Otherwise the peer asks and this event loop does it. Every request is checked
+against its opening.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from ..proto.memory import (
     word,
 )
 from ..verbs._window import compare_and_swap, fetch_and_add
+from .atomics import BY_LOOP, atomics_of
 from .errors import MemoryAccessError
 from .region import Registry
 
 if TYPE_CHECKING:
     from ..links.link_memory import LinkMemory, Registration
     from ..wake.base import Handle, Waiter
+    from .atomics import Atomics
     from .outbox import Outbox
     from .region import Grant
 
@@ -47,6 +50,7 @@ class _Opening:
     def __init__(self, owner: Owner, number: int, grant: Grant) -> None:
         self._owner, self.number, self.grant = owner, number, grant
         self.registration: Registration | None = None
+        self.atomics: Atomics | None = None
         self.why: Fault | None = None
         self._timer: Handle | None = None
         grant.openings.add(self)
@@ -70,6 +74,9 @@ class _Opening:
             self._timer.cancel()
             self._timer = None
         registration, self.registration = self.registration, None
+        atomics, self.atomics = self.atomics, None
+        if atomics is not None:
+            self.grant.region.atomics.leave()
         try:
             if registration is not None:
                 registration.close()
@@ -87,6 +94,7 @@ class Owner:
     def __init__(self, outbox: Outbox, memory: LinkMemory | None) -> None:
         self.outbox, self._memory = outbox, memory
         self.registry = Registry.current()
+        self._own_atomics = BY_LOOP if memory is None else atomics_of(memory.device, memory.atomics)
         self._openings: dict[int, _Opening] = {}
         self._waiters: list[Waiter] = []
         self._ended: OrderedDict[int, Fault] = OrderedDict()
@@ -151,22 +159,39 @@ class Owner:
         except ValueError as error:
             raise MemoryAccessError(Fault.MALFORMED, str(error)) from error
         grant = self.registry.find(descriptor)
+        if self._memory is None:
+            grant.region.check_by_loop()
         if len(self._openings) >= MAX_OPENINGS:
             raise MemoryAccessError(Fault.LIMIT, f"more than {MAX_OPENINGS} descriptors open at a time")
+        atomics = None
+        if descriptor.rights & Rights.ATOMIC:
+            if not self._own_atomics.by_device:
+                grant.region.check_by_loop()
+            atomics = grant.region.atomics.join(self._own_atomics)
         opening = _Opening(self, number, grant)
+        opening.atomics = atomics
         address = rkey = 0
         if self._memory is not None:
             try:
-                opening.registration = self._register(self._memory, grant)
+                opening.registration = self._register(self._memory, grant, atomics)
             except (VerbsError, OSError) as error:
                 opening.end()
                 raise MemoryAccessError(Fault.LIMIT, f"the owner cannot register it: {error}") from error
             address, rkey = grant.region.address + grant.start, opening.registration.rkey
         self._openings[number] = opening
-        self.outbox.send(open_answer(number, address, descriptor.length, rkey, descriptor.rights))
+        self.outbox.send(
+            open_answer(
+                number,
+                address,
+                descriptor.length,
+                rkey,
+                descriptor.rights,
+                atomics_by_device=atomics is not None and atomics.by_device,
+            )
+        )
 
     @staticmethod
-    def _register(memory: LinkMemory, grant: Grant) -> Registration:
+    def _register(memory: LinkMemory, grant: Grant, atomics: Atomics | None) -> Registration:
         from ..verbs.abi import Access
 
         access = Access.NONE
@@ -174,9 +199,9 @@ class Owner:
             access |= Access.REMOTE_READ
         if grant.descriptor.rights & Rights.WRITE:
             access |= Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        return memory.register(
-            grant.region.address + grant.start, grant.descriptor.length, access, keep=grant.region.owner
-        )
+        if atomics is not None and atomics.by_device:
+            access |= Access.LOCAL_WRITE | Access.REMOTE_ATOMIC
+        return grant.region.registered(memory, grant.start, grant.descriptor.length, access)
 
     # ---- done by this end's loop
 
@@ -196,6 +221,9 @@ class Owner:
             raise MemoryAccessError(Fault.RIGHTS, f"the descriptor does not allow {right.name}")
         if offset + length > grant.descriptor.length:
             raise MemoryAccessError(Fault.RANGE, "bytes outside of what the descriptor describes")
+        if not length:
+            return memoryview(b"")
+        grant.region.check_by_loop()
         first = grant.start + offset
         return grant.region[first : first + length].view
 
@@ -207,7 +235,10 @@ class Owner:
         self._bytes(body, Rights.ATOMIC, WORD_BYTES)  # checks it
         operand, compare = parse_atomic(body[16:])
         number, offset, _ = parse_span(body)
-        grant = self._openings[number].grant
+        opening = self._openings[number]
+        assert opening.atomics is not None
+        opening.atomics.check_by_loop()
+        grant = opening.grant
         address = grant.region.address + grant.start + offset
         if address % WORD_BYTES:
             raise MemoryAccessError(Fault.RANGE, "an atomic operation on a word that is not aligned")

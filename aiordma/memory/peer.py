@@ -12,6 +12,7 @@ from ..addresses import show
 from ..credit import CreditWindow
 from ..errors import RemoteProtocolError
 from ..proto.memory import (
+    ATOMICS_BY_DEVICE,
     HEADER,
     PIECE_BYTES,
     Descriptor,
@@ -21,13 +22,15 @@ from ..proto.memory import (
     parse_open_answer,
 )
 from .by_link import LinkCarrier
-from .by_messages import Requests
+from .by_messages import MessageCarrier
 from .errors import MemoryAccessError
 from .notes import Notes, Notifications
+from .opened import Opened
 from .outbox import Outbox
 from .owner import Owner
 from .region import GRACE_S
-from .remote import Opened, RemoteMemory
+from .remote import RemoteMemory
+from .requests import Requests
 
 if TYPE_CHECKING:
     from ..addresses import Address
@@ -63,9 +66,8 @@ class Peer(anyio.abc.AsyncResource):
         self.credit = CreditWindow(CREDIT)
         """Back-pressure: one credit for each 64 KiB under way. Operations wait for it in order."""
         self._opened: dict[int, Opened] = {}
-        self._uses = 0
         self._idle_waiters: list[Waiter] = []
-        self._closing = self._over = False
+        self._closing = self._closed = self._over = False
         self._error: BaseException | None = None
         self._outbox = Outbox(channel)
         self._notes = Notes(self, self._outbox)
@@ -74,7 +76,7 @@ class Peer(anyio.abc.AsyncResource):
         self.requests = Requests(self._outbox, credit)
         self._windows = {self.credit, credit}
         self._end_waiters: list[Waiter] = []
-        self.carrier: Carrier = self.requests
+        self.carrier: Carrier = MessageCarrier(self.requests)
         self.memory = None
         if self.path == "rdma":
             link_channel: Any = channel
@@ -97,36 +99,41 @@ class Peer(anyio.abc.AsyncResource):
             meant = Descriptor.decode(bytes(descriptor))
         except ValueError as error:
             raise MemoryAccessError(Fault.MALFORMED, str(error)) from error
-        opened = Opened(self, 0, 0, 0, meant.length, meant.rights)
+        opened = Opened(self, meant.length, meant.rights)
         # The answer is taken where it comes: with a caller that was cancelled, the opening is given back.
         try:
             await self.requests.ask(
                 Op.OPEN,
                 b"",
                 bytes(descriptor),
-                on_answer=lambda number, body: self._open(opened, number, body),
+                on_answer=lambda number, code, body: self._open(opened, number, code, body),
+                keeps_answer=True,
             )
         except BaseException:
             opened.close()
             raise
         return RemoteMemory(opened, 0, opened.length)
 
-    def _open(self, opened: Opened, number: int, body: memoryview) -> None:
+    def _open(self, opened: Opened, number: int, code: int, body: memoryview) -> None:
         address, length, rkey, rights = parse_open_answer(body)
         if (length, rights) != (opened.length, opened.rights):
             raise RemoteProtocolError("the peer opened something else than the descriptor says")
         opened.number, opened.address, opened.rkey = number, address, rkey
+        opened.atomics_by_device = bool(
+            code & ATOMICS_BY_DEVICE and self.memory is not None and self.memory.atomics
+        )
         self._opened[number] = opened
+        opened.live = not self._closing and not opened.closing
         opened.settle()
 
-    def use_begins(self) -> None:
-        """A request to the device begins."""
-        self._uses += 1
+    @property
+    def _in_use(self) -> bool:
+        """Whether a device may still have requests of this end. (On TCP nothing has to be waited for.)"""
+        return self.memory is not None and any(opened.users for opened in self._opened.values())
 
-    def use_ends(self) -> None:
-        """It has ended."""
-        self._uses -= 1
-        if not self._uses:
+    def idle(self) -> None:
+        """See :class:`.opened.Holder`."""
+        if (self._closing or self._over) and not self._in_use:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
                 waiter.set()
@@ -208,6 +215,7 @@ class Peer(anyio.abc.AsyncResource):
         if self._over:
             return
         self._over, self._error = True, error
+        self._no_more()
         reason = error if error is not None else ConnectionError("the peer has closed the connection")
         self.carrier.close()
         self.requests.end(reason)
@@ -219,6 +227,10 @@ class Peer(anyio.abc.AsyncResource):
         waiters, self._end_waiters = self._end_waiters, []
         for waiter in waiters:
             waiter.set()
+
+    def _no_more(self) -> None:
+        for opened in self._opened.values():
+            opened.live = False
 
     async def wait_closed(self) -> None:
         """Wait until the connection is over, for whatever reason."""
@@ -233,11 +245,15 @@ class Peer(anyio.abc.AsyncResource):
         if self._closing:
             return
         self._closing = True
+        self._no_more()
         self.carrier.close()
-        if not self._uses:
+        if not self._in_use:
             self._close_channel()
 
     def _close_channel(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._on_closed(ClosedResourceError("this end was closed"))
         self._connected.detach()
         self._channel.close()
@@ -250,7 +266,7 @@ class Peer(anyio.abc.AsyncResource):
                 await self._owner.recall_all(GRACE_S)
         finally:
             self.close()
-        while self._uses:
+        while self._in_use:
             waiter = wake.current().new_waiter()
             self._idle_waiters.append(waiter)
             await waiter.wait()

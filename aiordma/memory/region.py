@@ -8,33 +8,36 @@ ends. :meth:`Piece.descriptor` makes a :class:`Grant`; each peer that opens it h
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from .. import wake
-from ..config import Config
 from ..proto.memory import Descriptor, Fault, Rights
-from ..verbs._window import MemoryWindow, address_of
-from ..verbs.adopted import bytes_of_region
+from ..verbs import _dlpack
+from ..verbs._spans import Spans
+from ..verbs._window import MemoryWindow, bytes_of
+from .atomics import RegionAtomics
 from .errors import MemoryAccessError
-from .storage import Account, MemoryStatistics, item, new_storage
+from .storage import Account, MemoryStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from typing_extensions import Buffer
+    from collections.abc import Callable, Iterable
 
     from ..links.link_memory import LinkMemory, Registration
+    from ..verbs.abi import Access
     from ..wake.base import Handle, Waiter, Waker
 
-__all__ = ["GRACE_S", "Grant", "Opening", "Piece", "Region", "Registry", "alloc", "register", "statistics"]
+__all__ = ["GRACE_S", "Grant", "Opening", "Piece", "Pieces", "Region", "Registry", "statistics"]
 
 GRACE_S = 5.0
 """Seconds that a peer has for ending its operations when its access is taken back."""
 #: Grants that are over and remembered, so that a peer learns why.
 _REMEMBERED = 4096
 _KEY = object()
+#: The letters of the buffer protocol, as array interfaces have them.
+_KINDS = {"?": "b", **dict.fromkeys("bhilq", "i"), **dict.fromkeys("BHILQ", "u"), **dict.fromkeys("efd", "f")}
 
 
 class Opening(Protocol):
@@ -42,6 +45,13 @@ class Opening(Protocol):
 
     def recall(self, fault: Fault, grace: float) -> None:
         """Have the peer end its use; after ``grace`` seconds it is ended."""
+
+
+class Pin(Protocol):
+    """Memory that a device keeps where it is."""
+
+    def close(self) -> None:
+        """It is not needed any more."""
 
 
 class Grant:
@@ -131,6 +141,22 @@ def statistics() -> MemoryStatistics:
     return Registry.current().account.statistics()
 
 
+class Pieces:
+    """Several pieces of a region, in order, as an operation uses them: what is read goes to the first of them
+    first."""
+
+    def __init__(self, region: Region, spans: Spans) -> None:
+        self.region, self.spans = region, spans
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all of them."""
+        return self.spans.nbytes
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+
 class Piece:
     """Some bytes of a region, one after the other: ``region[a:b]``. A buffer by :attr:`view`."""
 
@@ -151,6 +177,8 @@ class Piece:
     @property
     def view(self) -> memoryview:
         """Its bytes, writable unless the region is read-only. Valid for as long as it is kept."""
+        if self.region._flat is None:
+            raise BufferError("this memory is a device's: the CPU cannot reach it")
         return self.region._flat[self.start : self.stop]
 
     def descriptor(
@@ -175,7 +203,7 @@ def _inside(where: slice, start: int, stop: int) -> tuple[int, int]:
 
 
 class Region(MemoryWindow):
-    """Memory that peers may use. Made by :func:`alloc` and :func:`register`; ``async with`` closes it.
+    """Memory that peers may use. Made by ``alloc()`` and ``register()``; ``async with`` closes it.
 
     It is a buffer of its items (``memoryview(region)``, ``numpy.asarray(region)``); slices of it are bytes.
     It stays open until :meth:`aclose` or the end of its event loop. Buffers keep the memory beyond that.
@@ -190,13 +218,17 @@ class Region(MemoryWindow):
         *,
         owner: object,
         readonly: bool = False,
+        opaque: bool = False,
     ) -> None:
-        super().__init__(address, shape, items[1], items[0], owner=owner, readonly=readonly)
-        self._registry = registry
-        self._flat = memoryview(MemoryWindow(address, (self.nbytes,), 1, "B", owner=owner, readonly=readonly))
+        super().__init__(address, shape, items[1], items[0], owner=owner, readonly=readonly, opaque=opaque)
+        self.registry = registry
+        self._flat = None if opaque else bytes_of(self)
+        self.atomics = RegionAtomics()
         self._grants: set[Grant] = set()
         self._ending: set[Grant] = set()  # revoked, and a peer still has them open
         self._local: dict[LinkMemory, Registration] = {}
+        #: What keeps the memory pinned while no peer has it open.
+        self.pin: Pin | None = None
         self._users = 0
         self._closing = self._closed = False
         self._waiters: list[Waiter] = []
@@ -213,6 +245,28 @@ class Region(MemoryWindow):
     def __getitem__(self, where: slice) -> Piece:
         return Piece(self, *_inside(where, 0, self.nbytes))
 
+    def blocks(self, nbytes: int, numbers: Iterable[int]) -> Pieces:
+        """Blocks of it, in this order: number n begins at byte ``n * nbytes``.
+
+        :raises ValueError: one is not inside of the region.
+        """
+        return Pieces(self, Spans.blocks(self.address, self.nbytes, nbytes, numbers, self))
+
+    def pieces(self, pieces: Iterable[tuple[int, int]]) -> Pieces:
+        """Pieces of it, in this order, each from a first byte to one before another: ``(start, stop)``.
+
+        :raises ValueError: one is not inside of the region.
+        """
+        return Pieces(self, Spans.pieces(self.address, self.nbytes, pieces, self))
+
+    def rows(self, start: int, nbytes: int, step: int, count: int) -> Pieces:
+        """``count`` pieces of ``nbytes`` bytes, the first at ``start`` and one every ``step`` bytes: a part
+        of the columns of an array.
+
+        :raises ValueError: one is not inside of the region.
+        """
+        return Pieces(self, Spans.rows(self.address, self.nbytes, start, nbytes, step, count, self))
+
     def descriptor(
         self, rights: Rights = Rights.READ | Rights.WRITE, *, expires_in: float | None = None
     ) -> bytes:
@@ -220,7 +274,7 @@ class Region(MemoryWindow):
         return self[:].descriptor(rights, expires_in=expires_in)
 
     def _grant(self, start: int, stop: int, rights: Rights, expires_in: float | None) -> bytes:
-        registry = self._registry
+        registry = self.registry
         registry.waker.check_loop()
         if self._closing:
             raise ValueError("the region is closed")
@@ -256,43 +310,92 @@ class Region(MemoryWindow):
         if descriptor is not None:
             parsed = Descriptor.decode(descriptor)
             ended = [grant for grant in ended if grant.descriptor.matches(parsed)]
-            if not ended and parsed.identity not in self._registry._ended:
+            if not ended and parsed.identity not in self.registry._ended:
                 raise ValueError("this descriptor is not of this region")
         for grant in ended:
-            self._registry.end(grant, Fault.REVOKED, grace)
+            self.registry.end(grant, Fault.REVOKED, grace)
         for grant in ended:
             while grant.openings:
-                waiter = self._registry.waker.new_waiter()
+                waiter = self.registry.waker.new_waiter()
                 grant.waiters.append(waiter)
                 await waiter.wait()
-        await self._registry.waker.checkpoint()
+        await self.registry.waker.checkpoint()
 
     # ---- this end's own operations
 
-    def _begin_use(self) -> None:
+    def begin_use(self) -> None:
+        """A device begins to use it. :raises ValueError: it is closed."""
         if self._closing:
             raise ValueError("the region is closed")
         self._users += 1
 
-    def _end_use(self) -> None:
+    def end_use(self) -> None:
+        """It has let go."""
         self._users -= 1
-        self._settle()
+        if self._closing:
+            self._settle()
 
-    def _lkey(self, memory: LinkMemory) -> int:
+    def lkey(self, memory: LinkMemory) -> int:
         """Key for requests of this end with a buffer in this region; registered once for each link."""
-        from ..verbs.abi import Access
-
         known = self._local.get(memory)
         if known is None:
+            from ..verbs.abi import Access
+
             access = Access.NONE if self.readonly else Access.LOCAL_WRITE
-            known = self._local[memory] = memory.register(
-                self.address,
-                self.nbytes,
-                access,
-                keep=self.owner,
-                on_close=functools.partial(self._local.pop, memory, None),
-            )
+            on_close = functools.partial(self._local.pop, memory, None)
+            known = self._local[memory] = self.registered(memory, 0, self.nbytes, access, on_close)
         return known.lkey
+
+    def registered(
+        self,
+        memory: LinkMemory,
+        start: int,
+        length: int,
+        access: Access,
+        on_close: Callable[[], object] | None = None,
+    ) -> Registration:
+        """Register some of its bytes. :raises VerbsError: the device or the system refuses."""
+        return memory.register(self.address + start, length, access, keep=self.owner, on_close=on_close)
+
+    def check_by_loop(self) -> None:
+        """:raises MemoryAccessError: the owner's loop cannot reach this memory."""
+
+    # ---- for array libraries
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """For numpy, and what speaks its protocol."""
+        view = memoryview(self)
+        kind = _KINDS[view.format]
+        order = "|" if view.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
+        return {
+            "version": 3,
+            "shape": view.shape,
+            "typestr": f"{order}{kind}{view.itemsize}",
+            "data": (self.address, self.readonly),
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The CPU, in DLPack's numbers."""
+        return _dlpack.CPU
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """For ``from_dlpack()`` of array libraries: ``numpy.from_dlpack(region)``,
+        ``torch.from_dlpack(region)``. The array keeps the memory, also when the region is closed.
+
+        :raises BufferError: another device or a copy is asked for, or it is read-only and the library is
+            older than DLPack 1.0.
+        """
+        if stream or copy or dl_device not in (None, _dlpack.CPU):
+            raise BufferError("a region is memory of the CPU, and is not copied")
+        return _dlpack.export(self, max_version)
 
     # ---- end
 
@@ -300,7 +403,7 @@ class Region(MemoryWindow):
         """Begin to close: peers lose their access as by :meth:`revoke`. Idempotent."""
         self._closing = True
         for grant in list(self._grants):
-            self._registry.end(grant, Fault.REVOKED, GRACE_S)
+            self.registry.end(grant, Fault.REVOKED, GRACE_S)
         self._settle()
 
     def _settle(self) -> None:
@@ -311,8 +414,10 @@ class Region(MemoryWindow):
         self._closed = True
         for registration in list(self._local.values()):
             registration.close()
-        self._registry.account.give(self.nbytes)
-        self._registry.regions.discard(self)
+        if self.pin is not None:
+            self.pin.close()
+        self.registry.account.give(self.nbytes)
+        self.registry.regions.discard(self)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set()
@@ -322,10 +427,10 @@ class Region(MemoryWindow):
         cancelled, closing goes on by itself."""
         self.close()
         while not self._closed:
-            waiter = self._registry.waker.new_waiter()
+            waiter = self.registry.waker.new_waiter()
             self._waiters.append(waiter)
             await waiter.wait()
-        await self._registry.waker.checkpoint()
+        await self.registry.waker.checkpoint()
 
     async def __aenter__(self) -> Self:
         return self
@@ -336,60 +441,3 @@ class Region(MemoryWindow):
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "open"
         return f"<Region of {self.nbytes} bytes, {state}>"
-
-
-async def alloc(
-    shape: int | tuple[int, ...], dtype: Any = "uint8", *, config: Config | None = None
-) -> Region:
-    """Allocate a region: zeroed memory that devices reach at their best.
-
-    Opens the event loop's RDMA device, as a connection does, since that decides where the memory comes from.
-
-    :param shape: number of items, or the dimensions of an array.
-    :param dtype: "uint8", "float32" and the like, a numpy dtype, ``int`` or ``float``.
-    :param config: settings; None: from the environment. ``memory_limit_bytes`` limits what regions of this
-        loop have together.
-    :raises ValueError: there would be no bytes.
-    :raises MemoryError: (``MemoryLimitError``) above the limit. :raises OSError: the system has no memory.
-    """
-    config = config if config is not None else Config.from_env()
-    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-    items = item(dtype)
-    length = items[1]
-    for dimension in dimensions:
-        if dimension < 1:
-            raise ValueError(f"shape={shape}: a region has at least one item")
-        length *= dimension
-    registry = Registry.current()
-    registry.account.take(length, config.memory_limit_bytes)
-    try:
-        storage = await new_storage(length, config)
-        return Region(registry, storage.address, dimensions, items, owner=storage)
-    except BaseException:
-        registry.account.give(length)
-        raise
-
-
-def register(buffer: Buffer, *, config: Config | None = None) -> Region:
-    """Make existing memory a region: a numpy array, ``bytearray``, ``mmap``, shared memory, a tensor's array.
-
-    A ``pyverbs.mr.MR`` stands for its memory, which pyverbs frees with it: close the region first.
-
-    The buffer is held, and cannot change its size, until the region is closed. A device pins the memory when
-    a peer first opens a part of it.
-
-    :param config: as of :func:`alloc`.
-    :raises BufferError, TypeError: it is no contiguous buffer. :raises ValueError: it is empty.
-    :raises MemoryError: (``MemoryLimitError``) above the limit.
-    """
-    config = config if config is not None else Config.from_env()
-    whole = memoryview(bytes_of_region(buffer) or buffer)
-    if not whole.c_contiguous:
-        raise BufferError("only contiguous memory can be a region: copy it, or register its base")
-    if not whole.nbytes:
-        raise ValueError("an empty buffer cannot be a region")
-    registry = Registry.current()
-    registry.account.take(whole.nbytes, config.memory_limit_bytes)
-    return Region(
-        registry, address_of(whole), (whole.nbytes,), ("B", 1), owner=whole, readonly=whole.readonly
-    )

@@ -2,141 +2,104 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from anyio import ClosedResourceError
-
+from ..pipes._one_sided import COMPARE_SWAP, FETCH_ADD, READ, WRITE
 from ..proto.memory import WORD_BYTES, Fault, Op, Rights, atomic_request, parse_word, span
-from ..verbs._window import bytes_of
+from ..verbs._spans import Spans
 from .errors import MemoryAccessError
 from .notes import Notes
-from .region import Piece, Region
+from .operation import Operation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Self
 
-    from typing_extensions import Buffer
+    from .local import Memory
+    from .opened import Opened
 
-    from ..links.link_memory import LinkMemory
-    from .by_messages import Requests
-    from .operation import Carrier
+__all__ = ["RemoteMemory", "RemotePieces"]
 
-__all__ = ["Opened", "RemoteMemory"]
-
-
-class Holder(Protocol):
-    """The peer, as what was opened of it sees it."""
-
-    requests: Requests
-    carrier: Carrier
-    #: The link's; None on TCP.
-    memory: LinkMemory | None
-
-    def check_open(self) -> None:
-        """:raises anyio.ClosedResourceError: or BrokenResourceError: the connection is over."""
-
-    def use_begins(self) -> None: ...
-    def use_ends(self) -> None: ...
-    def release(self, opened: Opened) -> None:
-        """Nothing uses it any more."""
-
-    async def notify(self, payload: bytes) -> None:
-        """Send a notification."""
+_REQUESTS = {FETCH_ADD: Op.FETCH_ADD, COMPARE_SWAP: Op.COMPARE_SWAP}
+_RIGHTS = {READ: Rights.READ, WRITE: Rights.WRITE}
 
 
-class Opened:
-    """One descriptor that was opened, under the number of its request."""
+class _Done(Operation[None]):
+    """What had ended when it was started."""
 
-    def __init__(
-        self, holder: Holder, number: int, address: int, rkey: int, length: int, rights: Rights
-    ) -> None:
-        self.holder = holder
-        self.number, self.address, self.rkey = number, address, rkey
-        self.length, self.rights = length, rights
-        self.why: Fault | None = None
-        self._closing = self._released = False
-        self._users = 0
+    def __init__(self) -> None:
+        self._end(None)
 
-    def check(self, offset: int, length: int, right: Rights) -> None:
-        """:raises MemoryAccessError: it is not allowed. :raises anyio.ClosedResourceError: it was closed."""
-        self._check_open()
-        if not self.rights & right:
-            raise MemoryAccessError(Fault.RIGHTS, f"the descriptor does not allow {right.name}")
-        if offset + length > self.length:
-            raise MemoryAccessError(Fault.RANGE, f"{length} bytes at {offset} of {self.length}")
-
-    def _check_open(self) -> None:
-        if self.why is not None:
-            what = "its time is over" if self.why is Fault.EXPIRED else "its owner has taken it back"
-            raise MemoryAccessError(self.why, f"this memory cannot be used any more: {what}")
-        if self._closing:
-            raise ClosedResourceError("this remote memory was closed")
-        self.holder.check_open()
-
-    def begin_use(self) -> None:
-        """See :class:`.operation.Remote`."""
-        self._check_open()
-        self._users += 1
-        self.holder.use_begins()
-
-    def check_peer(self) -> None:
-        """See :class:`.operation.Remote`."""
-        self.holder.check_open()
-
-    def end_use(self) -> None:
-        """See :class:`.operation.Remote`."""
-        self._users -= 1
-        self.settle()
-        self.holder.use_ends()
-
-    def recall(self, fault: Fault) -> None:
-        """Its owner takes it back: what was begun ends, and nothing else begins."""
-        self.why = fault
-        self.settle()
-
-    def close(self) -> None:
-        """It is not needed any more. Idempotent."""
-        self._closing = True
-        self.settle()
-
-    def settle(self) -> None:
-        """Give it back when it is not to be used any more, and nothing of it is under way."""
-        if not self.number or self._users or self._released:
-            return
-        if self._closing or self.why is not None:
-            self._released = True
-            self.holder.release(self)
+    def cancel(self) -> None:
+        """It has ended."""
 
 
-class _Use:
-    """A region of this end in use by one request."""
+class RemotePieces:
+    """Several pieces of a peer's memory, in order: what :meth:`RemoteMemory.blocks`,
+    :meth:`~RemoteMemory.pieces` and :meth:`~RemoteMemory.rows` return. Each operation is one operation for
+    all of them.
+    """
 
-    def __init__(self, region: Region, memory: LinkMemory) -> None:
-        region._begin_use()
-        try:
-            self.lkey = region._lkey(memory)
-        except BaseException:
-            region._end_use()
-            raise
-        self.end = region._end_use
+    def __init__(self, opened: Opened, spans: Spans) -> None:
+        self._opened, self._spans = opened, spans
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all of them."""
+        return self._spans.nbytes
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def start_read(self, into: Memory) -> Operation[None]:
+        """Begin to READ them, one after the other, into ``into``. See :meth:`RemoteMemory.start_read`."""
+        self._opened.check(0, 0, Rights.READ)
+        return self._opened.carrier.start_pieces(READ, self._opened, self._spans, into)
+
+    def start_write(self, data: Memory) -> Operation[None]:
+        """Begin to WRITE ``data`` into them. See :meth:`RemoteMemory.start_read`."""
+        self._opened.check(0, 0, Rights.WRITE)
+        return self._opened.carrier.start_pieces(WRITE, self._opened, self._spans, data)
+
+    async def read(self, into: Memory) -> None:
+        """READ them, one after the other, into ``into``, which has as many bytes. See
+        :meth:`RemoteMemory.read`."""
+        await self.start_read(into)
+
+    async def write(self, data: Memory, *, notify: bytes | None = None) -> None:
+        """WRITE ``data``, which has as many bytes, into them. See :meth:`RemoteMemory.write`."""
+        if notify is not None:
+            Notes.check(notify)
+        await self.start_write(data)
+        if notify is not None:
+            await self._opened.holder.notify(notify)
+
+    def __repr__(self) -> str:
+        return f"<RemotePieces: {self.nbytes} bytes in {self._spans.count}>"
 
 
 class RemoteMemory:
     """Bytes of a peer's memory: what ``peer.open(descriptor)`` returns, and slices of it.
 
     A slice shares the descriptor with what it was cut from; :meth:`aclose` ends all of them.
+
+    Operations take any buffer, also arrays with steps (``array[::2]``, columns), a region of this end or
+    pieces of it, and lists of these, as one operation. What is written or read has as many bytes as the
+    remote memory. Fastest is memory in a region of this end: then nothing is copied.
     """
 
+    __slots__ = ("_nbytes", "_opened", "_start")
+
     def __init__(self, opened: Opened, start: int, stop: int) -> None:
-        self._opened, self._start, self._stop = opened, start, stop
+        self._opened, self._start, self._nbytes = opened, start, stop - start
 
     @property
     def nbytes(self) -> int:
         """Length in bytes."""
-        return self._stop - self._start
+        return self._nbytes
 
     def __len__(self) -> int:
-        return self.nbytes
+        return self._nbytes
 
     @property
     def rights(self) -> Rights:
@@ -144,42 +107,70 @@ class RemoteMemory:
         return self._opened.rights
 
     def __getitem__(self, where: slice) -> RemoteMemory:
-        first, last, step = where.indices(self.nbytes)
+        first, last, step = where.indices(self._nbytes)
         if step != 1:
-            raise ValueError("a piece of memory is contiguous: no steps")
+            raise ValueError("a piece of memory is contiguous: for steps, use rows()")
         return RemoteMemory(self._opened, self._start + first, self._start + max(first, last))
 
-    def _use(self, local: object) -> _Use | None:
-        memory = self._opened.holder.memory
-        if memory is None or not isinstance(local, (Region, Piece)):
-            return None
-        return _Use(local.region if isinstance(local, Piece) else local, memory)
+    # ---- several pieces
 
-    def _whole(self, local: Buffer | Piece, what: str) -> memoryview:
-        view = local.view if isinstance(local, Piece) else memoryview(local)
-        if not view.c_contiguous:
-            raise BufferError(f"{what} must be contiguous")
-        if view.nbytes != self.nbytes:
-            raise ValueError(f"{what} has {view.nbytes} bytes, this remote memory {self.nbytes}: slice it")
-        return bytes_of(view)
+    def blocks(self, nbytes: int, numbers: Iterable[int]) -> RemotePieces:
+        """Blocks of it, in this order: number n begins at byte ``n * nbytes``.
 
-    async def read(self, into: Buffer | Piece) -> None:
+        :raises ValueError: one is not inside of it.
+        """
+        return RemotePieces(self._opened, Spans.blocks(self._start, self._nbytes, nbytes, numbers))
+
+    def pieces(self, pieces: Iterable[tuple[int, int]]) -> RemotePieces:
+        """Pieces of it, in this order, each from a first byte to one before another: ``(start, stop)``.
+
+        :raises ValueError: one is not inside of it.
+        """
+        return RemotePieces(self._opened, Spans.pieces(self._start, self._nbytes, pieces))
+
+    def rows(self, start: int, nbytes: int, step: int, count: int) -> RemotePieces:
+        """``count`` pieces of ``nbytes`` bytes, the first at ``start`` and one every ``step`` bytes: a part
+        of the columns of an array.
+
+        :raises ValueError: one is not inside of it.
+        """
+        return RemotePieces(self._opened, Spans.rows(self._start, self._nbytes, start, nbytes, step, count))
+
+    # ---- READ and WRITE
+
+    def _begin(self, op: int, local: Memory) -> Operation[None] | None:
+        opened = self._opened
+        if not opened.live:
+            opened.check_open()
+        if not opened.may[op]:
+            opened.check(self._start, self._nbytes, _RIGHTS[op])
+        return opened.carrier.start(op, opened, self._start, self._nbytes, local)
+
+    async def read(self, into: Memory) -> None:
         """READ all of it into ``into``, which has as many bytes. Returns when they are there.
 
-        Fastest into a region of this end, or a piece of one. When cancelled, an ordinary buffer is not
-        touched any more; a region may be, until the device has let go (its ``aclose()`` waits for that).
+        When cancelled, an ordinary buffer is not touched any more; a region may be, until the device has let
+        go (its ``aclose()`` waits for that).
 
-        :raises ValueError: another length. :raises BufferError: ``into`` is read-only or not contiguous.
+        :raises ValueError: another length. :raises BufferError: ``into`` is read-only, or no plain memory.
         :raises MemoryAccessError: not allowed, or taken back. :raises anyio.ClosedResourceError: closed.
         :raises anyio.BrokenResourceError: the peer is lost; ``into`` may have changed.
         """
-        view = self._whole(into, "what is read into")
-        if view.readonly:
-            raise BufferError("what is read into must be writable")
-        self._opened.check(self._start, self.nbytes, Rights.READ)
-        await self._opened.holder.carrier.read(self._opened, self._start, view, self._use(into))
+        opened = self._opened
+        waker = opened.waker
+        if waker.share <= 0 or waker.cancel_requested():
+            await waker.checkpoint()
+        if opened.live and opened.may[READ]:
+            operation = opened.carrier.start(READ, opened, self._start, self._nbytes, into)
+        else:
+            operation = self._begin(READ, into)
+        # Copying and polling take time as well: others of the loop get their turn now and then.
+        share = waker.share - 1 - (self._nbytes >> 16)
+        waker.share = share if share & 7 or not waker.share_overdue() else 0
+        if operation is not None:
+            await operation
 
-    async def write(self, data: Buffer | Piece, *, notify: bytes | None = None) -> None:
+    async def write(self, data: Memory, *, notify: bytes | None = None) -> None:
         """WRITE ``data``, which has as many bytes. Returns when they are in the peer's memory.
 
         Do not change ``data`` before that. When cancelled, a part may have been written.
@@ -187,50 +178,89 @@ class RemoteMemory:
         :param notify: then give the peer this notification (at most 4096 bytes); it comes after the data.
         :raises ValueError: another length; a longer notification. Other errors as of :meth:`read`.
         """
-        view = self._whole(data, "what is written")
         if notify is not None:
             Notes.check(notify)
-        self._opened.check(self._start, self.nbytes, Rights.WRITE)
-        holder = self._opened.holder
-        await holder.carrier.write(self._opened, self._start, view, self._use(data))
+        opened = self._opened
+        waker = opened.waker
+        if waker.share <= 0 or waker.cancel_requested():
+            await waker.checkpoint()
+        if opened.live and opened.may[WRITE]:
+            operation = opened.carrier.start(WRITE, opened, self._start, self._nbytes, data)
+        else:
+            operation = self._begin(WRITE, data)
+        share = waker.share - 1 - (self._nbytes >> 16)  # see read()
+        waker.share = share if share & 7 or not waker.share_overdue() else 0
+        if operation is not None:
+            await operation
         if notify is not None:
-            await holder.notify(notify)
+            await opened.holder.notify(notify)
+
+    def start_read(self, into: Memory) -> Operation[None]:
+        """Begin to READ, without waiting: ``await`` the result for its end. For many at once.
+
+        What finds no credit (``peer.credit``) begins in its turn. Errors as of :meth:`read`, at once or from
+        the operation.
+        """
+        return self._begin(READ, into) or _Done()
+
+    def start_write(self, data: Memory) -> Operation[None]:
+        """Begin to WRITE, without waiting. See :meth:`start_read`."""
+        return self._begin(WRITE, data) or _Done()
 
     async def flush(self) -> None:
         """A round trip to the peer's loop, behind everything that was written before. For what does not
         follow from the completion alone: that the peer's *program* runs and sees the data."""
-        self._opened.check(self._start, 0, self._opened.rights)
-        await self._opened.holder.requests.ask(
-            Op.READ, span(self._opened.number, self._start, 0), on_answer=lambda number, body: None
-        )
+        opened = self._opened
+        opened.check(self._start, 0, opened.rights)
+        await opened.holder.requests.ask(Op.READ, span(opened.number, self._start, 0))
+
+    # ---- atomic operations
 
     async def fetch_and_add(self, value: int, offset: int = 0) -> int:
         """Add to the 64-bit word at ``offset``, modulo 2**64, in the byte order of the owner's machine; what
-        was there. Done by the owner's loop, and atomic for all peers and the owner's own CPUs.
+        was there. Atomic for all peers: see :attr:`atomics`.
 
         :param value: may be negative.
         :raises MemoryAccessError: not allowed, outside, or the word is not at a multiple of 8 of the memory.
         """
-        return await self._atomic(Op.FETCH_ADD, offset, value % (1 << 64), 0)
+        return await self.start_fetch_and_add(value, offset)
 
     async def compare_and_swap(self, expected: int, value: int, offset: int = 0) -> int:
         """Store ``value`` in the word at ``offset`` if ``expected`` is there; what was there. As
         :meth:`fetch_and_add`."""
-        return await self._atomic(Op.COMPARE_SWAP, offset, value % (1 << 64), expected % (1 << 64))
+        return await self.start_compare_and_swap(expected, value, offset)
 
-    async def _atomic(self, op: Op, offset: int, operand: int, compare: int) -> int:
-        if not 0 <= offset <= self.nbytes - WORD_BYTES:
-            raise MemoryAccessError(Fault.RANGE, f"a word at {offset} of {self.nbytes} bytes")
-        self._opened.check(self._start + offset, WORD_BYTES, Rights.ATOMIC)
-        where = span(self._opened.number, self._start + offset)
-        words = []
-        await self._opened.holder.requests.ask(
-            op,
-            where,
-            atomic_request(operand, compare),
-            on_answer=lambda number, body: words.append(parse_word(body)),
+    def start_fetch_and_add(self, value: int, offset: int = 0) -> Operation[int]:
+        """Begin a :meth:`fetch_and_add`, without waiting."""
+        return self._atomic(FETCH_ADD, offset, value % (1 << 64), 0)
+
+    def start_compare_and_swap(self, expected: int, value: int, offset: int = 0) -> Operation[int]:
+        """Begin a :meth:`compare_and_swap`, without waiting."""
+        return self._atomic(COMPARE_SWAP, offset, value % (1 << 64), expected % (1 << 64))
+
+    @property
+    def atomics(self) -> str:
+        """Who carries out atomic operations: ``"device"``, without the owner's program, or ``"loop"``, the
+        owner's event loop."""
+        return "device" if self._opened.atomics_by_device else "loop"
+
+    def _atomic(self, op: int, offset: int, value: int, compare: int) -> Operation[int]:
+        if not 0 <= offset <= self._nbytes - WORD_BYTES:
+            raise MemoryAccessError(Fault.RANGE, f"a word at {offset} of {self._nbytes} bytes")
+        opened, at = self._opened, self._start + offset
+        opened.check(at, WORD_BYTES, Rights.ATOMIC)
+        if opened.atomics_by_device:
+            if (opened.address + at) % WORD_BYTES:
+                raise MemoryAccessError(Fault.RANGE, "an atomic operation on a word that is not aligned")
+            return opened.carrier.start_atomic(op, opened, at, value, compare)
+        return opened.holder.requests.ask(
+            _REQUESTS[op],
+            span(opened.number, at),
+            atomic_request(value, compare),
+            on_answer=lambda number, code, body: parse_word(body),
         )
-        return words[0]
+
+    # ---- end
 
     def close(self) -> None:
         """Give the descriptor back, when what is under way has ended. Idempotent."""
@@ -247,4 +277,4 @@ class RemoteMemory:
         self._opened.close()
 
     def __repr__(self) -> str:
-        return f"<RemoteMemory of {self.nbytes} bytes, {self._opened.rights!r}>"
+        return f"<RemoteMemory of {self._nbytes} bytes, {self._opened.rights!r}>"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..wake.base import Waker
     from .options import PathOptions
 
-__all__ = ["ClientContact", "Contact", "Engine", "ServerContact", "find_engine", "warm_up"]
+__all__ = ["ClientContact", "Contact", "Engine", "ServerContact", "find_engine", "ready_engine", "warm_up"]
 
 
 class Contact(Protocol):
@@ -100,6 +100,14 @@ async def find_engine(config: Config, waker: Waker | None = None) -> Engine:
         explained = with_remedy(error)
         raise explained from explained.__cause__
     return engine
+
+
+def ready_engine(waker: Waker) -> Engine | None:
+    """The engine of a loop, if it has one that is ready."""
+    try:
+        return None if _engines is None else _engines.ready(waker)
+    except NegotiationError:  # no device can be used now
+        return None
 
 
 #: The module of the engines, once it is imported.

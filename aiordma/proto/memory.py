@@ -20,6 +20,7 @@ from typing import NamedTuple
 from .errors import RemoteProtocolError
 
 __all__ = [
+    "ATOMICS_BY_DEVICE",
     "DESCRIPTOR_BYTES",
     "HEADER",
     "MAX_NOTE_BYTES",
@@ -47,6 +48,8 @@ MAX_NOTE_BYTES = 4096
 """Longest payload of a notification."""
 NOTES = 64
 """Notifications that an end has sent and the other end's user has not taken, at most."""
+ATOMICS_BY_DEVICE = 1
+"""The code of OPENED: atomic operations are the device's. If not set, the owner's loop does them."""
 WORD_BYTES = 8
 """What atomic operations work on."""
 
@@ -154,9 +157,12 @@ def head(op: Op, number: int, code: int = 0) -> bytes:
     return HEADER.pack(op, code, number)
 
 
-def open_answer(number: int, address: int, length: int, rkey: int, rights: Rights) -> bytes:
+def open_answer(
+    number: int, address: int, length: int, rkey: int, rights: Rights, *, atomics_by_device: bool = False
+) -> bytes:
     """OPENED. :param rkey: 0 with an address of 0: the owner's loop does it."""
-    return head(Op.OPENED, number) + _OPENED.pack(address, length, rkey, rights)
+    code = ATOMICS_BY_DEVICE if atomics_by_device else 0
+    return head(Op.OPENED, number, code) + _OPENED.pack(address, length, rkey, rights)
 
 
 def _unpack(form: struct.Struct, body: memoryview | bytes) -> tuple[int, ...]:

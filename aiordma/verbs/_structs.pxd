@@ -47,6 +47,7 @@ cdef extern from "<infiniband/verbs.h>" nogil:
         int max_mr
         int max_qp_rd_atom
         int max_qp_init_rd_atom
+        int atomic_cap
         uint8_t phys_port_cnt
     struct ibv_port_attr:
         int state

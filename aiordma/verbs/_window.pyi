@@ -8,6 +8,7 @@ def bytes_of(data: Buffer) -> memoryview: ...
 @disjoint_base
 class MemoryWindow:
     readonly: bool
+    opaque: bool
     nbytes: int
     owner: object
     def __init__(
@@ -19,6 +20,7 @@ class MemoryWindow:
         *,
         owner: object,
         readonly: bool = False,
+        opaque: bool = False,
     ) -> None: ...
     @property
     def address(self) -> int: ...

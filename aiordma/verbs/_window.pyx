@@ -46,6 +46,7 @@ cdef class MemoryWindow:
     """A buffer over ``shape`` items of ``itemsize`` bytes at ``address``.
 
     :param owner: keeps the memory; held as long as this object or a buffer of it is there.
+    :param opaque: memory of a device: there is no buffer, and the address is the device's.
     """
     cdef unsigned char *start
     cdef readonly object owner
@@ -54,16 +55,17 @@ cdef class MemoryWindow:
     cdef Py_ssize_t itemsize
     cdef int ndim
     cdef bytes code
-    cdef readonly bint readonly
+    cdef readonly bint readonly, opaque
     cdef readonly Py_ssize_t nbytes
 
-    def __init__(self, uintptr_t address, tuple shape, Py_ssize_t itemsize, str format, *, owner, bint readonly=False):
+    def __init__(self, uintptr_t address, tuple shape, Py_ssize_t itemsize, str format, *, owner, bint readonly=False,
+                 bint opaque=False):
         cdef Py_ssize_t size = itemsize
         cdef int i
         if not 1 <= len(shape) <= MOST_DIMENSIONS:
             raise ValueError(f"{len(shape)} dimensions: must be from 1 to {MOST_DIMENSIONS}")
         self.start, self.owner, self.itemsize, self.readonly = <unsigned char *>address, owner, itemsize, readonly
-        self.code = format.encode()
+        self.code, self.opaque = format.encode(), opaque
         self.ndim = len(shape)
         for i in range(self.ndim - 1, -1, -1):
             self.dimensions[i], self.steps[i] = shape[i], size
@@ -75,6 +77,8 @@ cdef class MemoryWindow:
         return <uintptr_t>self.start
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.opaque:
+            raise BufferError("this memory is a device's: the CPU cannot reach it")
         if flags & PyBUF_WRITABLE and self.readonly:
             raise BufferError("this memory is read-only")
         buffer.obj, buffer.buf, buffer.len = self, self.start, self.nbytes

@@ -30,6 +30,16 @@ class Access(enum.IntFlag):
     REMOTE_ATOMIC = 1 << 3
 
 
+class AtomicCap(enum.IntEnum):
+    """``enum ibv_atomic_cap``: what a device's atomic operations are atomic with."""
+
+    NONE = 0
+    #: Each other, on the same device.
+    HCA = 1
+    #: CPUs and other devices as well.
+    GLOB = 2
+
+
 class QpMask(enum.IntFlag):
     """``enum ibv_qp_attr_mask``: which fields ibv_modify_qp and ibv_query_qp look at."""
 

@@ -27,6 +27,8 @@ class Binding(NamedTuple):
     QPCap: Any
     QPInitAttr: Any
     MR: Any
+    #: None: it has none.
+    DmaBufMR: Any
     SRQ: Any
     SrqAttr: Any
     SrqInitAttr: Any

@@ -119,6 +119,7 @@ def import_pyverbs() -> Binding:
         QPCap=modules["qp"].QPCap,
         QPInitAttr=modules["qp"].QPInitAttr,
         MR=modules["mr"].MR,
+        DmaBufMR=getattr(modules["mr"], "DmaBufMR", None),  # since rdma-core 34
         SRQ=modules["srq"].SRQ,
         SrqAttr=modules["srq"].SrqAttr,
         SrqInitAttr=modules["srq"].SrqInitAttr,

@@ -7,11 +7,12 @@ import ctypes
 import os
 import sys
 from dataclasses import dataclass, field
+from errno import EOPNOTSUPP
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Code, NegotiationError, VerbsError
 from . import rdmacm
-from .abi import IBV_LINK_LAYER_ETHERNET, GidType, Mtu, PortState
+from .abi import IBV_LINK_LAYER_ETHERNET, AtomicCap, GidType, Mtu, PortState
 from .lifetime import protect
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class DeviceLimits:
     max_qp_rd_atom: int
     max_qp_init_rd_atom: int
     max_msg_bytes: int
+    atomics: AtomicCap = AtomicCap.NONE
     max_inline_bytes: int = 0
 
 
@@ -144,6 +146,18 @@ def translated(binding: Binding, operation: str, detail: str = "") -> Iterator[N
         raise VerbsError(_errno_of(error), operation, detail) from error
 
 
+def register_dmabuf(backend: Backend, pd: Any, fd: int, offset: int, length: int, access: int) -> Any:
+    """An MR of the binding for bytes of a dma-buf; work requests name them by their offset in it.
+
+    :raises VerbsError: the device cannot (EOPNOTSUPP), or the system refuses.
+    """
+    what = f"{length} bytes of a dma-buf on {backend.name}"
+    if backend.binding.DmaBufMR is None:
+        raise VerbsError(EOPNOTSUPP, "ibv_reg_dmabuf_mr", f"{what}: this pyverbs has no DmaBufMR")
+    with translated(backend.binding, "ibv_reg_dmabuf_mr", what):
+        return protect(backend.binding.DmaBufMR(pd, length, int(access), fd, offset=offset))
+
+
 def _errno_of(error: Exception) -> int:
     # pyverbs uses -1 for "unknown", and hands some calls' negative results on as they are.
     code = getattr(error, "error_code", -1)
@@ -189,6 +203,7 @@ def inspect(
             max_qp_rd_atom=device.max_qp_rd_atom,
             max_qp_init_rd_atom=device.max_qp_init_rd_atom,
             max_msg_bytes=attr.max_msg_sz,
+            atomics=AtomicCap(device.atomic_caps),
         )
         return Backend(
             name=name,

@@ -230,7 +230,10 @@ class RcQp(Qp):
         attr = self._attr(QpState.INIT)
         attr.port_num = self._backend.port
         attr.pkey_index = 0
-        attr.qp_access_flags = int(path.access)
+        access = path.access
+        if self._backend.limits.atomics:
+            access |= Access.REMOTE_ATOMIC  # each memory region decides whether it has any
+        attr.qp_access_flags = int(access)
         self._modify(attr, _INIT, QpState.INIT)
 
     def to_rtr(self, peer: QpAddress, path: QpPath | None = None) -> None:

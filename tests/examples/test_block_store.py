@@ -57,3 +57,19 @@ def test_values_are_stored_and_fetched(owner: Owner, tmp_path: Path) -> None:
     file.write_bytes(b"small")
     assert client("put", owner.address, "small", str(file)).returncode == 0
     assert client("get", owner.address, "small").stdout == b"small"
+    assert client("get", owner.address, "small", "weights", "small").stdout == b"small" + value + b"small"
+
+
+def test_blocks_are_free_again(owner: Owner, tmp_path: Path) -> None:
+    value, file = random.Random(6).randbytes(5 * 65_536), tmp_path / "value"
+    for name in ("first", "second", "second"):  # the second time it is replaced, by the blocks that are left
+        file.write_bytes(b"small" if name == "first" else value[: 3 * 65_536])
+        assert client("put", owner.address, name, str(file)).returncode == 0
+    assert client("drop", owner.address, "first").returncode == 0
+    assert client("drop", owner.address, "first").stderr == b"there is no 'first'\n"
+    file.write_bytes(value)
+    assert (
+        client("put", owner.address, "pages", str(file)).returncode == 0
+    )  # not one after the other any more
+    assert client("get", owner.address, "pages", "second").stdout == value + value[: 3 * 65_536]
+    assert client("list", owner.address).stdout == b"pages\nsecond\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from typing import TYPE_CHECKING, Any
 
 from aiordma import memory
@@ -25,6 +27,27 @@ async def owner(control: Control, nbytes: int, **settings: Any) -> None:
             control.say(sum(region[:].view))
         await region.aclose()
     control.say("closed")
+
+
+async def visitor(control: Control, **settings: Any) -> None:
+    """Hears of an owner's region. Says its path, then whether what it has written is there."""
+    port, descriptor = await control.hear()
+    config = Config(**settings)
+    rng = random.Random(port)
+    async with await memory.connect(LOCAL, port, config=config) as peer, await memory.alloc(1 << 20) as ours:
+        control.say(peer.path)
+        remote = await peer.open(bytes.fromhex(descriptor))
+        data = bytearray(1 << 20)
+        for _ in range(40):
+            size = rng.choice((1, 64, 4096, 65_536, 300_000))
+            at = rng.randrange((1 << 20) - size)
+            data[at : at + size] = ours[:size].view[:] = rng.randbytes(size)
+            await remote[at : at + size].write(ours[:size] if size % 2 else bytes(ours[:size].view))
+        await remote.blocks(4096, range(255, -1, -1)).read(ours)
+        back = b"".join(ours[at * 4096 : (at + 1) * 4096].view for at in range(255, -1, -1))
+        word = await remote.fetch_and_add(1, 64)
+        same = back == data and word == int.from_bytes(data[64:72], sys.byteorder)
+        control.say("all as written" if same else "other bytes")
 
 
 async def heard(control: Control) -> Any:

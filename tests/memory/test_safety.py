@@ -61,7 +61,7 @@ async def test_a_cancelled_read_leaves_a_buffer_alone() -> None:
     async with nothing_left(), pair("rdma") as (client, _), memory.register(b"data" * 4096) as theirs:
         remote = await client.open(theirs.descriptor(memory.Rights.READ))
         buffer = bytearray(16384)
-        with faults.injected("delay op=read ms=50"):
+        with faults.injected("delay op=read ms=300"):
             await cancelled(client, lambda: remote.read(buffer))
             await until(lambda: client.credit.available == CREDIT)
         assert buffer == bytes(16384)

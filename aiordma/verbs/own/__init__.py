@@ -53,6 +53,7 @@ def bind(soft: str | None) -> Binding:
         QPCap=_attributes.QPCap,
         QPInitAttr=_objects.QPInitAttr,
         MR=_memory.MR,
+        DmaBufMR=_memory.DmaBufMR,
         SRQ=_objects.SRQ,
         SrqAttr=_attributes.SrqAttr,
         SrqInitAttr=_attributes.SrqInitAttr,

@@ -160,7 +160,8 @@ cdef class Context(Handle):
         return SimpleNamespace(
             phys_port_cnt=attr.phys_port_cnt, max_qp=attr.max_qp, max_qp_wr=attr.max_qp_wr, max_sge=attr.max_sge,
             max_cqe=attr.max_cqe, max_mr=attr.max_mr, max_mr_size=attr.max_mr_size,
-            max_qp_rd_atom=attr.max_qp_rd_atom, max_qp_init_rd_atom=attr.max_qp_init_rd_atom)
+            max_qp_rd_atom=attr.max_qp_rd_atom, max_qp_init_rd_atom=attr.max_qp_init_rd_atom,
+            atomic_caps=attr.atomic_cap)
 
     def query_port(self, uint8_t port):
         """Attributes of a port, named as in ``struct ibv_port_attr``."""

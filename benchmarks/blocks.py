@@ -1,0 +1,276 @@
+"""Many blocks in one call, beside NIXL: ``python -m benchmarks.blocks --nixl PYTHON``.
+
+64 blocks of 64 KiB, in an order of their own, between two processes, each on a CPU of its own: READ and WRITE
+in one call, of aiordma between allocated regions and of NIXL (backend UCX) between registered ones, by turns
+in the same run, beside a memcpy of each block within one process. All programs prepare what can be prepared
+(pieces, transfer handles) before. Prints medians of all calls, the 99th percentile, bandwidths, and the CPU
+time of both processes for each call. PYTHON is an interpreter with the package ``nixl``; without it, only
+aiordma is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+LOCAL = "127.0.0.1"
+BLOCK, BLOCKS = 65_536, 64
+BYTES = BLOCK * BLOCKS
+
+
+def order(seed: int) -> list[int]:
+    """Block numbers, shuffled: neighbours would be one transfer."""
+    numbers = list(range(BLOCKS))
+    random.Random(seed).shuffle(numbers)
+    return numbers
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Of sorted numbers."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def report(taken: list[float], used: float) -> None:
+    """One turn, to the program that asked."""
+    print(json.dumps({"us": [each * 1e6 for each in taken], "cpu_us": used / len(taken) * 1e6}), flush=True)
+
+
+# ---- aiordma
+
+
+async def own() -> None:
+    """Have a region."""
+    import anyio
+
+    from aiordma import memory
+
+    async with memory.serve(LOCAL) as server, await memory.alloc(BYTES) as region:
+        region[:].view[:] = bytes(BYTES)
+        print(json.dumps([server.port, region.descriptor().hex()]), flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+
+
+async def use(port: int, descriptor: str) -> None:
+    """Turns of READ or WRITE as asked."""
+    from aiordma import memory
+
+    async with await memory.connect(LOCAL, port) as peer, await memory.alloc(BYTES) as region:
+        remote = await peer.open(bytes.fromhex(descriptor))
+        there, here = remote.blocks(BLOCK, order(1)), region.blocks(BLOCK, order(2))
+        print(json.dumps(peer.path), flush=True)
+        while asked := sys.stdin.readline():  # one question at a time: nothing else runs in this loop
+            what, seconds = json.loads(asked)
+            await repeated(there.read if what == "READ" else there.write, here, seconds)
+
+
+async def repeated(call: Callable[[Any], Awaitable[None]], here: Any, seconds: float) -> None:
+    """One turn."""
+    taken: list[float] = []
+    for _ in range(10):
+        await call(here)
+    used, end = time.process_time(), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begun = time.perf_counter()
+        await call(here)
+        taken.append(time.perf_counter() - begun)
+    report(taken, time.process_time() - used)
+
+
+# ---- NIXL
+
+
+def nixl_agent(name: str) -> tuple[Any, Any]:
+    """An agent, and memory that it has registered."""
+    import numpy as np
+
+    nixl: Any = importlib.import_module("nixl._api")
+    agent = nixl.nixl_agent(name, nixl.nixl_agent_config(backends=["UCX"]))
+    memory = np.ones(BYTES, np.uint8)
+    agent.register_memory([(memory.ctypes.data, BYTES, 0, "")], "DRAM")
+    return agent, memory
+
+
+def nixl_blocks(address: int, seed: int) -> list[tuple[int, int, int]]:
+    """Descriptors of the blocks."""
+    return [(address + number * BLOCK, BLOCK, 0) for number in order(seed)]
+
+
+def nixl_own() -> None:
+    """Have memory."""
+    agent, memory = nixl_agent("owner")
+    print(json.dumps([agent.get_agent_metadata().hex(), memory.ctypes.data]), flush=True)
+    sys.stdin.readline()
+
+
+def nixl_use(metadata: str, address: int) -> None:
+    """Turns of READ or WRITE as asked."""
+    agent, memory = nixl_agent("client")
+    peer = agent.add_remote_agent(bytes.fromhex(metadata))
+    here = agent.get_xfer_descs(nixl_blocks(memory.ctypes.data, 2), "DRAM")
+    there = agent.get_xfer_descs(nixl_blocks(address, 1), "DRAM")
+    handles = {what: agent.initialize_xfer(what, here, there, peer) for what in ("READ", "WRITE")}
+
+    def once(handle: Any) -> None:
+        state = agent.transfer(handle)
+        while state != "DONE":
+            if state == "ERR":
+                raise OSError("NIXL reports an error")
+            state = agent.check_xfer_state(handle)
+
+    print(json.dumps("UCX"), flush=True)
+    while asked := sys.stdin.readline():
+        what, seconds = json.loads(asked)
+        taken: list[float] = []
+        for _ in range(10):
+            once(handles[what])
+        used, end = time.process_time(), time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            begun = time.perf_counter()
+            once(handles[what])
+            taken.append(time.perf_counter() - begun)
+        report(taken, time.process_time() - used)
+
+
+# ---- memcpy, for comparison
+
+
+def copy() -> None:
+    """Turns of copying each block, within one process."""
+    here, there = memoryview(bytearray(b"\1" * BYTES)), memoryview(bytearray(b"\1" * BYTES))
+    pairs = [
+        (there[a * BLOCK : (a + 1) * BLOCK], here[b * BLOCK : (b + 1) * BLOCK])
+        for a, b in zip(order(1), order(2), strict=True)
+    ]
+    print(json.dumps("memcpy"), flush=True)
+    while asked := sys.stdin.readline():
+        _, seconds = json.loads(asked)
+        taken: list[float] = []
+        used, end = time.process_time(), time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            begun = time.perf_counter()
+            for to, source in pairs:
+                to[:] = source
+            taken.append(time.perf_counter() - begun)
+        report(taken, time.process_time() - used)
+
+
+# ---- the program that asks
+
+
+class Program:
+    """One process of this module."""
+
+    def __init__(self, python: str, cpu: int, *arguments: str) -> None:
+        root = str(Path(__file__).parents[1])
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.blocks", "--role", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=root,
+            preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
+        )
+
+    def hear(self) -> Any:
+        """What it says next. :raises OSError: it has ended."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line[0] in '[{"':  # others are log messages
+                return json.loads(line)
+        raise OSError(f"a program of the benchmark ended with status {self._process.wait()}")
+
+    def say(self, what: object) -> None:
+        """Ask it for a turn."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def measure(programs: dict[str, Program], turns: int, seconds: float) -> None:
+    """By turns; prints the results."""
+    taken: dict[tuple[str, str], list[float]] = {}
+    used: dict[tuple[str, str], list[float]] = {}
+    for _ in range(turns):
+        for what in ("READ", "WRITE"):
+            for name, program in programs.items():
+                program.say([what, seconds])
+                heard = program.hear()
+                taken.setdefault((name, what), []).extend(heard["us"])
+                used.setdefault((name, what), []).append(heard["cpu_us"])
+    for (name, what), each in taken.items():
+        each.sort()
+        median = percentile(each, 0.5)
+        cpu = percentile(sorted(used[name, what]), 0.5)
+        print(
+            f"{what:5} {name:8} median {median:8.1f} us  p99 {percentile(each, 0.99):8.1f} us  "
+            f"{BYTES / median / 1e3:6.2f} GB/s  {cpu:8.1f} us of CPU time of its process for each"
+        )
+
+
+def main() -> None:
+    """Run all processes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nixl", metavar="PYTHON", help="an interpreter with the package nixl")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.role:
+        play(*arguments.role)
+        return
+    cpus = sorted(os.sched_getaffinity(0))
+    started: list[Program] = []
+
+    def start(python: str, cpu: int, *role: str) -> tuple[Program, Any]:
+        program = Program(python, cpu, *role)
+        started.append(program)
+        return program, program.hear()
+
+    try:
+        programs: dict[str, Program] = {}
+        _, where = start(sys.executable, cpus[-1], "own")
+        programs["aiordma"], path = start(sys.executable, cpus[0], "use", *map(str, where))
+        if arguments.nixl:
+            _, where = start(arguments.nixl, cpus[-1], "nixl_own")
+            programs["NIXL"], _ = start(arguments.nixl, cpus[0], "nixl_use", *map(str, where))
+        programs["memcpy"], _ = start(sys.executable, cpus[0], "copy")
+        print(f"{BLOCKS} blocks of {BLOCK} bytes; aiordma on {path}; load {os.getloadavg()[0]:.1f}")
+        measure(programs, arguments.turns, arguments.seconds)
+    finally:
+        for program in started:
+            program.end()
+
+
+def play(role: str, *rest: str) -> None:
+    """One of the processes."""
+    if role in ("own", "use"):
+        import anyio
+
+        if role == "own":
+            anyio.run(own)
+        else:
+            anyio.run(use, int(rest[0]), rest[1])
+    elif role == "nixl_own":
+        nixl_own()
+    elif role == "nixl_use":
+        nixl_use(rest[0], int(rest[1]))
+    else:
+        copy()
+
+
+if __name__ == "__main__":
+    main()
