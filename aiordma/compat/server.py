@@ -274,7 +274,10 @@ async def bind_sockets(
 
     async def look_up(name: str | None) -> list[Any]:
         with looking_up(name, port):
-            return await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+            found = await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+        if not found:
+            raise OSError(f"getaddrinfo({name!r}) returned empty list")
+        return found
 
     found = await asyncio.gather(*map(look_up, hosts))
     sockets: list[socket.socket] = []
