@@ -28,8 +28,9 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-kills bench-apps count-apps bench-many soak \
-        fabric-suite fabric-truth test-dask bench-dask wheels test-wheels dashboard-picture pythons test-distros test-arm
+        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-kills bench-apps \
+        count-apps bench-many soak fabric-suite fabric-truth test-dask bench-dask wheels test-wheels dashboard-picture pythons \
+        test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -114,6 +115,10 @@ test-dask: install .venv/.dask-tests ## Dask over rdma://: distributed's own tes
 	$(PY) distributed-aiordma/suite/run.py build/dask $(ARGS)
 	$(PY) -m pytest -q distributed-aiordma/distributed_aiordma/tests $(ARGS)
 	$(PY) -m pytest -c distributed-aiordma/clusters/pytest.ini distributed-aiordma/clusters $(ARGS)
+
+# What PyPI and Debian have of it lies in build/programs, with an environment for each suite.
+test-programs: install ## other projects' own tests under `aiordma run`, against themselves without (ARGS: suites)
+	$(PY) -m tests.programs $(ARGS)
 
 # ---- checks on other devices, and with delays ------------------------------------------------------------------
 

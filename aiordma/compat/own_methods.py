@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 __all__ = ["LoopMethods", "replace", "unpatched"]
 
@@ -50,15 +50,20 @@ def unpatched(loop: asyncio.AbstractEventLoop, cls: type | None = None) -> LoopM
 def replace(cls: type, name: str, method: Callable[..., Any]) -> None:
     """Replace a method of a class of event loops; once, further calls change nothing."""
     if (cls, name) not in _replaced:
-        _replaced[cls, name] = (getattr(cls, name), name not in vars(cls))
+        # A base class whose method was replaced before has its own one here.
+        above = (_replaced[each, name] for each in cls.__mro__[1:] if (each, name) in _replaced)
+        before = getattr(cls, name)
+        if name not in vars(cls):
+            before = next(above, (before,))[0]
+        _replaced[cls, name] = (before, name not in vars(cls))
         setattr(cls, name, method)
 
 
-def restore() -> None:
-    """Undo every :func:`replace`."""
-    for (cls, name), (method, inherited) in _replaced.items():
+def restore(classes: Collection[type]) -> None:
+    """Undo every :func:`replace` for these classes."""
+    for cls, name in [each for each in _replaced if each[0] in classes]:
+        method, inherited = _replaced.pop((cls, name))
         if inherited:
             delattr(cls, name)
         else:
             setattr(cls, name, method)
-    _replaced.clear()

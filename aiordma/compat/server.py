@@ -60,7 +60,8 @@ class RdmaServer(asyncio.AbstractServer):
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = 0
         self.service = None if engine is None else engine.grant_rings(self._has_room)
-        self._waiters: list[asyncio.Future[None]] = []
+        #: Who waits for the end; None after it, as in asyncio's servers, whose tests look.
+        self._waiters: list[asyncio.Future[None]] | None = []
         self._announces = announces
         self._announcement: Announcement | None = None
 
@@ -228,7 +229,7 @@ class RdmaServer(asyncio.AbstractServer):
         From Python 3.12 on also until all its connections are closed. Before, asyncio does not wait for them
         once close() was called, and programs written for it would hang.
         """
-        if self._sockets is None and (sys.version_info < (3, 12) or not self._active):
+        if self._waiters is None or (self._sockets is None and sys.version_info < (3, 12)):
             return
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
@@ -236,10 +237,10 @@ class RdmaServer(asyncio.AbstractServer):
 
     def _wake_when_done(self) -> None:
         if self._sockets is None and not self._active:
-            for waiter in self._waiters:
+            waiters, self._waiters = self._waiters, None
+            for waiter in waiters or ():
                 if not waiter.done():
                     waiter.set_result(None)
-            self._waiters.clear()
 
 
 class _AsyncioServer:
@@ -273,7 +274,10 @@ async def bind_sockets(
 
     async def look_up(name: str | None) -> list[Any]:
         with looking_up(name, port):
-            return await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+            found = await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+        if not found:
+            raise OSError(f"getaddrinfo({name!r}) returned empty list")
+        return found
 
     found = await asyncio.gather(*map(look_up, hosts))
     sockets: list[socket.socket] = []

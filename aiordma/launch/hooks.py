@@ -31,6 +31,7 @@ class _Installed:
     def __init__(self, make: Callable[[], tuple[Methods, Report]]) -> None:
         self._make = make
         self._streams: dict[str, Any] = {}
+        self._classes: set[type] = set()
         self._watcher = _Watcher(
             {
                 "asyncio.base_events": self._patch_asyncio,
@@ -56,6 +57,7 @@ class _Installed:
         return self._made[1]
 
     def _patch(self, cls: type) -> None:
+        self._classes.add(cls)
         for name, method in self._methods.of_loops().items():
             own_methods.replace(cls, name, method)
 
@@ -72,7 +74,7 @@ class _Installed:
 
     def end(self) -> None:
         self._watcher.end()
-        own_methods.restore()
+        own_methods.restore(self._classes)
         _set_everywhere(self._streams)
 
 

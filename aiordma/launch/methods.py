@@ -12,6 +12,7 @@ import importlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ..compat.arguments import check_client, check_server
 from ..compat.own_methods import unpatched
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Methods:
         async def create_server(
             loop: Any, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
         ) -> Any:
+            check_server(host, port, options)
             if self._policy.forbids_server(port, options) is not None:
                 return await unpatched(loop).create_server(protocol_factory, host, port, **options)
             functions = await self._load(loop)
@@ -89,6 +91,7 @@ class Methods:
             host: Any = None, port: Any = None, *, limit: int = _LIMIT, **options: Any
         ) -> Any:
             loop: Any = asyncio.get_running_loop()
+            check_client(host, port, options)
             judged = await self._policy.judge_client(loop, host, port, options)
             if isinstance(judged, str):
                 reader = asyncio.StreamReader(limit=limit, loop=loop)
@@ -105,6 +108,7 @@ class Methods:
         async def start_server(
             client_connected_cb: Any, host: Any = None, port: Any = None, **options: Any
         ) -> Any:
+            check_server(host, port, options)
             if self._policy.forbids_server(port, options) is not None:
                 return await plain_server(client_connected_cb, host, port, **options)
             functions = await self._load(asyncio.get_running_loop())
@@ -116,6 +120,7 @@ class Methods:
     # ---- clients
 
     async def _connect(self, loop: Any, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
+        check_client(host, port, options)  # before names are looked up, as asyncio does
         judged = await self._policy.judge_client(loop, host, port, options)
         if isinstance(judged, str):
             return await self._plain(loop, factory, host, port, options, judged)

@@ -318,3 +318,47 @@ def test_start_tls_of_the_loop(run: Any) -> None:
 
     aiordma.install()
     run(main())
+
+
+@pytest.mark.parametrize("rules", ["", "deny *"])
+def test_arguments_are_judged_before_names_are_looked_up(run: Any, rules: str) -> None:
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        looked_up = []
+
+        async def getaddrinfo(*where: Any, **_: Any) -> list[Any]:
+            looked_up.append(where)
+            return []
+
+        with pytest.MonkeyPatch.context() as patch:
+            if isinstance(loop, asyncio.BaseEventLoop):  # uvloop's loops take no attributes
+                patch.setattr(loop, "getaddrinfo", getaddrinfo)
+            name = "nowhere.invalid"
+            with pytest.raises(ValueError, match="only meaningful with ssl"):
+                await loop.create_connection(asyncio.Protocol, name, 80, server_hostname=name)
+            with pytest.raises(ValueError, match="only meaningful with ssl"):
+                await asyncio.open_connection(name, 80, server_hostname=name)
+            for make in (loop.create_server, asyncio.start_server):
+                with pytest.raises(ValueError, match="can not be specified at the same time"):
+                    await make(asyncio.Protocol, name, 80, sock=object())
+            assert not looked_up
+
+    aiordma.install(rules)
+    run(main())
+
+
+def test_a_server_of_a_name_without_addresses(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        loop: Any = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.BaseEventLoop):
+            return  # uvloop looks names up below its own attributes
+
+        async def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+            return []
+
+        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        with pytest.raises(OSError, match="returned empty list"):
+            await loop.create_server(asyncio.Protocol, LOCAL, 0)
+
+    aiordma.install()
+    run(main())

@@ -37,8 +37,8 @@ ORDER: tuple[tuple[str, ...], ...] = (
     # It reads and steers all that a program holds. Nothing below imports it: an engine begins it by name.
     ("admin",),
     ("compat", "testing"),
-    # Puts what compat offers into the event loops of programs that know nothing of it.
-    ("launch",),
+    # Puts what compat offers into the event loops of programs, and into other libraries.
+    ("launch", "integrations"),
     ("cli",),
     ("__main__",),
 )

@@ -1,0 +1,1 @@
+"""Other projects' own test suites, without aiordma and under `aiordma run`: ``make test-programs``."""

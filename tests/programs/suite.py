@@ -1,0 +1,139 @@
+"""The pinned suites: what a row of `suites.toml` says, and the files of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["ROOT", "Suite", "load", "prepare"]
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build/programs"
+#: What every suite's environment has: pytest, and what aiordma needs.
+_COMMON = ["pytest", "pytest-timeout", "anyio>=4.4", "click>=8.1", "msgspec>=0.19"]
+#: The interpreter that the system's pyverbs is built for.
+_PYTHON = "/usr/bin/python3"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One row; see the comment in `suites.toml`."""
+
+    name: str
+    tests: list[str]
+    needs: list[str]
+    limit: float
+    sdist: str | None = None
+    deb: str | None = None
+    drop: list[str] = field(default_factory=list)
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    server: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where all of it lies."""
+        return BUILD / self.name
+
+    @property
+    def source(self) -> Path:
+        """The directory in which pytest runs."""
+        return self.folder / "source"
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return self.folder / "venv/bin/python"
+
+    @property
+    def pin(self) -> str:
+        """What distinguishes one set-up from another."""
+        rows = [self.sdist, self.deb, self.drop, self.needs, _COMMON]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def load() -> list[Suite]:
+    """All suites, in the order of the file."""
+    rows = tomllib.loads(Path(__file__).with_name("suites.toml").read_text(encoding="utf-8"))
+    return [Suite(name, **row) for name, row in rows.items()]
+
+
+def prepare(suite: Suite) -> None:
+    """Fetch and install what is not there yet.
+
+    :raises RuntimeError: that failed; with the last lines of the tool's output.
+    """
+    stamp = suite.folder / "stamp"
+    if not stamp.exists() or stamp.read_text() != suite.pin:
+        print(f"== {suite.name}: fetching and installing", flush=True)
+        shutil.rmtree(suite.folder, ignore_errors=True)
+        suite.folder.mkdir(parents=True)
+        if suite.sdist is not None:
+            _unpack_sdist(suite, suite.sdist)
+        else:
+            assert suite.deb is not None
+            _unpack_deb(suite, suite.deb)
+        for name in suite.drop:
+            shutil.rmtree(suite.source / name)
+        _run(_PYTHON, "-m", "venv", "--system-site-packages", str(suite.folder / "venv"))
+        _run(
+            str(suite.python),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            *_COMMON,
+            *suite.needs,
+        )
+        stamp.write_text(suite.pin)
+    _link_aiordma(suite)
+
+
+def _unpack_sdist(suite: Suite, requirement: str) -> None:
+    name = requirement.partition("==")[0]
+    # pip asks the source for its metadata, and so installs what builds it: from wheels, not from source, too.
+    _run(
+        sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
+        "--no-binary", name, "-d", str(suite.folder), requirement,
+    )  # fmt: skip
+    (archive,) = suite.folder.glob("*.tar.gz")
+    _run("tar", "-xzf", str(archive), "-C", str(suite.folder))
+    (unpacked,) = (each for each in suite.folder.iterdir() if each.is_dir())
+    unpacked.rename(suite.source)
+
+
+def _unpack_deb(suite: Suite, package: str) -> None:
+    """The tests beside those parts of the package `test` that come with the interpreter."""
+    _run("apt-get", "-q", "download", package, cwd=suite.folder)
+    (archive,) = suite.folder.glob("*.deb")
+    _run("dpkg-deb", "-x", str(archive), str(suite.folder / "deb"))
+    (tests,) = (suite.folder / "deb/usr/lib").glob("python3*/test")
+    shutil.copytree(Path("/usr/lib") / tests.parent.name / "test", suite.source / "test")
+    shutil.copytree(tests, suite.source / "test", dirs_exist_ok=True)
+    (suite.source / "pytest.ini").write_text("[pytest]\n")
+
+
+def _link_aiordma(suite: Suite) -> None:
+    """This tree's aiordma, as it is built, in the suite's environment: without the rest of .venv."""
+    import _editable_skbc_aiordma as finder
+
+    assert finder.__file__ is not None
+    (packages,) = (suite.folder / "venv/lib").glob("python3*/site-packages")
+    shutil.copy(finder.__file__, packages)
+    compiled = packages / "aiordma"
+    if not compiled.exists():
+        compiled.symlink_to(Path(finder.__file__).with_name("aiordma"))
+    (packages / "aiordma.pth").write_text("import _editable_skbc_aiordma\n")
+
+
+def _run(*command: str, cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")

@@ -1,0 +1,54 @@
+"""What `make test-programs` makes of two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .outcome import Comparison, Known, known_exceptions, read_junit
+from .suite import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="a" name="good"/>
+<testcase classname="a" name="bad"><failure/></testcase>
+<testcase classname="a" name="broken"/>
+<testcase classname="a" name="broken"><error/></testcase>
+<testcase classname="a" name="left_out"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_outcomes_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "junit.xml").write_text(JUNIT)
+    assert read_junit(tmp_path / "junit.xml") == {
+        "a::good": "passed",
+        "a::bad": "failed",
+        "a::broken": "failed",
+        "a::left_out": "skipped",
+    }
+
+
+def test_a_difference_is_what_passes_without_only() -> None:
+    without = dict.fromkeys(("same", "fails", "skips", "vanishes", "moody"), "passed") | {"always": "failed"}
+    under = {"same": "passed", "fails": "failed", "skips": "skipped", "moody": "failed", "always": "failed"}
+    found = Comparison("x", without, under, unsteady=["moody"])
+    assert found.differences() == ["fails", "skips", "vanishes"]
+    known = [Known("x", "f*", "why"), Known("y", "skips", "another suite"), Known("x", "same", "why")]
+    assert found.unknown(known) == ["skips", "vanishes"]
+    assert found.needless(known) == [known[2]]
+
+
+def test_brackets_of_parameters_are_no_pattern() -> None:
+    assert Known("x", "a::test[b]", "why").covers("x", "a::test[b]")
+    assert Known("x", "a::test[*]", "why").covers("x", "a::test[b]")
+    assert not Known("x", "a::test[b]", "why").covers("x", "a::testb")
+
+
+def test_the_files_of_the_set() -> None:
+    suites = {suite.name: suite for suite in load()}
+    assert all((suite.sdist is None) != (suite.deb is None) for suite in suites.values())
+    assert all("==" in suite.sdist for suite in suites.values() if suite.sdist is not None)
+    for row in known_exceptions():
+        assert row.suite in suites
+        assert len(row.reason) > 20
