@@ -4,7 +4,7 @@
 Three measurements decide, and not the number of CPUs, of which a container or a busy machine has fewer than it says:
 
 * What a busy poll finds. The budget shrinks with each that finds nothing. After several in a row there are none for a
-  while, and longer each time: whoever is waited for may need this CPU.
+  while, and longer each time: the peer that is waited for may need this CPU.
 * How long a sleep took. When it was short, a busy poll would have found the same without the cost of a wake-up.
 * How long this thread then waited for a CPU (the run-queue delay in ``/proc``). On a busy machine most of a sleep may
   be that: the peer's answer was there soon, and a thread that polls would have seen it.

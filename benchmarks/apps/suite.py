@@ -128,8 +128,21 @@ def _serving(path: str, kind: str) -> Iterator[Program]:
         server.stop()
 
 
+#: Runs of a client until one is on the path that it is to measure: on a busy machine a negotiation may take
+#: too long, and goes on by TCP.
+TRIES = 5
+
+
 def _program(servers: dict[str, Program], kind: str, options: list[str], path: str) -> Sample:
-    server = servers[path]
+    for _ in range(TRIES):
+        sample, went_by = _client(servers[path], kind, options, path)
+        if went_by == path:
+            return sample
+    raise RuntimeError(f"the connections of {kind} went by {went_by}, not by {path}, {TRIES} times")
+
+
+def _client(server: Program, kind: str, options: list[str], path: str) -> tuple[Sample, str]:
+    """One run, and the path of its connections."""
     port = server.first_line.rpartition(" ")[2]
     client = subprocess.Popen(
         [*_command(path, "drive"), kind, port, *options],
@@ -145,9 +158,7 @@ def _program(servers: dict[str, Program], kind: str, options: list[str], path: s
         client.stdin.flush()
         out = json.loads(client.stdout.readline())
         used = read_process(server.process.pid) - before
-    if out["path"] != path:
-        raise RuntimeError(f"the connections of {kind} went by {out['path']}, not by {path}")
-    return Sample(out["per_second"], out["cpu_us"] + used.cpu_us / out["requests"])
+    return Sample(out["per_second"], out["cpu_us"] + used.cpu_us / out["requests"]), out["path"]
 
 
 # ---- all ---------------------------------------------------------------------------------------------------
