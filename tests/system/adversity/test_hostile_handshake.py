@@ -7,6 +7,7 @@ import dataclasses
 import secrets
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,6 +17,7 @@ import aiordma
 from aiordma import wake
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from aiordma.links import opening
 from aiordma.links.devices import Devices
 from aiordma.proto import clc, clcstream
 from aiordma.proto.failover import MAGIC
@@ -193,7 +195,9 @@ async def links_of(server: Process) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def own_engine() -> AsyncIterator[engines.Engine]:
-    engine = Devices(wake.current(), Config(), [Config().device], engines.open_another).best()
+    around = await anyio.to_thread.run_sync(opening.look_around)
+    make = partial(engines.open_another, around)
+    engine = Devices(wake.current(), Config(), [Config().device], make).best()
     try:
         yield engine
     finally:
