@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
 from dask.utils import parse_bytes
@@ -22,7 +22,7 @@ DEFAULTS = {
     "write-behind": "256 MiB",
     # rdmas://: send payload by RDMA, unencrypted, after a negotiation inside TLS.
     "rdma-outside-tls": False,
-    # Largest receive ring of a comm, as AIORDMA_RING_BYTES, which goes first. Large messages want large ones.
+    # Largest receive ring of a comm, as AIORDMA_MAX_RING_BYTES, which goes first.
     "ring": "4 MiB",
     # Memory of received data that is kept for the next transfer when the program has dropped it; 0: none.
     "pool": "512 MiB",
@@ -31,9 +31,9 @@ DEFAULTS = {
 dask.config.update_defaults({"distributed": {"comm": {"aiordma": DEFAULTS}}})
 
 
-#: An address with our scheme is that of a server that speaks our protocol, and has clients that do. So neither takes
-#: the other for a plain one because it is slow, as all are while a large cluster starts. (Dask has its own
-#: timeouts for connecting.)
+#: An address with our scheme is that of a server that speaks our protocol, and its clients do. So neither end
+#: takes the other for a plain one because it is slow, as all are while a large cluster starts. (Dask has its
+#: own timeouts for connecting.)
 _PATIENCE = {
     "head_start_ms": 60_000,
     "server_first_wait_ms": 60_000,
@@ -41,6 +41,10 @@ _PATIENCE = {
     "link_timeout_ms": 30_000,
     "plain_peer_memory_ms": 0,
 }
+
+
+#: The ring that a comm begins with. The first pass over a ring costs a page fault for every 4 KiB.
+_FIRST_RING = 1 << 20
 
 
 class Settings(NamedTuple):
@@ -74,10 +78,12 @@ class Settings(NamedTuple):
         """aiordma's settings for a comm. Variables of the environment go first."""
         from aiordma import Config
 
-        wanted = {**_PATIENCE, "ring_bytes": 1 << (self.ring - 1).bit_length()}
-        return Config.from_env(
-            **{name: value for name, value in wanted.items() if not os.environ.get(f"AIORDMA_{name.upper()}")}
-        )
+        wanted: dict[str, Any] = dict(_PATIENCE)
+        if not os.environ.get("AIORDMA_RING_BYTES") and not os.environ.get("AIORDMA_MAX_RING_BYTES"):
+            largest = 1 << (self.ring - 1).bit_length()
+            wanted |= {"ring_bytes": min(_FIRST_RING, largest), "max_ring_bytes": largest}
+        ours = {name: wanted[name] for name in wanted if not os.environ.get(f"AIORDMA_{name.upper()}")}
+        return Config.from_env(**ours)
 
 
 def _flag(key: str, value: object) -> bool:
