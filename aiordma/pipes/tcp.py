@@ -317,8 +317,6 @@ class TcpPipe:
         self._on_readable = callback
         if callback is None:
             self._unwatch()
-        elif not (self._watching or self._chunk or self._eof or self._closed or self._error is not None):
-            self._watch()  # also for those who only want to learn of the end
 
     @property
     def on_writable(self) -> Callable[[], None] | None:

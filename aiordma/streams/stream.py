@@ -267,7 +267,8 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             if data is None:
                 data = await self._receive_when_there(lambda: self._pipe.try_receive(max_bytes), True)
         else:
-            data = await self._receive_when_there(lambda: self._take(max_bytes), False)
+            take = self._take if self._kept else self._pipe.try_receive
+            data = await self._receive_when_there(lambda: take(max_bytes), False)
         if not data:
             raise EndOfStream("the peer has finished sending, and everything was received")
         return data
@@ -440,6 +441,11 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             return True
         self._look()
         return not self._kept and self._pipe.at_eof
+
+    def _look(self) -> None:
+        if self._pipe.path == "tcp":
+            with contextlib.suppress(BrokenResourceError, ClosedResourceError):
+                self._pipe.view()
 
     @property
     def credit(self) -> RingCredit:

@@ -164,8 +164,9 @@ class Duplex:
 
         :param looked: the operation has begun, and a first look found nothing.
         """
-        if self._receive_guard is not None and self._receive_guard is not KEPT:
-            raise self._refusal(self._receive_guard, "receiving from")
+        guard = self._receive_guard
+        if guard is not None and guard is not KEPT:
+            raise self._refusal(guard, "receiving from")
         self._receive_guard = BUSY
         try:
             taken = None
@@ -178,7 +179,11 @@ class Duplex:
                 taken = take()
             waited = False
             if taken is None:
-                waiter = self._readable_waiter()
+                waiter = self._receive_waiter
+                if waiter is None:
+                    waiter = self._readable_waiter()
+                else:
+                    waiter.clear()
                 while (taken := take()) is None:
                     await waiter.wait()
                     waited = True
@@ -186,7 +191,8 @@ class Duplex:
             await self._end(waited)
             return taken
         finally:
-            self._end_receiving()
+            if self._receive_guard is BUSY:
+                self._receive_guard = None if guard is None or not self._kept else KEPT
 
     def _readable_waiter(self) -> Waiter:
         """What is set when something has arrived from now on. Look once more before waiting."""

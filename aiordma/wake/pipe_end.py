@@ -169,9 +169,9 @@ class PipeEnd(Duplex):
         return self._pipe.error is not None
 
     def _look(self) -> None:
-        """Have the pipe notice what the kernel knows. (Rings are looked at by the engine.)"""
-        if self._pipe.path == "tcp":
-            self._pipe.spin_readable()
+        """Have the pipe notice what the kernel knows now, and watch for more if it is to call when readable.
+        (Rings are looked at by the engine.)"""
+        raise NotImplementedError
 
     def add_close_callback(self, callback: Callable[[Self], object]) -> None:
         """Have the event loop call ``callback(connection)`` once when the connection is :attr:`closed`, soon

@@ -1,0 +1,89 @@
+"""The end of a client without waiting: abort(), closed, and callbacks on close."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from aiordma import rpc, wake
+from aiordma.channels import channel as channels
+from aiordma.config import Config
+from aiordma.testing.rpc import rpc_pair
+from tests.world import DEVICE
+
+from .services import service
+
+pytestmark = pytest.mark.anyio
+
+
+async def settle(turns: int = 30) -> None:
+    for _ in range(turns):
+        await checkpoint()
+
+
+async def test_abort_fails_the_calls_in_flight() -> None:
+    async with rpc_pair(service()[0]) as pair:
+        client = pair.client
+        states = [client.closed]
+        called: list[rpc.Client] = []
+        removed: list[rpc.Client] = []
+        client.add_close_callback(called.append)
+        client.add_close_callback(removed.append)
+        assert client.remove_close_callback(removed.append) == 1
+        codes: list[rpc.Code] = []
+
+        async def call() -> None:
+            try:
+                await client.call("t.wait")
+            except rpc.RpcError as error:
+                codes.append(error.code)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await settle()
+            wake.current().call_soon(client.abort)
+        await settle()
+        assert codes == [rpc.Code.UNAVAILABLE]
+        states.append(client.closed)
+        assert states == [False, True]
+        client.abort()
+        client.add_close_callback(called.append)  # it is closed: soon
+        await settle()
+        assert called == [client, client]
+        assert not removed
+        assert pair.server.statistics().connections == 0
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_a_callback_learns_that_the_server_has_closed(mode: str) -> None:
+    config = Config(device=DEVICE)
+    told = anyio.Event()
+    async with rpc.serve(service()[0], "127.0.0.1", config=config, mode=mode) as server:  # type: ignore[arg-type]
+        context = rpc.connect("127.0.0.1", server.port, config=config, mode=mode)  # type: ignore[arg-type]
+        client = await context.__aenter__()
+        client.add_close_callback(lambda client: told.set())
+        assert await client.call("t.echo", b"x") == b"x"
+        assert not told.is_set()
+    with anyio.fail_after(10):
+        await told.wait()
+    assert client.closed
+    await context.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_a_channel_is_aborted(mode: str) -> None:
+    config = Config(device=DEVICE)
+    ended: list[BaseException | None] = []
+    async with await channels.listen("127.0.0.1", config=config, mode=mode) as listener:  # type: ignore[arg-type]
+        one = await channels.connect("127.0.0.1", listener.port, config=config, mode=mode)  # type: ignore[arg-type]
+        other = await listener.accept()
+        other.channel.on_closed = ended.append
+        other.channel.on_message = lambda message: None
+        one.abort()
+        one.abort()
+        with anyio.fail_after(10):
+            while not ended:
+                await checkpoint()
+        assert ended[0] is not None
+        await other.aclose()
