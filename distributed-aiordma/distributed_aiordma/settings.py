@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
 from dask.utils import parse_bytes
@@ -31,9 +31,9 @@ DEFAULTS = {
 dask.config.update_defaults({"distributed": {"comm": {"aiordma": DEFAULTS}}})
 
 
-#: An address with our scheme is that of a server that speaks our protocol, and has clients that do. So neither takes
-#: the other for a plain one because it is slow, as all are while a large cluster starts. (Dask has its own
-#: timeouts for connecting.)
+#: An address with our scheme is that of a server that speaks our protocol, and its clients do. So neither end
+#: takes the other for a plain one because it is slow, as all are while a large cluster starts. (Dask has its
+#: own timeouts for connecting.)
 _PATIENCE = {
     "head_start_ms": 60_000,
     "server_first_wait_ms": 60_000,
@@ -74,10 +74,9 @@ class Settings(NamedTuple):
         """aiordma's settings for a comm. Variables of the environment go first."""
         from aiordma import Config
 
-        wanted = {**_PATIENCE, "ring_bytes": 1 << (self.ring - 1).bit_length()}
-        return Config.from_env(
-            **{name: value for name, value in wanted.items() if not os.environ.get(f"AIORDMA_{name.upper()}")}
-        )
+        wanted: dict[str, Any] = {**_PATIENCE, "ring_bytes": 1 << (self.ring - 1).bit_length()}
+        ours = {name: wanted[name] for name in wanted if not os.environ.get(f"AIORDMA_{name.upper()}")}
+        return Config.from_env(**ours)
 
 
 def _flag(key: str, value: object) -> bool:

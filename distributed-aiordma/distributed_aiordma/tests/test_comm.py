@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,11 @@ from .pairs import comm_pair, until
 pytestmark = pytest.mark.asyncio
 
 MIB = 1 << 20
+
+
+def stream_of(comm: RdmaComm) -> Any:
+    """The open stream of a comm, with its private parts."""
+    return comm._stream
 
 
 async def test_messages_both_ways_on_rdma() -> None:
@@ -62,18 +68,18 @@ async def test_write_does_not_wait_for_the_reader_and_keeps_the_order() -> None:
             async with asyncio.timeout(10):
                 await a.write({"n": number, "data": to_serialize(big)})
                 await a.write({"n": number, "small": True})
-        assert a._stream._outbox.nbytes > 0
+        assert stream_of(a)._outbox.nbytes > 0
         for number in range(4):
             message = await b.read()
             assert message["n"] == number
             np.testing.assert_array_equal(message["data"], big)
             assert await b.read() == {"n": number, "small": True}
-        assert a._stream._outbox.nbytes == 0
+        assert stream_of(a)._outbox.nbytes == 0
 
 
 async def test_a_message_that_ends_within_a_large_frame() -> None:
     async with comm_pair() as (a, b):
-        a._stream.send_soon([frames.begin([b"", b""], [10, MIB]), bytes(1000)])
+        stream_of(a).send_soon([frames.begin([b"", b""], [10, MIB]), bytes(1000)])
         await a.close()
         async with asyncio.timeout(10):
             with pytest.raises(CommClosedError):
@@ -84,10 +90,10 @@ async def test_a_message_that_ends_within_a_large_frame() -> None:
 async def test_what_waits_is_bounded() -> None:
     big = np.zeros(8 * MIB, np.uint8)
     async with comm_pair() as (a, b):
-        a._stream.send_soon_limit = 10 * MIB
+        stream_of(a).send_soon_limit = 10 * MIB
         await a.write({"data": to_serialize(big)})
         await a.write({"data": to_serialize(big)})
-        assert a._stream._outbox.nbytes > 10 * MIB
+        assert stream_of(a)._outbox.nbytes > 10 * MIB
         third = asyncio.create_task(a.write({"data": to_serialize(big)}))
         done, _ = await asyncio.wait([third], timeout=0.05)
         assert not done
@@ -101,7 +107,7 @@ async def test_what_waits_is_bounded() -> None:
 async def test_a_writer_that_waits_for_room_learns_that_the_peer_is_gone() -> None:
     big = np.zeros(16 * MIB, np.uint8)
     async with comm_pair() as (a, b):
-        a._stream.send_soon_limit = 1
+        stream_of(a).send_soon_limit = 1
         await a.write({"data": to_serialize(big)})
         waiting = asyncio.create_task(a.write({"data": to_serialize(big)}))
         await asyncio.sleep(0)
@@ -164,7 +170,7 @@ async def test_an_error_while_writing_closes_the_comm(
         def fail(items: object) -> None:
             raise error
 
-        monkeypatch.setattr(a._stream, "send_soon", fail)
+        monkeypatch.setattr(stream_of(a), "send_soon", fail)
         with pytest.raises(error):
             await a.write("x")
         assert a.closed()
@@ -209,7 +215,7 @@ async def test_garbage_ends_its_own_comm_only(garbage: bytes) -> None:
     async with listen("rdma://127.0.0.1", handle) as listener:
         good = await connect(listener.contact_address)
         bad = await connect(listener.contact_address)
-        bad._stream.send_soon(garbage)
+        stream_of(bad).send_soon(garbage)
         await bad.close()
         await until(lambda: ended)
         await good.write("still here")
