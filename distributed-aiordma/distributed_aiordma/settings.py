@@ -22,7 +22,7 @@ DEFAULTS = {
     "write-behind": "256 MiB",
     # rdmas://: send payload by RDMA, unencrypted, after a negotiation inside TLS.
     "rdma-outside-tls": False,
-    # Largest receive ring of a comm, as AIORDMA_RING_BYTES, which goes first. Large messages want large ones.
+    # Largest receive ring of a comm, as AIORDMA_MAX_RING_BYTES, which goes first. Large messages want large ones.
     "ring": "4 MiB",
     # Memory of received data that is kept for the next transfer when the program has dropped it; 0: none.
     "pool": "512 MiB",
@@ -41,6 +41,10 @@ _PATIENCE = {
     "link_timeout_ms": 30_000,
     "plain_peer_memory_ms": 0,
 }
+
+
+#: The ring that a comm begins with. The first pass over a ring costs a page fault for every 4 KiB.
+_FIRST_RING = 1 << 20
 
 
 class Settings(NamedTuple):
@@ -74,7 +78,10 @@ class Settings(NamedTuple):
         """aiordma's settings for a comm. Variables of the environment go first."""
         from aiordma import Config
 
-        wanted: dict[str, Any] = {**_PATIENCE, "ring_bytes": 1 << (self.ring - 1).bit_length()}
+        wanted: dict[str, Any] = dict(_PATIENCE)
+        if not os.environ.get("AIORDMA_RING_BYTES") and not os.environ.get("AIORDMA_MAX_RING_BYTES"):
+            largest = 1 << (self.ring - 1).bit_length()
+            wanted |= {"ring_bytes": min(_FIRST_RING, largest), "max_ring_bytes": largest}
         ours = {name: wanted[name] for name in wanted if not os.environ.get(f"AIORDMA_{name.upper()}")}
         return Config.from_env(**ours)
 

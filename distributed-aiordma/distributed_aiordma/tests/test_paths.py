@@ -132,9 +132,13 @@ def test_a_wrong_setting_is_named(key: str, value: object, text: str) -> None:
 
 
 def test_the_environment_goes_before_the_ring_of_comms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AIORDMA_RING_BYTES", raising=False)
-    assert Settings.now().config().ring_bytes == 4 << 20
-    with dask.config.set({f"{PREFIX}.ring": "3 MiB"}):
-        assert Settings.now().config().ring_bytes == 4 << 20  # a power of two
+    for variable in ("AIORDMA_RING_BYTES", "AIORDMA_MAX_RING_BYTES"):
+        monkeypatch.delenv(variable, raising=False)
+    config = Settings.now().config()
+    assert (config.ring_bytes, config.max_ring_bytes) == (1 << 20, 4 << 20)
+    with dask.config.set({f"{PREFIX}.ring": "300 kiB"}):
+        config = Settings.now().config()
+        assert (config.ring_bytes, config.max_ring_bytes) == (1 << 19, 1 << 19)  # powers of two
     monkeypatch.setenv("AIORDMA_RING_BYTES", "65536")
-    assert Settings.now().config().ring_bytes == 65536
+    config = Settings.now().config()
+    assert (config.ring_bytes, config.max_ring_bytes) == (65536, None)
