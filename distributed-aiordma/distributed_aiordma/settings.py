@@ -22,7 +22,7 @@ DEFAULTS = {
     "write-behind": "256 MiB",
     # rdmas://: send payload by RDMA, unencrypted, after a negotiation inside TLS.
     "rdma-outside-tls": False,
-    # Largest receive ring of a comm, as AIORDMA_MAX_RING_BYTES, which goes first. Large messages want large ones.
+    # Largest receive ring of a comm, as AIORDMA_MAX_RING_BYTES, which goes first.
     "ring": "4 MiB",
     # Memory of received data that is kept for the next transfer when the program has dropped it; 0: none.
     "pool": "512 MiB",
