@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distributed_aiordma.frames import (
@@ -60,6 +60,8 @@ def test_long_bytes_have_their_own() -> None:
     assert layout([b"head", array(10), bytes(70_000), bytes(70_000)]) == [[4, 10], [70_000], [70_000]]
 
 
+# On a busy machine examples take longer.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 200_000)), min_size=1, max_size=12))
 def test_every_frame_is_in_one_buffer_in_order(kinds: list[tuple[bool, int]]) -> None:
     frames: list[bytes | memoryview] = [array(n) if is_array else bytes(n) for is_array, n in kinds]
@@ -68,6 +70,8 @@ def test_every_frame_is_in_one_buffer_in_order(kinds: list[tuple[bool, int]]) ->
     assert all(buffers)
 
 
+# On a busy machine examples take longer.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8))
 def test_the_longest_frame_is_aligned(lengths: list[int]) -> None:
     free = padding(lengths)
