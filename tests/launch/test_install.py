@@ -338,7 +338,7 @@ def test_arguments_are_judged_before_names_are_looked_up(run: Any, rules: str) -
                 await loop.create_connection(asyncio.Protocol, name, 80, server_hostname=name)
             with pytest.raises(ValueError, match="only meaningful with ssl"):
                 await asyncio.open_connection(name, 80, server_hostname=name)
-            makers: tuple[Any, ...] = (loop.create_server, asyncio.start_server)
+            makers: list[Any] = [loop.create_server, asyncio.start_server]
             for make in makers:
                 with pytest.raises(ValueError, match="can not be specified at the same time"):
                     await make(asyncio.Protocol, name, 80, sock=object())
