@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RdmaConnector"]
 
 
-class RdmaConnector(aiohttp.TCPConnector):  # type: ignore[misc]
+class RdmaConnector(aiohttp.TCPConnector):
     """``aiohttp.TCPConnector`` over RDMA, with TCP for everybody else. TLS connections stay on TCP."""
 
     def __init__(self, *, config: Config | None = None, mode: Mode | None = None, **options: Any) -> None:
