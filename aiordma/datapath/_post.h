@@ -65,8 +65,7 @@ static inline void aio_chain_atomic(struct aio_chain *chain, uint64_t wr_id, uin
 
 static inline int aio_wr_is_atomic(const struct aio_chain *single)
 {
-	return single->wr[0].opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-	       single->wr[0].opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+	return single->wr[0].opcode == IBV_WR_ATOMIC_CMP_AND_SWP || single->wr[0].opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 /* with_imm = 0 is for iWARP, which has no immediate data: there the same 32 bits lead the message itself. */
