@@ -25,7 +25,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=MODES)
-def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+def stack(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    # The memory of the proxy itself is bounded here. Rings of up to 8 MiB at each end would come on top.
+    monkeypatch.setenv("AIORDMA_MAX_RING_BYTES", str(512 << 10))
     with running(request.param, "--streams", "1", "--client-buffer-mib", "1") as stack:
         yield stack
 
