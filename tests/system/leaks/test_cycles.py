@@ -159,8 +159,6 @@ async def freed(kind: Callable[[], object], rounds: int = 20) -> None:
     async with kind() as work:  # type: ignore[attr-defined]
         for _ in range(3):
             await work()
-        # What is kept for the next connection is there now; what is under way ends.
-        await anyio.sleep(0.2)
         before = connections()
 
         def more() -> Counter[str]:
