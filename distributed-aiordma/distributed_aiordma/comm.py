@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,8 @@ from .inbox import Inbox
 from .outbox import send_message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiordma import RdmaStream
 
     from .settings import Settings
@@ -79,15 +82,8 @@ class RdmaComm(Comm):
         """
         if self._stream is None:
             raise self._closed_error()
-        try:
+        with self._ending_on_errors():
             frames = await self._inbox.next()
-        except _LOST as exc:
-            self.abort()
-            raise CommClosedError(f"in {self!r}: {str(exc) or type(exc).__name__}") from exc
-        except BaseException:
-            # How much of a message was taken is not known: this comm cannot be used any more.
-            self.abort()
-            raise
         try:
             return await from_frames(
                 frames,
@@ -114,10 +110,16 @@ class RdmaComm(Comm):
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=self.max_shard_size,
         )
-        try:
+        with self._ending_on_errors():
             if self._stream is None:  # closed while a thread was serialising
                 raise self._closed_error()
             return await send_message(self._stream, frames)
+
+    @contextlib.contextmanager
+    def _ending_on_errors(self) -> Iterator[None]:
+        """How much of a message has passed is not known then, so this comm cannot be used any more."""
+        try:
+            yield
         except _LOST as exc:
             self.abort()
             raise CommClosedError(f"in {self!r}: {str(exc) or type(exc).__name__}") from exc
