@@ -35,6 +35,7 @@ enum soft_wait {
 	SOFT_WAIT_PEER,     /* destination not there (yet): retry timeout */
 	SOFT_WAIT_RNR,      /* destination has no receive posted */
 	SOFT_WAIT_ROOM,     /* request ring full */
+	SOFT_WAIT_STAGED,   /* the peer still carries out an earlier access to its memory */
 	SOFT_WAIT_FENCE,    /* earlier READ or atomic not complete */
 	SOFT_WAIT_TURN,     /* a long WR: goes on when others had their turn */
 	SOFT_WAIT_DATAGRAM, /* UD: lane not there, or full; dropped after a while */

@@ -2,8 +2,11 @@
  * The requester's end of a lane: requests go into the ring or, for mapped memory, directly to their destination;
  * acknowledgements and response data come back.
  *
- * A direct access and a request in the ring must not overtake each other on the same memory. So while a WRITE, READ or
- * atomic is in the ring, later ones follow it there. SENDs do not matter: their data goes elsewhere.
+ * A direct access and a request in the ring must not overtake each other on the same memory: an RC queue pair carries
+ * out its requests in order, READs among themselves, too (IBTA, work request ordering). So while a WRITE, READ or atomic
+ * is in the ring, later ones follow it there. Those that are longer than a record wait until it is carried out instead:
+ * a stream of large READs, of which one follows the other, would not leave the ring any more, at a third of the speed.
+ * SENDs do not matter: their data goes elsewhere.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -267,7 +270,7 @@ struct soft_reg *soft_reg_elsewhere(struct soft_out *o, uint32_t rkey)
 	return NULL;
 }
 
-enum direct { DIRECT_DONE, DIRECT_MORE, DIRECT_NO, DIRECT_PROT };
+enum direct { DIRECT_DONE, DIRECT_MORE, DIRECT_LATER, DIRECT_NO, DIRECT_PROT };
 
 /*
  * The next n bytes, of memory that is not shareable: the kernel copies it, in one call and without the owner's CPU.
@@ -328,7 +331,7 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	if (soft_unlikely(o->staged > qp->acked)) {
 		qp->acked = atomic_load_explicit(&o->seg->acked, memory_order_acquire);
 		if (o->staged > qp->acked)
-			return DIRECT_NO;
+			return wqe->length > SOFT_FRAGMENT ? DIRECT_LATER : DIRECT_NO;
 	}
 	if (soft_unlikely(!r->at && (access == IBV_ACCESS_REMOTE_ATOMIC || atomic_load(&o->link->no_vm))))
 		return DIRECT_NO;
@@ -373,6 +376,19 @@ static enum soft_run direct_more(struct soft_qp *qp, struct soft_wqe *wqe)
 	return soft_sq_yield(qp);
 }
 
+/* Whether what is staged is acknowledged now. If not, the responder rings when it is. */
+static bool staged_acked(struct soft_qp *qp)
+{
+	struct soft_out *o = qp->out;
+
+	if (o->wanted < o->staged)
+		o->wanted = o->staged;
+	/* Full barrier between `want_ack` and `acked`, see lane.h. */
+	atomic_store(&o->seg->want_ack, o->wanted);
+	count(qp);
+	return soft_out_collect_acks(qp) && o->staged <= qp->acked;
+}
+
 enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
 {
 	struct soft_out *o = qp->out;
@@ -404,9 +420,17 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 		access = IBV_ACCESS_REMOTE_ATOMIC;
 	}
 	/* A WRITE started in the ring continues there; one written directly waits for room for its immediate. */
-	switch (wqe->offset && !wqe->direct ? DIRECT_NO : wqe->placed ? DIRECT_DONE : direct(qp, wqe, access)) {
+	enum direct done = wqe->offset && !wqe->direct ? DIRECT_NO :
+			   wqe->placed                 ? DIRECT_DONE :
+							 direct(qp, wqe, access);
+	if (soft_unlikely(done == DIRECT_LATER) && staged_acked(qp))
+		done = direct(qp, wqe, access);
+	switch (done) {
 	case DIRECT_MORE:
 		return direct_more(qp, wqe);
+	case DIRECT_LATER:
+		qp->wait = SOFT_WAIT_STAGED;
+		return SOFT_RUN_WAIT;
 	case DIRECT_PROT:
 		wqe->status = IBV_WC_LOC_PROT_ERR;
 		return SOFT_RUN_DONE;

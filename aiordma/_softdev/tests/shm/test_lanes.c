@@ -529,6 +529,41 @@ static void reads_keep_their_order(void)
     end_close(&end);
 }
 
+/* Large READs that follow each other without a pause, the first one of a key that is new here: it is carried out by the
+ * owner, and the others wait for it instead of following it through the ring, where each would keep the next one. So
+ * they go on when the owner's process is stopped. */
+static void large_reads_leave_the_ring(void)
+{
+    enum { LARGE = 65536, AHEAD = 8, BEFORE = 500, AFTER = 100 };
+    if (kernel_lacks(process_vm_writev(getpid(), NULL, 0, NULL, 0, 0), "process_vm_writev"))
+        return;
+    struct child child = child_start(owner_of_two_keys, NULL);
+    struct two_keys second;
+    struct end end;
+
+    end_open(&end, &slab);
+    struct address peer = meet(child.fd, &end);
+    for (int i = 0; i < 100; i++)
+        do_rdma(&end, IBV_WR_RDMA_READ, 0, 8, &peer, 0);
+    take(child.fd, &second, sizeof second);
+    struct address to_second = {.addr = second.addr, .rkey = second.rkey};
+    post_rdma(&end, 0, IBV_WR_RDMA_READ, 0, 8, &to_second, 0, IBV_SEND_SIGNALED);
+    for (unsigned i = 1; i <= BEFORE + AFTER; i++) {
+        post_rdma(&end, i, IBV_WR_RDMA_READ, 0, LARGE, &peer, 0, IBV_SEND_SIGNALED);
+        if (i >= AHEAD)
+            expect_wc(end.send_cq, i - AHEAD, IBV_WC_SUCCESS);
+        if (i == BEFORE)
+            CHECK(!kill(child.pid, SIGSTOP));
+    }
+    for (unsigned i = BEFORE + AFTER - AHEAD + 1; i <= BEFORE + AFTER; i++)
+        expect_wc(end.send_cq, i, IBV_WC_SUCCESS);
+    CHECK(!kill(child.pid, SIGCONT));
+    for (int i = 0; i < 3; i++)
+        rendezvous(child.fd);
+    child_join(&child);
+    end_close(&end);
+}
+
 /* The acknowledgement of a message is late, its answer is not. The two queues of a queue pair are not ordered against
  * each other, not even on one completion queue: programs that expect this order would fail on adapters, too. */
 static void quick_to_answer(int fd, void *unused)
@@ -662,5 +697,5 @@ static void destination_that_is_not(void)
 
 TEST_MAIN(TEST(dereg_revokes_a_mapping), TEST(many_keys_at_once), TEST(slabs_come_and_go),
           TEST(writes_keep_their_order), TEST(reset_and_connect_again), TEST(many_lanes),
-          TEST(a_request_of_an_earlier_life), TEST(reads_keep_their_order), TEST(a_reply_before_its_message),
-          TEST(one_wake_up_for_each_event), TEST(destination_that_is_not))
+          TEST(a_request_of_an_earlier_life), TEST(reads_keep_their_order), TEST(large_reads_leave_the_ring),
+          TEST(a_reply_before_its_message), TEST(one_wake_up_for_each_event), TEST(destination_that_is_not))
