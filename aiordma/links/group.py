@@ -142,7 +142,7 @@ class LinkGroup:
     def messages(self) -> MessageMemory:
         """Memory for large messages, made for the first channel."""
         if self._messages is None:
-            self._messages = MessageMemory(self.engine, self.link.parts, self.peer)
+            self._messages = MessageMemory(self.engine, self.link.parts, lambda: self.link_memory, self.peer)
         return self._messages
 
     @property

@@ -7,9 +7,13 @@ registration until the device has let go of it.
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
+from ..errors import VerbsError
 from ..pipes._one_sided import OneSided
+from ..verbs._window import address_of
 from ..verbs.abi import Access
 from ..verbs.device import register_dmabuf, translated
 from ..verbs.lifetime import protect, release_all
@@ -17,6 +21,7 @@ from ..verbs.lifetime import protect, release_all
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..pipes.placement import Placement
     from ..verbs.memory.arena import Block
     from ..verbs.memory.queue import Waiting
     from .contracts import EngineView
@@ -24,6 +29,11 @@ if TYPE_CHECKING:
     from .message_memory import MessageMemory
 
 __all__ = ["LinkMemory", "Registration"]
+
+_log = logging.getLogger("aiordma.memory")
+
+#: Shorter buffers are not registered for one message: on a card, that takes longer than to copy them.
+_REGISTERED_BYTES = 128 << 10
 
 
 class Registration:
@@ -68,6 +78,7 @@ class LinkMemory:
         self._engine, self._link, self._messages = engine, link, messages
         self._registrations: set[Registration] = set()
         self._transfers: list[OneSided] = []
+        self._placements: set[Placement] = set()
         self.binding = engine.backend.binding
         #: Name of the device, and what its atomic operations are atomic with.
         self.device, self.atomics = engine.backend.name, engine.backend.limits.atomics
@@ -134,6 +145,43 @@ class LinkMemory:
         self._transfers.append(transfers)
         return transfers
 
+    def begin_placement(self, placement: Placement) -> tuple[int, int] | None:
+        """Let the device write where a user wants a message: address and lkey. The memory is held until
+        :meth:`end_placement`, or until the link is closed.
+
+        None: it is not in a region, and a copy costs less than its registration; or it cannot be registered.
+        """
+        view, region = placement.view, placement.region
+        address = address_of(view)
+        if region is None and self._engine.backend.soft is None and view.nbytes < _REGISTERED_BYTES:
+            return None
+        try:
+            if region is None:
+                made = self.register(address, view.nbytes, Access.LOCAL_WRITE, keep=view)
+                placement.registration, lkey = made, made.lkey
+            else:
+                lkey = region.lkey(self)
+                region.begin_use()
+        except (VerbsError, ValueError) as error:
+            _log.info("%d bytes are received by a copy: %s", view.nbytes, error)
+            return None
+        self._placements.add(placement)
+        return address, lkey
+
+    def end_placement(self, placement: Placement) -> None:
+        """The device has let go. Idempotent."""
+        if placement in self._placements:
+            self._placements.remove(placement)
+            if placement.region is not None:
+                placement.region.end_use()
+            registration, placement.registration = placement.registration, None
+            if registration is not None:
+                try:
+                    registration.close()
+                except VerbsError as error:
+                    _log.warning("memory of a message stays registered: %s", error)
+        placement.release()
+
     def take(self, length: int) -> Block | None:
         """A block to stage a transfer in; None: other messages have the memory, :meth:`wait`.
 
@@ -155,5 +203,6 @@ class LinkMemory:
         release_all(
             "memory of a peer",
             *(each.release for each in transfers),
+            *(functools.partial(self.end_placement, each) for each in list(self._placements)),
             *(registration.close for registration in list(self._registrations)),
         )

@@ -9,7 +9,7 @@ is released.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..verbs.abi import Access
 from ..verbs.memory.budget import MemoryLimitError, Purpose
@@ -17,6 +17,9 @@ from ..verbs.memory.pool import Kept
 from ..verbs.registrar import DeviceRegistrar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..pipes.placement import Placement
     from ..verbs.memory.arena import Block
     from ..verbs.memory.queue import Waiting
     from .contracts import EngineView
@@ -26,14 +29,25 @@ if TYPE_CHECKING:
 _FIRST_SLAB_BYTES = 1 << 20
 
 
+class UsersMemory(Protocol):
+    """Memory of users on a link (:mod:`.link_memory`)."""
+
+    def begin_placement(self, placement: Placement, /) -> tuple[int, int] | None: ...
+
+    def end_placement(self, placement: Placement, /) -> None: ...
+
+
 class MessageMemory:
     """Blocks for messages. Used in the engine's thread, but for :meth:`release_sink`.
 
+    :param users: the memory of users on the same link; asked for when a user first names some.
     :param peer: the other end, for people.
     """
 
-    def __init__(self, engine: EngineView, parts: LinkParts, peer: str = "") -> None:
-        self._engine, self.peer = engine, peer
+    def __init__(
+        self, engine: EngineView, parts: LinkParts, users: Callable[[], UsersMemory], peer: str = ""
+    ) -> None:
+        self._engine, self._users, self.peer = engine, users, peer
         backend, pool = engine.backend, engine.pool
         pool.budget.begin_messages()
         # On iWARP the sink of a READ is a target of remote writes.
@@ -111,6 +125,14 @@ class MessageMemory:
     def may_lend(self) -> bool:
         """Whether users may keep further blocks; if not, they get copies."""
         return self._engine.pool.budget.may_keep_sinks()
+
+    def begin_placement(self, placement: Placement) -> tuple[int, int] | None:
+        """See :class:`.link_memory.LinkMemory`."""
+        return self._users().begin_placement(placement)
+
+    def end_placement(self, placement: Placement) -> None:
+        """See :class:`.link_memory.LinkMemory`."""
+        self._users().end_placement(placement)
 
     def release_sink(self, block: Block) -> None:
         """Release a block, also one that a user had. In any thread, and from inside the garbage

@@ -6,7 +6,8 @@ from typing_extensions import Buffer
 
 from ..datapath._qp import Flow, QueuePair
 from ..proto.message import ChannelStatistics
-from .contracts import Message, RendezvousMemory
+from .contracts import Message, Placer, RendezvousMemory
+from .placement import Placement
 
 @final
 class MessageChannel(Flow):
@@ -16,6 +17,7 @@ class MessageChannel(Flow):
     on_message: Callable[[Message], None] | None
     on_writable: Callable[[], None] | None
     on_closed: Callable[[BaseException | None], None] | None
+    placer: Placer | None
     times_blocked: int
     credits_sent: int
     active_at: int
@@ -59,6 +61,7 @@ class MessageChannel(Flow):
     def statistics(self) -> ChannelStatistics: ...
     def try_send(self, head: bytes, body: Buffer = b"") -> bool: ...
     def spin(self) -> bool: ...
+    def withdraw(self, placement: Placement) -> None: ...
     def on_memory(self) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...

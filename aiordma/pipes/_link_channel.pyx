@@ -120,6 +120,20 @@ cdef class MessageChannel(Flow):
         if callback is not None and self.inbox.waiting:
             self.qp.cq.call_soon(self._deliver_soon)
 
+    @property
+    def placer(self):
+        return self.pulls.placer
+
+    @placer.setter
+    def placer(self, placer) -> None:
+        self.pulls.placer = placer
+
+    def withdraw(self, placement) -> None:
+        """See ``Channel.withdraw``."""
+        self.pulls.withdraw(placement)
+        if not self.over:
+            self.qp.cq.call_soon(self._deliver_soon)
+
     def _deliver_soon(self) -> None:
         self.deliver()
         self.pulls.go_on()
@@ -152,7 +166,8 @@ cdef class MessageChannel(Flow):
         return ChannelStatistics(
             messages_sent=self.messages_sent, messages_received=self.messages_received,
             bytes_sent=self.bytes_sent, bytes_received=self.bytes_received,
-            large_sent=self.large_sent, large_received=self.large_received, times_blocked=self.times_blocked,
+            large_sent=self.large_sent, large_received=self.large_received,
+            large_placed=self.inbox.placed_count, times_blocked=self.times_blocked,
             outstanding=0 if self.outbox.budget is None else self.outbox.budget.outstanding,
             receive_high_water=self.inbox.budget.high_water)
 
@@ -399,6 +414,7 @@ cdef class MessageChannel(Flow):
         self.closed = self.over = True
         self.on_writable = self.on_closed = None
         self.inbox.set_on_message(None)
+        self.pulls.placer = None
         self.inbox.drop()
         if self.outbox.budget is None and self.error is None:
             self.error = LinkError("closed before the connection was confirmed")
@@ -439,6 +455,7 @@ cdef class MessageChannel(Flow):
         self.over = True
         callback, self.on_closed = self.on_closed, None
         self.inbox.set_on_message(None)
+        self.pulls.placer = None
         if callback is not None:
             self.qp.cq.wakes += 1
             try:

@@ -26,13 +26,13 @@ cdef class Inbox:
     cdef bint credit_due            # credit is to be reported to the peer
     cdef bint peer_waits            # the peer has reported that it waits for credit
     cdef bint delivering
-    cdef uint64_t message_count, byte_count, large_count
+    cdef uint64_t message_count, byte_count, large_count, placed_count
 
     cdef void set_on_message(self, object callback)
     cdef object take_error(self)
     cdef int refuse(self, str text) except -1
     cdef int receive_small(self, const unsigned char *body, uint32_t size) except -1
     cdef int receive_announcement(self, const unsigned char *message, uint32_t length) except -1
-    cdef int hand_over(self, object message, uint32_t size, bint large) except -1
+    cdef int hand_over(self, object message, uint32_t size, bint large, object placement=*) except -1
     cdef int deliver(self) except -1
     cdef int drop(self) except -1

@@ -93,7 +93,7 @@ cdef class Inbox:
 
     # ---- to the user
 
-    cdef int hand_over(self, object message, uint32_t size, bint large) except -1:
+    cdef int hand_over(self, object message, uint32_t size, bint large, object placement=None) except -1:
         cdef bint much = self.budget.take(size)
         if much or large or self.peer_waits:
             self.credit_due = True
@@ -102,7 +102,10 @@ cdef class Inbox:
         self.large_count += large
         self.cq.wakes += 1
         try:
-            self.on_message(message)
+            if placement is None:
+                self.on_message(message)
+            elif self.pulls.placer is not None:
+                self.pulls.placer.placed(message, placement)
         except Exception as error:
             self.error = error
             return USER_FAILED
@@ -124,7 +127,12 @@ cdef class Inbox:
                     if not pull.complete():
                         break
                     self.waiting.popleft()
-                    verdict = self.hand_over(self.pulls.lend(pull), pull.size(), True)
+                    if pull.placement is not None:
+                        self.pulls.fill(pull)
+                        self.placed_count += pull.direct
+                        verdict = self.hand_over(pull.head, pull.size(), True, pull.placement)
+                    else:
+                        verdict = self.hand_over(self.pulls.lend(pull), pull.size(), True)
                 else:
                     self.waiting.popleft()
                     verdict = self.hand_over(message, <uint32_t>PyBytes_GET_SIZE(message), False)

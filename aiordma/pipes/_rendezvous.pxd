@@ -20,7 +20,12 @@ cdef class Sources:
 @cython.final
 cdef class Pull:
     """One announced message on its way here."""
-    cdef object block               # the sink; None before it begins
+    cdef object block               # the sink; None before it begins, and if the user has named another place
+    cdef object placement           # where the user wants the body (placement.py), once asked; None: in the sink
+    cdef uint64_t sink              # where the READs go, and the key for that
+    cdef uint32_t lkey
+    cdef bint asked, begun
+    cdef bint direct                # the READs go where the user wants them, and there is no block
     cdef bytes head
     cdef bytes copy                 # where it is put together, if the sink has room for one READ only; else None
     cdef unsigned char *start       # of the message in the sink, or in the copy
@@ -60,6 +65,7 @@ cdef class Pulls:
     cdef Flow flow                  # the channel
     cdef object memory              # contracts.RendezvousMemory
     cdef Puller puller
+    cdef object placer              # contracts.Placer of the channel's user, or None
     cdef object to_read             # deque of Pulls with READs to be posted
     cdef object reading             # deque of Pulls with READs under way
     cdef uint32_t fragment          # most bytes of one READ
@@ -71,10 +77,14 @@ cdef class Pulls:
     cdef int begin(self, Pull pull) except -1
     cdef int go_on(self) except -1
     cdef object lend(self, Pull pull)
+    cdef int fill(self, Pull pull) except -1
+    cdef int withdraw(self, object placement) except -1
+    cdef int let_go(self, Pull pull) except -1
     cdef int cancel(self, Pull pull) except -1
     cdef int link_failed(self) except -1
     cdef bint covers(self, uint64_t remote_addr) noexcept
     cdef bint may_read(self)
+    cdef bint ask(self, Pull pull) except -1
     cdef bint find_sink(self, Pull pull) except -1
     cdef int post_read(self) except -2
     cdef int read_done(self) noexcept

@@ -5,7 +5,9 @@ The *source* is a copy in memory that the peer may READ. It stays until the peer
 message over, or that it READs no more. The receiver pulls a message into one block, the *sink*, with READs of a
 fragment each. The channels of a link take turns, fragment by fragment. The queue pair, its send queue and the
 fragments of all links of the engine bound how many READs are under way. A message for which there may never be room
-is pulled through a sink for one READ at a time, and put together outside.
+is pulled through a sink for one READ at a time, and put together outside. The receiver's user may name the memory that
+the body of a message goes to (``placement.py``): then there is no sink, unless the device is better not told of that
+memory.
 
 A channel has one :class:`Sources` and one :class:`Pulls`. Neither knows what a channel is. :class:`Pulls` reports to
 the flow that it was made for: ``on_room()`` when a pull has ended, ``on_memory()`` when it may go on.
@@ -13,10 +15,12 @@ the flow that it was made for: ``on_room()`` when a pull has ended, ``on_memory(
 from collections import deque
 
 cimport cython
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
+
+from anyio import ClosedResourceError
 
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, SendQueueWaiter
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
@@ -136,8 +140,10 @@ cdef class Puller(SendQueueWaiter):
                 continue
             try:
                 more = pulls.post_read()
-            except MemoryError as error:
-                pulls.flow.on_broken(error)     # there will never be enough
+            except Exception as error:
+                # There will never be enough memory, or the user's code failed (and may have closed the channel).
+                if pulls.flow is not None:
+                    pulls.flow.on_broken(error)
                 continue
             if more > 0:
                 self.add(pulls)
@@ -189,6 +195,44 @@ cdef class Pulls:
             self.puller.pump()
         return 0
 
+    cdef int fill(self, Pull pull) except -1:
+        """A message is complete: bring the body to where the user wants it, unless it is there."""
+        cdef Py_buffer view
+        cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head)
+        if pull.block is None:
+            return 0
+        if not pull.placement.released:         # else it was withdrawn
+            PyObject_GetBuffer(pull.placement.view, &view, PyBUF_WRITABLE)
+            with nogil:
+                memcpy(view.buf, pull.start + head_bytes, pull.remote_bytes)
+            PyBuffer_Release(&view)
+        return self.let_go(pull)
+
+    cdef int withdraw(self, object placement) except -1:
+        """Post no more READs into it. The message is complete when those that were posted are."""
+        cdef Pull pull
+        for pull in self.reading:
+            if pull.placement is not placement or not pull.direct:
+                continue
+            if pull.posted != pull.remote_bytes:
+                pull.posted = pull.remote_bytes
+                self.to_read.remove(pull)
+            if pull.under_way == 0:
+                self.reading.remove(pull)
+                self.let_go(pull)
+            return 0
+        placement.release()                     # what was read went elsewhere
+        return 0
+
+    cdef int let_go(self, Pull pull) except -1:
+        """The device is done with the memory of a message."""
+        block, pull.block = pull.block, None
+        if block is not None:
+            self.memory.release_sink(block)
+        if pull.placement is not None:
+            self.memory.end_placement(pull.placement)
+        return 0
+
     cdef object lend(self, Pull pull):
         """A message that is complete, as its user gets it."""
         cdef LentSink lent
@@ -209,19 +253,22 @@ cdef class Pulls:
         """The message is not wanted any more. Its sink stays until the READs into it are done."""
         if pull.under_way:
             pull.cancelled = True
-        elif pull.block is not None:
+        elif pull.begun:
             if pull in self.reading:
                 self.reading.remove(pull)       # begun, and at this moment nothing of it is under way
-            self.memory.release_sink(pull.block)
-            pull.block = None
+            self.let_go(pull)
         return 0
 
     cdef int link_failed(self) except -1:
-        """The device touches these sinks no more, or only until the QP is in ERROR. The memory stays this link's."""
+        """The device touches these sinks no more, or only until the QP is in ERROR. The memory stays this link's. What
+        is a user's stays registered, and is held, until the link is closed."""
         cdef Pull pull
         for pull in self.reading:
+            if pull.under_way and pull.direct:
+                placement, pull.placement = pull.placement, None
+                placement.release()
             if pull.cancelled:
-                self.memory.release_sink(pull.block)
+                self.let_go(pull)
             pull.under_way = 0
         self.reading.clear()
         self.reads = 0
@@ -245,14 +292,33 @@ cdef class Pulls:
         if not self.to_read:
             return False
         pull = <Pull>self.to_read[0]
-        if pull.block is None:
+        if not pull.begun:
             return self.wanted
         return pull.copy is None or pull.under_way == 0
+
+    cdef bint ask(self, Pull pull) except -1:
+        """Whether the user names memory for the body that the device can be given."""
+        pull.asked = True
+        pull.placement = self.placer.place(pull.head, pull.remote_bytes)
+        if not self.to_read or self.to_read[0] is not pull:
+            raise ClosedResourceError("the channel was closed while it asked where a message goes")
+        if pull.placement is None:
+            return False
+        known = self.memory.begin_placement(pull.placement)
+        if known is None:
+            return False
+        pull.sink, pull.lkey = known
+        pull.direct = True
+        return True
 
     cdef bint find_sink(self, Pull pull) except -1:
         """Memory to pull the message into; False: not now. :raises MemoryError: not even for a fragment."""
         cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head)
         block = None
+        if self.placer is not None and not pull.asked and self.ask(pull):
+            pull.begun = True
+            self.reading.append(pull)
+            return True
         if pull.copy is None:
             try:
                 block = self.memory.take_sink(pull.room())
@@ -268,6 +334,9 @@ cdef class Pulls:
         else:
             pull.start = <unsigned char *>PyBytes_AS_STRING(pull.copy)
         memcpy(pull.start, PyBytes_AS_STRING(pull.head), head_bytes)
+        pull.sink = block.address if pull.copy is not None else <uint64_t><uintptr_t>pull.start + head_bytes
+        pull.lkey = block.lkey
+        pull.begun = True
         self.reading.append(pull)
         return True
 
@@ -279,20 +348,20 @@ cdef class Pulls:
         cdef Pull pull = self.to_read[0]
         cdef QueuePair qp = self.puller.qp
         cdef aio_chain chain
-        cdef uint32_t head_bytes = <uint32_t>PyBytes_GET_SIZE(pull.head), n
         cdef uint64_t sink
-        if pull.block is None and not self.find_sink(pull):
+        cdef uint32_t n
+        if not pull.begun and not self.find_sink(pull):
             return -1
         n = pull.remote_bytes - pull.posted
         if n > self.fragment:
             n = self.fragment
+        sink = pull.sink
         if pull.copy is None:
-            sink = <uint64_t><uintptr_t>pull.start + head_bytes + pull.posted
+            sink += pull.posted
         else:
-            sink, pull.staged = pull.block.address, n
+            pull.staged = n
         chain.length = 0
-        aio_chain_read(&chain, qp._send_id(&chain), sink, n,
-                       pull.block.lkey, IBV_SEND_SIGNALED, pull.remote_addr + pull.posted, pull.rkey)
+        aio_chain_read(&chain, qp._send_id(&chain), sink, n, pull.lkey, IBV_SEND_SIGNALED, pull.remote_addr + pull.posted, pull.rkey)
         pull.posted += n
         pull.under_way += 1
         self.reads += 1
@@ -319,8 +388,8 @@ cdef class Pulls:
                 self.puller.add(self)
         if pull.under_way == 0 and (pull.cancelled or pull.posted == pull.remote_bytes):
             self.reading.popleft()
-            if pull.cancelled:
-                self.memory.release_sink(pull.block)
+            if pull.cancelled or pull.direct:
+                self.let_go(pull)
             if not self.noted:
                 self.noted = True
                 self.puller.ended.append(self)

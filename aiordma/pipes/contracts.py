@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..proto.message import ChannelStatistics
     from ..verbs.memory.arena import Block
     from ..verbs.memory.queue import Waiting
+    from .placement import Placement
 
 __all__ = [
     "Buffer",
@@ -25,6 +26,7 @@ __all__ = [
     "Message",
     "MessagePipe",
     "Pipe",
+    "Placer",
     "RejoinAttempt",
     "RendezvousMemory",
     "RingOwner",
@@ -38,6 +40,21 @@ Buffer = bytes | bytearray | memoryview
 Message = bytes | memoryview
 """A received message. Short ones are ``bytes``. Long ones are a read-only ``memoryview`` of a received
 block, which goes back to its pool when the last view of it is gone."""
+
+
+class Placer(Protocol):
+    """Names memory for the long messages of a channel that were sent with a head of their own."""
+
+    def place(self, head: bytes, body_bytes: int, /) -> Placement | None:
+        """Memory for the body of a message that is about to be received; None: the channel's own. Asked once
+        for each message, when there is room for it, perhaps before the messages in front of it were handed
+        over. An exception breaks the channel.
+        """
+
+    def placed(self, head: bytes, placement: Placement, /) -> None:
+        """Called in place of ``Channel.on_message``, in its turn: the message is complete, its body where
+        :meth:`place` said. (Or it is not, if :meth:`Channel.withdraw` was called.)
+        """
 
 
 class Channel(Protocol):
@@ -54,6 +71,9 @@ class Channel(Protocol):
     on_closed: Callable[[BaseException | None], None] | None
     """Called once, after the last message: with None when the peer closed in order, else with
     :attr:`error`. Not called after this end's own :meth:`close` or :meth:`abort`."""
+
+    placer: Placer | None
+    """Asked where long messages go; set before or while they arrive."""
 
     @property
     def path(self) -> str:
@@ -86,6 +106,11 @@ class Channel(Protocol):
         """Look for messages, and where the policy allows it now, go on looking for a short while. True when
         at least one message of this channel was handed to :attr:`on_message`, or the channel ended. For an
         operation that would otherwise wait."""
+
+    def withdraw(self, placement: Placement, /) -> None:
+        """Put nothing more where :attr:`placer` said. What the device is doing there ends first:
+        ``placement.released`` is then True. The message still comes, and its body is lost.
+        """
 
     def close(self) -> None:
         """End in order: what was sent still arrives. Messages that come from now on are dropped.
@@ -276,6 +301,13 @@ class RendezvousMemory(Protocol):
 
     def may_lend(self) -> bool:
         """Whether users may keep further sinks; if not, they get copies."""
+
+    def begin_placement(self, placement: Placement, /) -> tuple[int, int] | None:
+        """Let the device write where a user has said: address and lkey. None: a copy costs less, or the
+        device refuses."""
+
+    def end_placement(self, placement: Placement, /) -> None:
+        """It has let go. Idempotent."""
 
     def wait_for_source(self, channel: Waiting, /) -> None:
         """Have its ``on_memory()`` called when it may take a source."""

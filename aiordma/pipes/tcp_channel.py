@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ..wake.base import Handle
-    from .contracts import Message
+    from .contracts import Message, Placer
+    from .placement import Placement
     from .tcp import TcpPipe
 
 __all__ = ["TcpChannel"]
@@ -61,6 +62,9 @@ class TcpChannel:
         self.on_greeted: Callable[[], None] | None = None
         self.error: BaseException | None = None
         self._on_message: Callable[[Message], None] | None = None
+        self._placer: Placer | None = None
+        self._placement: Placement | None = None  # where the message goes that is being received
+        self._read_bytes = _READ_BYTES
         self._pipe = pipe
         self._waker = wake.current()
         self._incoming = ChannelAssembler(kind, max_message_bytes)
@@ -80,7 +84,7 @@ class TcpChannel:
         self._peer_closed = False
         self._timer: Handle | None = None
         self._sent = self._received = self._bytes_sent = self._bytes_received = 0
-        self._large_sent = self._large_received = self._times_blocked = 0
+        self._large_sent = self._large_received = self._large_placed = self._times_blocked = 0
         pipe.on_writable = self._flush
         self._put(greeting(kind, max_message_bytes))
         self._push()
@@ -103,6 +107,37 @@ class TcpChannel:
         if callback is not None:
             self._read_soon()
 
+    @property
+    def placer(self) -> Placer | None:
+        """See ``Channel.placer``."""
+        return self._placer
+
+    @placer.setter
+    def placer(self, placer: Placer | None) -> None:
+        self._placer = placer
+        if placer is None:
+            self._let_go()
+        self._incoming.place = None if placer is None else self._place
+        # What is read together with the front of a long message has to be copied to where that goes.
+        self._read_bytes = _READ_BYTES if placer is None else SHORT_BYTES
+
+    def _place(self, head: bytes, body_bytes: int) -> memoryview | None:
+        assert self._placer is not None
+        self._placement = self._placer.place(head, body_bytes)
+        return None if self._placement is None else self._placement.view
+
+    def withdraw(self, placement: Placement) -> None:
+        """See ``Channel.withdraw``."""
+        if placement is self._placement:
+            self._let_go()
+        placement.release()
+
+    def _let_go(self) -> None:
+        """Put no more where the user has said."""
+        if self._placement is not None:
+            self._incoming.withdraw()
+            self._placement.release()
+
     def statistics(self) -> ChannelStatistics:
         """See ``Channel.statistics``. What waits in the kernel is not counted."""
         return ChannelStatistics(
@@ -112,6 +147,7 @@ class TcpChannel:
             bytes_received=self._bytes_received,
             large_sent=self._large_sent,
             large_received=self._large_received,
+            large_placed=self._large_placed,
             times_blocked=self._times_blocked,
             outstanding=self._queued_bytes,
             receive_high_water=0,
@@ -130,7 +166,7 @@ class TcpChannel:
             self._times_blocked += 1
             self._blocked = True
             return False
-        self._put(message_header(size) + head)
+        self._put(message_header(size, len(head)) + head)
         if size <= SHORT_BYTES:
             self._put(view)
         else:
@@ -248,6 +284,9 @@ class TcpChannel:
             self._fail(error)
         except BrokenResourceError as error:
             self._lost(error)
+        except Exception as error:
+            _log.exception("a callback of a channel failed: the channel is broken")
+            self._fail(error)
         finally:
             self._reading = False
 
@@ -259,7 +298,7 @@ class TcpChannel:
             count = self._pipe.try_receive_into(room)
             incoming.filled(max(count, 0))
             return count
-        data = self._pipe.try_receive(_READ_BYTES)
+        data = self._pipe.try_receive(self._read_bytes)
         if data is None:
             return -1
         greeted = incoming.greeted
@@ -290,7 +329,16 @@ class TcpChannel:
         return False
 
     def _hand_over(self, message: Message) -> None:
+        placement, placer = self._placement, self._placer
         callback = self._on_message
+        if self._incoming.placed:
+            assert placement is not None
+            self._placement = None
+            placement.release()
+            self._bytes_received += placement.nbytes
+            self._large_received += 1
+            self._large_placed += 1
+            callback = None if placer is None else lambda head: placer.placed(bytes(head), placement)
         if callback is None:
             return  # this end was closed
         self._received += 1
@@ -340,7 +388,7 @@ class TcpChannel:
             return
         self._over = True
         callback, self.on_closed = self.on_closed, None
-        self._on_message = self.on_writable = None
+        self._on_message = self.on_writable = self.placer = None
         if self.on_greeted is not None:
             self.on_greeted()
         if callback is not None:
@@ -365,6 +413,7 @@ class TcpChannel:
             self._timer = None
         self._queue.clear()
         self._queued_bytes = 0
+        self._let_go()
         self._incoming.drop()
         _draining.discard(self._waker, self)
         if abort:
@@ -377,7 +426,7 @@ class TcpChannel:
         if self._closed:
             return
         self._closed = self._over = True
-        self._on_message = self.on_writable = self.on_closed = self.on_greeted = None
+        self._on_message = self.on_writable = self.on_closed = self.on_greeted = self.placer = None
         if self._released:
             return
         if self._peer_closed and not self._queue:
@@ -393,7 +442,7 @@ class TcpChannel:
     def abort(self) -> None:
         """See ``Channel.abort``."""
         self._closed = self._over = True
-        self._on_message = self.on_writable = self.on_closed = self.on_greeted = None
+        self._on_message = self.on_writable = self.on_closed = self.on_greeted = self.placer = None
         self._release(abort=True)
 
 

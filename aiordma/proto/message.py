@@ -43,6 +43,8 @@ class ChannelStatistics(NamedTuple):
     #: messages that were announced and pulled rather than sent at once
     large_sent: int
     large_received: int
+    #: of those received, the ones that went to memory that the user named
+    large_placed: int
     #: calls of try_send() that returned False
     times_blocked: int
     #: cost of what the peer has not handed to its user yet, as far as this end knows

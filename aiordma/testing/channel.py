@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from ..pipes.contracts import Message
+    from ..pipes.contracts import Message, Placer
+    from ..pipes.placement import Placement
 
 __all__ = ["MemoryChannel", "memory_channels"]
 
@@ -47,7 +48,9 @@ class MemoryChannel:
         self._peer = self
         self._out = SendBudget(receive_bytes)
         self._in = ReceiveBudget(receive_bytes)
-        self._queue: deque[Message] = deque()  # sent by the peer, not yet handed over
+        self.placer: Placer | None = None
+        # Sent by the peer, not yet handed over: each with the length of its head.
+        self._queue: deque[tuple[Message, int]] = deque()
         self._scheduled = False
         self._delivering = False
         self._blocked_at: int | None = None  # what the peer had reported when try_send() last found no credit
@@ -57,7 +60,7 @@ class MemoryChannel:
         self._error: BaseException | None = None
         self._coming_error: BaseException | None = None
         self._sent = self._received = self._bytes_sent = self._bytes_received = 0
-        self._large_sent = self._large_received = self._times_blocked = 0
+        self._large_sent = self._large_received = self._large_placed = self._times_blocked = 0
 
     @property
     def on_message(self) -> Callable[[Message], None] | None:
@@ -96,9 +99,9 @@ class MemoryChannel:
         peer = self._peer
         if len(message) > self._small_bytes:
             self._large_sent += 1
-            peer._queue.append(memoryview(message))
+            peer._queue.append((memoryview(message), len(head)))
         else:
-            peer._queue.append(message)
+            peer._queue.append((message, len(head)))
         if not peer._closed:
             assert peer._in.receive(len(message)), "both halves of the credit agree"
         peer._notify()
@@ -126,7 +129,7 @@ class MemoryChannel:
     def _end(self) -> None:
         self._closed = self._ended = True
         self._queue.clear()
-        self.on_message = self.on_writable = self.on_closed = None
+        self.on_message = self.on_writable = self.on_closed = self.placer = None
         self._peer._notify()
 
     def break_with(self, error: BaseException) -> None:
@@ -145,6 +148,7 @@ class MemoryChannel:
             bytes_received=self._bytes_received,
             large_sent=self._large_sent,
             large_received=self._large_received,
+            large_placed=self._large_placed,
             times_blocked=self._times_blocked,
             outstanding=self._out.outstanding,
             receive_high_water=self._in.high_water,
@@ -177,12 +181,13 @@ class MemoryChannel:
             self._fail(self._coming_error)
             return
         while self._queue and self._on_message is not None:
-            message = self._queue.popleft()
+            message, head_bytes = self._queue.popleft()
             self._received += 1
             self._bytes_received += len(message)
             self._large_received += isinstance(message, memoryview)
             self._in.take(len(message))
-            self._on_message(message)
+            if not self._placed(message, head_bytes):
+                self._on_message(message)
         if not self._peer._closed and self._in.reported != self._in.taken:
             self._peer._out.receive_report(self._in.report())
             self._peer._notify()
@@ -193,6 +198,25 @@ class MemoryChannel:
             self._ended = True
             if self.on_closed is not None:
                 self.on_closed(None)
+
+    def _placed(self, message: Message, head_bytes: int) -> bool:
+        """Whether the user has named memory for a long message, and it was handed over there."""
+        placer = self.placer
+        if placer is None or not 0 < head_bytes < len(message) or not isinstance(message, memoryview):
+            return False
+        head, body = bytes(message[:head_bytes]), message[head_bytes:]
+        placement = placer.place(head, len(body))
+        if placement is None:
+            return False
+        placement.view[:] = body
+        placement.release()
+        self._large_placed += 1
+        placer.placed(head, placement)
+        return True
+
+    def withdraw(self, placement: Placement) -> None:
+        """See ``Channel.withdraw``. (What arrives is placed at once.)"""
+        placement.release()
 
     def _fail(self, error: BaseException) -> None:
         if self._ended:
