@@ -6,11 +6,11 @@ import gc
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 
 from aiordma import memory
 from aiordma.verbs import _dlpack
+from tests.arrays import numpy as np
 
 from .pairs import PATHS, config_of, pair
 
