@@ -406,6 +406,10 @@ class ServerCalls(Calls):
         if self.message.method:
             self._targets[self.message.method] = target
 
+    def bound(self, number: int) -> Any:
+        """What is bound to a method's number; None: nothing yet."""
+        return self._targets[number] if 0 < number < len(self._targets) else None
+
     def receive(self, data: bytes | memoryview) -> int:
         """A message arrived. Returns ``NOTHING``, ``HELLO``, ``CALL``, ``ITEM``, ``END``, ``CREDIT``,
         ``CANCEL``, ``PING`` or ``PONG``. An ITEM that is the last one has ``call.ended`` set.

@@ -9,6 +9,7 @@ from .context import Context
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout, RpcUnreachable
 from .health import Health, Status
 from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
+from .into import Incoming
 from .pool import Pool, connect_pool
 from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
 from .retry import Backoff, Retry, RetryBudget, RetryPolicy
@@ -27,6 +28,7 @@ __all__ = [
     "Context",
     "Ejection",
     "Health",
+    "Incoming",
     "Kind",
     "Method",
     "MethodInfo",

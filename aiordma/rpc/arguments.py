@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import msgpack
 
+from .bulk import Bulk, check_length, described_arguments
 from .codec import Encoding, Shape, encodable_type, explain, too_long
 from .errors import Code, RpcError
 from .signature import NO_DEFAULT, Parameter, Signature
 
 if TYPE_CHECKING:
-    from .codec import Buffer
+    from .bulk import Form
+    from .codec import Buffer, Payload
 
     Arguments = tuple[list[Any], dict[str, Any]]
 
@@ -24,6 +26,7 @@ __all__ = ["Decode", "arguments_decoder"]
 _RAW = int(Encoding.RAW)
 _MSGPACK = int(Encoding.MSGPACK)
 _KEYWORDS = int(Encoding.KEYWORDS)
+_BULK = int(Encoding.BULK)
 
 _PLACE = re.compile(r"\[(\d+)\]")
 _COUNT = re.compile(r"Expected `array` of .*length \d+, got (\d+)")
@@ -38,13 +41,14 @@ class Decode:
     __slots__ = (
         "_by_keyword",
         "_by_position",
+        "_has_arrays",
         "_holes",
         "_keyword_only",
         "_limit",
         "_name",
         "_parameters",
-        "_positional",
         "_shapes",
+        "positional",
     )
 
     def __init__(self, name: str, signature: Signature, limit: int) -> None:
@@ -56,56 +60,113 @@ class Decode:
                 self._shapes[p.name] = Shape(p.hint, limit)
             except TypeError as exc:
                 raise TypeError(f"{name}: parameter {p.name!r}: {exc}") from exc
-        self._positional = [p for p in signature.parameters if not p.keyword_only]
+        #: those that may be given by position, in order
+        self.positional = [p for p in signature.parameters if not p.keyword_only]
         self._keyword_only = [p for p in signature.parameters if p.keyword_only]
         # Where the context and the caller's items go; the server's connection puts them there.
         self._holes = sorted(i for i in (signature.context_index, signature.stream_index) if i >= 0)
         limited = any(shape.limit is not None for shape in self._shapes.values())
         self._limit = limit if limited else None
-        self._by_position = msgpack.Decoder(_record(self._positional)).decode
+        # An array is never MessagePack: then each value is looked at by itself.
+        self._has_arrays = any(shape.array is not None for shape in self._shapes.values())
+        kind = list[msgspec.Raw] if self._has_arrays else _record(self.positional)
+        self._by_position: Callable[[Buffer], Any] = msgpack.Decoder(kind).decode
         self._by_keyword = msgpack.Decoder(tuple[list[msgspec.Raw], dict[str, msgspec.Raw]]).decode
 
-    def __call__(self, encoding: int, payload: Buffer) -> Arguments:
+    def __call__(self, encoding: int, payload: Payload) -> Arguments:
         """(positional, by keyword); None stands where the context and the stream belong.
 
         :raises RpcError: ``INVALID_ARGUMENT`` naming the argument, ``RESOURCE_EXHAUSTED``.
         """
-        args: list[Any]
-        kwargs: dict[str, Any] = {}
-        try:
-            if encoding == _RAW:
-                args = self._from_raw(payload)
-            elif self._limit is not None and len(payload) > self._limit:
-                raise too_long(len(payload), self._limit)
-            elif encoding == _MSGPACK:
-                args = list(msgspec.structs.astuple(self._by_position(payload)))
-                if self._keyword_only:
-                    self._fill({}, self._keyword_only)
-            elif encoding == _KEYWORDS:
-                args, kwargs = self._from_keywords(payload)
-            else:
-                raise msgspec.DecodeError(f"encoding {encoding} is not known")
-        except Exception as exc:
-            raise self._explained(exc) from exc
-        for index in self._holes:
-            args.insert(index, None)
+        args, kwargs = self.arguments(encoding, payload)
+        self.make_holes(args)
         return args, kwargs
 
+    def make_holes(self, args: list[Any]) -> None:
+        """Put None where the context and the stream belong."""
+        for index in self._holes:
+            args.insert(index, None)
+
+    def arguments(self, encoding: int, payload: Payload) -> Arguments:
+        """Those that travelled, and defaults. Errors as of a call of this object."""
+        try:
+            if encoding == _RAW:
+                return self._from_raw(payload), {}  # type: ignore[arg-type]
+            if encoding == _BULK:
+                whole = Bulk.of(payload)
+                return self._from_bulk(
+                    whole.description, lambda p, form: self.large(p, form, len(whole.data), whole.data)
+                )
+            if self._limit is not None and len(payload) > self._limit:
+                raise too_long(len(payload), self._limit)
+            if encoding == _MSGPACK and not self._has_arrays:
+                args = list(msgspec.structs.astuple(self._by_position(payload)))  # type: ignore[arg-type]
+                if self._keyword_only:
+                    self._fill({}, self._keyword_only)
+                return args, {}
+            if encoding == _MSGPACK:
+                return self._from_both(self._by_position(payload), {}, self._small)  # type: ignore[arg-type]
+            if encoding == _KEYWORDS:
+                given, named = self._by_keyword(payload)  # type: ignore[arg-type]
+                return self._from_both(given, named, self._small)
+            raise msgspec.DecodeError(f"encoding {encoding} is not known")
+        except Exception as exc:
+            raise self._explained(exc) from exc
+
+    def described(self, description: Buffer, large: Callable[[Parameter, Form | None], Any]) -> Arguments:
+        """The arguments of a description; ``large`` makes the value that it is of. Errors as of a call."""
+        try:
+            return self._from_bulk(description, large)
+        except Exception as exc:
+            raise self._explained(exc) from exc
+
+    def large(self, p: Parameter, form: Form | None, nbytes: int, data: Buffer | None) -> Any:
+        """The value of a large argument; only checked without ``data``."""
+        shape = self._shapes[p.name]
+        try:
+            check_length(form, nbytes)
+            return shape.check(form) if data is None else shape.bulk(form, data)
+        except Exception as exc:
+            raise explain(exc, lambda below: f"{self._name}: argument '{p.name}{below}'") from exc
+
+    def views(self, name: str) -> bool:
+        """Whether the values of a parameter are views of the memory that they were received into."""
+        return self._shapes[name].views
+
     def _from_raw(self, payload: Buffer) -> list[Any]:
-        if not self._positional:
+        if not self.positional:
             raise self._wrong(f"takes {self._count()}, got 1")
-        first, *rest = self._positional
+        first, *rest = self.positional
         value = self._one(first, _RAW, payload)
         self._fill({}, self._keyword_only)
         return [value, *self._fill({}, rest)]
 
-    def _from_keywords(self, payload: Buffer) -> Arguments:
-        given, named = self._by_keyword(payload)
-        if len(given) > len(self._positional):
+    def _from_bulk(self, description: Buffer, large: Callable[[Parameter, Form | None], Any]) -> Arguments:
+        if self._limit is not None and len(description) > self._limit:
+            raise too_long(len(description), self._limit)
+        given, named, where, form = described_arguments(description)
+        hole: Any = given[where] if isinstance(where, int) else named[where]
+
+        def value(p: Parameter, raw: msgspec.Raw) -> Any:
+            return large(p, form) if raw is hole else self._small(p, raw)
+
+        return self._from_both(given, named, value)
+
+    def _small(self, p: Parameter, raw: msgspec.Raw) -> Any:
+        return self._one(p, _MSGPACK, memoryview(raw))
+
+    def _from_both(
+        self,
+        given: list[msgspec.Raw],
+        named: dict[str, msgspec.Raw],
+        value: Callable[[Parameter, msgspec.Raw], Any],
+    ) -> Arguments:
+        """The values of those by position and of those by keyword."""
+        if len(given) > len(self.positional):
             raise self._wrong(f"takes {self._count()}, got {len(given)} by position")
         values: dict[str, Any] = {}
-        for p, raw in zip(self._positional, given, strict=False):
-            values[p.name] = self._one(p, _MSGPACK, memoryview(raw))
+        for p, raw in zip(self.positional, given, strict=False):
+            values[p.name] = value(p, raw)
         for name, raw in named.items():
             known = self._shapes.get(name)
             if known is None:
@@ -115,8 +176,8 @@ class Decode:
             p = next(p for p in self._parameters if p.name == name)
             if p.positional_only:
                 raise self._wrong(f"argument '{name}' is given by position only")
-            values[name] = self._one(p, _MSGPACK, memoryview(raw))
-        args = self._fill(values, self._positional)
+            values[name] = value(p, raw)
+        args = self._fill(values, self.positional)
         self._fill(values, self._keyword_only)
         return args, {p.name: values[p.name] for p in self._keyword_only if p.name in values}
 
@@ -147,10 +208,8 @@ class Decode:
 
         def path(below: str) -> str:
             """msgspec counts: ``[1].x`` is field x of the second argument."""
-            if (match := _PLACE.match(below)) and int(match[1]) < len(self._positional):
-                return (
-                    f"{self._name}: argument '{self._positional[int(match[1])].name}{below[match.end() :]}'"
-                )
+            if (match := _PLACE.match(below)) and int(match[1]) < len(self.positional):
+                return f"{self._name}: argument '{self.positional[int(match[1])].name}{below[match.end() :]}'"
             return f"{self._name}: arguments{below}"
 
         if isinstance(exc, msgspec.ValidationError) and (match := _COUNT.fullmatch(str(exc))):
@@ -174,7 +233,7 @@ def _record(parameters: list[Parameter]) -> type[msgspec.Struct]:
     return msgspec.defstruct("arguments", fields, array_like=True, forbid_unknown_fields=True)
 
 
-def arguments_decoder(name: str, signature: Signature, limit: int) -> Callable[[int, Buffer], Arguments]:
+def arguments_decoder(name: str, signature: Signature, limit: int) -> Callable[[int, Payload], Arguments]:
     """A function from (encoding, payload) to (positional arguments, arguments by keyword).
 
     :raises TypeError: values of a parameter's type cannot be decoded.
@@ -188,17 +247,17 @@ def arguments_decoder(name: str, signature: Signature, limit: int) -> Callable[[
     # The calls that must cost next to nothing: one bytes-like argument.
     if only.hint is bytes:
 
-        def only_bytes(encoding: int, payload: Buffer) -> Arguments:
+        def only_bytes(encoding: int, payload: Payload) -> Arguments:
             if encoding == 0:
-                return [payload if type(payload) is bytes else bytes(payload)], {}
+                return [payload if type(payload) is bytes else bytes(payload)], {}  # type: ignore[arg-type]
             return general(encoding, payload)
 
         return only_bytes
     if only.hint is memoryview:
 
-        def only_view(encoding: int, payload: Buffer) -> Arguments:
+        def only_view(encoding: int, payload: Payload) -> Arguments:
             if encoding == 0:
-                return [memoryview(payload)], {}
+                return [memoryview(payload)], {}  # type: ignore[arg-type]
             return general(encoding, payload)
 
         return only_view

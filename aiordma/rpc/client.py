@@ -18,6 +18,7 @@ from .codec import decode_result, encode_arguments
 from .connection import Connection
 from .errors import RpcUnreachable
 from .interceptor import ClientCall, chain_stream, chain_unary
+from .into import call_into
 from .streaming import ClientStream
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..credit import CreditWindow
     from ..errors import FallbackReason
     from .interceptor import ClientInterceptor
+    from .into import Allocator
 
     Metadata = Mapping[str, str | bytes]
 
@@ -74,6 +76,7 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: Metadata | None = None,
         idempotent: bool | None = None,
+        into: None = None,
         **kwargs: Any,
     ) -> R: ...
     @overload
@@ -86,6 +89,7 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: Metadata | None = None,
         idempotent: bool | None = None,
+        into: Any = None,
         **kwargs: Any,
     ) -> Any: ...
     async def call(
@@ -97,6 +101,7 @@ class Client:
         metadata: Metadata | None = None,
         returns: Any = None,
         idempotent: bool | None = None,
+        into: Any = None,
         **kwargs: Any,
     ) -> Any:
         """Call a method that has one result, and wait for it.
@@ -111,26 +116,38 @@ class Client:
         :param returns: type of the result, checked, and what type checkers take it for. None: whatever comes;
             ``memoryview``: a large bytes-like result is not copied.
         :param idempotent: whether the call may be repeated (see :class:`~aiordma.rpc.Retry`).
+        :param into: memory for the result, which is bytes-like or an array: a writable buffer (a bytearray, a
+            memoryview, an array) or a region of ``aiordma.memory``. The result is received there, and what
+            this returns is a writable view of it; ``returns`` has no part in it. An array must have the type
+            and the shape of the result, unless it is one-dimensional and of bytes. When the call has ended,
+            whatever way, the memory is the caller's again.
         :param kwargs: arguments by keyword.
+        :raises BufferError: ``into`` is read-only, or does not lie in one piece.
         :raises RpcError: the call failed; its ``code`` says why. ``RpcTimeout`` is a ``TimeoutError``, too.
         :raises TypeError: an argument cannot travel.
         """
         if self._unary is not None:
-            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent)
+            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent, into)
             return await self._unary(call)
         encoding, payload = encode_arguments(args, kwargs)
         raw = encode_metadata(metadata) if metadata else None
+        if into is not None:
+            return await call_into(self.connection, method, encoding, payload, timeout, raw, into)
         reply = await self._call_raw(method, encoding, payload, timeout, raw)
-        payload, reply.payload = reply.payload, b""  # the connection remembers the last reply
-        return decode_result(reply.encoding, payload, returns, method)
+        result, reply.payload = reply.payload, b""  # the connection remembers the last reply
+        return decode_result(reply.encoding, result, returns, method)
 
     async def _call(self, call: ClientCall) -> Any:
         """What the interceptors of unary calls end with."""
         encoding, payload = encode_arguments(call.args, call.kwargs)
         raw = encode_metadata(call.metadata) if call.metadata else None
+        if call.into is not None:
+            return await call_into(
+                self.connection, call.method, encoding, payload, call.timeout, raw, call.into
+            )
         reply = await self._call_raw(call.method, encoding, payload, call.timeout, raw)
-        payload, reply.payload = reply.payload, b""
-        return decode_result(reply.encoding, payload, call.returns, call.method)
+        result, reply.payload = reply.payload, b""
+        return decode_result(reply.encoding, result, call.returns, call.method)
 
     def stream(
         self,
@@ -141,6 +158,7 @@ class Client:
         metadata: Metadata | None = None,
         returns: Any = None,
         window: int = 0,
+        into: Allocator | None = None,
         **kwargs: Any,
     ) -> ClientStream:
         """Call a method that takes a stream of items, or answers with one. Parameters as of :meth:`call`.
@@ -148,17 +166,20 @@ class Client:
         :param returns: type of each item (of the result, where that is one value).
         :param window: bytes of items that the server may send before any of them are taken; 0: the default
             of the connection. (An item costs 64 bytes beside its own.)
+        :param into: names memory for each item, which is bytes-like or an array: a function that is given an
+            :class:`Incoming` and returns what ``into`` of :meth:`call` may be. Items are received there,
+            before they are taken. Leaving the block, or :meth:`ClientStream.aclose`, ends that.
         :raises TypeError: an argument cannot travel.
         """
         if self._streams is not None:
-            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns)
+            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, into=into)
             return self._streams(call)  # type: ignore[no-any-return]
-        return self._make_stream(method, args, kwargs, timeout, metadata, returns, window)
+        return self._make_stream(method, args, kwargs, timeout, metadata, returns, window, into)
 
     def _stream(self, call: ClientCall) -> ClientStream:
         """What the interceptors of streams end with."""
         return self._make_stream(
-            call.method, call.args, call.kwargs, call.timeout, call.metadata, call.returns, 0
+            call.method, call.args, call.kwargs, call.timeout, call.metadata, call.returns, 0, call.into
         )
 
     def _make_stream(
@@ -170,6 +191,7 @@ class Client:
         metadata: Metadata | None,
         returns: Any,
         window: int,
+        into: Allocator | None,
     ) -> ClientStream:
         encoding, payload = encode_arguments(args, kwargs)
         raw = encode_metadata(metadata) if metadata else None
@@ -182,6 +204,7 @@ class Client:
             metadata=raw,
             returns=returns,
             window=window,
+            into=into,
         )
 
     async def ping(self, timeout: float | None = None) -> float:  # noqa: ASYNC109

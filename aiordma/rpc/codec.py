@@ -1,9 +1,10 @@
 """Values and bytes: what arguments, results and stream items look like in messages.
 
-Two forms. A bytes-like value that travels alone is sent as it is (``RAW``): no copy, no framing, nothing to
-parse. Everything else is MessagePack by msgspec, checked against the annotated type while it is decoded, so
-that a handler never sees a value of another type than it asked for. No pickle: decoding builds the annotated
-types and builtins, and runs no code of the peer's choosing.
+Three forms. A bytes-like value that travels alone is sent as it is (``RAW``): no copy, no framing, nothing to
+parse. An array, or a large bytes-like argument beside others, is sent as it is behind a description
+(``BULK``, ``bulk.py``). Everything else is MessagePack by msgspec, checked against the annotated type while
+it is decoded, so that a handler never sees a value of another type than it asked for. No pickle: decoding
+builds the annotated types and builtins, and runs no code of the peer's choosing.
 
 A peer cannot make decoding expensive. Nesting ends in an error at the interpreter's recursion limit, a length
 is believed only as far as there are bytes behind it, and where the type may hold containers (in which a byte
@@ -24,10 +25,24 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import msgpack
 
+from .bulk import (
+    BULK_BYTES,
+    Bulk,
+    Form,
+    array_hint,
+    describe_arguments,
+    describe_value,
+    described_value,
+    flat_array,
+    is_array,
+    make_array,
+)
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
+    #: What travels behind the head of a message.
+    Payload = Buffer | Bulk
 
 __all__ = [
     "MAX_STRUCTURED_BYTES",
@@ -59,11 +74,14 @@ class Encoding(enum.IntEnum):
     MSGPACK = 1
     #: MessagePack, arguments only: an array of the positional ones, then a map of those by keyword.
     KEYWORDS = 2
+    #: A description, and the bytes of one value (``bulk.py``).
+    BULK = 3
 
 
 _RAW: Final = int(Encoding.RAW)
 _MSGPACK: Final = int(Encoding.MSGPACK)
 _KEYWORDS: Final = int(Encoding.KEYWORDS)
+_BULK: Final = int(Encoding.BULK)
 
 _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
@@ -91,7 +109,7 @@ class Shape:
     :raises TypeError: values of this type cannot be checked or decoded; the message says why.
     """
 
-    __slots__ = ("decode", "from_raw", "hint", "limit", "text")
+    __slots__ = ("array", "decode", "from_raw", "hint", "limit", "text")
 
     #: Makes the value of a RAW payload; None when the type has no bytes-like values.
     from_raw: Callable[[Buffer], Any] | None
@@ -103,12 +121,42 @@ class Shape:
     def __init__(self, hint: Any, limit: int = MAX_STRUCTURED_BYTES) -> None:
         self.hint = hint
         self.text = describe_type(hint)
+        #: what it says of an array; None: its values are none
+        self.array = array_hint(hint)
         encodable = encodable_type(hint)
         self.limit = limit if _holds_containers(encodable) else None
         self.decode = msgpack.Decoder(encodable).decode
-        self.from_raw = _raw_maker(hint, encodable)
+        self.from_raw = None if self.array is not None else _raw_maker(hint, encodable)
 
-    def value(self, encoding: int, payload: Buffer) -> Any:
+    @property
+    def views(self) -> bool:
+        """Whether its values are views of the memory that they were received into."""
+        return self.array is not None or self.from_raw is _as_is or self.from_raw is memoryview
+
+    def bulk(self, form: Form | None, data: Buffer) -> Any:
+        """The value of this form with these bytes. Errors as of :meth:`value`."""
+        self.check(form)
+        if self.array is not None:
+            return make_array(form, data)
+        assert self.from_raw is not None
+        if form is None:
+            return self.from_raw(data)
+        return make_array(form, data)
+
+    def check(self, form: Form | None) -> None:
+        """:raises msgspec.ValidationError: it is of another type than a value of this form."""
+        if self.array is not None:
+            self.array.check(form, self.text)
+        elif self.from_raw is None or (
+            form is not None and not self.views and self.from_raw is not _as_bytes
+        ):
+            raise msgspec.ValidationError(
+                f"Expected `{self.text}`, got `{'bytes' if form is None else 'array'}`"
+            )
+        elif form is not None and self.hint is bytes:
+            raise msgspec.ValidationError(f"Expected `{self.text}`, got `array`")
+
+    def value(self, encoding: int, payload: Payload) -> Any:
         """The value in ``payload``.
 
         :raises msgspec.ValidationError: another type, or a constraint is not met.
@@ -118,12 +166,22 @@ class Shape:
         if encoding == _RAW:
             if self.from_raw is None:
                 raise msgspec.ValidationError(f"Expected `{self.text}`, got `bytes`")
-            return self.from_raw(payload)
+            return self.from_raw(payload)  # type: ignore[arg-type]
+        if encoding == _BULK:
+            whole = Bulk.of(payload)
+            form = described_value(whole.description)
+            whole.check(form)
+            return self.bulk(form, whole.data)
         if encoding != _MSGPACK:
             raise msgspec.DecodeError(f"encoding {encoding} is not known")
         if self.limit is not None and len(payload) > self.limit:
             raise too_long(len(payload), self.limit)
-        return self.decode(payload)
+        if self.array is not None and not (self.array.optional and payload == _NIL):
+            raise msgspec.ValidationError(f"Expected `{self.text}`, got a value that is no array")
+        return self.decode(payload)  # type: ignore[arg-type]
+
+
+_NIL = b"\xc0"
 
 
 def too_long(length: int, limit: int) -> RpcError:
@@ -140,6 +198,8 @@ def encodable_type(hint: Any) -> Any:
     :raises TypeError: msgspec cannot check values of it.
     """
     plain, members = _unwrap(hint)
+    if array_hint(hint) is not None:
+        return types.NoneType  # an array is never MessagePack
     if all(_is_any_buffer(m) or m in (*_BYTES_LIKE, types.NoneType) for m in members) and any(
         _is_any_buffer(m) or m in _BYTES_LIKE for m in members
     ):
@@ -150,9 +210,14 @@ def encodable_type(hint: Any) -> Any:
     try:
         for part in _parts(msgspec.inspect.type_info(hint)):
             if isinstance(part, msgspec.inspect.CustomType):
+                array = array_hint(part.cls) is not None
                 raise TypeError(
-                    f"values of {describe_type(part.cls)} cannot be checked; use a dataclass, a "
-                    "msgspec.Struct, a TypedDict or builtin types"
+                    f"values of {describe_type(part.cls)} cannot be checked; "
+                    + (
+                        "an array is an argument, a result or an item by itself, not a part of one"
+                        if array
+                        else "use a dataclass, a msgspec.Struct, a TypedDict or builtin types"
+                    )
                 )
     except TypeError as exc:
         raise TypeError(f"type {describe_type(plain)}: {exc}") from exc
@@ -237,8 +302,8 @@ def _flat(view: memoryview) -> Buffer:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-def encode_value(value: object) -> tuple[int, Buffer]:
-    """A result or a stream item as (encoding, payload). Bytes-like values are not copied.
+def encode_value(value: object) -> tuple[int, Payload]:
+    """A result or a stream item as (encoding, payload). Bytes-like values and arrays are not copied.
 
     :raises TypeError: values of this type (or of one inside it) cannot travel.
     """
@@ -247,35 +312,81 @@ def encode_value(value: object) -> tuple[int, Buffer]:
         return _RAW, value  # type: ignore[return-value]
     if kind is memoryview:
         return _RAW, _flat(value)  # type: ignore[arg-type]
-    return _MSGPACK, _pack(value)
+    try:
+        return _MSGPACK, _pack(value)
+    except TypeError:
+        if not is_array(value):
+            raise
+    form, data = flat_array(value)
+    return _BULK, Bulk(describe_value(form), data)
 
 
-def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[int, Buffer]:
-    """The arguments of a call as (encoding, payload). One bytes-like argument alone is not copied.
+def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[int, Payload]:
+    """The arguments of a call as (encoding, payload). Not copied: one bytes-like argument alone, one array,
+    and of several the first large one that is bytes-like.
 
     :raises TypeError: an argument cannot travel.
     """
-    if kwargs:
-        return _KEYWORDS, _pack((args, kwargs))
-    if len(args) == 1:
+    if not kwargs and len(args) == 1:
         value = args[0]
         kind = type(value)
         if kind is bytes or kind is bytearray:
             return _RAW, value
         if kind is memoryview:
             return _RAW, _flat(value)
-    return _MSGPACK, _pack(args)
+    else:
+        for where, value in _places(args, kwargs):
+            if type(value) in _BYTES_LIKE and memoryview(value).nbytes >= BULK_BYTES:
+                return _BULK, _with_large(args, kwargs, where, None, _flat(memoryview(value)))
+    try:
+        return (_KEYWORDS, _pack((args, kwargs))) if kwargs else (_MSGPACK, _pack(args))
+    except TypeError:
+        arrays = [(where, value) for where, value in _places(args, kwargs) if is_array(value)]
+        if not arrays:
+            raise
+    if len(arrays) > 1:
+        raise TypeError(f"{len(arrays)} arrays as arguments of one call: send one, or make them one")
+    where, value = arrays[0]
+    return _BULK, _with_large(args, kwargs, where, *flat_array(value))
+
+
+def _places(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Iterator[tuple[int | str, Any]]:
+    yield from enumerate(args)
+    if kwargs:
+        yield from kwargs.items()
+
+
+def _with_large(
+    args: tuple[Any, ...], kwargs: dict[str, Any] | None, where: int | str, form: Form | None, data: Buffer
+) -> Bulk:
+    """The arguments, and the bytes of the one that is large."""
+    given, named = list(args), dict(kwargs or ())
+    if isinstance(where, int):
+        given[where] = None
+    else:
+        named[where] = None
+    try:
+        return Bulk(describe_arguments(given, named, where, form), data)
+    except _UNSENDABLE as exc:
+        raise _unsendable("the arguments", exc) from exc
 
 
 def _pack(value: object) -> bytes:
     try:
         return _encode(value)
-    except (TypeError, OverflowError, ValueError, BufferError, RecursionError) as exc:
+    except _UNSENDABLE as exc:
         what = "the arguments" if type(value) is tuple else f"a value of type {describe_type(type(value))}"
-        raise TypeError(
-            f"{what} cannot be sent: {exc}; use builtin types, dataclasses, "
-            "msgspec.Struct or TypedDict, and bytes or a contiguous memoryview for bulk data"
-        ) from exc
+        raise _unsendable(what, exc) from exc
+
+
+_UNSENDABLE = (TypeError, OverflowError, ValueError, BufferError, RecursionError)
+
+
+def _unsendable(what: str, exc: Exception) -> TypeError:
+    return TypeError(
+        f"{what} cannot be sent: {exc}; use builtin types, dataclasses, "
+        "msgspec.Struct or TypedDict, and bytes, a contiguous memoryview or one array for bulk data"
+    )
 
 
 # ---- decoding ----------------------------------------------------------------------------------------------
@@ -323,7 +434,7 @@ def shape_of(hint: Any) -> Shape:
     return _cached_shape(hint)
 
 
-def decode_result(encoding: int, payload: Buffer, returns: Any = None, where: str = "the result") -> Any:
+def decode_result(encoding: int, payload: Payload, returns: Any = None, where: str = "the result") -> Any:
     """The value in a result or stream item, for the caller.
 
     :param returns: the type it must have. None: whatever came, bytes-like values as ``bytes``. With
@@ -333,7 +444,7 @@ def decode_result(encoding: int, payload: Buffer, returns: Any = None, where: st
     :raises TypeError: values of the type ``returns`` cannot be decoded.
     """
     if encoding == _RAW and (returns is None or returns is bytes):
-        return payload if type(payload) is bytes else bytes(payload)
+        return payload if type(payload) is bytes else bytes(payload)  # type: ignore[arg-type]
     shape = _ANY if returns is None else shape_of(returns)
     try:
         return shape.value(encoding, payload)

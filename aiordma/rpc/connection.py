@@ -26,6 +26,7 @@ from ..proto.rpc import (
     ITEM,
     PING,
     PONG,
+    REPLY,
     UNARY,
     Hello,
     RpcMessage,
@@ -38,8 +39,10 @@ from .multiplexer import Multiplexer, newest, no_memory
 
 if TYPE_CHECKING:
     from ..pipes.contracts import Channel, Message
+    from ..pipes.placement import Placement
     from ..proto.trace import ClientTrace
     from ..wake.base import Waiter
+    from .codec import Payload
     from .multiplexer import Buffer
 
 __all__ = ["Connection", "Reply"]
@@ -50,6 +53,8 @@ class Reply:
 
     kind = UNARY
     window = 0
+    #: names memory for what comes back (:meth:`Connection._place`); None: nothing does
+    place: Any = None
 
     __slots__ = ("done", "encoding", "error", "payload", "raw_metadata", "raw_trailing", "trace", "waiter")
 
@@ -57,7 +62,7 @@ class Reply:
         self.done = False
         self.error: RpcError | None = None
         self.encoding = 0
-        self.payload: Buffer = b""
+        self.payload: Payload = b""
         self.raw_metadata: bytes | None = None
         self.raw_trailing: bytes | None = None
         #: the record of its times, if they are wanted
@@ -156,7 +161,6 @@ class Connection(Multiplexer):
     ) -> None:
         self.machine = ClientCalls(Hello(0, 0, window, metadata_bytes))
         super().__init__(channel, self.machine, peer)
-        self._receive = self.machine.receive
         self._message = self.machine.message
         #: calls that may be in flight: granted by the server
         self.in_flight = CreditWindow(0)
@@ -220,9 +224,10 @@ class Connection(Multiplexer):
         self,
         method: str,
         encoding: int,
-        payload: Buffer,
+        payload: Payload,
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: bytes | None = None,
+        into: Reply | None = None,
     ) -> Reply:
         """Make a unary call.
 
@@ -231,6 +236,7 @@ class Connection(Multiplexer):
         :param payload: see ``codec.encode_arguments``.
         :param timeout: seconds; the deadline holds on both ends.
         :param metadata: as ``proto.rpc.encode_metadata`` gives it.
+        :param into: for what comes back; None: a new one.
         :raises RpcError: the call failed; ``not_started`` tells whether the server has looked at it.
         """
         waker = self.waker
@@ -241,7 +247,7 @@ class Connection(Multiplexer):
         deadline = math.inf
         if timeout is not None:
             deadline = waker.now() + timeout
-        reply = Reply()
+        reply = into or Reply()
         if recorder.requests or not self.machine.serial & TIMED_MASK:
             reply.trace = recorder.begin(method)
         try:
@@ -295,7 +301,7 @@ class Connection(Multiplexer):
         caller: Caller,
         method: str,
         encoding: int,
-        payload: Buffer,
+        payload: Payload,
         deadline: float,
         metadata: bytes | None = None,
     ) -> Call:
@@ -322,8 +328,11 @@ class Connection(Multiplexer):
             trace = caller.trace
             block = None if trace is None else recorder.block(trace)
             head = machine.head(call, number, encoding, left_us, metadata, block)
-            if not self.try_send(head, payload):
-                await self._send_late(call, head, payload, deadline)
+            body: Buffer = payload  # type: ignore[assignment]
+            if encoding == 3:  # BULK
+                head, body = payload.behind(head)  # type: ignore[union-attr]
+            if not self.try_send(head, body):
+                await self._send_late(call, head, body, deadline)
                 if trace is not None:
                     trace.left(monotonic_ns())
         except (ClosedResourceError, BrokenResourceError) as exc:
@@ -413,6 +422,15 @@ class Connection(Multiplexer):
         return self.failure(not_started=True)
 
     # ---- what arrives
+
+    def _place(self, kind: int, message: RpcMessage, front: memoryview, nbytes: int) -> Placement | None:
+        if (kind != REPLY or message.extra) and kind != ITEM:
+            return None
+        call = self.machine.calls.get(message.call_id)
+        if call is None or call.cancelled or call.owner.place is None:
+            return None
+        placement: Placement | None = call.owner.place(message.encoding, front, nbytes)
+        return placement
 
     def _on_message(self, data: Message) -> None:
         event = self._receive(data)

@@ -19,7 +19,7 @@ from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto.call import Call
 from ..proto.calls import ServerCalls
-from ..proto.rpc import CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
+from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
 from ..proto.trace import TIMED_MASK
 from ..wake.base import SHARE_SECONDS
 from .context import Context
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from contextvars import Context as Variables
 
     from ..pipes.contracts import Channel, Message
+    from ..pipes.placement import Placement
+    from ..proto.rpc import RpcMessage
     from ..wake.base import Job, Starter, Waiter
+    from .codec import Payload
     from .interceptor import ServerInterceptor
     from .multiplexer import Buffer
 
@@ -54,6 +57,7 @@ class Route:
         "is_async",
         "kind",
         "method",
+        "place",
         "stream",
         "stream_index",
         "takes_items",
@@ -66,6 +70,8 @@ class Route:
         self.handler = handler = method.handler
         self.is_async = is_async = method.is_async
         self.decode = method.decode
+        #: names memory for a large argument; None: the method has no allocator
+        self.place = method.place
         self.encode = method.encode_result
         self.context_index = method.signature.context_index
         self.stream_index = method.signature.stream_index
@@ -104,6 +110,8 @@ class Dispatch:
         expose_errors: bool = False,
     ) -> None:
         self.routes = {method.name: Route(method, interceptors) for method in methods}
+        #: some method has an allocator
+        self.places = any(route.place is not None for route in self.routes.values())
         self.start = starter.start
         #: handlers run in copies of it
         self.variables = variables
@@ -134,7 +142,7 @@ class Handling:
         if self.inbox is not None:
             self.inbox.clear()
 
-    def on_item(self, encoding: int, payload: Buffer) -> None:
+    def on_item(self, encoding: int, payload: Payload) -> None:
         if self.inbox is not None:
             self.inbox.put(encoding, payload)
             if self.call.ended:
@@ -173,16 +181,38 @@ class ServerConnection(Multiplexer):
     ) -> None:
         self.machine = ServerCalls(Hello(calls, methods, window, metadata_bytes))
         super().__init__(channel, self.machine, peer)
-        self._receive = self.machine.receive
         self._message = self.machine.message
         self._dispatch = dispatch
         self._drained: Waiter | None = None
         self._staying = False
+        #: routes of method numbers whose first call may not have been handed over yet
+        self._announced: dict[int, Route] = {}
         # A client that keeps to its limit gets one reply for each call, and for those with streams one item,
         # one CREDIT and the HEADERS at a time.
         self._most_queued = 4 * calls + 8
 
+    def begin(self) -> None:
+        """As of :class:`Multiplexer`."""
+        if self._dispatch.places:
+            self.place_messages()
+        super().begin()
+
     # ---- what arrives
+
+    def _place(self, kind: int, message: RpcMessage, front: memoryview, nbytes: int) -> Placement | None:
+        if kind != CALL or self.machine.leaving or self.ended is not None:
+            return None
+        number = message.method
+        if message.name is not None:
+            route = self._dispatch.routes.get(message.name)
+            if route is not None and 0 < number <= self.machine.own.methods:
+                self._announced[number] = route
+        else:
+            route = self.machine.bound(number) or self._announced.get(number)
+        if route is None or route.place is None:
+            return None
+        placement: Placement | None = route.place(message.encoding, front, nbytes)
+        return placement
 
     def _on_message(self, data: Message) -> None:
         event = self._receive(data)
@@ -242,7 +272,7 @@ class ServerConnection(Multiplexer):
             self._on_stream(call, route)
             return
         encoding = message.encoding
-        payload: Buffer = message.payload
+        payload: Payload = message.payload
         context = trace = None
         if message.trace is not None or recorder.handlers or call.serial & TIMED_MASK == 1:
             call.trace = trace = recorder.received(message.trace, route.method.name)
@@ -414,13 +444,15 @@ class ServerConnection(Multiplexer):
             if owner is not None:
                 owner.cancel()
 
-    def _reply(self, call: Call, encoding: int, payload: Buffer, context: Context | None) -> None:
+    def _reply(self, call: Call, encoding: int, payload: Payload, context: Context | None) -> None:
         block = None if call.trace is None else recorder.reply(call.trace, 0, self.peer)
         if context is None:
             head = self.machine.reply(call, encoding, None, None, block)
         else:
             head = self.machine.reply(call, encoding, context.take_headers(), context.trailing, block)
-        self._finish(call, head, payload, "the result")
+        if encoding == 3:  # BULK
+            head, payload = payload.behind(head)  # type: ignore[union-attr]
+        self._finish(call, head, payload, "the result")  # type: ignore[arg-type]
         if self._drained is not None:
             self._look_whether_drained()
 
@@ -550,7 +582,7 @@ class Received:
 
     __slots__ = ("_decode", "_inbox")
 
-    def __init__(self, inbox: Inbox, decode: Callable[[int, Buffer], Any]) -> None:
+    def __init__(self, inbox: Inbox, decode: Callable[[int, Payload], Any]) -> None:
         self._inbox = inbox
         self._decode = decode
 

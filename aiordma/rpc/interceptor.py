@@ -59,6 +59,8 @@ class ClientCall:
     returns: Any = None
     #: Whether it may be repeated; None: the caller did not specify it.
     idempotent: bool | None = None
+    #: Memory for the result; None: none is named.
+    into: Any = None
 
 
 @dataclass(slots=True)

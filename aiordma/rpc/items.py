@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..proto.call import Call
     from ..proto.calls import ClientCalls, ServerCalls
     from ..wake.base import Waiter
+    from .codec import Payload
     from .errors import RpcError
     from .multiplexer import Buffer, Multiplexer
 
@@ -28,14 +29,14 @@ class Inbox:
         self._connection = connection
         self._machine = machine
         self._call = call
-        self._items: deque[tuple[int, Buffer]] = deque()
+        self._items: deque[tuple[int, Payload]] = deque()
         self._waiter: Waiter | None = None
         self._busy = False
         #: nothing more will arrive; and why, unless all went well
         self.finished = False
         self.error: RpcError | None = None
 
-    def put(self, encoding: int, payload: Buffer) -> None:
+    def put(self, encoding: int, payload: Payload) -> None:
         self._items.append((encoding, payload))
         if self._waiter is not None:
             self._waiter.set()
@@ -61,7 +62,7 @@ class Inbox:
     def _must_wait(self) -> bool:
         return not self._items and not self.finished
 
-    async def take(self) -> tuple[int, Buffer] | None:
+    async def take(self) -> tuple[int, Payload] | None:
         """The next item, as (encoding, payload); None at the end. Cancelled: nothing was taken.
 
         :raises RpcError: what :meth:`finish` was given.
@@ -120,7 +121,7 @@ class Sending:
         if self._waiter is not None:
             self._waiter.set()
 
-    async def send(self, encoding: int, payload: Buffer) -> None:
+    async def send(self, encoding: int, payload: Payload) -> None:
         """Send one item, as soon as the other end has room for it. Cancelled: it may have been sent.
 
         :raises BusyResourceError: another task is sending.
@@ -141,12 +142,15 @@ class Sending:
         if not machine.may_send(call):
             await self._wait_for_credit()
         head = machine.item(call, encoding, size)
+        body: Buffer = payload  # type: ignore[assignment]
+        if encoding == 3:  # BULK
+            head, body = payload.behind(head)  # type: ignore[union-attr]
         try:
-            if connection.try_send(head, payload):
+            if connection.try_send(head, body):
                 if waker.share > 0:
                     waker.share -= 1 + (size >> 12)
                 return
-            parcel = connection.enqueue(head, payload)
+            parcel = connection.enqueue(head, body)
         except MemoryError as exc:
             machine.take_back(call, size)
             raise no_memory(exc) from exc

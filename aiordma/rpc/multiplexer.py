@@ -14,20 +14,26 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import anyio
+import msgspec
 from anyio import BrokenResourceError, ClosedResourceError
 
 from ..channels.channel import MAX_HEAD_BYTES
-from ..errors import LinkError
+from ..errors import LinkError, RemoteProtocolError
 from ..observe.calls import fold
+from ..proto.rpc import ITEM, RpcMessage
 from ..wake import current
+from .bulk import Bulk
+from .codec import Encoding
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..pipes.contracts import Channel, Message
+    from ..pipes.placement import Placement
     from ..proto.call import Call
     from ..proto.calls import ClientCalls, ServerCalls
     from ..wake.base import Handle, Waiter
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Multiplexer", "Parcel"]
 
 _log = logging.getLogger("aiordma.rpc")
+_BULK = int(Encoding.BULK)
 
 #: Longest message that overtakes others.
 SHORT_BYTES = 4096
@@ -94,6 +101,9 @@ class Multiplexer:
         self._mergeable: dict[object, Parcel] = {}
         self._timer: Handle | None = None
         self._timer_at = math.inf
+        self._receive: Callable[[Message], int] = machine.receive
+        #: the message of a head that came before its body
+        self._front = RpcMessage()
         self.waker.bind(self)
 
     def loop_ended(self) -> None:
@@ -253,6 +263,73 @@ class Multiplexer:
             self.abort(error)
         else:
             self._enqueue(parcel.instead(error), b"", None, None)
+
+    # ---- memory for what arrives (pipes/placement.py)
+
+    def place_messages(self) -> None:
+        """Look, before a large message is received, whether memory was named for it."""
+        if self.channel.placer is None and self.ended is None:
+            self.channel.placer = self
+
+    def place(self, head: bytes, body_bytes: int) -> Placement | None:
+        """See ``Placer``. What is wrong with a message is found, and answered, when it has come."""
+        message = self._front
+        try:
+            kind = message.parse(head)
+            # The body must be the value, and nothing but the value.
+            front = Bulk.front(message.payload) if message.encoding == _BULK else memoryview(message.payload)
+            if front is None or (len(front) and message.encoding != _BULK):
+                return None
+            return self._place(kind, message, front, body_bytes)
+        except (RemoteProtocolError, RpcError, msgspec.MsgspecError):
+            return None
+        except Exception:
+            # An allocator failed. It is asked again when the call has come; that is where the error is
+            # reported.
+            _log.debug("%s: no memory was named for a message", self.peer, exc_info=True)
+            return None
+        finally:
+            message.payload = b""
+
+    def _place(self, kind: int, message: RpcMessage, front: memoryview, nbytes: int) -> Placement | None:
+        """Memory for a value; None: the channel's own.
+
+        :param front: description of a value that is sent with one (``bulk.py``).
+        :param nbytes: of the value.
+        """
+        raise NotImplementedError
+
+    def placed(self, head: bytes, placement: Placement) -> None:
+        """See ``Placer``."""
+        message, receive = self._base.message, self._base.receive
+
+        def put_together(data: Message) -> int:
+            event = receive(data)
+            if event == ITEM and self._base.call is not None:
+                self._base.call.receive_window -= placement.nbytes
+            front = Bulk.front(message.payload) if message.encoding == _BULK else None
+            whole: Any = placement.view if front is None else Bulk(front, placement.view)
+            message.payload = whole
+            return event
+
+        self._receive = put_together
+        try:
+            self._on_message(head)
+        finally:
+            self._receive = receive
+            message.payload = b""
+
+    async def withdraw(self, placement: Placement) -> None:
+        """Give memory back to the one who named it: when this returns, nothing writes there. Not cancellable;
+        it lasts as long as the device needs for what it has begun.
+        """
+        waiter = self.waker.new_waiter()
+        placement.on_released = waiter.set
+        self.channel.withdraw(placement)
+        if not placement.released:
+            with anyio.CancelScope(shield=True):
+                await waiter.wait()
+        placement.forget()
 
     # ---- deadlines
 

@@ -53,6 +53,7 @@ class Member(Protocol):
         metadata: Mapping[str, str | bytes] | None = None,
         returns: Any = None,
         idempotent: bool | None = None,
+        into: Any = None,
         **kwargs: Any,
     ) -> Any: ...
 
@@ -158,6 +159,7 @@ class Pool:
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: Mapping[str, str | bytes] | None = None,
         idempotent: bool | None = None,
+        into: None = None,
         **kwargs: Any,
     ) -> R: ...
     @overload
@@ -170,6 +172,7 @@ class Pool:
         timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
         metadata: Mapping[str, str | bytes] | None = None,
         idempotent: bool | None = None,
+        into: Any = None,
         **kwargs: Any,
     ) -> Any: ...
     async def call(
@@ -181,6 +184,7 @@ class Pool:
         metadata: Mapping[str, str | bytes] | None = None,
         returns: Any = None,
         idempotent: bool | None = None,
+        into: Any = None,
         **kwargs: Any,
     ) -> Any:
         """Make a call on one of the servers. Parameters, result and errors as of :meth:`Client.call`.
@@ -188,14 +192,21 @@ class Pool:
         :raises RpcError: besides: ``UNAVAILABLE`` with ``not_started``, no server is connected and serving.
         """
         if self._chain is None:
-            return await self._once(method, args, kwargs, timeout, metadata, returns, idempotent)
-        call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent)
+            return await self._once(method, args, kwargs, timeout, metadata, returns, idempotent, into)
+        call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent, into)
         return await self._chain(call)
 
     async def _last(self, call: ClientCall) -> Any:
         """What the interceptors end with."""
         return await self._once(
-            call.method, call.args, call.kwargs, call.timeout, call.metadata, call.returns, call.idempotent
+            call.method,
+            call.args,
+            call.kwargs,
+            call.timeout,
+            call.metadata,
+            call.returns,
+            call.idempotent,
+            call.into,
         )
 
     async def _once(
@@ -207,6 +218,7 @@ class Pool:
         metadata: Mapping[str, str | bytes] | None,
         returns: Any,
         idempotent: bool | None,
+        into: Any,
     ) -> Any:
         now = self._waker.now
         targets = self._targets
@@ -227,6 +239,7 @@ class Pool:
                 metadata=metadata,
                 returns=returns,
                 idempotent=idempotent,
+                into=into,
                 **kwargs,
             )
         except BaseException as exc:

@@ -14,13 +14,16 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from .arguments import arguments_decoder
+from .arguments import Decode, arguments_decoder
 from .codec import MAX_STRUCTURED_BYTES, Shape, encode_value, explain
 from .errors import Code, RpcError
+from .into import into_decoder
 from .signature import Kind, Signature, read_signature
 
 if TYPE_CHECKING:
-    from .codec import Buffer
+    from ..pipes.placement import Placement
+    from .codec import Payload
+    from .into import Allocator
 
 __all__ = ["MAX_NAME_BYTES", "Kind", "Method", "Service", "method"]
 
@@ -47,6 +50,7 @@ class Method:
         "is_async",
         "kind",
         "name",
+        "place",
         "signature",
     )
 
@@ -66,10 +70,12 @@ class Method:
     doc: str
     #: (encoding, payload) to (positional arguments, arguments by keyword), with None in the places of the
     #: context and of the stream. Raises RpcError, INVALID_ARGUMENT naming the argument or RESOURCE_EXHAUSTED.
-    decode: Callable[[int, Buffer], tuple[list[Any], dict[str, Any]]]
+    decode: Callable[[int, Payload], tuple[list[Any], dict[str, Any]]]
+    #: Names memory for a large argument, before that comes; None: there is no allocator.
+    place: Callable[[int, memoryview, int], Placement | None] | None
     #: A result, or a stream's item, to (encoding, payload). Raises TypeError when it cannot travel.
-    encode_result: Callable[[object], tuple[int, Buffer]]
-    encode_item: Callable[[object], tuple[int, Buffer]]
+    encode_result: Callable[[object], tuple[int, Payload]]
+    encode_item: Callable[[object], tuple[int, Payload]]
 
     def __init__(
         self,
@@ -77,6 +83,7 @@ class Method:
         handler: Callable[..., Any],
         *,
         idempotent: bool = False,
+        into: Allocator | None = None,
         max_structured_bytes: int = MAX_STRUCTURED_BYTES,
         localns: Mapping[str, Any] | None = None,
     ) -> None:
@@ -88,11 +95,16 @@ class Method:
         self.is_async = signature.is_async
         self.signature = signature
         self.doc = (inspect.getdoc(handler) or "").partition("\n\n")[0].replace("\n", " ")
-        self.decode = arguments_decoder(name, signature, max_structured_bytes)
+        if into is None:
+            self.decode, self.place = arguments_decoder(name, signature, max_structured_bytes), None
+        else:
+            general = Decode(name, signature, max_structured_bytes)
+            self.decode = decode = into_decoder(name, general, signature.parameters, into)
+            self.place = decode.place
         self.encode_result = self.encode_item = encode_value
         self._item = Shape(signature.item, max_structured_bytes) if signature.kind.streams_in else None
 
-    def decode_item(self, encoding: int, payload: Buffer) -> Any:
+    def decode_item(self, encoding: int, payload: Payload) -> Any:
         """One item that the caller sent.
 
         :raises RpcError: ``INVALID_ARGUMENT`` naming the field, ``RESOURCE_EXHAUSTED``; ``INTERNAL`` when the
@@ -112,18 +124,29 @@ class Method:
 @overload
 def method(handler: Handler, /) -> Handler: ...
 @overload
-def method(*, name: str | None = None, idempotent: bool = False) -> Callable[[Handler], Handler]: ...
 def method(
-    handler: Handler | None = None, /, *, name: str | None = None, idempotent: bool = False
+    *, name: str | None = None, idempotent: bool = False, into: Allocator | None = None
+) -> Callable[[Handler], Handler]: ...
+def method(
+    handler: Handler | None = None,
+    /,
+    *,
+    name: str | None = None,
+    idempotent: bool = False,
+    into: Allocator | None = None,
 ) -> Handler | Callable[[Handler], Handler]:
     """Mark a method of a class as one to be served; ``Service(name, instance)`` then serves it.
 
     :param name: its name in the service; None: the function's own.
     :param idempotent: doing it twice is as good as once.
+    :param into: names memory for the argument that is annotated ``memoryview`` or ``numpy.ndarray``: a
+        function that is given an :class:`~aiordma.rpc.Incoming` and returns a writable buffer, an array, or a
+        region of ``aiordma.memory``; the argument is received there. None, ``MemoryError`` or an
+        ``RpcError``: the call is refused.
     """
 
     def mark(function: Handler) -> Handler:
-        setattr(function, _OPTIONS, (name, idempotent))
+        setattr(function, _OPTIONS, (name, idempotent, into))
         return function
 
     return mark if handler is None else mark(handler)
@@ -166,9 +189,9 @@ class Service:
             raise TypeError(
                 f"service {self.name!r}: {type(instance).__name__} has no methods marked with @rpc.method"
             )
-        for attribute, (name, idempotent) in marked.items():
+        for attribute, (name, idempotent, into) in marked.items():
             handler = getattr(instance, attribute)
-            self.add(handler, name=name or attribute, idempotent=idempotent)
+            self.add(handler, name=name or attribute, idempotent=idempotent, into=into)
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -179,10 +202,16 @@ class Service:
     def method(self, handler: Handler, /) -> Handler: ...
     @overload
     def method(
-        self, /, *, name: str | None = None, idempotent: bool = False
+        self, /, *, name: str | None = None, idempotent: bool = False, into: Allocator | None = None
     ) -> Callable[[Handler], Handler]: ...
     def method(
-        self, handler: Handler | None = None, /, *, name: str | None = None, idempotent: bool = False
+        self,
+        handler: Handler | None = None,
+        /,
+        *,
+        name: str | None = None,
+        idempotent: bool = False,
+        into: Allocator | None = None,
     ) -> Handler | Callable[[Handler], Handler]:
         """Serve a function: ``@service.method`` or ``@service.method(name=..., idempotent=True)``.
 
@@ -190,6 +219,7 @@ class Service:
 
         :param name: its name in the service; None: the function's own.
         :param idempotent: doing it twice is as good as once: clients may repeat it after a broken link.
+        :param into: as of :func:`method`.
         :raises TypeError: it cannot be served.
         :raises ValueError: the name is no name, or taken.
         """
@@ -197,7 +227,7 @@ class Service:
         localns = sys._getframe(1).f_locals
 
         def register(function: Handler) -> Handler:
-            self.add(function, name=name, idempotent=idempotent, localns=localns)
+            self.add(function, name=name, idempotent=idempotent, into=into, localns=localns)
             return function
 
         return register if handler is None else register(handler)
@@ -208,6 +238,7 @@ class Service:
         *,
         name: str | None = None,
         idempotent: bool = False,
+        into: Allocator | None = None,
         localns: Mapping[str, Any] | None = None,
     ) -> Method:
         """Serve ``handler``; the same as the decorator, for functions that exist already.
@@ -227,6 +258,7 @@ class Service:
             full,
             handler,
             idempotent=idempotent,
+            into=into,
             max_structured_bytes=self._max_structured_bytes,
             localns=localns,
         )

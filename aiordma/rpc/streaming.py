@@ -13,14 +13,16 @@ from ..proto.rpc import BIDI, RpcMessage
 from .codec import decode_result, encode_value
 from .connection import decoded_metadata, error_of
 from .errors import Code, RpcError
+from .into import ItemsInto
 from .items import Inbox, Sending
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from ..proto.call import Call
+    from .codec import Payload
     from .connection import Connection
-    from .multiplexer import Buffer
+    from .into import Allocator
 
 __all__ = ["ClientStream"]
 
@@ -43,21 +45,22 @@ class ClientStream:
     the server's handler is cancelled, too. One task may send while another one receives.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # keywords of the user
         self,
         connection: Connection,
         method: str,
         encoding: int,
-        payload: Buffer,
+        payload: Payload,
         *,
         timeout: float | None,
         metadata: bytes | None,
         returns: Any,
         window: int = 0,
+        into: Allocator | None = None,
     ) -> None:
         self._connection = connection
         self._method = method
-        self._request: tuple[int, Buffer] | None = (encoding, payload)
+        self._request: tuple[int, Payload] | None = (encoding, payload)
         self._metadata = metadata
         self._returns = returns
         self._deadline = math.inf if timeout is None else connection.waker.now() + timeout
@@ -65,6 +68,11 @@ class ClientStream:
         self._inbox: Inbox | None = None
         self._sending: Sending | None = None
         self._owner = _Owner(connection, window)
+        self._into: ItemsInto | None = None
+        if into is not None:
+            self._into = ItemsInto(f"an item of {method}", into)
+            self._owner.place = self._into.place
+            connection.place_messages()
         self._closed = False
         self._thread = threading.get_ident()
 
@@ -102,6 +110,8 @@ class ClientStream:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+        if self._into is not None:
+            await self._into.withdraw(self._connection)
 
     def close(self) -> None:
         """End it: cancel the call if it has not ended, drop what was not taken. Idempotent."""
@@ -113,10 +123,14 @@ class ClientStream:
             if self._inbox is not None and self._sending is not None:
                 self._inbox.drop(RpcError.of(Code.CANCELLED, f"{self._method}: the stream was closed"))
                 self._sending.wake()
+        if self._into is not None:
+            self._into.withdraw_soon(self._connection)
 
     async def aclose(self) -> None:
-        """As :meth:`close`."""
+        """As :meth:`close`. Nothing writes any more to memory that was named for items."""
         self.close()
+        if self._into is not None:
+            await self._into.withdraw(self._connection)
         await self._connection.waker.checkpoint()
 
     def __del__(self) -> None:
@@ -135,7 +149,7 @@ class ClientStream:
         item = await self._take()
         if item is None:
             raise StopAsyncIteration
-        return decode_result(item[0], item[1], self._returns, f"an item of {self._method}")
+        return self._item(*item)
 
     async def receive(self) -> Any:
         """The next item. Cancelled: none was taken.
@@ -147,9 +161,14 @@ class ClientStream:
         item = await self._take()
         if item is None:
             raise EndOfStream("the peer has finished sending, and everything was received")
-        return decode_result(item[0], item[1], self._returns, f"an item of {self._method}")
+        return self._item(*item)
 
-    async def _take(self) -> tuple[int, Buffer] | None:
+    def _item(self, encoding: int, payload: Payload) -> Any:
+        if self._into is not None:
+            return self._into.value(encoding, payload)
+        return decode_result(encoding, payload, self._returns, f"an item of {self._method}")
+
+    async def _take(self) -> tuple[int, Payload] | None:
         if self._closed:
             raise ClosedResourceError("this stream is closed")
         if self._inbox is None:
@@ -231,6 +250,7 @@ class _Owner:
         "error",
         "finished",
         "inbox",
+        "place",
         "raw_metadata",
         "raw_trailing",
         "result",
@@ -247,9 +267,11 @@ class _Owner:
     def __init__(self, connection: Connection, window: int) -> None:
         self._connection = connection
         self.window = window
+        #: names memory for items (:class:`ItemsInto`); None: nothing does
+        self.place: Any = None
         self.raw_metadata: bytes | None = None
         self.raw_trailing: bytes | None = None
-        self.result: tuple[int, Buffer] = (0, b"")
+        self.result: tuple[int, Payload] = (0, b"")
         self.error: RpcError | None = None
         self.finished = False
 
@@ -259,7 +281,7 @@ class _Owner:
         self.inbox = Inbox(connection, connection.machine, call)
         self.sending = Sending(connection, connection.machine, call)
 
-    def on_item(self, encoding: int, payload: Buffer) -> None:
+    def on_item(self, encoding: int, payload: Payload) -> None:
         self.inbox.put(encoding, payload)
 
     def on_headers(self, metadata: bytes) -> None:

@@ -57,6 +57,13 @@ def test_the_tutorials_program(mode: str) -> None:
     assert run(program, mode) == shown.partition("\n")[2]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_the_program_with_arrays(mode: str) -> None:
+    (program,) = (block for block in blocks("docs/howto/arrays.md") if "rpc.serve" in block)
+    program = program.replace("7003)", "0) as server", 1).replace("7003)", "server.port)", 1)
+    assert run(program, mode) == f"{mode} 250000.0\n"
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs/reference/rpc.md").read_text(encoding="utf-8")
     assert {name for name in rpc.__all__ if not re.search(rf"rpc\.{name}\b", text)} == set()
