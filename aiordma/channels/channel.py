@@ -12,10 +12,11 @@ import warnings
 from typing import TYPE_CHECKING
 
 import anyio.abc
+from anyio import BrokenResourceError, ClosedResourceError
 
 from .. import wake
 from ..addresses import show
-from ..errors import Code, NegotiationError
+from ..errors import Code, LinkError, NegotiationError
 from ..negotiation import peer_cache
 from ..negotiation.accept import ConnectionListener, open_listener
 from ..negotiation.connect import connect_and_negotiate
@@ -25,12 +26,16 @@ from ..pipes.tcp_channel import TcpChannel
 from ..proto.clc import Kind
 from ..proto.message import MAX_HEAD_BYTES, ChannelStatistics
 from ..wake.ending import release_unclosed
+from ..wake.message_outbox import ChannelOutbox
 from ..wake.origin import here
+from ..wake.outbox import OUTBOX_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from ssl import SSLObject
     from typing import Unpack
+
+    from typing_extensions import Buffer
 
     from ..addresses import Address
     from ..config import Config
@@ -57,6 +62,9 @@ class ConnectedChannel(anyio.abc.AsyncResource):
     :meth:`detach` was called.
     """
 
+    #: While so many bytes of :meth:`send_soon` wait, it accepts no more.
+    send_soon_limit = OUTBOX_BYTES
+
     def __init__(
         self,
         channel: Channel,
@@ -79,6 +87,7 @@ class ConnectedChannel(anyio.abc.AsyncResource):
         self._waker.bind(self)
         self.origin = here()
         self._owns = True
+        self._outbox: ChannelOutbox | None = None
 
     def detach(self) -> Channel:
         """The channel, which this object does not close any more when it is dropped."""
@@ -95,14 +104,81 @@ class ConnectedChannel(anyio.abc.AsyncResource):
             release_unclosed(self, self._waker, self.channel.close, _warn)
 
     async def aclose(self) -> None:
+        """Close in order: what was sent, or accepted by :meth:`send_soon`, still arrives. In a cancelled
+        scope the connection is dropped."""
         self._owns = False
+        try:
+            await self.flush()
+        except BrokenResourceError:
+            pass
+        except BaseException:
+            self.abort()
+            raise
         self.channel.close()
-        await wake.current().checkpoint()
 
     def abort(self) -> None:
         """Drop the connection now: the peer gets an error. Waits for nothing; idempotent."""
         self._owns = False
         self.channel.abort()
+        self._drop_waiting()
+
+    # -- sending without waiting (a channel itself takes a message now, or not at all)
+
+    def send_soon(self, bodies: Buffer | Iterable[Buffer], head: bytes = b"") -> None:
+        """Send messages in order, without waiting: those that find no room now go out by themselves when
+        there is some. One buffer alone is one message. Of more than 4 KiB, they are not copied: leave them as
+        they are until :meth:`flush` returns. All of them are accepted, or none.
+
+        From the first call on, the channel's ``on_writable`` and ``on_closed`` are this object's: set the
+        latter before, and it is still called. A message that is sent past this object may overtake those that
+        wait.
+
+        :param head: of each message, at most ``MAX_HEAD_BYTES``.
+        :raises anyio.WouldBlock: :attr:`send_soon_limit` bytes or more wait already, with 64 for each message
+        :raises ValueError: one is longer than the channel allows.
+        :raises anyio.ClosedResourceError: this end was closed. :raises anyio.BrokenResourceError: the channel
+            is lost, or the peer has closed it; perhaps with messages accepted before.
+        """
+        outbox = self._outbox
+        if outbox is None:
+            outbox = self._outbox = self._new_outbox()
+        outbox.check()
+        outbox.add_with(head, bodies, self.send_soon_limit)
+        outbox.push()
+        outbox.check()
+
+    def _new_outbox(self) -> ChannelOutbox:
+        channel = self.channel
+        before = channel.on_closed
+        outbox = ChannelOutbox(channel, channel.max_message_bytes)
+
+        def on_closed(error: BaseException | None) -> None:
+            if outbox.nbytes:
+                reason = error or LinkError("the peer has closed the connection")
+                outbox.drop(BrokenResourceError(str(reason)))
+            if before is not None:
+                before(error)
+
+        channel.on_closed = on_closed
+        return outbox
+
+    async def flush(self) -> None:
+        """Wait until the channel has taken everything that :meth:`send_soon` accepted. Any number of tasks
+        may wait. Cancelled: nothing is lost; it goes on being sent.
+
+        :raises anyio.BrokenResourceError: the channel was lost, or closed, and what waited with it.
+        """
+        outbox = self._outbox
+        await self._waker.checkpoint()
+        while outbox is not None and not outbox.push():
+            if not self.channel.spin():
+                await outbox.wait(self._waker.new_waiter())
+        if outbox is not None:
+            outbox.check()
+
+    def _drop_waiting(self) -> None:
+        if self._outbox is not None and self._outbox.nbytes:
+            self._outbox.drop(ClosedResourceError("this end was closed"))
 
     def __repr__(self) -> str:
         local, remote = show(self.local_address), show(self.remote_address)

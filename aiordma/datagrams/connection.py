@@ -24,13 +24,17 @@ from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..pipes.tcp_records import TcpDatagrams
 from ..proto.clc import Kind
-from ..wake.duplex import BUSY, CLOSED, LOOP_ENDED, Loan, OutgoingMessage
-from ..wake.pipe_end import PipeEnd
+from ..proto.record import too_large
+from ..wake.duplex import BUSY, CLOSED, LOOP_ENDED, PENDING, Loan, OutgoingMessage
+from ..wake.message_outbox import MessageOutbox
+from ..wake.send_soon import SendsSoon
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from ssl import SSLObject
     from typing import Unpack
+
+    from typing_extensions import Buffer as AnyBuffer
 
     from ..addresses import Address
     from ..config import Config
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from ..negotiation.options import ConnectKeywords, ListenKeywords
     from ..negotiation.result import NegotiationResult
     from ..pipes.contracts import Buffer, MessagePipe
+    from ..wake.outbox import Outbox
 
 __all__ = [
     "DatagramConnection",
@@ -63,7 +68,7 @@ class DatagramStatistics(NamedTuple):
 _BATCH_SHARE = 16
 
 
-class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
+class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
     """Messages to and from one peer: boundaries kept, none lost, in order (see :attr:`path`).
 
     Made by :func:`connect_datagram` and :class:`DatagramListener`. Belongs to the event loop it was made in.
@@ -72,6 +77,9 @@ class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
 
     Cancellation: a cancelled :meth:`send` has sent nothing, a cancelled :meth:`receive` has taken nothing.
     """
+
+    _pipe: MessagePipe
+    _outbox: MessageOutbox | None = None
 
     def __init__(
         self,
@@ -83,7 +91,7 @@ class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
         tls: SSLObject | None = None,
     ) -> None:
         super().__init__(local_address, remote_address, fallback_reason, tls)
-        self._pipe: MessagePipe = pipe
+        self._pipe = pipe
         # Bound once: on the path of a small message every hundred nanoseconds count.
         self._try_send = pipe.try_send
         self._poll_receive = pipe.poll_receive
@@ -111,19 +119,30 @@ class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
             await self._send_later(item, False)
 
     async def _send_later(self, item: Buffer, begun: bool) -> None:
-        await self._send_when_room(self._outgoing(item), begun)
+        outbox = self._outbox
+        try:
+            await self._send_when_room(self._outgoing(item), begun)
+        finally:
+            if outbox is not None:
+                self._settle(outbox)
 
     def _outgoing(self, item: Buffer) -> OutgoingMessage:
-        size = memoryview(item).nbytes
-        return OutgoingMessage(lambda: self._pipe.try_send(item), lambda: self._pipe.spin_writable(size))
+        size, outbox = memoryview(item).nbytes, self._outbox
+        if outbox is None:
+            return OutgoingMessage(lambda: self._pipe.try_send(item), lambda: self._pipe.spin_writable(size))
+        return OutgoingMessage(
+            lambda: outbox.push() and self._pipe.try_send(item),
+            lambda: self._pipe.spin_writable(outbox.first_bytes if outbox.nbytes else size),
+        )
 
     def send_nowait(self, item: Buffer) -> None:
         """Send one message now. Never yields to the event loop.
 
-        :raises anyio.WouldBlock: the peer's ring has no room for it; nothing was sent
+        :raises anyio.WouldBlock: the peer's ring has no room for it, or what :meth:`send_soon` accepted waits
+            for some; nothing was sent
         """
-        if self._send_guard is not None:
-            raise self._refusal(self._send_guard, "sending to")
+        if self._send_guard is not None and not self._send_now_behind():
+            raise WouldBlock
         if not self._try_send(item):
             raise WouldBlock
 
@@ -133,13 +152,16 @@ class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
         Cancelled: the first ones were sent, possibly none. Errors as in :meth:`send`, also of a single item;
         those before it were sent then.
         """
-        if self._send_guard is not None:
+        if self._send_guard is not None and self._send_guard is not PENDING:
             raise self._refusal(self._send_guard, "sending to")
         waker, pipe = self._waker, self._pipe
         # It yields between its messages, and no other task's messages may come between them.
         self._send_guard = BUSY
         try:
             await self._begin()
+            if self._outbox is not None:
+                await self._drain(self._outbox)
+                self._outbox.check()
             sent, total = 0, len(items)
             while sent < total:
                 placed = pipe.send_many(items[sent : sent + _MOST_AT_ONCE] if sent else items[:_MOST_AT_ONCE])
@@ -154,6 +176,38 @@ class DatagramConnection(PipeEnd, anyio.abc.ObjectStream[bytes]):
         finally:
             if self._send_guard is BUSY:
                 self._send_guard = None
+                if self._outbox is not None:
+                    self._settle(self._outbox)
+
+    def send_soon(self, messages: AnyBuffer | Iterable[AnyBuffer]) -> None:
+        """Send messages in order, without waiting: what finds no room now goes out by itself when there is
+        some. Before everything that is sent later, by any method. One buffer alone is one message.
+
+        Messages of more than 4 KiB are not copied: leave them as they are until :meth:`flush` returns. Never
+        yields to the event loop, so any of its callbacks may call it. It accepts all messages or, when it
+        raises, none.
+
+        :raises anyio.WouldBlock: :attr:`send_soon_limit` bytes or more wait already, with 64 for each message
+        :raises OSError: (``errno.EMSGSIZE``) one is larger than :attr:`max_message_bytes`
+        :raises anyio.BusyResourceError: a task is in :meth:`send`
+        :raises anyio.ClosedResourceError: after :meth:`aclose` or :meth:`send_eof`
+        :raises anyio.BrokenResourceError: the connection is lost; perhaps with messages accepted before
+        """
+        self._accept(messages)
+
+    def _new_outbox(self, on_room: Callable[[], None] | None) -> MessageOutbox:
+        return MessageOutbox(self._pipe, on_room, self._check_size)
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_message_bytes:
+            raise too_large(size, self.max_message_bytes)
+
+    def _poll_outbox(self, outbox: Outbox) -> bool:
+        assert isinstance(outbox, MessageOutbox)
+        return self._pipe.spin_writable(outbox.first_bytes) and outbox.push()
+
+    def _receive_something(self) -> object:
+        return self._pipe.try_receive() is not None
 
     # -- receiving
 

@@ -15,9 +15,9 @@ import anyio.abc
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, WouldBlock
 
 from ..negotiation.hints import missing_method
-from ..wake.duplex import BUSY, CLOSED, KEPT, LOOP_ENDED, PENDING, Loan
-from ..wake.outbox import OUTBOX_BYTES, Outbox
-from ..wake.pipe_end import PipeEnd
+from ..wake.duplex import CLOSED, KEPT, LOOP_ENDED, Loan
+from ..wake.outbox import Outbox
+from ..wake.send_soon import SendsSoon
 from .exactly import buffer_of, fill
 from .outgoing import Behind, OutgoingBytes, poll_outbox
 
@@ -47,7 +47,7 @@ class RingCredit(NamedTuple):
 _SMALL_BYTES = 32768
 
 
-class RdmaStream(PipeEnd, anyio.abc.ByteStream):
+class RdmaStream(SendsSoon, anyio.abc.ByteStream):
     """A byte stream over RDMA, or over TCP where RDMA is not available (see :attr:`path`).
 
     Made by :func:`aiordma.connect` and :class:`aiordma.RdmaListener`. Belongs to the event loop it was made
@@ -57,11 +57,6 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
     Cancellation: a cancelled :meth:`receive` has consumed nothing. A cancelled :meth:`send` may have sent a
     prefix of its item; the stream stays usable, but only the two ends can know what the prefix means.
     """
-
-    #: While so many bytes of :meth:`send_soon` wait for room, it accepts no more.
-    send_soon_limit = OUTBOX_BYTES
-
-    _outbox: Outbox | None = None
 
     def __init__(
         self,
@@ -129,13 +124,8 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
 
         :raises anyio.WouldBlock: the ring is full, or what :meth:`send_soon` accepted waits for room
         """
-        if self._send_guard is not None:
-            if self._send_guard is not PENDING:
-                raise self._refusal(self._send_guard, "sending to")
-            assert self._outbox is not None
-            if not self._outbox.push():
-                raise WouldBlock
-            self._send_guard = None
+        if self._send_guard is not None and not self._send_now_behind():
+            raise WouldBlock
         placed = self._pipe.try_send(item)
         if not placed and len(item):
             raise WouldBlock
@@ -156,91 +146,16 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
         :raises anyio.ClosedResourceError: after :meth:`aclose` or :meth:`send_eof`
         :raises anyio.BrokenResourceError: the connection is lost; perhaps with bytes accepted before
         """
-        if self._send_guard is not None and self._send_guard is not PENDING:
-            raise self._refusal(self._send_guard, "sending to")
-        outbox = self._outbox
-        if outbox is None:
-            waiter = self._send_waiter
-            outbox = self._outbox = Outbox(self._pipe, None if waiter is None else waiter.set)
-        outbox.check()
-        if self._pipe.error is not None:
-            self._pipe.try_send(b"")  # raises
-        outbox.add(buffers, self.send_soon_limit)
-        outbox.push()
-        outbox.check()
-        self._settle(outbox)
+        self._accept(buffers)
 
-    async def flush(self) -> None:
-        """Wait until everything that :meth:`send_soon` accepted is in the peer's ring, or on its way there.
+    def _new_outbox(self, on_room: Callable[[], None] | None) -> Outbox:
+        return Outbox(self._pipe, on_room)
 
-        Any number of tasks may wait. Cancelled: nothing is lost; it goes on being sent.
+    def _poll_outbox(self, outbox: Outbox) -> bool:
+        return poll_outbox(outbox, self._pipe)
 
-        :raises anyio.ClosedResourceError: this end was closed
-        :raises anyio.BrokenResourceError: the connection was lost, and what waited with it
-        """
-        if self._send_guard is CLOSED or self._send_guard is LOOP_ENDED:
-            raise self._refusal(self._send_guard, "sending to")
-        await self._begin()
-        waited = False
-        outbox = self._outbox
-        if outbox is not None:
-            waited = await self._drain(outbox)
-            outbox.check()
-            if self._send_guard is CLOSED:
-                raise self._refusal(CLOSED, "sending to")
-            self._settle(outbox)
-        await self._end(waited)
-
-    async def _drain(self, outbox: Outbox) -> bool:
-        """Until nothing waits in the outbox; whether that needed waiting."""
-        waker = self._waker
-        waited = False
-        while not outbox.push():
-            if self._send_guard is not BUSY and poll_outbox(outbox, self._pipe):
-                if waker.share_overdue():
-                    await waker.checkpoint()
-                continue
-            await outbox.wait(waker.new_waiter())
-            waited = True
-            waker.renew_share()
-        return waited
-
-    def _settle(self, outbox: Outbox) -> None:
-        """Have operations that follow look into the outbox first, as long as something waits there."""
-        if self._send_guard is None or self._send_guard is PENDING:
-            self._send_guard = PENDING if outbox.nbytes else None
-
-    def _end_sending(self) -> None:
-        outbox = self._outbox
-        if outbox is not None and not outbox.push():
-            outbox.then_eof = True
-        elif outbox is None or outbox.error is None:
-            self._pipe.send_eof()
-
-    async def _deliver(self) -> None:
-        outbox = self._outbox
-        if outbox is None or outbox.push():
-            return
-        # Two ends that close while both have much to send would wait for each other's reader.
-        self._pipe.on_readable = self._discard
-        self._discard()
-        await self._drain(outbox)
-
-    def _discard(self) -> None:
-        with contextlib.suppress(BrokenResourceError, ClosedResourceError):
-            while self._pipe.try_receive(65536):
-                pass
-
-    def _drop_outgoing(self) -> None:
-        if self._outbox is not None:
-            self._outbox.drop(ClosedResourceError("this end was closed"))
-
-    def _call_when_writable(self, callback: Callable[[], None]) -> None:
-        if self._outbox is None:
-            super()._call_when_writable(callback)
-        else:
-            self._outbox.on_room = callback
-            self._outbox.watch()
+    def _receive_something(self) -> object:
+        return self._pipe.try_receive(65536)
 
     # -- receiving
 

@@ -97,11 +97,14 @@ class Outbox:
         except (BrokenResourceError, ClosedResourceError) as exc:
             self.drop(exc)
             return True
+        self._all_sent()
+        return True
+
+    def _all_sent(self) -> None:
         if self.then_eof:
             self.then_eof = False
             self._pipe.send_eof()
         self._wake()
-        return True
 
     def drop(self, error: Exception) -> None:
         """What waits is lost."""
