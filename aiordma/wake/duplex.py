@@ -164,9 +164,8 @@ class Duplex:
 
         :param looked: the operation has begun, and a first look found nothing.
         """
-        guard = self._receive_guard
-        if guard is not None and guard is not KEPT:
-            raise self._refusal(guard, "receiving from")
+        if self._receive_guard is not None:
+            return await self._receive_behind_kept(take, looked)
         self._receive_guard = BUSY
         try:
             taken = None
@@ -192,7 +191,18 @@ class Duplex:
             return taken
         finally:
             if self._receive_guard is BUSY:
-                self._receive_guard = None if guard is None or not self._kept else KEPT
+                self._receive_guard = None
+
+    async def _receive_behind_kept(self, take: Callable[[], T | None], looked: bool) -> T:
+        """The same when something was taken from the pipe before, and comes first: ``take()`` knows that.
+        Apart, because nothing is kept as a rule, and each look at it costs every receiver that waits."""
+        self._begin_receiving()
+        self._receive_guard = None
+        try:
+            return await self._receive_when_there(take, looked)
+        finally:
+            if self._receive_guard is None and self._kept:
+                self._receive_guard = KEPT
 
     def _readable_waiter(self) -> Waiter:
         """What is set when something has arrived from now on. Look once more before waiting."""
