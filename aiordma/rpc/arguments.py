@@ -42,12 +42,12 @@ class Decode:
         "_by_keyword",
         "_by_position",
         "_has_arrays",
-        "_holes",
         "_keyword_only",
         "_limit",
         "_name",
         "_parameters",
         "_shapes",
+        "holes",
         "positional",
     )
 
@@ -64,7 +64,7 @@ class Decode:
         self.positional = [p for p in signature.parameters if not p.keyword_only]
         self._keyword_only = [p for p in signature.parameters if p.keyword_only]
         # Where the context and the caller's items go; the server's connection puts them there.
-        self._holes = sorted(i for i in (signature.context_index, signature.stream_index) if i >= 0)
+        self.holes = sorted(i for i in (signature.context_index, signature.stream_index) if i >= 0)
         limited = any(shape.limit is not None for shape in self._shapes.values())
         self._limit = limit if limited else None
         # An array is never MessagePack: then each value is looked at by itself.
@@ -79,13 +79,9 @@ class Decode:
         :raises RpcError: ``INVALID_ARGUMENT`` naming the argument, ``RESOURCE_EXHAUSTED``.
         """
         args, kwargs = self.arguments(encoding, payload)
-        self.make_holes(args)
-        return args, kwargs
-
-    def make_holes(self, args: list[Any]) -> None:
-        """Put None where the context and the stream belong."""
-        for index in self._holes:
+        for index in self.holes:
             args.insert(index, None)
+        return args, kwargs
 
     def arguments(self, encoding: int, payload: Payload) -> Arguments:
         """Those that travelled, and defaults. Errors as of a call of this object."""

@@ -335,19 +335,22 @@ def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
         if kind is memoryview:
             return _RAW, _flat(value)
     else:
-        for where, value in _places(args, kwargs):
+        for where, value in enumerate(args):
             if type(value) in _BYTES_LIKE and memoryview(value).nbytes >= BULK_BYTES:
                 return _BULK, _with_large(args, kwargs, where, None, _flat(memoryview(value)))
+        for name, value in kwargs.items() if kwargs else ():
+            if type(value) in _BYTES_LIKE and memoryview(value).nbytes >= BULK_BYTES:
+                return _BULK, _with_large(args, kwargs, name, None, _flat(memoryview(value)))
     try:
         return (_KEYWORDS, _pack((args, kwargs))) if kwargs else (_MSGPACK, _pack(args))
     except TypeError:
-        arrays = [(where, value) for where, value in _places(args, kwargs) if is_array(value)]
+        arrays = [(place, each) for place, each in _places(args, kwargs) if is_array(each)]
         if not arrays:
             raise
     if len(arrays) > 1:
         raise TypeError(f"{len(arrays)} arrays as arguments of one call: send one, or make them one")
-    where, value = arrays[0]
-    return _BULK, _with_large(args, kwargs, where, *flat_array(value))
+    place, array = arrays[0]
+    return _BULK, _with_large(args, kwargs, place, *flat_array(array))
 
 
 def _places(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Iterator[tuple[int | str, Any]]:

@@ -333,7 +333,8 @@ class Into:
                 args[index] = kept
             else:
                 kwargs[name] = kept
-        self._general.make_holes(args)
+        for hole in self._general.holes:
+            args.insert(hole, None)
         return args, kwargs
 
     def _kept(self, value: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -201,8 +201,11 @@ class Duplex:
         try:
             return await self._receive_when_there(take, looked)
         finally:
-            if self._receive_guard is None and self._kept:
-                self._receive_guard = KEPT
+            self._look_for_kept()
+
+    def _look_for_kept(self) -> None:
+        if self._receive_guard is None and self._kept:
+            self._receive_guard = KEPT
 
     def _readable_waiter(self) -> Waiter:
         """What is set when something has arrived from now on. Look once more before waiting."""
