@@ -21,7 +21,7 @@ from ..verbs.lifetime import protect, release_all
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..pipes.placement import Placement
+    from ..pipes.placement import Placement, Registered
     from ..verbs.memory.arena import Block
     from ..verbs.memory.queue import Waiting
     from .contracts import EngineView
@@ -160,13 +160,20 @@ class LinkMemory:
                 made = self.register(address, view.nbytes, Access.LOCAL_WRITE, keep=view)
                 placement.registration, lkey = made, made.lkey
             else:
-                lkey = region.lkey(self)
-                region.begin_use()
+                lkey = self._use(region)
         except (VerbsError, ValueError) as error:
             _log.info("%d bytes are received by a copy: %s", view.nbytes, error)
             return None
         self._placements.add(placement)
         return address, lkey
+
+    def _use(self, region: Registered) -> int:
+        region.begin_use()
+        try:
+            return region.lkey(self)
+        except BaseException:
+            region.end_use()
+            raise
 
     def end_placement(self, placement: Placement) -> None:
         """The device has let go. Idempotent."""

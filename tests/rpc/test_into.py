@@ -162,6 +162,12 @@ async def test_a_region_and_pieces_of_it(path: str) -> None:
         await client.call("m.get", LONG, 2, into=region[LONG:])
         assert bytes(region[:].view) == pattern(LONG, 1) + pattern(LONG, 2)
         assert placed(client) == 2
+        await region.aclose()
+        await client.call(
+            "m.get", LONG, 3, into=region
+        )  # closed, it is memory still, but no device is told of it
+        assert bytes(memoryview(region)[:LONG]) == pattern(LONG, 3)
+        assert not region._local
 
 
 @pytest.mark.parametrize("path", PATHS)
