@@ -32,10 +32,12 @@ def arguments() -> argparse.Namespace:
         help="sizes of arrays in MiB [1,16,64,256]",
     )
     parser.add_argument("--times", type=int, default=6, help="arrays of each size in a round [6]")
-    parser.add_argument("--tasks", type=int, default=2000, help="tiny tasks in a round [2000]")
-    parser.add_argument("--seconds", type=float, default=3, help="for arrays of one size, then fewer [3]")
+    parser.add_argument("--tasks", type=int, default=1000, help="tiny tasks in a round [1000]")
+    parser.add_argument(
+        "--seconds", type=float, default=3, help="for arrays of one size; then fewer are sent [3]"
+    )
     parser.add_argument("--protocols", default="tcp,rdma,ucxx", help="in this order [tcp,rdma,ucxx]")
-    parser.add_argument("--limit", type=float, default=180, help="seconds for one protocol in a round [180]")
+    parser.add_argument("--limit", type=float, default=50, help="seconds for one protocol in a round [50]")
     parser.add_argument("--output", type=Path, help="write the report here, and JSON beside it")
     parser.add_argument(
         "--docs",

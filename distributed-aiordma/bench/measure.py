@@ -20,7 +20,7 @@ __all__ = ["MIB", "Effort", "Sample", "measure"]
 
 MIB = 1 << 20
 #: Measurements of one kind that are taken however long they take.
-_LEAST = 2
+_LEAST = 1
 
 
 class Effort(Protocol):
@@ -158,15 +158,15 @@ def measure(
         client.submit(add_one, 1).result()
         this = Round(protocol, client)
         this.add("start-up", 0, time.perf_counter() - began)
+        this.tiny(effort.tasks)
         keep(this.samples, None)
         for nbytes in effort.sizes:
             this.transfer(nbytes, effort.times, effort.seconds)
             keep(this.samples, None)
         for nbytes in effort.sizes:
             if nbytes >= 16 * MIB:
-                this.scatter_and_gather(nbytes, max(_LEAST, effort.times // 2), effort.seconds)
+                this.scatter_and_gather(nbytes, max(1, effort.times // 2), effort.seconds)
                 keep(this.samples, None)
-        this.tiny(effort.tasks)
         paths = {
             "workers": list(client.run(comm_paths).values()),
             "scheduler and client": comm_paths(),
