@@ -58,8 +58,9 @@ def report(
         values[sample.what, sample.nbytes][sample.protocol].append(sample.value)
     names = list(paths)
     lines = [
-        f"{rounds} rounds by turns, medians; {os.cpu_count()} CPUs, Linux {platform.release()}, Python "
-        f"{platform.python_version()}, distributed {distributed.__version__}, aiordma {aiordma.__version__}.",
+        f"{rounds} round{'' if rounds == 1 else 's'} by turns, medians; {os.cpu_count()} CPUs, Linux "
+        f"{platform.release()}, Python {platform.python_version()}, "
+        f"distributed {distributed.__version__}, aiordma {aiordma.__version__}.",
         "",
         f"| | size | {' | '.join(f'`{name}://`' for name in names)} | rdma / tcp | aim | | ahead of ucxx |",
         f"| --- | --- |{' --- |' * len(names)} --- | --- | --- | --- |",
