@@ -29,8 +29,8 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-kills bench-apps \
-        count-apps bench-many soak fabric-suite fabric-truth test-dask bench-dask wheels test-wheels dashboard-picture pythons \
-        test-distros test-arm
+        count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels test-wheels \
+        dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -115,6 +115,11 @@ test-dask: install .venv/.dask-tests ## Dask over rdma://: distributed's own tes
 	$(PY) distributed-aiordma/suite/run.py build/dask $(ARGS)
 	$(PY) -m pytest -q distributed-aiordma/distributed_aiordma/tests $(ARGS)
 	$(PY) -m pytest -c distributed-aiordma/clusters/pytest.ini distributed-aiordma/clusters $(ARGS)
+
+test-dask-rxe: install .venv/.dask-tests .venv/.apt-vm ## a cluster of Dask on the kernel's rxe, in QEMU (ARGS; RXE_LIMIT: seconds)
+	@unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; $(PY) -m compileall -q aiordma distributed-aiordma
+	tests/vm/run --v2 --timeout $(RXE_LIMIT) --env AIORDMA_DEVICE=rxe0 -- $(PY) -m pytest -v -p no:cacheprovider \
+	  -c distributed-aiordma/clusters/pytest.ini --timeout 900 distributed-aiordma/clusters/kernel $(ARGS)
 
 # What PyPI and Debian have of it lies in build/programs, with an environment for each suite.
 test-programs: install ## other projects' own tests under `aiordma run`, against themselves without (ARGS: suites)
@@ -325,9 +330,11 @@ bench-many: install ## what ten thousand streams, slow readers and 100,000 conne
 	  echo "it could not be installed (pip's reason is above): it will be missing from the comparison"
 	@touch $@
 
-bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://, by turns (ARGS="--rounds 5")
-	@mkdir -p build
-	$(PY) distributed-aiordma/bench --output build/bench-dask.md $(ARGS)
+# The modules are compiled as an installer compiles those of Dask; else each process of a cluster would do it again.
+bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://; 5 rounds rewrite docs (ARGS="--rounds 5")
+	@mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
+	  $(PY) -m compileall -q aiordma distributed-aiordma
+	$(PY) distributed-aiordma/bench --output build/bench-dask.md --docs docs/howto $(ARGS)
 
 demo: install .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)

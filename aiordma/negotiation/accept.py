@@ -28,7 +28,7 @@ from ..wake.origin import here
 from . import peer_cache
 from .announcement import Announcement
 from .engine import warm_up
-from .listening import listening_sockets
+from .listening import listen_on, listening_sockets
 from .server import negotiate_accepted
 from .serving import Abortable, Handlers, check_arguments
 
@@ -261,7 +261,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
     @property
     def port(self) -> int:
-        """The port; all sockets of a listener have the same."""
+        """The port; all sockets of a listener have the same, but those that a program brings."""
         return self._addresses[0][1]
 
     @property
@@ -410,15 +410,23 @@ async def open_listener(
     :param make: the class of the listener.
     :param pre_grants: whether its clients may begin with rings that were granted in advance.
     :raises OSError: the address cannot be listened on, naming it.
+    :raises ValueError: ``port`` is no port number; or ``options.sockets`` has one that is no bound TCP
+        socket, or there is an address beside them. They are closed then.
     """
     with contextlib.ExitStack() as stack:
-        sockets = await listening_sockets(
-            host, port, options.backlog, options.reuse_address, options.reuse_port
-        )
+        if options.sockets is None:
+            sockets: Sequence[socket.socket] = await listening_sockets(
+                host, port, options.backlog, options.reuse_address, options.reuse_port
+            )
+        else:
+            sockets = options.sockets
         for sock in sockets:
             stack.enter_context(sock)
+        if options.sockets is not None:
+            listen_on(sockets, host, port, options.backlog)
         engine = await warm_up(options)
         stack.pop_all()
     # If several processes share a port, another one than the one that granted the ring may accept.
-    may_grant = pre_grants and not options.reuse_port and options.tls is None
+    shared = options.reuse_port or options.sockets is not None
+    may_grant = pre_grants and not shared and options.tls is None
     return make(sockets, options, engine if may_grant else None)

@@ -15,7 +15,7 @@ from ..addresses import check_port, looking_up, show
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["listening_sockets"]
+__all__ = ["listen_on", "listening_sockets"]
 
 
 async def listening_sockets(
@@ -74,3 +74,22 @@ def _bound(family: int, sockaddr: Any, reuse_address: bool, reuse_port: bool) ->
         sock.close()
         raise
     return sock
+
+
+def listen_on(
+    sockets: Sequence[socket.socket], host: str | Sequence[str] | None, port: int, backlog: int
+) -> None:
+    """Begin to listen on sockets that the program brings, unless they listen already.
+
+    :raises ValueError: there is an address beside them, or one is no bound TCP socket.
+    :raises OSError: of ``listen(2)``.
+    """
+    if host or port:
+        raise ValueError(f"host={host!r}, port={port}: sockets= have their own addresses; leave these out")
+    for sock in sockets:
+        if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+            raise ValueError(f"sockets={sock!r}: must be TCP sockets")
+        if not sock.getsockname()[1]:
+            raise ValueError(f"sockets={sock!r}: must be bound to an address")
+        sock.setblocking(False)
+        sock.listen(backlog)

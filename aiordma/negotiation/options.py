@@ -19,7 +19,7 @@ from .tls import TlsOptions
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from ssl import SSLContext
 
     from .clc_io import Carrier
@@ -150,6 +150,7 @@ class ListenKeywords(TypedDict, total=False):
     reuse_port: bool
     max_negotiations: int
     max_pending: int
+    sockets: Sequence[socket.socket] | None
     ssl: SSLContext | None
     rdma_outside_tls: bool
 
@@ -163,6 +164,7 @@ class ListenOptions(PathOptions):
     reuse_port: bool = False
     max_negotiations: int = 1024
     max_pending: int = 4096
+    sockets: Sequence[socket.socket] | None = None
 
     def __post_init__(self) -> None:
         PathOptions.__post_init__(self)
@@ -170,6 +172,8 @@ class ListenOptions(PathOptions):
             raise ValueError(f"max_negotiations={self.max_negotiations}: must be at least 0")
         if self.max_pending < 1:
             raise ValueError(f"max_pending={self.max_pending}: must be at least 1")
+        if self.sockets is not None and not self.sockets:
+            raise ValueError("sockets=[]: must be at least one bound TCP socket, or None")
 
     @classmethod
     def of(  # noqa: PLR0913  # the one place that lists every keyword of listen() with its default
@@ -182,6 +186,7 @@ class ListenOptions(PathOptions):
         reuse_port: bool = False,
         max_negotiations: int = 1024,
         max_pending: int = 4096,
+        sockets: Sequence[socket.socket] | None = None,
         ssl: SSLContext | None = None,
         rdma_outside_tls: bool = False,
         **unknown: Any,
@@ -202,6 +207,7 @@ class ListenOptions(PathOptions):
             reuse_port=reuse_port,
             max_negotiations=max_negotiations,
             max_pending=max_pending,
+            sockets=sockets,
         )
 
 

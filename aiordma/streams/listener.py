@@ -44,6 +44,10 @@ async def listen(
     :param max_negotiations: limit of negotiations at a time; beyond it, clients get TCP without waiting.
     :param max_pending: limit of connections that are not streams yet or wait for accept(); beyond it, the
         others wait in the kernel.
+    :param sockets: TCP sockets that are bound, or listen already, in place of ``host`` and ``port``: those of
+        socket activation, or bound by the program before it does something else. From now on they belong to
+        the listener, and are closed with it. No rings are granted in advance on them, since other processes
+        may have them, too.
     :param ssl: TLS on every connection: a server's context. See :func:`aiordma.connect`.
     :param rdma_outside_tls: as in :func:`aiordma.connect`.
     :raises OSError: the address cannot be listened on, naming it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from distributed import Client, LocalCluster, wait
@@ -12,11 +12,26 @@ from distributed import Client, LocalCluster, wait
 from distributed_aiordma import comm_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import distributed
 
-__all__ = ["MIB", "Sample", "measure"]
+__all__ = ["MIB", "Effort", "Sample", "measure"]
 
 MIB = 1 << 20
+#: Measurements of one kind that are taken however long they take.
+_LEAST = 1
+
+
+class Effort(Protocol):
+    """How much is measured: the options of the command."""
+
+    #: bytes
+    sizes: list[int]
+    times: int
+    tasks: int
+    #: for one kind of measurement on one size
+    seconds: float
 
 
 class Sample(NamedTuple):
@@ -30,7 +45,17 @@ class Sample(NamedTuple):
 
 
 def make(nbytes: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 255, nbytes, np.uint8)
+    """What no compression makes small in passing; most of it repeated, since random numbers take long."""
+    return np.resize(np.random.default_rng(seed).integers(0, 255, MIB, np.uint8), nbytes)
+
+
+def attempts(times: int, seconds: float) -> Iterator[int]:
+    """0, for a first time that does not count (it opens a comm); 1 to ``times``, or fewer that take long."""
+    began = time.perf_counter()
+    for number in range(times + 1):
+        yield number
+        if number >= _LEAST and time.perf_counter() - began > seconds:
+            return
 
 
 def length(data: np.ndarray) -> int:
@@ -69,24 +94,24 @@ class Round:
         # The scheduler of a LocalCluster is in this process.
         return workers + time.process_time()
 
-    def transfer(self, nbytes: int, times: int) -> None:
+    def transfer(self, nbytes: int, times: int, seconds: float) -> None:
         """New arrays from one worker to the other, one by one: bytes per second, by the receiver's log."""
-        for number in range(times + 1):
+        for number in attempts(times, seconds):
             data = self.client.submit(make, nbytes, number, workers=[self.sender], pure=False)
             wait(data)
             before = sum(self.client.run(cpu_seconds).values())
             used = self.client.submit(length, data, workers=[self.receiver], pure=False)
             assert used.result() == nbytes
             spent = sum(self.client.run(cpu_seconds).values()) - before
-            ((total, seconds),) = self.client.run(take_log, workers=[self.receiver])[self.receiver]
-            if number:  # the first one opens the comm
-                self.add("transfer", nbytes, total / seconds)
+            ((total, took),) = self.client.run(take_log, workers=[self.receiver])[self.receiver]
+            if number:
+                self.add("transfer", nbytes, total / took)
                 self.add("transfer cpu", nbytes, spent)
             del data, used
 
-    def scatter_and_gather(self, nbytes: int, times: int) -> None:
+    def scatter_and_gather(self, nbytes: int, times: int, seconds: float) -> None:
         """From this process to a worker and back: bytes per second."""
-        for number in range(times + 1):
+        for number in attempts(times, seconds):
             data = make(nbytes, number)
             began = time.perf_counter()
             future = self.client.scatter(data, workers=[self.receiver], direct=True, hash=False)
@@ -110,8 +135,14 @@ class Round:
         self.add("tiny tasks", 0, count / (time.perf_counter() - began))
 
 
-def measure(protocol: str, sizes: list[int], times: int, tasks: int) -> tuple[list[Sample], dict[str, Any]]:
-    """One round on a cluster of its own; also the paths of all its comms."""
+def measure(
+    protocol: str, effort: Effort, keep: Callable[[list[Sample], dict[str, Any] | None], None]
+) -> None:
+    """One round on a cluster of its own.
+
+    :param keep: called after each kind of measurement with all that were taken so far; at last also with the
+        paths of all comms.
+    """
     began = time.perf_counter()
     with (
         LocalCluster(
@@ -127,15 +158,18 @@ def measure(protocol: str, sizes: list[int], times: int, tasks: int) -> tuple[li
         client.submit(add_one, 1).result()
         this = Round(protocol, client)
         this.add("start-up", 0, time.perf_counter() - began)
-        for nbytes in sizes:
-            this.transfer(nbytes, times)
-        for nbytes in sizes:
+        this.tiny(effort.tasks)
+        keep(this.samples, None)
+        for nbytes in effort.sizes:
+            this.transfer(nbytes, effort.times, effort.seconds)
+            keep(this.samples, None)
+        for nbytes in effort.sizes:
             if nbytes >= 16 * MIB:
-                this.scatter_and_gather(nbytes, max(2, times // 2))
-        this.tiny(tasks)
+                this.scatter_and_gather(nbytes, max(1, effort.times // 2), effort.seconds)
+                keep(this.samples, None)
         paths = {
             "workers": list(client.run(comm_paths).values()),
             "scheduler and client": comm_paths(),
             "load": os.getloadavg()[0],
         }
-    return this.samples, paths
+        keep(this.samples, paths)

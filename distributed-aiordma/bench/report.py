@@ -1,4 +1,4 @@
-"""The report of the benchmark: medians, their ratios to ``tcp://``, and what is aimed at."""
+"""The report of the benchmark: medians, the ratios of ``rdma://`` to the others, and what is aimed at."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ ROWS = {
 _FACTOR = {"GB/s": 1e-9, "ms": 1e3, "us": 1e6, "per s": 1.0, "s": 1.0}
 
 
+#: Of these, less is better.
+_COSTS = {"transfer cpu", "tiny task cpu", "start-up"}
+
+
 def aim(what: str, nbytes: int) -> tuple[float, bool] | None:
     """(the ratio to ``tcp://`` that is aimed at, whether more is better)."""
     if what == "transfer":
@@ -43,19 +47,23 @@ def aim(what: str, nbytes: int) -> tuple[float, bool] | None:
 
 
 def report(
-    samples: Sequence[Sample], paths: Mapping[str, Sequence[Any]], rounds: int, missing: Sequence[str]
+    samples: Sequence[Sample], paths: Mapping[str, Sequence[Any]], rounds: int, notes: Sequence[str]
 ) -> str:
-    """As Markdown."""
+    """As Markdown.
+
+    :param notes: sentences about what was not measured, or not to its end.
+    """
     values: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         values[sample.what, sample.nbytes][sample.protocol].append(sample.value)
     names = list(paths)
     lines = [
-        f"{rounds} rounds by turns, medians; {os.cpu_count()} CPUs, Linux {platform.release()}, Python "
-        f"{platform.python_version()}, distributed {distributed.__version__}, aiordma {aiordma.__version__}.",
+        f"{rounds} round{'' if rounds == 1 else 's'} by turns, medians; {os.cpu_count()} CPUs, Linux "
+        f"{platform.release()}, Python {platform.python_version()}, "
+        f"distributed {distributed.__version__}, aiordma {aiordma.__version__}.",
         "",
-        f"| | size | {' | '.join(f'`{name}://`' for name in names)} | rdma / tcp | aim | |",
-        f"| --- | --- |{' --- |' * len(names)} --- | --- | --- |",
+        f"| | size | {' | '.join(f'`{name}://`' for name in names)} | rdma / tcp | aim | | ahead of ucxx |",
+        f"| --- | --- |{' --- |' * len(names)} --- | --- | --- | --- |",
     ]
     for (what, nbytes), by_name in sorted(
         values.items(), key=lambda item: (list(ROWS).index(item[0][0]), item[0][1])
@@ -71,14 +79,17 @@ def report(
         loads = ", ".join(f"{one['load']:.1f}" for one in seen)
         shown = ", ".join(f"{count} x {path}" for path, count in sorted(counted.items()))
         lines.append(f"* `{name}://`: {shown}. Load of the machine: {loads}.")
-    return "\n".join([*lines, *(f"* {text}" for text in missing)]) + "\n"
+    return "\n".join([*lines, *(f"* {text}" for text in notes)]) + "\n"
 
 
 def _row(what: str, nbytes: int, names: Sequence[str], by_name: Mapping[str, Sequence[float]]) -> str:
     title, unit = ROWS[what]
     medians = {name: median(found) for name, found in by_name.items()}
     cells = [f"{medians[name] * _FACTOR[unit]:.3g} {unit}" if name in medians else "" for name in names]
-    ratio = goal = verdict = ""
+    ratio = goal = verdict = ahead = ""
+    if "ucxx" in medians and "rdma" in medians:
+        quotient = medians["rdma"] / medians["ucxx"]
+        ahead = f"{'yes' if (quotient < 1 if what in _COSTS else quotient > 1) else 'no'}, {quotient:.2g}x"
     if "tcp" in medians and "rdma" in medians:
         quotient = medians["rdma"] / medians["tcp"]
         ratio = f"{quotient:.2f}x"
@@ -88,4 +99,4 @@ def _row(what: str, nbytes: int, names: Sequence[str], by_name: Mapping[str, Seq
             goal = f"{'at least' if more else 'at most'} {bound:g}x"
             verdict = "reached" if (quotient >= bound if more else quotient <= bound) else "missed"
     size = f"{nbytes // MIB} MiB" if nbytes else ""
-    return f"| {title} | {size} | {' | '.join(cells)} | {ratio} | {goal} | {verdict} |"
+    return f"| {title} | {size} | {' | '.join(cells)} | {ratio} | {goal} | {verdict} | {ahead} |"

@@ -13,6 +13,7 @@ from anyio.abc import SocketAttribute
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, CommClosedError
 from distributed.comm.utils import ensure_concrete_host
+from tornado.netutil import bind_sockets
 
 import aiordma
 
@@ -22,10 +23,11 @@ from .security import check_encryption, tls_context
 from .settings import Settings
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable
 
+    from aiordma import Config, RdmaStream
     from aiordma import RdmaListener as StreamListener
-    from aiordma import RdmaStream
 
 __all__ = ["RdmaListener", "RdmasListener"]
 
@@ -60,45 +62,61 @@ class RdmaListener(BaseListener):
         self.comm_handler = comm_handler
         self.deserialize, self.allow_offload = deserialize, allow_offload
         self._keywords = self._tls_keywords(connection_args)
+        #: None before it is made: until then, clients wait in the sockets' queues.
         self._listener: StreamListener | None = None
+        self._sockets: list[socket.socket] = []
         self._bound: tuple[str, int] | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _tls_keywords(self, connection_args: dict[str, Any]) -> dict[str, Any]:
         return {}
 
     async def start(self) -> None:
-        """:raises OSError: the address cannot be listened on."""
-        listener = self._listener = await self._listen()
-        # Where it listens on both families, IPv4 is the one that works everywhere.
-        addresses = sorted(listener.addresses, key=lambda address: ":" in address[0])
-        self._bound = addresses[0]
-        self._start_task(self._accept(listener), "accept")
+        """Listen. What serves clients is made meanwhile: imports and the device take a tenth of a second, in
+        which the first clients wait, and a cluster's other processes start.
 
-    async def _listen(self) -> StreamListener:
+        :raises OSError: the address cannot be listened on.
+        """
+        config = self._settings.config()
+        self._sockets = self._bind()
+        # Where it listens on both families, IPv4 is the one that works everywhere.
+        addresses: list[tuple[str, int]] = [sock.getsockname()[:2] for sock in self._sockets]
+        self._bound = sorted(addresses, key=lambda address: ":" in address[0])[0]
+        self._serving = self._start_task(self._serve(self._sockets, config), "accept")
+
+    def _bind(self) -> list[socket.socket]:
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         for attempt in range(_ATTEMPTS):
             try:
-                return await aiordma.listen(
-                    self.ip, self.port, config=self._settings.config(), backlog=backlog, **self._keywords
-                )
+                return bind_sockets(self.port, self.ip, backlog=backlog)
             except OSError as exc:
                 if self.port or exc.errno != errno.EADDRINUSE or attempt == _ATTEMPTS - 1:
-                    raise
+                    where = self.prefix + unparse_host_port(self.ip, self.port)
+                    raise OSError(exc.errno, f"cannot listen on {where}: {exc.strerror or exc}") from exc
         raise AssertionError
 
-    def _start_task(self, coro: Any, what: str) -> None:
+    async def _serve(self, sockets: list[socket.socket], config: Config) -> None:
+        try:
+            listener = await aiordma.listen(sockets=sockets, config=config, **self._keywords)
+        except Exception:
+            logger.exception("Stopped listening on %s", self.listen_address)
+            self.stop()
+            return
+        self._listener = listener
+        try:
+            while True:
+                self._start_task(self._handle(await listener.accept()), "handle a comm")
+        except ClosedResourceError:
+            pass  # stopped
+        finally:
+            listener.close()
+
+    def _start_task(self, coro: Any, what: str) -> asyncio.Task[None]:
         task = asyncio.create_task(coro, name=f"distributed-aiordma: {what}")
         self._tasks.add(task)  # the loop keeps no reference
         task.add_done_callback(self._tasks.discard)
-
-    async def _accept(self, listener: StreamListener) -> None:
-        while True:
-            try:
-                stream = await listener.accept()
-            except ClosedResourceError:
-                return
-            self._start_task(self._handle(stream), "handle a comm")
+        return task
 
     async def _handle(self, stream: RdmaStream) -> None:
         try:
@@ -111,7 +129,7 @@ class RdmaListener(BaseListener):
         refusal = check_path(stream, peer, refuse=self._settings.require_rdma)
         if refusal is not None:
             logger.warning("Refused: %s", refusal)
-        if refusal is not None or self._listener is None:
+        if refusal is not None or self._serving is None:
             # Stopped meanwhile: nothing else would ever end the client's handshake.
             stream.abort()
             return
@@ -127,16 +145,22 @@ class RdmaListener(BaseListener):
 
     def stop(self) -> None:
         """Accept no more comms. Those that are open stay. Idempotent."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
+        serving, self._serving = self._serving, None
+        if serving is None:
+            return
+        if self._listener is not None:
+            self._listener.close()
+        else:
+            serving.cancel()
+            for sock in self._sockets:
+                sock.close()
 
     def get_host_port(self) -> tuple[str, int]:
         """The address that it listens on.
 
         :raises ValueError: it was not started.
         """
-        if self._listener is None or self._bound is None:
+        if self._serving is None or self._bound is None:
             raise ValueError("invalid operation on a listener that is not started, or was stopped")
         return self._bound
 

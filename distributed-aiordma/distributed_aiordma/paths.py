@@ -54,10 +54,9 @@ def comm_paths() -> dict[str, int]:
 
     For a look at a whole cluster: ``client.run(comm_paths)`` and ``client.run_on_scheduler(comm_paths)``.
     """
-    return dict(
-        Counter(
-            f"{comm.local_address.partition('://')[0]}:// {getattr(comm, 'path', '')}".strip()
-            for comm in list(Comm._instances)
-            if not comm.closed()
-        )
-    )
+    return dict(Counter(_path_of(comm) for comm in list(Comm._instances) if not comm.closed()))
+
+
+def _path_of(comm: Comm) -> str:
+    address = comm.local_address or comm.peer_address  # comms of other packages do not always know their own
+    return f"{address.partition('://')[0]}:// {getattr(comm, 'path', '')}".strip()

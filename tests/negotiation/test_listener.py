@@ -18,6 +18,8 @@ from tests.health import until
 from .serving import LOCAL, check_echo, echo, serving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiordma.streams.stream import RdmaStream
 
     from .fake import Engine
@@ -82,6 +84,59 @@ async def test_port_can_be_shared_when_asked() -> None:
     async with await listen(LOCAL, reuse_port=True) as one:
         async with await listen(LOCAL, one.port, reuse_port=True) as other:
             assert one.port == other.port
+
+
+async def test_sockets_of_the_program(engine: Engine) -> None:
+    """One that listens already, with a client in its queue, and one that is only bound."""
+    listening, bound = socket.create_server((LOCAL, 0)), socket.socket()
+    bound.bind((LOCAL, 0))
+    addresses = [listening.getsockname(), bound.getsockname()]
+    async with anyio.create_task_group() as tasks:
+        early = socket.create_connection(addresses[0])
+        async with await listen(sockets=[listening, bound]) as listener:
+            assert listener.addresses == addresses
+            tasks.start_soon(listener.serve, echo)
+            for address in addresses:
+                async with await connect(*address) as stream:
+                    await check_echo(stream)
+            async with await connect(*early.getpeername(), config=PATIENT) as stream:
+                await check_echo(stream)
+            early.close()
+            tasks.cancel_scope.cancel()
+    assert (listening.fileno(), bound.fileno()) == (-1, -1)
+
+
+def unbound() -> socket.socket:
+    return socket.socket()
+
+
+def of_datagrams() -> socket.socket:
+    sock = socket.socket(type=socket.SOCK_DGRAM)
+    sock.bind((LOCAL, 0))
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("make", "host", "reason"),
+    [
+        (unbound, None, "must be bound"),
+        (of_datagrams, None, "must be TCP sockets"),
+        (lambda: socket.socket(socket.AF_UNIX), None, "must be TCP sockets"),
+        (lambda: socket.create_server((LOCAL, 0)), LOCAL, "have their own addresses"),
+    ],
+)
+async def test_sockets_that_cannot_be_listened_on_are_refused_and_closed(
+    make: Callable[[], socket.socket], host: str | None, reason: str
+) -> None:
+    sock = make()
+    with pytest.raises(ValueError, match=reason):
+        await listen(host, sockets=[sock])
+    assert sock.fileno() == -1
+
+
+async def test_no_sockets_are_not_the_default() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        await listen(sockets=[])
 
 
 async def test_attributes_and_repr() -> None:

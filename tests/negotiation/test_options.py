@@ -40,6 +40,7 @@ LISTEN = {
     "reuse_port": False,
     "max_negotiations": 1024,
     "max_pending": 4096,
+    "sockets": None,
     "ssl": None,
     "rdma_outside_tls": False,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -235,6 +236,8 @@ async def test_a_socket_from_outside_grants_no_rings(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine, "grant_rings", lambda has_room: opened.append(has_room))
     async with await aiordma.listen(LOCAL, config=SOFT, reuse_port=True):
         pass
+    async with await aiordma.listen(config=SOFT, sockets=[socket.create_server((LOCAL, 0))]):
+        pass
     async with await aiordma.listen(LOCAL, config=SOFT, mode="tcp"):
         pass
     assert not opened
@@ -251,8 +254,6 @@ async def test_asyncio_servers_that_share_their_port_grant_no_rings(monkeypatch:
 
     async def serve(reader: object, writer: object) -> None:
         raise AssertionError
-
-    import socket
 
     with socket.create_server((LOCAL, 0)) as sock:
         (await start_server(serve, sock=sock)).close()
