@@ -12,7 +12,7 @@ from ..valkey.connect import DEFAULT_BUFFER_BYTES, connect_pipe
 if TYPE_CHECKING:
     from ..config import Config, Mode
 
-__all__ = ["NegotiatedConnection", "OwnProtocolConnection", "read_url"]
+__all__ = ["NegotiatedConnection", "OwnProtocolConnection", "open_valkey", "read_url"]
 
 _NEGOTIATED, _OWN = "rdma", "valkey+rdma"
 #: As asyncio's.
@@ -38,6 +38,14 @@ class NegotiatedConnection:
             self._reader, self._writer = await open_connection(**self._connection_arguments(), **self._ours)
 
 
+async def open_valkey(
+    host: str, port: int, config: Config | None, buffer_bytes: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """asyncio's reader and writer on a stream of :func:`aiordma.valkey.connect`, which see."""
+    connection, local, remote = await connect_pipe(host, port, config, buffer_bytes)
+    return ring_streams(connection.pipe, _LIMIT, {"peername": remote, "sockname": local})
+
+
 class OwnProtocolConnection:
     """Mixed into the library's ``Connection``: Valkey's own RDMA protocol, to an unmodified valkey-server."""
 
@@ -58,11 +66,9 @@ class OwnProtocolConnection:
 
     async def _connect(self) -> None:
         async with asyncio.timeout(self.socket_connect_timeout):
-            connection, local, remote = await connect_pipe(
+            self._reader, self._writer = await open_valkey(
                 self.host, self.port, self._config, self._buffer_bytes
             )
-        extra = {"peername": remote, "sockname": local}
-        self._reader, self._writer = ring_streams(connection.pipe, _LIMIT, extra)
 
 
 def read_url(url: str, plain: str) -> tuple[str, bool]:
