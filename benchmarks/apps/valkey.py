@@ -106,9 +106,13 @@ async def open_streams(
 async def open_redis(options: argparse.Namespace) -> tuple[Callable[[], Awaitable[None]], Callable[[], Any]]:
     """The same by redis-py, which has a connection for each request in flight."""
     if options.path == "rdma":
-        client = from_url(f"valkey+rdma://{HOST}:{options.port}", buffer_bytes=options.buffer)
+        client = from_url(
+            f"valkey+rdma://{HOST}:{options.port}",
+            buffer_bytes=options.buffer,
+            socket_connect_timeout=60,
+        )
     else:
-        client = redis.asyncio.Redis(host=HOST, port=options.port)
+        client = redis.asyncio.Redis(host=HOST, port=options.port, socket_connect_timeout=60)
     await client.set("key", options.value)
     large = options.size >= 65536
     turn = 0
