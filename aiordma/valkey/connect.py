@@ -27,6 +27,8 @@ __all__ = ["DEFAULT_BUFFER_BYTES", "ValkeyStream", "connect", "connect_pipe"]
 #: As large as valkey-server's and libvalkey's.
 DEFAULT_BUFFER_BYTES = 1 << 20
 _LEAST, _MOST = 1 << 12, 1 << 26
+_AT_A_TIME = 4
+_KEY = "connecting to Valkey"
 
 
 class ValkeyStream(RdmaStream):
@@ -90,14 +92,24 @@ async def connect_pipe(
 async def _connect(
     engine: EngineView, where: Any, config: Config, buffer_bytes: int
 ) -> tuple[Connection, Address]:
-    connection = Connection(engine, buffer_bytes)
-    try:
-        with anyio.fail_after(config.negotiate_timeout_ms / 1000):
-            return connection, await connection.connect((str(where[0]), int(where[1])))
-    except BaseException:
-        connection.pipe.abort()
-        connection.release()
-        raise
+    async with _turn(engine):
+        connection = Connection(engine, buffer_bytes)
+        try:
+            with anyio.fail_after(config.negotiate_timeout_ms / 1000):
+                return connection, await connection.connect((str(where[0]), int(where[1])))
+        except BaseException:
+            connection.pipe.abort()
+            connection.release()
+            raise
+
+
+def _turn(engine: EngineView) -> anyio.Semaphore:
+    """Few connect at a time: a server takes requests slowly, and what its queue has no room for is sent again
+    after a while only."""
+    found: anyio.Semaphore | None = engine.waker.locals.get(_KEY)
+    if found is None:
+        found = engine.waker.locals[_KEY] = anyio.Semaphore(_AT_A_TIME)
+    return found
 
 
 def _reason(error: BaseException, config: Config) -> str:

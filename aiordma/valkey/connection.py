@@ -31,10 +31,10 @@ __all__ = ["Connection"]
 _log = logging.getLogger("aiordma.valkey")
 
 #: A server that sends more than these receives at once waits until the loop has taken some: it repeats
-#: without end (rnr_retry 7).
-_RECEIVES, _SENDS = 128, 256
-#: Of the sends, every 64th WRITE and the commands are signalled. A completion queue has room for 100 such
-#: connections.
+#: without end (rnr_retry 7). A megabyte of answers is 64 of valkey-server's blocks.
+_RECEIVES, _SENDS = 72, 256
+#: Of the sends, every 64th WRITE and the commands are signalled. With the receives that is as much of the
+#: completion queue as a link takes: there is room for some 150.
 _SIGNALLED = 32
 #: Transfer buffers of this end: one is written while another is read.
 _BUFFERS = 2

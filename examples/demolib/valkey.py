@@ -39,7 +39,7 @@ def start_valkey(
 
 def _server(directory: str, tcp_port: int, rdma_port: int, more: tuple[str, ...], cpu: int | None) -> Program:
     binary = os.environ.get("AIORDMA_VALKEY_SERVER") or str(BUILT)
-    listen = ("--bind", "127.0.0.1", "--port", str(tcp_port))
+    listen: tuple[str, ...] = ("--bind", "127.0.0.1", "--port", str(tcp_port))
     listen += ("--rdma-bind", "127.0.0.1", "--rdma-port", str(rdma_port))
     options = ("--save", "", "--appendonly", "no", "--dir", directory)
     # The server knows libibverbs and librdmacm only. Preloaded, the software device takes their part.

@@ -39,7 +39,7 @@ def library(request: pytest.FixtureRequest, blockbuster: Any) -> Any:
 
 def commands_in(data: bytearray) -> list[bytes]:
     """Takes whole commands from what has arrived; the first word of each."""
-    found = []
+    found: list[bytes] = []
     while b"\r\n" in data:
         at = data.index(b"\r\n") + 2
         words = []
