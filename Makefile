@@ -105,12 +105,12 @@ test-stacks: install .venv/.stacks ## rdma-core's tests, perftest, qperf, UCX, l
 	$(PY) -m tests.system.stacks $(ARGS)
 
 # An unmodified valkey-server with RDMA, compiled from Debian's source: two minutes of CPU time, the first time.
-.venv/.valkey: .venv/.apt tests/valkey/server/build
-	@tests/valkey/server/build build/valkey
+.venv/.valkey: .venv/.apt tests/system/valkey/build
+	@tests/system/valkey/build build/valkey
 	@touch $@
 
 test-valkey: install .venv/.valkey ## streams, redis-py and valkey-py by RDMA to a real valkey-server (1 to 3 minutes; ARGS)
-	AIORDMA_VALKEY_SERVER=$(CURDIR)/build/valkey/valkey-server $(PY) -m pytest -q tests/valkey/server $(or $(ARGS),$(WORKERS))
+	AIORDMA_VALKEY_SERVER=$(CURDIR)/build/valkey/valkey-server $(PY) -m pytest -q tests/system/valkey $(or $(ARGS),$(WORKERS))
 
 # distributed's own tests of comms, fetched from Debian's package of it, and clusters of several processes.
 .venv/.dask-tests: .venv/.dask distributed-aiordma/suite/fetch

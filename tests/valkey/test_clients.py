@@ -1,4 +1,4 @@
-"""Connection classes for redis-py and valkey-py, to a model of the server (``server`` has a real one)."""
+"""Connection classes for redis-py and valkey-py, to a model of the server; a real one is in tests/system."""
 
 from __future__ import annotations
 
