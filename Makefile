@@ -28,9 +28,9 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-kills bench-apps \
-        count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels test-wheels \
-        dashboard-picture pythons test-distros test-arm
+        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-valkey test-kills \
+        bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
+        test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -103,6 +103,14 @@ test-quick: install .venv/.examples ## most tests, on one event loop each, in un
 
 test-stacks: install .venv/.stacks ## rdma-core's tests, perftest, qperf, UCX, libfabric and MPI on the device (ARGS: words)
 	$(PY) -m tests.system.stacks $(ARGS)
+
+# An unmodified valkey-server with RDMA, compiled from Debian's source: two minutes of CPU time, the first time.
+.venv/.valkey: .venv/.apt tests/system/valkey/build
+	@tests/system/valkey/build build/valkey
+	@touch $@
+
+test-valkey: install .venv/.valkey ## streams, redis-py and valkey-py by RDMA to a real valkey-server (1 to 3 minutes; ARGS)
+	AIORDMA_VALKEY_SERVER=$(CURDIR)/build/valkey/valkey-server $(PY) -m pytest -q tests/system/valkey $(or $(ARGS),$(WORKERS))
 
 # distributed's own tests of comms, fetched from Debian's package of it, and clusters of several processes.
 .venv/.dask-tests: .venv/.dask distributed-aiordma/suite/fetch
@@ -315,7 +323,7 @@ bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewri
 	@$(PY) -m pip install -q --disable-pip-version-check -r benchmarks/apps/requirements.txt
 	@touch $@
 
-bench-apps: install .venv/.examples .venv/.deps-apps ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
+bench-apps: install .venv/.examples .venv/.deps-apps .venv/.valkey ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
 	$(PY) -m benchmarks.apps $(ARGS)
 
 count-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Redis proxy costs on RDMA and on TCP, counted (root; ARGS)
@@ -338,6 +346,9 @@ bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucx
 
 demo: install .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)
+
+demo-valkey: install .venv/.valkey ## a real valkey-server by RDMA and by TCP: the same Python client, all sizes of values
+	$(PY) examples/demo_valkey.py $(ARGS)
 
 clean: ## remove everything that is made, the .venv too
 	rm -rf build dist .venv docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info \

@@ -43,6 +43,16 @@ static inline void aio_chain_write(struct aio_chain *chain, uint64_t wr_id, uint
 	wr->wr.rdma.rkey = rkey;
 }
 
+/* The immediate data takes a receive of the peer, and tells it of the WRITE. */
+static inline void aio_chain_write_imm(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
+				       uint32_t lkey, unsigned int flags, uint64_t remote_addr, uint32_t rkey,
+				       uint32_t imm)
+{
+	aio_chain_write(chain, wr_id, addr, length, lkey, flags, remote_addr, rkey);
+	chain->wr[chain->length - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	chain->wr[chain->length - 1].imm_data = htonl(imm);
+}
+
 static inline void aio_chain_read(struct aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length,
 				  uint32_t lkey, unsigned int flags, uint64_t remote_addr, uint32_t rkey)
 {

@@ -19,6 +19,7 @@ cdef extern from "infiniband/verbs.h" nogil:
     cdef enum ibv_wc_opcode:
         IBV_WC_RDMA_READ
         IBV_WC_RECV
+        IBV_WC_RECV_RDMA_WITH_IMM
     cdef enum ibv_wc_flags:
         IBV_WC_WITH_IMM
 
@@ -63,6 +64,8 @@ cdef extern from "datapath/_post.h" nogil:
         ibv_sge *sge
     void aio_chain_write(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                          unsigned int flags, uint64_t remote_addr, uint32_t rkey)
+    void aio_chain_write_imm(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
+                             unsigned int flags, uint64_t remote_addr, uint32_t rkey, uint32_t imm)
     void aio_chain_read(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t length, uint32_t lkey,
                         unsigned int flags, uint64_t remote_addr, uint32_t rkey)
     void aio_chain_atomic(aio_chain *chain, uint64_t wr_id, uint64_t addr, uint32_t lkey, bint swaps, uint64_t value,

@@ -1,58 +1,42 @@
-"""redis-py on asyncio: connections that negotiate RDMA, and ``rdma://`` URLs.
+"""redis-py on asyncio: connections by RDMA, and URLs for them.
 
 ::
 
-    client = from_url("rdma://cache:6379/0")
+    client = from_url("rdma://cache:6379/0")            # aiordma is at the other end; TCP where it is not
+    client = from_url("valkey+rdma://cache:6380/0")     # an unmodified valkey-server with --rdma-port 6380
     await client.set("key", "value")
 
-For pools of your own: ``ConnectionPool(connection_class=RdmaConnection, ...)``.
+For pools of your own: ``ConnectionPool(connection_class=RdmaConnection, ...)``, or ``ValkeyRdmaConnection``.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.asyncio import Connection, ConnectionPool, Redis
 
-from ..compat.connection import open_connection
+from ._redis_family import NegotiatedConnection, OwnProtocolConnection, read_url
 
-if TYPE_CHECKING:
-    from ..config import Config, Mode
-
-__all__ = ["RdmaConnection", "from_url"]
-
-_SCHEME = "rdma://"
+__all__ = ["RdmaConnection", "ValkeyRdmaConnection", "from_url"]
 
 
-class RdmaConnection(Connection):  # type: ignore[misc]
+class RdmaConnection(NegotiatedConnection, Connection):  # type: ignore[misc]
     """``redis.asyncio.Connection`` over RDMA, with TCP to servers without aiordma."""
 
-    def __init__(
-        self, *args: Any, config: Config | None = None, mode: Mode | None = None, **options: Any
-    ) -> None:
-        """`config`, `mode`: as of :func:`aiordma.open_connection`. The rest: see redis-py."""
-        super().__init__(*args, **options)
-        self._ours: dict[str, Any] = {"config": config, "mode": mode}
 
-    async def _connect(self) -> None:
-        # As redis-py's own, less the options of the TCP socket, which carries no data.
-        async with asyncio.timeout(self.socket_connect_timeout):
-            self._reader, self._writer = await open_connection(**self._connection_arguments(), **self._ours)
+class ValkeyRdmaConnection(OwnProtocolConnection, Connection):  # type: ignore[misc]
+    """``redis.asyncio.Connection`` by Valkey's own RDMA protocol. There is no TCP to fall back on."""
 
 
 def from_url(url: str, **options: Any) -> Redis:
-    """A client of the server at ``rdma://[[username]:password@]host[:port][/database]``.
+    """A client of the server at ``rdma://[[username]:password@]host[:port][/database]``, or the same with
+    ``valkey+rdma://``.
 
-    :param options: those of redis-py's ``from_url()``, and `config` and `mode` of
-        :func:`aiordma.open_connection`.
+    :param options: those of redis-py's ``from_url()``; `config` and `mode` of
+        :func:`aiordma.open_connection`, with ``valkey+rdma://`` `config` and `buffer_bytes` of
+        :func:`aiordma.valkey.connect`.
     :raises ValueError: it is no such URL.
     """
-    if not url.startswith(_SCHEME):
-        raise ValueError(
-            f"{url.partition(':')[0]!r} is no scheme for RDMA: the URL must begin with {_SCHEME}"
-        )
-    pool = ConnectionPool.from_url(
-        "redis://" + url.removeprefix(_SCHEME), connection_class=RdmaConnection, **options
-    )
-    return Redis.from_pool(pool)
+    plain, own = read_url(url, "redis")
+    kind = ValkeyRdmaConnection if own else RdmaConnection
+    return Redis.from_pool(ConnectionPool.from_url(plain, connection_class=kind, **options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import secrets
 from dataclasses import dataclass
@@ -261,6 +262,18 @@ class RcQp(Qp):
         """The kernel has moved it to RTS (:mod:`aiordma.verbs.rdmacm`)."""
         self.state = QpState.RTS
         self.max_reads = max_reads
+
+    def modify_raw(self, attributes: Any, mask: int, target: QpState) -> None:
+        """To another state, with a ``struct ibv_qp_attr`` that rdma_cm has filled."""
+        backend = self._backend
+        backend.check_process()
+        modify = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(
+            backend.symbol("ibv_modify_qp")
+        )
+        error = modify(self.pointer, ctypes.addressof(attributes), mask)
+        if error:
+            raise VerbsError(error, "ibv_modify_qp", f"QP {self.number} {self.state.name} to {target.name}")
+        self.state = target
 
     def to_rts(self, peer: QpAddress, path: QpPath | None = None) -> None:
         """RTR to RTS: sends go out. READs in flight: what the peer can answer and this device can ask."""

@@ -1,8 +1,9 @@
 """librdmacm, as far as connecting a queue pair of one's own needs it (rdma-core's librdmacm/rdma_cma.h).
 
 iWARP's queue pairs run on TCP connections, which the kernel makes: they are connected through rdma_cm and in
-no other way. A queue pair that was made with libibverbs takes part by its number. The library is loaded when
-the first such device is opened; no program with another device needs it.
+no other way. A queue pair that was made with libibverbs takes part by its number. On InfiniBand and RoCE,
+rdma_cm finds a server by address and port, and says with which attributes the queue pair is to be connected.
+The library is loaded when the first such connection is made; no other program needs it.
 """
 
 from __future__ import annotations
@@ -47,9 +48,21 @@ class CmEvent(enum.IntEnum):
 
 
 class _Id(ctypes.Structure):
-    """The first field of ``struct rdma_cm_id``: a ``struct ibv_context``, which begins with its device."""
+    """``struct rdma_cm_id`` up to its source address. A ``struct ibv_context`` begins with its device."""
 
-    _fields_ = (("verbs", ctypes.POINTER(ctypes.c_void_p)),)
+    _fields_ = (
+        ("verbs", ctypes.POINTER(ctypes.c_void_p)),
+        ("channel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("qp", ctypes.c_void_p),
+        ("source", ctypes.c_uint8 * 28),
+    )
+
+
+#: Room for ``struct ibv_qp_attr`` of any release; it begins with the state that is asked for.
+_ATTRIBUTES = ctypes.c_uint32 * 64
+#: Where in it the wait is that this end asks for when it has no receive posted. rdma_cm's is 655 ms.
+_MIN_RNR_TIMER, _SHORT_RNR_TIMER = 128, 12  # 0.64 ms
 
 
 class _ConnParam(ctypes.Structure):
@@ -137,6 +150,9 @@ def load(path: str | None = None) -> ctypes.CDLL:
         ("connect", number, pointer, ctypes.POINTER(_ConnParam)),
         ("accept", number, pointer, ctypes.POINTER(_ConnParam)),
         ("reject", number, pointer, pointer, ctypes.c_uint8),
+        ("init_qp_attr", number, pointer, pointer, ctypes.POINTER(number)),
+        ("establish", number, pointer),
+        ("disconnect", number, pointer),
         ("get_cm_event", number, ctypes.POINTER(_EventChannel), ctypes.POINTER(ctypes.POINTER(_Event))),
         ("ack_cm_event", number, ctypes.POINTER(_Event)),
     )
@@ -222,6 +238,15 @@ class ConnectionId:
         name = self._library.ibv_get_device_name(verbs[0])
         return name.decode() if name else ""
 
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Where it connects from, once the server's address is resolved."""
+        source = bytes(_Id.from_address(self.handle).source)
+        (family,) = struct.unpack_from("=H", source)
+        port: int = struct.unpack_from("!H", source, 2)[0]
+        packed = source[4:8] if family == socket.AF_INET else source[8:24]
+        return str(ipaddress.ip_address(packed)), port
+
     def set_traffic_class(self, traffic_class: int) -> None:
         """Of what the connection sends, and of those that a listener accepts. Call it first. The two bits of
         ECN are left out: on iWARP they are TCP's."""
@@ -259,6 +284,25 @@ class ConnectionId:
 
     def reject(self) -> None:
         self._check("rdma_reject", self._library.rdma_reject(self.handle, None, 0))
+
+    def attributes(self, state: int) -> tuple[ctypes.Array[ctypes.c_uint32], int]:
+        """``struct ibv_qp_attr`` and its mask, to bring a queue pair that is not the identifier's to a state.
+
+        :param state: ``ibv_qp_state``: INIT; RTR and RTS after CONNECT_RESPONSE.
+        """
+        found, mask = _ATTRIBUTES(state), ctypes.c_int()
+        result = self._library.rdma_init_qp_attr(self.handle, found, ctypes.byref(mask))
+        self._check("rdma_init_qp_attr", result)
+        ctypes.c_uint8.from_buffer(found, _MIN_RNR_TIMER).value = _SHORT_RNR_TIMER
+        return found, mask.value
+
+    def establish(self) -> None:
+        """The queue pair is connected, after CONNECT_RESPONSE: tell the server."""
+        self._check("rdma_establish", self._library.rdma_establish(self.handle))
+
+    def disconnect(self) -> None:
+        """End the connection; the other end gets DISCONNECTED."""
+        self._check("rdma_disconnect", self._library.rdma_disconnect(self.handle))
 
     def close(self) -> None:
         """A connection ends here and now. Idempotent."""

@@ -5,6 +5,7 @@ proxy.py      the Redis proxy of examples/, loaded by redis-benchmark
 counts.py     where the time goes: counts by request (`make count-apps`)
 turns.py      two ways to do the same work, by turns
 direct.py     a Python client of Redis without the front
+valkey.py     a Python client of an unmodified valkey-server, by its own RDMA protocol
 programs*.py  servers and clients that know nothing of aiordma, for `aiordma run`
 suite.py      the rows of the table of applications (`make bench-apps`)
 """

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from demolib.processes import Program
+from demolib.valkey import Valkey, start_valkey
 
 from .counting import read_process
 from .proxy import ROLES, Load, Stack, benchmark, pids, running
@@ -161,9 +164,45 @@ def _client(server: Program, kind: str, options: list[str], path: str) -> tuple[
     return Sample(out["per_second"], out["cpu_us"] + used.cpu_us / out["requests"]), out["path"]
 
 
+# ---- Valkey by its own RDMA protocol -----------------------------------------------------------------------
+
+#: With its own client, and with redis-py, of which Python takes most of the time.
+VALKEY_ROWS = [
+    ("Valkey by its own RDMA protocol, one at a time, 64 B", 1.4, "streams", 1, 64, 10_000),
+    ("Valkey by its own RDMA protocol, 64 in flight, 64 B", 1.1, "streams", 64, 64, 40_000),
+    ("Valkey by its own RDMA protocol, one at a time, 1 MiB", 1.5, "streams", 1, MEGABYTE, 600),
+    ("the same with redis-py, one at a time, 64 B", 1.4, "redis", 1, 64, 4_000),
+    ("the same with redis-py, 64 in flight on 64 connections, 64 B", 1.1, "redis", 64, 64, 6_400),
+    ("the same with redis-py, one at a time, 1 MiB", 1.5, "redis", 1, MEGABYTE, 600),
+]
+
+
+def valkey_rows(size: Rounds) -> Iterator[Outcome]:
+    """The server on one CPU and the client on another, if there are two."""
+    cpus = sorted(os.sched_getaffinity(0))
+    for title, goal, client, in_flight, count, requests in VALKEY_ROWS:
+        # A server for each row: it keeps something of every connection by RDMA that it has had.
+        with tempfile.TemporaryDirectory(prefix="aiordma-bench-") as directory:
+            server = start_valkey(directory, cpu=cpus[0])
+            options = ["--client", client, "--in-flight", str(in_flight), "--size", str(count)]
+            options += ["--requests", str(size.requests(requests)), "--cpu", str(cpus[-1])]
+            try:
+                yield by_turns(title, goal, size.rounds, partial(_valkey, server, options))
+            finally:
+                server.program.stop()
+
+
+def _valkey(server: Valkey, options: list[str], path: str) -> Sample:
+    port = server.rdma_port if path == RDMA else server.tcp_port
+    command = [sys.executable, "-m", "benchmarks.apps.valkey", str(port), path, *options]
+    command += ["--server", str(server.program.process.pid)]
+    out = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return Sample(out["per_second"], out["cpu_us"])
+
+
 # ---- all ---------------------------------------------------------------------------------------------------
 
-GROUPS = ("proxy", "direct", "programs")
+GROUPS = ("proxy", "direct", "programs", "valkey")
 
 
 def outcomes(size: Rounds, groups: tuple[str, ...], done: Callable[[Outcome], None]) -> list[Outcome]:
@@ -183,4 +222,6 @@ def outcomes(size: Rounds, groups: tuple[str, ...], done: Callable[[Outcome], No
                 keep(direct_rows(stack, size))
     if "programs" in groups:
         keep(program_rows(size))
+    if "valkey" in groups:
+        keep(valkey_rows(size))
     return found

@@ -32,8 +32,8 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("negotiation",),
     ("streams", "datagrams", "channels"),
     # What is built on message channels: calls, and the memory of peers. Requests for memory are messages of a
-    # channel, and READs and WRITEs of it run on the link under that channel.
-    ("rpc", "memory", "control"),
+    # channel, and READs and WRITEs of it run on the link under that channel. Valkey's streams.
+    ("rpc", "memory", "control", "valkey"),
     # It reads and steers all that a program holds. Nothing below imports it: an engine begins it by name.
     ("admin",),
     ("compat", "testing"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiordma
-from aiordma.proto import call, calls, cdc, cursor, deadlines, rpc, seqack, trace
+from aiordma.proto import call, calls, cdc, cursor, deadlines, rpc, seqack, trace, valkey
 
 __all__ = ["COMPILED", "CORES", "IS_COMPILED"]
 
@@ -25,6 +25,7 @@ _NAMES = (
     "deadlines",
     "calls",
     "trace",
+    "valkey",
 )  # in the order of their imports
 
 
@@ -45,7 +46,15 @@ def _interpreted() -> types.SimpleNamespace:
 
 
 COMPILED = types.SimpleNamespace(
-    cursor=cursor, cdc=cdc, seqack=seqack, rpc=rpc, call=call, deadlines=deadlines, calls=calls, trace=trace
+    cursor=cursor,
+    cdc=cdc,
+    seqack=seqack,
+    rpc=rpc,
+    call=call,
+    deadlines=deadlines,
+    calls=calls,
+    trace=trace,
+    valkey=valkey,
 )
 IS_COMPILED = not str(cursor.__file__).endswith(".py")
 CORES = {"interpreted": _interpreted()} | ({"compiled": COMPILED} if IS_COMPILED else {})

@@ -109,7 +109,7 @@ int cm_answer_response(struct cm_id *id)
 	if (!id->conn)
 		err = err ? err : ECONNRESET;
 	else if (!err)
-		err = cm_conn_establish(&soft_cm.engine, id->conn);
+		err = cm_conn_establish(&soft_cm.engine, id->conn, soft_now_ns());
 	else
 		cm_conn_reject(&soft_cm.engine, id->conn, CM_REASON_CONSUMER, NULL, 0, soft_now_ns());
 	cm_kick();
@@ -127,7 +127,8 @@ int soft_rdma_establish(struct rdma_cm_id *rdma_id)
 	cm_lock();
 	/* With a queue pair in the id, this happened on CONNECT_RESPONSE (event.c). */
 	if (cm_is_here(id) && id->conn && !cm_qp_of(id))
-		err = cm_conn_establish(&soft_cm.engine, id->conn);
+		err = cm_conn_establish(&soft_cm.engine, id->conn, soft_now_ns());
+	cm_kick();
 	cm_unlock();
 	return err ? cm_fail(err) : 0;
 }
@@ -445,7 +446,17 @@ static enum cm_verdict on_request(void *owner, struct cm_conn *c, const struct c
 	return CM_TAKEN;
 }
 
+/* A killed process: its queue pairs' peers are in the error state, and its slot is free. */
+static bool has_died(void *owner, const struct cm_conn *c)
+{
+	struct soft_qp *qp = soft_qp_find(c->local_qpn);
+
+	(void)owner;
+	return qp && soft_state(qp) == IBV_QPS_ERR && !soft_slot_taken(c->remote_qpn >> SOFT_QPN_INDEX_BITS);
+}
+
 const struct cm_calls cm_calls = {
+	.died = has_died,
 	.send = send_message,
 	.event = on_event,
 	.request = on_request,

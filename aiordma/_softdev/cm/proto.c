@@ -217,14 +217,20 @@ int cm_conn_reject(struct cm_engine *e, struct cm_conn *c, uint16_t reason, cons
 	return 0;
 }
 
-int cm_conn_establish(struct cm_engine *e, struct cm_conn *c)
+/* The connection is there. The kernel disconnects for a process that dies; here each end looks for itself. */
+static void to_established(struct cm_conn *c, uint64_t now)
+{
+	c->state = CM_ESTABLISHED;
+	c->deadline = c->peer.net ? 0 : now + CM_WATCH_NS;
+}
+
+int cm_conn_establish(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 {
 	const struct cm_mad mad = reply(c, CM_RTU);
 
 	if (c->state != CM_REP_RCVD)
 		return EINVAL;
-	c->state = CM_ESTABLISHED;
-	c->deadline = 0;
+	to_established(c, now);
 	send_kept(e, c, &mad);
 	return 0;
 }
@@ -467,8 +473,7 @@ void cm_engine_receive(struct cm_engine *e, const struct cm_peer *from, const ui
 		break;
 	case CM_RTU:
 		if (c->state == CM_REP_SENT && c->remote_id == mad.local_id) {
-			c->state = CM_ESTABLISHED;
-			c->deadline = 0;
+			to_established(c, now);
 			c->has_last = false;
 			event(e, c, CM_EVENT_ESTABLISHED, &mad);
 		}
@@ -513,11 +518,24 @@ static void give_up(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 	event(e, c, state == CM_DREQ_SENT ? CM_EVENT_DISCONNECTED : CM_EVENT_UNREACHABLE, NULL);
 }
 
+static void watch(struct cm_engine *e, struct cm_conn *c, uint64_t now)
+{
+	if (!e->calls->died(e->owner, c)) {
+		c->deadline = now + CM_WATCH_NS;
+		return;
+	}
+	to_timewait(c, now);
+	c->has_last = false;
+	event(e, c, CM_EVENT_DISCONNECTED, NULL);
+}
+
 /* False: the connection was freed. */
 static bool due(struct cm_engine *e, struct cm_conn *c, uint64_t now)
 {
 	c->deadline = 0;
-	if (c->state == CM_TIMEWAIT) {
+	if (c->state == CM_ESTABLISHED) {
+		watch(e, c, now);
+	} else if (c->state == CM_TIMEWAIT) {
 		if (!c->user) {
 			conn_free(e, c);
 			return false;

@@ -31,6 +31,8 @@ enum {
 #define CM_LONGEST_NS UINT64_C(4000000000)
 #define CM_LONGEST_MRA_NS UINT64_C(60000000000)
 #define CM_TIMEWAIT_NS UINT64_C(500000000)
+/* How often a connection to a process of this host is looked at: nobody disconnects for one that was killed. */
+#define CM_WATCH_NS UINT64_C(2000000000)
 
 /* The peer, and how to reach it. */
 struct cm_peer {
@@ -75,6 +77,8 @@ struct cm_calls {
 		CM_NOBODY, /* no such service */
 		CM_BUSY,   /* not now: the sender will retry */
 	} (*request)(void *owner, struct cm_conn *conn, const struct cm_mad *mad);
+	/* Whether the peer of an established connection, on this host, has died. */
+	bool (*died)(void *owner, const struct cm_conn *conn);
 };
 
 enum { CM_BUCKETS = 256 };
@@ -99,7 +103,7 @@ int cm_conn_accept(struct cm_engine *e, struct cm_conn *c, struct cm_mad *mad, u
 int cm_conn_reject(struct cm_engine *e, struct cm_conn *c, uint16_t reason, const void *data, uint8_t length,
 		   uint64_t now);
 /* Answers the REP. */
-int cm_conn_establish(struct cm_engine *e, struct cm_conn *c);
+int cm_conn_establish(struct cm_engine *e, struct cm_conn *c, uint64_t now);
 int cm_conn_disconnect(struct cm_engine *e, struct cm_conn *c, uint64_t now);
 /* The user drops the connection. It is ended in the background, then freed. */
 void cm_conn_release(struct cm_engine *e, struct cm_conn *c, uint64_t now);

@@ -181,6 +181,42 @@ static int reopen(int fd)
 	return open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
 }
 
+static void unlink_event(struct soft_link *link, struct soft_event *event)
+{
+	struct soft_event **at = &link->events;
+
+	while (*at != event)
+		at = &(*at)->next;
+	*at = event->next;
+	close(event->fd);
+	free(event);
+}
+
+/*
+ * Forgets the oldest bell that no lane uses, and tells the peer, who gives it anew if it uses that channel again. There
+ * are programs that never destroy their channels (valkey-server, which destroys a connection's CQ before its QP).
+ */
+static bool forget_idle(struct soft_link *link)
+{
+	struct soft_message msg = { .type = SOFT_REFUSED, .src_qpn = UINT32_MAX, .dst_qpn = UINT32_MAX };
+	struct soft_event *idle = NULL;
+
+	msg.qp_type = IBV_QPT_RC;
+	msg.error = EMFILE;
+	soft_lock(&link->lock);
+	for (struct soft_event *event = link->events; event; event = event->next)
+		if (!event->refs)
+			idle = event;
+	if (idle) {
+		msg.event_id = idle->id;
+		unlink_event(link, idle);
+	}
+	soft_unlock(&link->lock);
+	if (idle)
+		soft_link_send(link, &msg, NULL, 0);
+	return idle != NULL;
+}
+
 struct soft_event *soft_event_get(struct soft_link *link, uint64_t id, int fd)
 {
 	struct soft_event *event, *made;
@@ -195,8 +231,11 @@ struct soft_event *soft_event_get(struct soft_link *link, uint64_t id, int fd)
 	if (event)
 		return event;
 	/* Without a descriptor: the message that had it was incomplete, and this one was on its way already. */
-	errno = fd < 0 ? EMFILE : EINVAL;
-	int own = fd >= 0 && n < MAX_EVENTS ? reopen(fd) : -1;
+	errno = EMFILE;
+	if (fd < 0 || (n >= MAX_EVENTS && !forget_idle(link)))
+		return NULL;
+	errno = EINVAL;
+	int own = reopen(fd);
 	if (own < 0)
 		return NULL;
 	made = malloc(sizeof(*made));
@@ -222,17 +261,6 @@ bool soft_event_known(struct soft_link *link, uint64_t id)
 		;
 	soft_unlock(&link->lock);
 	return event != NULL;
-}
-
-static void unlink_event(struct soft_link *link, struct soft_event *event)
-{
-	struct soft_event **at = &link->events;
-
-	while (*at != event)
-		at = &(*at)->next;
-	*at = event->next;
-	close(event->fd);
-	free(event);
 }
 
 void soft_event_release(struct soft_link *link, struct soft_event *event)

@@ -37,6 +37,7 @@ static struct {
     int drop_attribute; /* each message of that kind, the first time */
     uint64_t dropped;
     bool dead; /* messages do not arrive */
+    bool died; /* the peer's process */
     struct flying {
         uint64_t when, order;
         struct side *to;
@@ -105,7 +106,15 @@ static enum cm_verdict on_request(void *owner, struct cm_conn *c, const struct c
     return CM_TAKEN;
 }
 
-static const struct cm_calls calls = {.send = on_send, .event = on_event, .request = on_request};
+static bool on_watch(void *owner, const struct cm_conn *c)
+{
+    (void)owner;
+    CHECK(c->state == CM_ESTABLISHED && !c->peer.net);
+    return net.died;
+}
+
+static const struct cm_calls calls = {
+    .send = on_send, .event = on_event, .request = on_request, .died = on_watch};
 
 static void start(uint32_t seed)
 {
@@ -208,7 +217,7 @@ static void establish_all(struct side *s)
 {
     for (unsigned int i = 0; i < s->nusers; i++)
         if (s->users[i].conn->state == CM_REP_RCVD)
-            CHECK_EQ(cm_conn_establish(&s->engine, s->users[i].conn), 0);
+            CHECK_EQ(cm_conn_establish(&s->engine, s->users[i].conn, net.now), 0);
 }
 
 static void release_all(void)
@@ -253,6 +262,30 @@ static void live(void)
     release_all();
 }
 
+/* Nothing comes from a process that was killed: each end looks, and reports the end once. */
+static void a_killed_process(void)
+{
+    for (int net_too = 0; net_too < 2; net_too++) {
+        start(5);
+        a.other.net = net_too;
+        b.other.net = false;
+        struct user *u = connect_from(&a, CM_REQ);
+        run_for(SECONDS(1));
+        accept_all(&b, CM_REP);
+        run_for(SECONDS(1));
+        establish_all(&a);
+        run_for(SECONDS(20));
+        CHECK_EQ(u->conn->state, CM_ESTABLISHED);
+        CHECK_EQ(b.users[0].conn->state, CM_ESTABLISHED);
+        net.died = net.dead = true;
+        run_for(SECONDS(20));
+        CHECK_EQ(b.users[0].seen[CM_EVENT_DISCONNECTED], 1);
+        CHECK_EQ(b.users[0].seen[CM_EVENT_TIMEWAIT_EXIT], 1);
+        CHECK_EQ(u->seen[CM_EVENT_DISCONNECTED], !net_too); /* over the network it is not looked at */
+        release_all();
+    }
+}
+
 static void a_life_on_bad_networks(void)
 {
     for (uint32_t seed = 1; seed <= 1500; seed++) {
@@ -288,7 +321,7 @@ static void refusals(void)
     CHECK_EQ(u->seen[CM_EVENT_REJECTED], 1);
     CHECK_EQ(u->last.reason, CM_REASON_CONSUMER);
     CHECK_EQ(memcmp(u->last.private_data, "no", 3), 0);
-    CHECK_EQ(cm_conn_establish(&a.engine, u->conn), EINVAL);
+    CHECK_EQ(cm_conn_establish(&a.engine, u->conn, net.now), EINVAL);
     release_all();
 
     start(2);
@@ -484,5 +517,6 @@ static void layout(void)
     CHECK(!cm_ip_parse(bytes, &got));
 }
 
-TEST_MAIN(TEST(layout), TEST(each_message_lost_once), TEST(a_life_on_bad_networks), TEST(refusals),
-          TEST(nobody_answers), TEST(a_slow_server), TEST(datagram_services), TEST(hostile_messages))
+TEST_MAIN(TEST(layout), TEST(each_message_lost_once), TEST(a_killed_process), TEST(a_life_on_bad_networks),
+          TEST(refusals), TEST(nobody_answers), TEST(a_slow_server), TEST(datagram_services),
+          TEST(hostile_messages))

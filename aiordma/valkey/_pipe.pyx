@@ -1,0 +1,620 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A byte pipe by Valkey's RDMA protocol, on a queue pair of its own: what a stream to a valkey-server stands on.
+
+Sending: WRITE with immediate data into the server's transfer buffer, as far as that has room and the server has
+receives (``proto/valkey.py``). Receiving: the server does the same into the buffers of this end, which lie side by
+side and are read like one ring. A buffer is registered as soon as the one before is full and this one was read.
+
+The protocol has no half-close: the server learns of the end of sending when the connection is closed.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+
+from .._cq cimport CompletionOwner, CompletionPoller, clock_ns
+from ..datapath._verbs cimport (
+    IBV_SEND_INLINE,
+    IBV_SEND_SIGNALED,
+    IBV_WC_RECV,
+    IBV_WC_RECV_RDMA_WITH_IMM,
+    IBV_WC_SUCCESS,
+    IBV_WC_WR_FLUSH_ERR,
+    aio_chain,
+    aio_chain_post,
+    aio_chain_send,
+    aio_chain_write,
+    aio_chain_write_imm,
+    aio_post_recv,
+    ibv_qp,
+    ibv_wc,
+)
+from ..proto.valkey cimport Incoming, Outgoing
+
+from typing import NamedTuple
+
+from anyio import BrokenResourceError, ClosedResourceError
+
+from ..errors import CompletionError, LinkError, RemoteProtocolError, VerbsError
+from ..proto import valkey
+
+cdef extern from "<arpa/inet.h>" nogil:
+    uint32_t ntohl(uint32_t)
+
+cdef enum:
+    KIND_RECEIVE = 0
+    KIND_SEND = 1
+    COMMAND = 32                # bytes of a command
+    RESERVE = 4                 # send WRs that data does not use: a registration, a query, a keepalive, the last WRITE
+    STEP = 262144               # most bytes of one WRITE: the server reads while the next one is copied
+    LONG_POST_BYTES = 16384     # from here on other threads may run while a WRITE is posted
+    SEND_STEP = 1 << 20         # most bytes of one poll_send(): then others of the loop may want their turn
+    BIG_RECEIVE = 32768         # from here on results come from the engine's pool
+
+
+class ValkeyStatistics(NamedTuple):
+    #: calls of try_send() that placed something
+    sends: int
+    #: calls of try_receive() and try_receive_into() that returned something, and consume()
+    receives: int
+    bytes_sent: int
+    bytes_received: int
+    #: how often the server's buffer was full, or the server had no receive left
+    times_blocked: int
+    #: WRITEs with immediate data
+    writes: int
+    #: RegisterXferMemory commands that this end and the server have sent
+    registrations_sent: int
+    registrations_received: int
+    #: GetServerFeature commands, to learn how far the server is
+    queries: int
+    #: all transfer buffers of this end, and the server's
+    ring_bytes: int
+    peer_ring_bytes: int
+
+
+@cython.final
+cdef class ValkeyPipe(CompletionOwner):
+    """Non-blocking; single-threaded, in the thread of the engine's loop. The contract of ``pipes.contracts.Pipe``.
+
+    :param qp: address of the ``struct ibv_qp``, in INIT.
+    :param buffers: address of ``buffer_count`` transfer buffers of ``buffer_bytes``, registered with remote write.
+    :param recv_addr, recv_count, recv_lkey: receives of 32 bytes each.
+    :param command_addr, command_lkey: 32 bytes for each work request of the send queue.
+    :param owner: has ``mirror(length) -> (address, lkey)``, and is told by ``failed(reason)`` and ``finished()``.
+    """
+
+    def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, *, uint64_t buffers, uint32_t rkey,
+                 uint32_t buffer_bytes, uint32_t buffer_count, uint64_t recv_addr, uint32_t recv_count,
+                 uint32_t recv_lkey, uint64_t command_addr, uint32_t command_lkey, uint32_t sq_depth,
+                 uint32_t max_inline, object owner):
+        self.qp = <ibv_qp *>qp
+        self.qp_num = qp_num
+        self.owner = owner
+        self.outgoing = Outgoing()
+        self.incoming = Incoming(buffer_bytes, buffer_count)
+        self.buffers, self.rkey = <unsigned char *><uintptr_t>buffers, rkey
+        self.recv_addr, self.recv_count, self.recv_lkey = recv_addr, recv_count, recv_lkey
+        self.command_addr, self.command_lkey = command_addr, command_lkey
+        self.sq_depth, self.max_inline = sq_depth, max_inline
+        self.sq_signal_every = max(1, sq_depth // 4)
+        cq.attach(self)
+
+    def start(self) -> None:
+        """Post all receives, before the server may send (before the QP goes to RTR). :raises VerbsError:"""
+        cdef uint32_t slot
+        for slot in range(self.recv_count):
+            self._post_receive(slot)
+
+    def begin(self) -> None:
+        """The connection is established: register the first buffer."""
+        self.register_if_due()
+
+    def keepalive(self) -> None:
+        """Have the server's end prove that it is there. Without a receive for it, what is under way does."""
+        if self.failure is None and not self.closed and not self.ended and self.outgoing.may_command():
+            self.outgoing.commanded()
+            self.send_command(valkey.keepalive())
+
+    # ---- state
+
+    @property
+    def path(self) -> str:
+        """Always "rdma": the protocol has no other path."""
+        return "rdma"
+
+    @property
+    def is_closed(self) -> bool:
+        """This side has closed it."""
+        return self.closed
+
+    @property
+    def is_registered(self) -> bool:
+        """The server has registered its first buffer."""
+        return self.registered > 0
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the connection is broken, None while it is not."""
+        return self.failure
+
+    @property
+    def readable(self) -> int:
+        """Bytes that can be received now."""
+        return self.incoming.readable()
+
+    @property
+    def writable(self) -> int:
+        """Bytes that can be sent now."""
+        return 0 if self.failure is not None or self.closed or self.ended else self.room()
+
+    @property
+    def at_eof(self) -> bool:
+        """The server has closed the connection, and everything was received."""
+        return self.ended and self.failure is None and self.incoming.readable() == 0
+
+    @property
+    def counters(self) -> tuple[int, int]:
+        """Bytes sent and received."""
+        return self.bytes_sent, self.bytes_received
+
+    def statistics(self) -> ValkeyStatistics:
+        """What happened so far."""
+        return ValkeyStatistics(
+            self.sends, self.receives, self.bytes_sent, self.bytes_received, self.times_blocked, self.writes,
+            self.registrations, self.registered, self.queries, self.incoming.total, self.outgoing.length)
+
+    @property
+    def on_readable(self):
+        """Called when data, the end or an error has come."""
+        return self._on_readable
+
+    @on_readable.setter
+    def on_readable(self, callback) -> None:
+        self._on_readable = callback
+        if callback is not None and self.failure is None:
+            self.cq.park()
+
+    @property
+    def on_writable(self):
+        """Called when there is room again, or on an error."""
+        return self._on_writable
+
+    @on_writable.setter
+    def on_writable(self, callback) -> None:
+        self._on_writable = callback
+        if callback is not None and self.failure is None:
+            self.cq.park()
+
+    cdef void wake_readers(self):
+        if self._on_readable is not None:
+            self.cq.wakes += 1
+            self._on_readable()
+
+    cdef void wake_writers(self):
+        if self._on_writable is not None:
+            self.cq.wakes += 1
+            self._on_writable()
+
+    # ---- posting
+
+    cdef int _post_receive(self, uint32_t slot) except -1:
+        cdef int rc = aio_post_recv(self.qp, self.tag | (<uint64_t>KIND_RECEIVE << 28) | slot,
+                                    self.recv_addr + <uint64_t>slot * COMMAND, COMMAND, self.recv_lkey)
+        if rc:
+            raise VerbsError(rc, "ibv_post_recv")
+        return 0
+
+    cdef unsigned int next_flags(self, bint signal) noexcept:
+        self.sq_unsignalled += 1
+        if signal or self.sq_unsignalled >= self.sq_signal_every:
+            self.sq_unsignalled = 0
+            return IBV_SEND_SIGNALED
+        return 0
+
+    cdef uint64_t next_id(self) noexcept:
+        # The position after this WR: its completion retires everything up to here.
+        return self.tag | (<uint64_t>KIND_SEND << 28) | ((self.sq_posted + 1) & 0xfffffff)
+
+    cdef int post(self, aio_chain *chain) except -1:
+        cdef int posted = 0, rc
+        if chain.sge[0].length < LONG_POST_BYTES:
+            rc = aio_chain_post(self.qp, chain, &posted)
+        else:
+            with nogil:
+                rc = aio_chain_post(self.qp, chain, &posted)
+        self.sq_posted += posted
+        if rc:
+            self.fail(VerbsError(rc, "ibv_post_send"))
+        return 0
+
+    cdef int send_command(self, bytes command) except -1:
+        """The caller has counted it. Always signalled: a keepalive is a question."""
+        cdef aio_chain chain
+        cdef unsigned char *slot
+        cdef unsigned int flags = self.next_flags(True)
+        if self.sq_free() == 0:
+            # Cannot be: data leaves room for one of each kind, and each completes before the next is sent.
+            return self.fail(LinkError(f"the send queue of QP {self.qp_num} is full"))
+        slot = <unsigned char *><uintptr_t>self.command_addr + <uint64_t>(self.sq_posted % self.sq_depth) * COMMAND
+        memcpy(slot, PyBytes_AS_STRING(command), COMMAND)
+        if COMMAND <= self.max_inline:
+            flags |= IBV_SEND_INLINE
+        chain.length = 0
+        aio_chain_send(&chain, self.next_id(), <uint64_t><uintptr_t>slot, COMMAND, self.command_lkey, flags, False, 0)
+        return self.post(&chain)
+
+    cdef int register_if_due(self) except -1:
+        cdef uint64_t place
+        if not self.incoming.due() or self.failure is not None or self.closed or self.ended:
+            return 0
+        place = <uint64_t><uintptr_t>self.buffers + self.incoming.place()
+        self.incoming.register()
+        self.outgoing.commanded()
+        self.registrations += 1
+        return self.send_command(valkey.registration((place, self.incoming.size, self.rkey)))
+
+    # ---- sending
+
+    cdef int check_sendable(self) except -1:
+        if self.closed or self.eof_sent:
+            raise ClosedResourceError("this end was closed, or has finished sending")
+        if self.failure is not None:
+            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
+        if self.ended:
+            raise BrokenResourceError("the server has closed the connection") from LinkError(
+                "the server has closed the connection")
+        return 0
+
+    def try_send(self, data, Py_ssize_t start=0) -> int:
+        """Place as much of ``data[start:]`` as the server's buffer has room for; the number of bytes.
+
+        :raises ClosedResourceError: this side has closed the connection or finished sending.
+        :raises BrokenResourceError: the connection broke, or the server has closed it; the cause is chained.
+        """
+        return self.place_object(data, start, False)
+
+    def poll_send(self, data, Py_ssize_t start=0) -> int:
+        """try_send(), and again whenever polling finds room, as long as the policy allows; the number of bytes."""
+        return self.place_object(data, start, True)
+
+    cdef Py_ssize_t place_object(self, data, Py_ssize_t start, bint polling) except -1:
+        cdef Py_buffer view
+        cdef Py_ssize_t n, placed = 0
+        self.check_sendable()
+        if not polling and PyBytes_CheckExact(data):
+            n = PyBytes_GET_SIZE(data) - start
+            return self.place(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            n = view.len - start
+            while start >= 0 and placed < n:
+                placed += self.place(<const unsigned char *>view.buf + start + placed, n - placed)
+                # The next call reports what ends the connection.
+                if (not polling or placed == n or placed >= SEND_STEP or not self.busy_poll(False)
+                        or self.failure is not None or self.ended or self.closed):
+                    break
+        finally:
+            PyBuffer_Release(&view)
+        return placed
+
+    cdef uint32_t room(self) noexcept:
+        if self.sq_free() <= RESERVE or (self.mirror_until and <int>(self.sq_retired - self.mirror_until) < 0):
+            return 0
+        return self.outgoing.room()
+
+    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
+        cdef aio_chain chain
+        cdef Outgoing out = self.outgoing
+        cdef Py_ssize_t placed = 0
+        cdef uint32_t want, room, flags, lkey
+        cdef uint64_t source
+        while placed < n:
+            room = self.room()
+            if room == 0:
+                break
+            want = STEP if n - placed > STEP else <uint32_t>(n - placed)
+            want = min(want, room)
+            flags, lkey = 0, 0
+            source = <uint64_t><uintptr_t>(data + placed)
+            if want <= self.max_inline:
+                flags = IBV_SEND_INLINE
+            else:
+                if self.mirror == NULL:
+                    address, self.mirror_lkey = self.owner.mirror(out.length)
+                    self.mirror = <unsigned char *><uintptr_t>address
+                memcpy(self.mirror + out.offset, data + placed, want)
+                source, lkey = <uint64_t><uintptr_t>(self.mirror + out.offset), self.mirror_lkey
+            # The last of a buffer is signalled: the copies behind it are needed until it has completed.
+            flags |= self.next_flags(want == room)
+            chain.length = 0
+            aio_chain_write_imm(&chain, self.next_id(), source, want, lkey, flags, out.address + out.offset, out.rkey,
+                                want)
+            out.wrote(want)
+            placed += want
+            self.writes += 1
+            self.bytes_sent += want
+            self.post(&chain)
+            if self.failure is not None:
+                break
+            if out.ask_due():
+                out.ask()
+                self.queries += 1
+                self.send_command(valkey.feature_query())
+        if placed:
+            self.sends += 1
+        self.blocked = placed < n
+        self.times_blocked += self.blocked
+        return placed
+
+    def send_eof(self) -> None:
+        """Send nothing more. The protocol cannot tell that to the server."""
+        self.eof_sent = True
+
+    # ---- receiving
+
+    def try_receive(self, Py_ssize_t max_bytes):
+        """Up to max_bytes as bytes; None when there is nothing now, b"" when the server has closed the connection.
+
+        :raises ClosedResourceError: this side has closed it.
+        :raises BrokenResourceError: the connection broke (after everything that arrived has been read).
+        """
+        cdef uint64_t n = self.incoming.readable()
+        cdef bytes out
+        if n == 0 or self.closed or max_bytes < 1:
+            return self.nothing(max_bytes)
+        if n > <uint64_t>max_bytes:
+            n = <uint64_t>max_bytes
+        out = PyBytes_FromStringAndSize(NULL, n) if n < BIG_RECEIVE else self.cq.spare.take(n)
+        self.copy_out(<unsigned char *>PyBytes_AS_STRING(out), n)
+        self.receives += 1
+        return out
+
+    def poll_receive(self, Py_ssize_t max_bytes):
+        """try_receive(), after polling for as long as the policy allows when there is nothing yet."""
+        if self.incoming.readable() == 0 and not self.busy_poll(True):
+            return None if max_bytes > 0 else self.nothing(max_bytes)
+        return self.try_receive(max_bytes)
+
+    def try_receive_into(self, buffer) -> int:
+        """Fill a writable buffer; the number of bytes, -1: nothing now, 0: the server has closed the connection."""
+        cdef Py_buffer view
+        cdef uint64_t n = self.incoming.readable()
+        PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+        try:
+            if n == 0 or self.closed or view.len < 1:
+                return 0 if self.nothing(view.len) is not None else -1
+            if n > <uint64_t>view.len:
+                n = <uint64_t>view.len
+            self.copy_out(<unsigned char *>view.buf, n)
+        finally:
+            PyBuffer_Release(&view)
+        self.receives += 1
+        return n
+
+    cdef int copy_out(self, unsigned char *to, uint64_t n) except -1:
+        """Read n bytes. A buffer that was read is registered before the rest is copied."""
+        cdef uint64_t piece
+        while n > 0:
+            piece = self.incoming.contiguous()
+            if piece > self.incoming.size:
+                piece = self.incoming.size
+            if piece > n:
+                piece = n
+            memcpy(to, self.buffers + self.incoming.offset(), piece)
+            self.consumed(piece)
+            to += piece
+            n -= piece
+        return 0
+
+    cdef int consumed(self, uint64_t n) except -1:
+        self.incoming.consume(n)
+        self.bytes_received += n
+        return self.register_if_due()
+
+    cdef object nothing(self, Py_ssize_t max_bytes):
+        """What an operation results in that can take no data: None or b"", or it raises."""
+        if self.closed:
+            raise ClosedResourceError("this end was closed, or has finished sending")
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
+        if self.failure is not None:
+            raise BrokenResourceError(f"the connection is lost: {self.failure}") from self.failure
+        return b"" if self.ended else None
+
+    def view(self) -> memoryview:
+        """Readable bytes without a copy; may be empty. Valid until consume()."""
+        cdef uint64_t n = self.incoming.contiguous()
+        if n == 0 or self.closed:
+            self.nothing(1)
+            return memoryview(b"")
+        return PyMemoryView_FromMemory(<char *>self.buffers + self.incoming.offset(), n, PyBUF_READ)
+
+    def consume(self, Py_ssize_t n) -> None:
+        """The first n bytes of view() are taken."""
+        if n < 0 or <uint64_t>n > self.incoming.readable():
+            raise ValueError(f"consume({n}): {self.incoming.readable()} bytes are readable")
+        if n and not self.closed:
+            self.receives += 1
+            self.consumed(n)
+
+    # ---- hybrid polling
+
+    def spin_readable(self) -> bool:
+        """Where the policy allows it now, poll for a while instead of parking. True: there is something to read, or
+        the end, or an error."""
+        return self.busy_poll(True)
+
+    def spin_writable(self) -> bool:
+        """The same for room to send."""
+        return self.busy_poll(False)
+
+    cdef bint ready(self, bint reading) noexcept:
+        if self.failure is not None or self.closed or self.ended:
+            return True
+        return self.incoming.readable() > 0 if reading else self.room() > 0
+
+    cdef bint busy_poll(self, bint reading) except -1:
+        """As ``pipes/_ring_polling``: one look first, then polling as long as the policy allows."""
+        cdef CompletionPoller cq = self.cq
+        cdef int64_t started
+        cdef uint64_t woken = cq.wakes
+        cq.flush()
+        if self.ready(reading):
+            return True
+        if not cq.may_spin():
+            cq.will_park()
+            return False
+        cq.spins += 1
+        started = clock_ns()
+        while cq.spin_once(started + cq.spin.budget_ns):
+            if self.ready(reading):
+                cq.spin_paid(started)
+                return True
+            if cq.wakes != woken:
+                return False        # something else of this loop was woken: let it run
+            cq.flush()
+        if self.ready(reading):
+            return True
+        cq.spin_wasted()
+        cq.will_park()
+        return False
+
+    # ---- completions
+
+    cdef int flush(self) except -1:
+        return 0
+
+    cdef int on_completion(self, ibv_wc *wc) except -1:
+        cdef uint32_t kind = (wc.wr_id >> 28) & 0xf
+        if wc.status == IBV_WC_SUCCESS:
+            return self.on_receive(wc) if kind == KIND_RECEIVE else self.on_sent(wc)
+        if self.failure is not None or self.ended:
+            return 0
+        if wc.status == IBV_WC_WR_FLUSH_ERR:
+            return self.fail(LinkError(f"the device stopped QP {self.qp_num}: the server is gone, or it broke the "
+                                       "rules of RDMA (a message too large, memory that is not its own)"))
+        return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE",
+                                         self.qp_num))
+
+    cdef int on_sent(self, ibv_wc *wc) except -1:
+        # Positions count modulo 2^28.
+        self.sq_retired += (<uint32_t>(wc.wr_id & 0xfffffff) - self.sq_retired) & 0xfffffff
+        self.last_received += 1
+        if self.mirror_until and <int>(self.sq_retired - self.mirror_until) >= 0:
+            self.mirror_until = 0
+        if self.flushing and self.sq_retired == self.sq_posted:
+            return self.finish()
+        if self.blocked and self.room() > 0:
+            self.wake_writers()
+        return 0
+
+    cdef int on_receive(self, ibv_wc *wc) except -1:
+        cdef uint32_t slot = wc.wr_id & 0xfffffff
+        if self.failure is not None or self.closed:
+            return 0
+        self.last_received += 1
+        try:
+            if wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM:
+                if self.incoming.arrive(ntohl(wc.imm_data)) < 0:
+                    raise RemoteProtocolError(
+                        f"the server says that it has written {ntohl(wc.imm_data)} bytes, and the buffer has room for "
+                        f"{self.incoming.granted - self.incoming.arrived}")
+                self._post_receive(slot)
+                self.register_if_due()
+                self.wake_readers()
+                return 0
+            if wc.opcode != IBV_WC_RECV or wc.byte_len > COMMAND:
+                raise RemoteProtocolError(f"something else than a command or data arrived (opcode {wc.opcode})")
+            command = PyBytes_FromStringAndSize(
+                <char *><uintptr_t>(self.recv_addr + <uint64_t>slot * COMMAND), wc.byte_len)
+            self._post_receive(slot)
+            return self.on_command(command)
+        except (RemoteProtocolError, VerbsError) as error:
+            return self.fail(error)
+
+    cdef int on_command(self, bytes data) except -1:
+        command = valkey.parse(data)
+        if command.opcode == valkey.Opcode.KEEPALIVE:
+            return 0
+        if command.opcode == valkey.Opcode.GET_SERVER_FEATURE:
+            self.outgoing.answered()
+        else:
+            self.check_length(command.buffer.length)
+            self.outgoing.registered(command.buffer)
+            self.registered += 1
+            if self.mirror != NULL:
+                self.mirror_until = self.sq_posted if self.sq_posted != self.sq_retired else 0
+        if self.blocked or self.registered == 1:
+            self.wake_writers()
+        return 0
+
+    cdef int check_length(self, uint32_t length) except -1:
+        """The copy of the server's buffer has its first size."""
+        if self.mirror != NULL and length != self.outgoing.length:
+            raise RemoteProtocolError(
+                f"RegisterXferMemory with {length} bytes after one with {self.outgoing.length}: buffers keep their size")
+        return 0
+
+    # ---- the end
+
+    cdef int fail(self, object reason) except -1:
+        if self.failure is None:
+            self.failure = reason
+            if self.flushing:
+                self.finish()
+            else:
+                self.owner.failed(reason)
+            self.wake_readers()
+            self.wake_writers()
+        return 0
+
+    def server_ended(self) -> None:
+        """The server has closed the connection. What has arrived can still be read."""
+        if self.ended:
+            return
+        self.ended = True
+        if self.flushing:
+            self.finish()
+        self.wake_readers()
+        self.wake_writers()
+
+    def break_off(self, reason) -> None:
+        """The connection is lost, for a reason that no completion reports."""
+        self.fail(reason)
+
+    def close(self) -> None:
+        """Close; what was sent is in the server's memory before the connection ends."""
+        cdef aio_chain chain
+        if self.closed:
+            return
+        self.closed = True
+        self._on_readable = self._on_writable = None
+        if self.failure is not None or self.ended or self.sq_posted == self.sq_retired or self.sq_free() == 0:
+            self.finish()
+            return
+        # Most requests are not signalled. This one completes after all of them, and takes no receive.
+        self.flushing = True
+        chain.length = 0
+        aio_chain_write(&chain, self.next_id(), 0, 0, 0, self.next_flags(True), self.outgoing.address,
+                        self.outgoing.rkey)
+        self.post(&chain)
+
+    def abort(self) -> None:
+        """Close at once. It also cuts a close() short."""
+        self.closed = True
+        self._on_readable = self._on_writable = None
+        self.finish()
+
+    cdef int finish(self) except -1:
+        self.flushing = False
+        if not self.finished:
+            self.finished = True
+            self.owner.finished()
+        return 0
+
+    def detach(self) -> None:
+        """No more completions: the QP is destroyed next."""
+        self.cq.detach(self)
