@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .link_memory import LinkMemory
     from .message_memory import MessageMemory
+    from .placement import Placement
 
 
 class MemberOwner(GroupView, Protocol):
@@ -175,6 +176,14 @@ class Member:
         """The whole ring was read while the peer waited for room (called by the ring pipe)."""
         if self.ring_size is not None:
             self.ring_size.turned()
+
+    def place(self, buffer: memoryview) -> Placement | None:
+        """Have the peer write the next bytes of the stream straight into ``buffer``
+        (:meth:`.ring_size.RingSize.place`); None: not now."""
+        least = self._engine.config.place_bytes
+        if not least or len(buffer) < least or self.ring_size is None:
+            return None
+        return self.ring_size.place(buffer)
 
     @property
     def takes_part(self) -> bool:

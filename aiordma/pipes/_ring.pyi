@@ -18,6 +18,7 @@ class PipeStatistics(NamedTuple):
     receive_high_water: int
     ring_bytes: int
     peer_ring_bytes: int
+    bytes_placed: int
 
 @final
 class RingPipe(Flow):

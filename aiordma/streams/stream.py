@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..errors import FallbackReason
-    from ..pipes.contracts import Buffer, Pipe
+    from ..pipes.contracts import Buffer, Pipe, Placement
 
 __all__ = ["RdmaStream", "RingCredit"]
 
@@ -415,6 +415,9 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
             view[:count] = kept[:count]
         self._kept = kept[count:]
         return count
+
+    def _place(self, buffer: memoryview) -> Placement | None:
+        return None if self._kept else self._pipe.place(buffer)
 
     def _check_open(self) -> None:
         if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
