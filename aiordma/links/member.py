@@ -16,6 +16,7 @@ from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
 from .failover.leave import Failover, may_fail_over
 from .failover.tcp_carrier import PEER_DIED, lost_because
+from .placement import worth_placing
 from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
 if TYPE_CHECKING:
@@ -180,8 +181,7 @@ class Member:
     def place(self, buffer: memoryview) -> Placement | None:
         """Have the peer write the next bytes of the stream straight into ``buffer``
         (:meth:`.ring_size.RingSize.place`); None: not now."""
-        least = self._engine.config.place_bytes
-        if not least or len(buffer) < least or self.ring_size is None:
+        if self.ring_size is None or not worth_placing(buffer, self._engine.config.place_bytes):
             return None
         return self.ring_size.place(buffer)
 

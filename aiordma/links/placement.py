@@ -20,6 +20,7 @@ from ..pipes._ring_buffer import RingBuffer
 from ..verbs._window import address_of
 from ..verbs.abi import Access
 from ..verbs.device import translated
+from ..verbs.huge_pages import in_huge_pages
 from ..verbs.lifetime import protect, release_all
 
 if TYPE_CHECKING:
@@ -30,12 +31,25 @@ if TYPE_CHECKING:
     from ..wake.base import Handle, Waker
     from .link import Link
 
-__all__ = ["LEAST_BYTES", "Placement"]
+__all__ = ["LEAST_BYTES", "Placement", "worth_placing"]
 
 logger = logging.getLogger("aiordma.link")
 
 LEAST_BYTES = 256 * 1024
 """If fewer bytes are missing when the peer has paused, they come by the ring."""
+#: Where the user has set no limit: in shorter pieces, the messages cost as much as the second copy. In small
+#: pages or fresh memory, the kernel's copy takes longer than two in the ring.
+_WORTH_BYTES = 16 << 20
+
+
+def worth_placing(buffer: memoryview, least: int | None) -> bool:
+    """Whether the peer shall write into this buffer.
+
+    :param least: ``Config.place_bytes``.
+    """
+    if least is None:
+        return len(buffer) >= _WORTH_BYTES and in_huge_pages(address_of(buffer), len(buffer))
+    return 0 < least <= len(buffer)
 
 
 class Placement:

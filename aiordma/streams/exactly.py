@@ -66,6 +66,8 @@ class _Progress:
         self._stream, self._view = stream, view
         self._placement: Placement | None = None
         self._placed_from = 0
+        #: When so much is here, ask for a placement: sooner or later it may be possible, and asking costs.
+        self._ask_at = 0
 
     def take(self) -> int:
         """As :meth:`Source._take_into`; 1 also when the peer has filled the buffer."""
@@ -80,10 +82,15 @@ class _Progress:
         count = self._stream._take_into(self._view[self.at :])
         if count > 0:
             self.at += count
-        if count and placement is None and len(self._view) - self.at >= _LEAST_BYTES:
+        if count and placement is None and self.at >= self._ask_at:
+            self._ask()
+        return count
+
+    def _ask(self) -> None:
+        if len(self._view) - self.at >= _LEAST_BYTES:
             self._placement = self._stream._place(self._view[self.at :])
             self._placed_from = self.at
-        return count
+        self._ask_at = 2 * self.at + _LEAST_BYTES
 
     async def settle(self) -> None:
         """Wait until nothing is written into the buffer any more: until then, what was received is not known.

@@ -167,6 +167,26 @@ async def test_pieces_among_small_messages(seed: int) -> None:
         assert placed(other) > 0
 
 
+async def test_without_a_setting_large_buffers_in_huge_pages_are_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    huge = {True}
+    monkeypatch.setattr(placement, "in_huge_pages", lambda _, nbytes: nbytes >= 16 * MIB and True in huge)
+    async with a_pair(Config(device=DEVICE)) as (one, other):
+        await piece(one, other, 0, 15 * MIB)
+        assert placed(other) == 0
+        taker = Receiver(other, 16 * MIB)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(taker.run)
+            await until(lambda: may_place(one))
+            await one.send(pattern(15 * MIB, 16 * MIB))
+        assert taker.buffer == pattern(15 * MIB, 16 * MIB)
+        assert placed(other) == 16 * MIB
+        huge.clear()
+        await piece(one, other, 31 * MIB, 20 * MIB)
+        assert placed(other) == 16 * MIB
+
+
 @pytest.mark.parametrize("reason", ["setting", "peer", "small"])
 async def test_it_comes_by_the_ring_where_it_cannot_be_placed(reason: str) -> None:
     config = Config(device=DEVICE, place_bytes=0) if reason == "setting" else PLACES
