@@ -373,6 +373,10 @@ class RdmaStream(PipeEnd, anyio.abc.ByteStream):
 
         Do not use the buffer before this returns. Afterwards only the bytes that it received are in it; when
         it was cancelled, what the buffer holds is undefined.
+
+        The peer may write a large piece straight into the buffer (``Config.place_bytes``). When this is
+        cancelled or fails then, it ends when the peer has let go: at the latest after some seconds, when the
+        link to a silent peer is given up.
         """
         with memoryview(buffer) as given:
             if given.readonly or not given.c_contiguous:
