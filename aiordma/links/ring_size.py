@@ -213,7 +213,11 @@ class RingSize:
             return  # a process that did not run finds two offers; one answer serves both
         position = None
         own_size = self._host.group.engine.config.ring_bytes
-        if offer.buffer_bytes or size <= own_size or _ring_resize.wants(pipe, size):
+        if offer.buffer_bytes:
+            wanted = not _ring_buffer.was_slow(pipe)
+        else:
+            wanted = size <= own_size or _ring_resize.wants(pipe, size)
+        if wanted:
             position = _ring_resize.pause(pipe)
         self._say(
             RingResize(

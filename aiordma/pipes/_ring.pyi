@@ -28,6 +28,7 @@ class RingPipe(Flow):
     on_writable: Callable[[], None] | None
     bytes_sent: int
     bytes_received: int
+    bytes_placed: int
     grows: bool
     def __init__(
         self,

@@ -266,17 +266,11 @@ cdef class RingPipe(Flow):
         cdef uint32_t want, first, room, offset
         cdef uint64_t source, second
         cdef uint32_t lkey = 0
+        if tx.prod < tx.placed_until:
+            placed = self.place_directly(data, n)
+            if qp.failed or tx.prod < tx.placed_until:
+                return placed
         while placed < n:
-            if tx.prod < tx.placed_until:
-                want = <uint32_t>self.place_directly(data + placed, n - placed)
-                placed += want
-                if qp.failed:
-                    self.note_failure(placed)
-                    return placed
-                if want == 0 or placed < n and tx.prod < tx.placed_until:
-                    self.give_way()
-                    break
-                continue
             room = self.room()
             if room == 0:
                 self.give_way()
@@ -325,7 +319,8 @@ cdef class RingPipe(Flow):
         return placed
 
     cdef Py_ssize_t place_directly(self, const unsigned char *data, Py_ssize_t n) except -1:
-        """WRITE the next of n bytes into the buffer that the peer has named; their number."""
+        """WRITE the next of n bytes into the buffer that the peer has named; their number. What follows a full buffer is
+        the caller's, and is accounted with that."""
         cdef QueuePair qp = self.qp
         cdef TxWindow tx = self.tx
         cdef Py_ssize_t placed = 0
@@ -338,7 +333,13 @@ cdef class RingPipe(Flow):
             if self.reserved:
                 qp.cq.fair_queue.end_reservation(self)
             self.keep_unfinished(data + placed - want, want)
-            self.placing.written(qp, self.failover.kept is None)
+            self.placing.written(qp, want, self.failover.kept is None)
+        if qp.failed:
+            self.note_failure(placed)
+        elif tx.prod < tx.placed_until:
+            if placed < n:
+                self.give_way()
+            self.count_placed(placed, n)
         return placed
 
     cdef int note_failure(self, Py_ssize_t placed) except -1:

@@ -13,7 +13,7 @@ from ..proto.cursor cimport most_placed
 from ._ring cimport RingPipe
 from ._ring_cursors cimport ABNORMAL_CLOSE, SENDING_DONE
 from ._ring_failover cimport LEFT, ON_RDMA
-from ._ring_placing cimport Placing
+from ._ring_placing cimport FIRST_BYTES, Placing
 
 
 cpdef bint write_into(RingPipe ring, uint64_t addr, uint32_t rkey, uint64_t nbytes) except -1:
@@ -23,7 +23,7 @@ cpdef bint write_into(RingPipe ring, uint64_t addr, uint32_t rkey, uint64_t nbyt
     if not ring.paused or ring.tx.place(nbytes) < 0:
         return False
     placing = Placing()
-    placing.first, placing.addr, placing.rkey, placing.slow = ring.tx.prod, addr, rkey, True
+    placing.first, placing.addr, placing.rkey, placing.most = ring.tx.prod, addr, rkey, FIRST_BYTES
     ring.placing = placing
     ring.paused = False
     ring.wake_writers()
@@ -33,6 +33,11 @@ cpdef bint write_into(RingPipe ring, uint64_t addr, uint32_t rkey, uint64_t nbyt
 def room_in_buffer(RingPipe ring) -> int:
     """Writer: how many of the next bytes go into the buffer that it was named."""
     return ring.tx.placed_until - ring.tx.prod if ring.tx.prod < ring.tx.placed_until else 0
+
+
+def was_slow(RingPipe ring) -> bool:
+    """Writer: it has filled a buffer, and most of that took the device's slow path."""
+    return ring.placing is not None and ring.placing.was_slow(ring.cursors)
 
 
 cdef class RingBuffer:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aiordma import IncompleteRead
+from aiordma import IncompleteRead, faults
 from aiordma.config import Config
 from aiordma.errors import LinkError, RemoteProtocolError, VerbsError
 from aiordma.links import placement, ring_size
@@ -219,6 +219,24 @@ async def test_a_writer_that_cannot_pause_is_not_asked_again(monkeypatch: pytest
         assert placed(other) == 0
 
 
+async def test_a_writer_that_reaches_buffers_only_slowly_fills_one() -> None:
+    """As one on another host does, or one that may not write into this process."""
+    async with a_pair(PLACES) as (one, other):
+        taker = Receiver(other, 5 * MIB)
+        with faults.injected("delay op=write ms=1") as delays:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(taker.run)
+                await until(lambda: may_place(one))
+                await one.send(pattern(0, 5 * MIB))
+            assert 8 < delays.fired < 40, "WRITEs became longer"
+        assert taker.buffer == pattern(0, 5 * MIB)
+        before = placed(other)
+        assert before == 5 * MIB
+        await piece(one, other, 5 * MIB, 3 * MIB)
+        assert placed(other) == before
+        assert sizing_of(other)._never_places
+
+
 async def test_a_ring_is_not_replaced_while_a_buffer_waits() -> None:
     async with a_pair(PLACES) as (one, other):
         taker = Receiver(other, 2 * MIB)
@@ -366,8 +384,13 @@ async def test_the_link_fails_between_any_two_steps(
                 real(self, message)
 
         monkeypatch.setattr(ring_size.RingSize, "on_message", on_message)
-        await piece(one, other, 700_000, 3 * MIB)
-        assert one.path == other.path == "tcp"
+        taker = Receiver(other, 3 * MIB)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(taker.run)
+            await until(lambda: one.path == other.path == "tcp")
+            await one.send(pattern(700_000, 3 * MIB))
+        assert taker.error is None
+        assert taker.buffer == pattern(700_000, 3 * MIB)
         await piece(one, other, 700_000 + 3 * MIB, 3 * MIB)
         await transfer(other, one, 0, 200_000)
 
@@ -397,16 +420,19 @@ async def test_the_stream_leaves_rdma_with_a_part_in_the_buffer(how: str, sent: 
 
 
 async def test_writes_that_were_not_carried_out_are_sent_again() -> None:
-    """A filter holds the WRITEs back and drops them: what it dropped comes by TCP."""
+    """A filter drops one, which breaks the link: the rest comes by TCP."""
     async with a_pair(PLACES) as (one, other):
         taker = Receiver(other, 2 * MIB)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(taker.run)
             await until(lambda: may_place(one))
-            rules = Config(device=DEVICE, place_bytes=MIB, filter="seed=1; drop op=write p=0.3")
-            member_of(one).group.engine.change_config(rules)
-            await one.send(pattern(0, 2 * MIB))
+            with faults.injected("drop op=write nth=3 ms=1") as drops:
+                await one.send(pattern(0, 2 * MIB))
+                await taker.wait()
+                assert drops.fired == 1
         assert taker.buffer == pattern(0, 2 * MIB)
+        assert 0 < placed(other) < 2 * MIB
+        assert one.path == other.path == "tcp"
 
 
 # ---- what a peer may say
