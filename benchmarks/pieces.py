@@ -2,9 +2,10 @@
 
 Two processes, each on a CPU of its own. By turns, in the same run, for 1, 16 and 64 MiB: a piece is sent on
 a stream and received by ``receive()`` into one ``bytes``, by ``receive_into()`` in a loop, and by
-``receive_exactly_into()``; and it is written into a region of the receiver's (``aiordma.memory``), which
-needs one copy, beside a memcpy into a mapping that both share. Prints medians of all turns, and the CPU time
-that both processes took for each piece. Needs a quiet machine; it prints the load.
+``receive_exactly_into()``, through the ring and placed, into memory that was used before: in huge pages and
+in small ones. And it is written into a region of the receiver's (``aiordma.memory``), which needs one copy,
+beside a memcpy into a mapping that both share. Prints medians of all turns, and the CPU time that both
+processes took for each piece. Needs a quiet machine; it prints the load.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ MIB = 1 << 20
 SIZES = (MIB, 16 * MIB, 64 * MIB)
 MOST = max(SIZES)
 _ORDER = struct.Struct("<BQ")
-_WAYS = ("receive() and join", "receive_into() in a loop", "receive_exactly_into()")
+_WAYS = (
+    "receive() and join",
+    "receive_into() in a loop",
+    "receive_exactly_into(), ring",
+    "receive_exactly_into(), placed",
+    "the same, small pages, ring",
+    "the same, small pages, placed",
+)
 
 
 def cpu_seconds() -> float:
@@ -42,7 +50,8 @@ def cpu_seconds() -> float:
 
 async def take(stream: aiordma.RdmaStream, way: int, view: memoryview) -> None:
     """Receive one piece."""
-    if way == 2:
+    if way >= 2:
+        aiordma.change_settings(place_bytes=way % 2)
         await stream.receive_exactly_into(view)
         return
     at, parts = 0, []
@@ -57,13 +66,21 @@ async def take(stream: aiordma.RdmaStream, way: int, view: memoryview) -> None:
 
 async def handle(stream: aiordma.RdmaStream) -> None:
     """Take pieces as ordered; answer each with the CPU time used so far."""
-    buffer = memoryview(bytearray(MOST))
+    huge, small = kept(mmap.MADV_HUGEPAGE), kept(mmap.MADV_NOHUGEPAGE)
     async with stream:
         while True:
             way, size = _ORDER.unpack(await stream.receive_exactly(_ORDER.size))
             if size:
-                await take(stream, way, buffer[:size])
+                await take(stream, way, (small if way >= 4 else huge)[:size])
             await stream.send(struct.pack("<d", cpu_seconds()))
+
+
+def kept(advice: int) -> memoryview:
+    """Memory that was used before."""
+    memory = mmap.mmap(-1, MOST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(advice)
+    memory[:] = b"\1" * MOST
+    return memoryview(memory)
 
 
 def mapped(shared: str) -> mmap.mmap:

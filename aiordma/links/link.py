@@ -154,6 +154,8 @@ class Link:
         #: The peer has announced the end (Delete Link).
         self.orderly = False
         self.peer_qpn = 0
+        #: The peer writes into buffers that it is named.
+        self.peer_places = False
         self.probe_target = (0, 0)
         #: What connects the queue pair where only rdma_cm can.
         self._cm: CmConnection | None = None
@@ -288,7 +290,14 @@ class Link:
 
     def _confirm(self, *, response: bool) -> llc.ConfirmLink:
         own = self.address
-        return llc.ConfirmLink(gid=own.gid, qpn=own.qp_num, link_uid=own.qp_num, response=response)
+        return llc.ConfirmLink(
+            gid=own.gid,
+            qpn=own.qp_num,
+            link_uid=own.qp_num,
+            # Others send from a mirror of the peer's ring.
+            places=self.queue_pair.counts_astray,
+            response=response,
+        )
 
     def _send_llc(self, message: llc.LlcMessage) -> None:
         if not self.queue_pair.send_llc(message.encode()):
@@ -313,6 +322,7 @@ class Link:
                         RemoteProtocolError("Confirm Link for a link that is not being set up")
                     )
                     return
+                self.peer_places = message.places
                 if not message.response:
                     self._send_llc(self._confirm(response=True))
                 self._confirmed.set()

@@ -8,7 +8,8 @@ the writer waits for room and the reader keeps up, and shrinks when most of it w
 Beyond ``Config.ring_bytes`` it grows only while the writer sleeps for room, since each sleep costs both ends
 a wake-up. A writer that polls finds room as soon as it is there, and a small ring stays in the CPU's cache.
 
-A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`).
+A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`). In the place of
+another ring the owner may name a buffer of its user's (:mod:`.placement`).
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import Code, RemoteProtocolError
-from ..pipes import _ring_resize
+from ..pipes import _ring_buffer, _ring_resize
 from ..proto.clc import MIN_RING_BYTES
 from ..proto.llc import ResizeStage, RingResize
 from ..verbs.memory.budget import MemoryLimitError
 from .contracts import GroupView
+from .placement import Placement
 
 if TYPE_CHECKING:
     from ..config import Config
     from ..pipes._ring import RingPipe
     from ..verbs.memory.arena import Arena, Block
     from ..verbs.memory.pool import MemoryPool
+    from .link import Link
 
 __all__ = ["RingSize", "first_ring_bytes", "hear_of_waiting"]
 
@@ -60,6 +63,8 @@ class RingGroup(GroupView, Protocol):
 
     @property
     def rings(self) -> Arena: ...
+    @property
+    def link(self) -> Link: ...
 
 
 class RingHost(Protocol):
@@ -83,7 +88,16 @@ def hear_of_waiting(host: RingHost) -> None:
 class RingSize:
     """Judges and replaces the receive ring of one stream."""
 
-    __slots__ = ("_host", "_judged_at", "_offered_at", "_retired", "_turned_at", "_wanted")
+    __slots__ = (
+        "_host",
+        "_judged_at",
+        "_never_places",
+        "_offered_at",
+        "_placement",
+        "_retired",
+        "_turned_at",
+        "_wanted",
+    )
 
     def __init__(self, host: RingHost, now: float) -> None:
         self._host = host
@@ -94,6 +108,10 @@ class RingSize:
         self._offered_at = 0.0
         #: A ring that was replaced while the user had a view of it.
         self._retired: Block | None = None
+        #: A buffer that was offered, or is being written.
+        self._placement: Placement | None = None
+        #: The writer has refused one.
+        self._never_places = False
 
     # ---- judging
 
@@ -130,10 +148,36 @@ class RingSize:
     def _offer(self, size: int, now: float) -> None:
         host = self._host
         size = max(size, MIN_RING_BYTES)
-        if self._wanted or size == host.ring.length or not host.takes_part or host.pipe.error is not None:
+        if self._wanted or size == host.ring.length or not self._may_ask:
             return
         self._wanted, self._offered_at = size, now
         self._say(RingResize(token=host.pipe.peer_token, stage=ResizeStage.OFFER, ring_bytes=size))
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._host.takes_part and self._host.pipe.error is None and self._placement is None
+
+    def place(self, buffer: memoryview) -> Placement | None:
+        """Have the peer write the next bytes of the stream into ``buffer``, which must be writable and as
+        long as is waited for; until it begins, they come by the ring. None: not now, or never."""
+        host = self._host
+        group = host.group
+        if self._never_places or self._wanted or not self._may_ask or not group.link.peer_places:
+            return None
+        if _ring_resize.view_is_out(host.pipe):
+            return None
+        engine = group.engine
+        self._placement = Placement(
+            group.link, engine.backend, engine.waker, host.pipe, buffer, self._ask, self._placement_over
+        )
+        return self._placement
+
+    def _ask(self, nbytes: int) -> None:
+        token = self._host.pipe.peer_token
+        self._say(RingResize(token=token, stage=ResizeStage.OFFER, buffer_bytes=nbytes))
+
+    def _placement_over(self) -> None:
+        self._placement = None
 
     def _say(self, message: RingResize) -> None:
         self._host.group.queue_llc(message.encode())
@@ -147,9 +191,15 @@ class RingSize:
         """
         match message.stage:
             case ResizeStage.OFFER:
-                self._pause(message.ring_bytes)
+                self._pause(message)
+            case ResizeStage.PAUSED if self._placement is not None:
+                self._go_on(self._placement, message)
             case ResizeStage.PAUSED:
                 self._replace(message)
+            case ResizeStage.BUFFER:
+                buffer = message.ring_addr, message.rkey, message.buffer_bytes
+                if not _ring_buffer.write_into(self._host.pipe, *buffer):
+                    raise _violation("named a buffer that was not asked for, or is too large")
             case ResizeStage.RING:
                 place = message.ring_addr, message.rkey, message.ring_bytes
                 if not _ring_resize.resume(self._host.pipe, *place):
@@ -157,12 +207,17 @@ class RingSize:
                         "named a ring that was not asked for, or is too small for what is unread"
                     )
 
-    def _pause(self, size: int) -> None:
-        pipe = self._host.pipe
+    def _pause(self, offer: RingResize) -> None:
+        pipe, size = self._host.pipe, offer.ring_bytes
         if _ring_resize.is_paused(pipe):
             return  # a process that did not run finds two offers; one answer serves both
         position = None
-        if size <= self._host.group.engine.config.ring_bytes or _ring_resize.wants(pipe, size):
+        own_size = self._host.group.engine.config.ring_bytes
+        if offer.buffer_bytes:
+            wanted = not _ring_buffer.was_slow(pipe)
+        else:
+            wanted = size <= own_size or _ring_resize.wants(pipe, size)
+        if wanted:
             position = _ring_resize.pause(pipe)
         self._say(
             RingResize(
@@ -170,6 +225,39 @@ class RingSize:
                 stage=ResizeStage.PAUSED,
                 refused=position is None,
                 position=position or 0,
+            )
+        )
+
+    def _go_on(self, placement: Placement, message: RingResize) -> None:
+        """The writer waits for the buffer that was offered, or has paused while it wrote there."""
+        if message.refused:
+            # One that has begun is at its end: that is announced as well.
+            if not placement.placing:
+                self._never_places = True
+                placement.end()
+            return
+        if placement.placing:
+            if not placement.paused(message.position):
+                raise _violation(f"paused at byte {message.position}, which cannot be")
+            placement.end()
+            self._name_ring()
+            return
+        try:
+            place = placement.begin(message.position)
+        except ValueError as error:
+            raise _violation(str(error)) from None
+        if place is None:
+            placement.end()
+            self._name_ring()
+            return
+        address, rkey, nbytes = place
+        self._say(
+            RingResize(
+                token=self._host.pipe.peer_token,
+                stage=ResizeStage.BUFFER,
+                rkey=rkey,
+                ring_addr=address,
+                buffer_bytes=nbytes,
             )
         )
 
@@ -187,11 +275,14 @@ class RingSize:
                 self._move(host.group.rings.allocate(size), message.position)
             except MemoryLimitError:
                 pass  # the present ring serves as well
-        hear_of_waiting(host)
-        ring = host.ring
+        self._name_ring()
+
+    def _name_ring(self) -> None:
+        hear_of_waiting(self._host)
+        ring = self._host.ring
         self._say(
             RingResize(
-                token=host.pipe.peer_token,
+                token=self._host.pipe.peer_token,
                 stage=ResizeStage.RING,
                 rkey=ring.rkey,
                 ring_addr=ring.address,
@@ -222,6 +313,8 @@ class RingSize:
 
     def end(self) -> None:
         """The stream does not use its rings any more."""
+        if self._placement is not None:
+            self._placement.end()
         if self._retired is not None:
             self._retired.free()
             self._retired = None

@@ -7,6 +7,7 @@ from ..datapath._verbs cimport aio_chain
 from ..proto.cursor cimport RxWindow, TxWindow
 from ._ring_cursors cimport RingCursors
 from ._ring_failover cimport RingFailover
+from ._ring_placing cimport Placing
 
 @cython.final
 cdef class RingPipe(Flow):
@@ -28,6 +29,7 @@ cdef class RingPipe(Flow):
     cdef uint32_t read_step                 # most bytes that are read before their room is announced
     # rings that change (_ring_resize.pyx)
     cdef bint paused                        # nothing may be written until the peer names its ring
+    cdef Placing placing                    # a buffer of the peer's that this end writes, or has written; None: none yet
     cdef bint viewed                        # a view of the ring is out
     cdef public bint grows                  # owner.ring_turned() is to be called
     cdef uint32_t room_sleeps               # how often credit woke a sleeping writer (see wants() in _ring_resize.pyx)
@@ -44,7 +46,7 @@ cdef class RingPipe(Flow):
     cdef public object on_finished
     cdef object _on_readable, _on_writable
     cdef uint64_t sends, receives, times_blocked
-    cdef readonly uint64_t bytes_sent, bytes_received
+    cdef readonly uint64_t bytes_sent, bytes_received, bytes_placed
 
     cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=*) except -1
     cpdef object try_receive(self, Py_ssize_t max_bytes)
@@ -54,6 +56,8 @@ cdef class RingPipe(Flow):
 
     cdef int check_sendable(self) except -1
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef Py_ssize_t place_directly(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef int note_failure(self, Py_ssize_t placed) except -1
     cdef int give_way(self) except -1
     cdef int post_copied(self, aio_chain *chain, uint32_t want) except -1
     cdef int keep_unfinished(self, const unsigned char *data, uint32_t want) except -1

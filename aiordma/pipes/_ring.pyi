@@ -18,6 +18,7 @@ class PipeStatistics(NamedTuple):
     receive_high_water: int
     ring_bytes: int
     peer_ring_bytes: int
+    bytes_placed: int
 
 @final
 class RingPipe(Flow):
@@ -27,6 +28,7 @@ class RingPipe(Flow):
     on_writable: Callable[[], None] | None
     bytes_sent: int
     bytes_received: int
+    bytes_placed: int
     grows: bool
     def __init__(
         self,

@@ -10,6 +10,9 @@ A ring may be replaced by one of another size while the connection lives (``resi
 meaning: it counts in turns of the ring that the connection began with, so that a message means the same
 before and after.
 
+The reading end may also have the peer place the next bytes into a buffer of its user's (``place``): they
+count on, and need neither room in the ring nor to be consumed.
+
 Everything here is also compiled (``cursor.pxd``): the methods of the data path touch no Python objects, take
 no lock and raise nothing. A negative result is a refusal.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MAX_RING_BYTES", "Cursor", "RxWindow", "TxWindow"]
+__all__ = ["MAX_RING_BYTES", "Cursor", "RxWindow", "TxWindow", "most_placed"]
 
 MAX_RING_BYTES = 1 << 31
 
@@ -63,6 +66,12 @@ def _update_limit(size: int) -> int:
     return max(size // 10, min(2304, size // 4))
 
 
+def most_placed(turn: int) -> int:
+    """Most bytes that may be placed into one buffer: half of what cursors tell apart, and at most 1 GiB."""
+    half = (turn + 1) << 15
+    return half if half < 1 << 30 else 1 << 30
+
+
 class TxWindow:
     """The writing end: our producer cursor and what the peer reported as consumed.
 
@@ -76,6 +85,8 @@ class TxWindow:
         self.mask = self.turn = size - 1
         self.prod = 0
         self.cons = 0
+        self.room_from = 0
+        self.placed_until = 0
         self.blocked = 0
         self.blocked_told = 0
 
@@ -84,8 +95,8 @@ class TxWindow:
         return self.prod - self.cons
 
     def free(self) -> int:
-        """Bytes that may be written now."""
-        return self.size - (self.prod - self.cons)
+        """Bytes that may be written now, with those that go into the peer's buffer."""
+        return self.size - (self.prod - self.room_from)
 
     def offset(self) -> int:
         """Where in the ring the next byte goes."""
@@ -93,13 +104,13 @@ class TxWindow:
 
     def contiguous(self) -> int:
         """Bytes that may be written at :meth:`offset` before the ring wraps or is full."""
-        room = self.size - (self.prod - self.cons)
+        room = self.size - (self.prod - self.room_from)
         to_end = self.size - (self.prod & self.mask)
         return to_end if to_end < room else room
 
     def produce(self, n: int) -> int:
         """``n`` bytes were written. Returns 0, or -1 when there is no room for them (and nothing changes)."""
-        if n > self.size - (self.prod - self.cons):
+        if n > self.size - (self.prod - self.room_from):
             return -1
         self.prod += n
         return 0
@@ -117,6 +128,8 @@ class TxWindow:
         freed = target - self.cons
         if freed:
             self.cons = target
+            if target > self.room_from:
+                self.room_from = target
             self.blocked = 0
             self.blocked_told = 0
         return freed
@@ -125,12 +138,25 @@ class TxWindow:
         """A writer waits for room. Returns 1 when a CDC message must inform the peer: there is some room,
         though less than the writer wants, so that the peer cannot see the need for an update by itself."""
         self.blocked = 1
-        return 1 if self.blocked_told == 0 and self.prod - self.cons < self.size else 0
+        return 1 if self.blocked_told == 0 and 0 < self.free() else 0
+
+    def place(self, n: int) -> int:
+        """The next ``n`` bytes go into a buffer of the peer's; all before them were consumed. Returns 0, or
+        -1 when so many cannot be: a cursor must not run around its 65536 turns."""
+        if n < 1 or n > most_placed(self.turn):
+            return -1
+        self.placed_until = self.room_from = self.prod + n
+        self.blocked = 0
+        self.blocked_told = 0
+        return 0
 
     def resize(self, size: int) -> int:
-        """The peer has replaced its ring. Returns 0, or -1 when that cannot be: what was written and not
+        """The peer has named its ring, perhaps another one, and all that follows goes there, also what was
+        to go into a buffer. Returns 0, or -1 when that cannot be: what was written to the ring and not
         reported as consumed would not fit, or ``size`` is no power of two."""
-        if self.prod - self.cons > size or size == 0 or size & (size - 1) != 0:
+        if self.room_from > self.prod:
+            self.room_from = self.placed_until = self.prod
+        if self.prod - self.room_from > size or size == 0 or size & (size - 1) != 0:
             return -1
         self.size = size
         self.mask = size - 1
@@ -163,6 +189,7 @@ class RxWindow:
         self.prod = 0
         self.cons = 0
         self.told = 0
+        self.placed_until = 0
         self.update_limit = update_limit or _update_limit(size)
         self.peer_blocked = 0
         self.requested = 0
@@ -192,25 +219,59 @@ class RxWindow:
         """The peer's producer cursor. Returns the bytes that arrived, or -1 when the cursor cannot be:
         outside the ring, behind the last one, or so far ahead that unread bytes would be overwritten.
 
-        The room that counts is what the peer was sent, not what was consumed since.
+        The room that counts is what the peer was sent, not what was consumed since. What is placed into a
+        buffer counts as consumed.
         """
         if count > self.turn:
             return -1
         step = (wrap - (self.prod >> self.shift)) & 0xFFFF
         target = (((self.prod >> self.shift) + step) << self.shift) + count
-        if target < self.prod or target - self.told > self.size:
+        if target < self.prod or target > self.told + self.size:
             return -1
         arrived = target - self.prod
         self.prod = target
+        if self.cons < self.placed_until:
+            self.cons = target if target < self.placed_until else self.placed_until
         return arrived
+
+    def paused_at(self, position: int) -> int:
+        """The peer has paused: it has written up to byte ``position``, and writes no more for now. What it
+        did not place into a buffer goes to the ring. Returns the bytes that arrived by that; -1 when
+        ``position`` cannot be."""
+        if position < self.prod or position > self.told + self.size:
+            return -1
+        arrived = position - self.prod
+        self.prod = position
+        self.end_placing()
+        return arrived
+
+    def end_placing(self) -> None:
+        """Nothing is placed beyond what the peer has written up to ``prod``."""
+        if self.cons < self.placed_until:
+            self.cons = self.prod if self.prod < self.placed_until else self.placed_until
+        if self.prod < self.placed_until:
+            self.told = self.prod
+        self.placed_until = 0
+
+    def place(self, n: int) -> int:
+        """The peer has paused, everything was consumed, and it is to place the next ``n`` bytes into a
+        buffer. Returns 0, or -1 when that cannot be."""
+        if self.prod != self.cons or n < 1 or n > most_placed(self.turn):
+            return -1
+        self.placed_until = self.told = self.prod + n
+        return 0
+
+    def placed(self) -> int:
+        """1 when all bytes of a buffer have been placed, and :meth:`end_placing` was not called yet."""
+        return 1 if self.placed_until != 0 and self.cons >= self.placed_until else 0
 
     def resize(self, position: int, size: int) -> int:
         """Our ring is replaced, at a moment when the peer has written up to byte ``position`` and writes no
         more. Returns the bytes that arrived by that; -1 when ``position`` cannot be; -2 when what the peer
         may count as unread would not fit: then nothing changes."""
-        if position < self.prod or position - self.told > self.size:
+        if position < self.prod or position > self.told + self.size:
             return -1
-        if position - self.told > size or size == 0 or size & (size - 1) != 0:
+        if position > self.told + size or size == 0 or size & (size - 1) != 0:
             return -2
         arrived = position - self.prod
         self.prod = position
@@ -229,9 +290,9 @@ class RxWindow:
         """
         if self.requested:
             return 1
-        unconfirmed = self.cons - self.told
-        if unconfirmed == 0:
+        if self.cons <= self.told:
             return 0
+        unconfirmed = self.cons - self.told
         if self.peer_blocked and self.prod == self.cons:
             return 1
         if unconfirmed <= self.update_limit:
@@ -242,7 +303,8 @@ class RxWindow:
 
     def mark_told(self) -> None:
         """A CDC message with the current consumer cursor was made."""
-        self.told = self.cons
+        if self.cons > self.told:
+            self.told = self.cons
         self.requested = 0
 
     def wrap(self) -> int:

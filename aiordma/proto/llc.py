@@ -40,7 +40,7 @@ MESSAGE_BYTES = 44
 _RESPONSE = 0x80
 _BODY_BYTES = 40
 
-_CONFIRM_LINK = struct.Struct(">6s16s3sBIBB8x")
+_CONFIRM_LINK = struct.Struct(">6s16s3sBIBBB7x")
 _ADD_LINK = struct.Struct(">6s2x16s3sBB3s8x")
 _DELETE_LINK = struct.Struct(">BI35x")
 _RTOKEN = struct.Struct(">BIQ")
@@ -48,7 +48,9 @@ _DELETE_RKEY = struct.Struct(">BB2x8I4x")
 _TEST_LINK = struct.Struct(">16s24x")
 _TICKET = struct.Struct(">IHxBIIQ16x")
 _TICKET_BACK = struct.Struct(">IH34x")
-_RING_RESIZE = struct.Struct(">IBBxxQIQ12x")
+_RING_RESIZE = struct.Struct(">IBBxxQIQQ4x")
+#: In a byte that SMC reserves, and older versions of aiordma leave zero.
+_PLACES = 0x01
 
 
 def _violation(text: str) -> RemoteProtocolError:
@@ -92,6 +94,8 @@ class ConfirmLink:
     """Links the sender allows in the group."""
     max_conns: int = 255
     """Connections the sender allows in the group."""
+    places: bool = False
+    """The sender writes into buffers that it is named (:attr:`ResizeStage.BUFFER`)."""
     response: bool = False
     """This is the answer."""
 
@@ -104,13 +108,14 @@ class ConfirmLink:
             _ranged(self.link_uid, 0xFFFFFFFF, "link_uid"),
             _ranged(self.max_links, 255, "max_links"),
             _ranged(self.max_conns, 255, "max_conns"),
+            _PLACES if self.places else 0,
         )
         flags = 0x03 | (_RESPONSE if self.response else 0)  # 0x03: no eye catchers in the rings
         return _pack(self.kind_code, flags, body)
 
     @classmethod
     def _parse(cls, data: bytes) -> ConfirmLink:
-        mac, gid, qpn, num, uid, links, conns = _CONFIRM_LINK.unpack_from(data, 4)
+        mac, gid, qpn, num, uid, links, conns, able = _CONFIRM_LINK.unpack_from(data, 4)
         return cls(
             gid=gid,
             qpn=int.from_bytes(qpn, "big"),
@@ -119,6 +124,7 @@ class ConfirmLink:
             mac=mac,
             max_links=links,
             max_conns=conns,
+            places=bool(able & _PLACES),
             response=bool(data[3] & _RESPONSE),
         )
 
@@ -448,22 +454,28 @@ class TicketBack:
 
 
 class ResizeStage(enum.IntEnum):
-    """The three messages that replace a stream's receive ring, in order."""
+    """The messages that replace a stream's receive ring, or lead to a buffer and back: an Offer, a Paused,
+    and one of the others."""
 
     OFFER = 1
-    """From the ring's owner: another size would suit. Changes nothing by itself."""
+    """From the ring's owner: another size would suit, or a buffer (``buffer_bytes``) waits for what comes
+    next, or the one that was named is needed no more. Changes nothing by itself."""
     PAUSED = 2
     """From the writer: it writes no more, and has written up to ``position``. It waits for the next."""
     RING = 3
     """From the owner: write here from now on. It may be the ring of before."""
+    BUFFER = 4
+    """From the owner: everything was read. Write the next ``buffer_bytes`` bytes here, and what follows
+    to the ring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingResize:
-    """Replaces a stream's receive ring while the stream lives, aiordma's own.
+    """Replaces a stream's receive ring while the stream lives, or names a buffer of the receiver's user for
+    the next bytes; aiordma's own.
 
-    The writer writes nothing between Paused and Ring. So at no time may the two ends disagree about the ring
-    that a byte is in, wherever the link fails.
+    The writer writes nothing between Paused and Ring or Buffer. So at no time may the two ends disagree
+    about the place that a byte is in, wherever the link fails.
     """
 
     kind_code: ClassVar[int] = 0x0F
@@ -471,17 +483,19 @@ class RingResize:
     token: int
     """Alert token of the stream at the receiver of this message; not 0."""
     stage: ResizeStage
-    """Which of the three messages this is."""
+    """Which of the messages this is."""
     refused: bool = False
     """In Paused: the writer has not paused and will not, for this stream."""
     position: int = 0
     """In Paused: bytes that the writer has written since the stream began."""
     rkey: int = 0
-    """In Ring: remote key."""
+    """In Ring and Buffer: remote key."""
     ring_addr: int = 0
-    """In Ring: remote address."""
+    """In Ring and Buffer: remote address."""
     ring_bytes: int = MIN_RING_BYTES
     """In Offer and Ring: size, a power of two from 16 KiB to 512 MiB."""
+    buffer_bytes: int = 0
+    """In Buffer: its length, at least 1. In Offer: that of a buffer; 0: another ring is offered."""
 
     def encode(self) -> bytes:
         body = _RING_RESIZE.pack(
@@ -491,14 +505,17 @@ class RingResize:
             _ranged(self.position, (1 << 64) - 1, "position"),
             _ranged(self.rkey, 0xFFFFFFFF, "rkey"),
             _ranged(self.ring_addr, (1 << 64) - 1, "ring_addr"),
+            _ranged(self.buffer_bytes, (1 << 64) - 1, "buffer_bytes"),
         )
         return _pack(self.kind_code, 0x20 if self.refused else 0, body)
 
     @classmethod
     def _parse(cls, data: bytes) -> RingResize:
-        token, stage, size, position, rkey, addr = _RING_RESIZE.unpack_from(data, 4)
-        if not token or not 1 <= stage <= 3 or size > 15:
+        token, stage, size, position, rkey, addr, length = _RING_RESIZE.unpack_from(data, 4)
+        if not token or not 1 <= stage <= 4 or size > 15:
             raise _violation(f"Ring Resize, stage {stage}, of token {token}, size {size}")
+        if stage == ResizeStage.BUFFER and not 0 < length <= (1 << 64) - addr:
+            raise _violation(f"Ring Resize names a buffer of {length} bytes at 0x{addr:x}")
         return cls(
             token=token,
             stage=ResizeStage(stage),
@@ -507,6 +524,7 @@ class RingResize:
             rkey=rkey,
             ring_addr=addr,
             ring_bytes=MIN_RING_BYTES << size,
+            buffer_bytes=length,
         )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import random
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from aiordma import connect, connect_datagram, listen_datagram
+from aiordma import connect_datagram, listen_datagram
 from aiordma.config import Config
 from aiordma.errors import LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
@@ -19,15 +17,12 @@ from aiordma.pipes import _ring_resize
 from aiordma.proto.llc import ResizeStage, RingResize
 from aiordma.verbs.memory.pool import MemoryPool
 from tests.health import until
-from tests.negotiation.serving import serving
+from tests.links.pairs import a_pair, member_of, pattern, sizing_of, transfer
 from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aiordma import DatagramConnection, RdmaStream
-    from aiordma.links.member import Member
 
 pytestmark = pytest.mark.anyio
 
@@ -35,34 +30,6 @@ KIB = 1024
 #: So small that streams begin with the smallest ring.
 SHORT = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20)
 AMPLE = Config(device=DEVICE)
-
-
-@contextlib.asynccontextmanager
-async def a_pair(config: Config) -> AsyncIterator[tuple[RdmaStream, RdmaStream]]:
-    """Two ends of a stream in one loop; both are closed at the end."""
-    async with contextlib.AsyncExitStack() as stack:
-        accepted: list[RdmaStream] = []
-        done = anyio.Event()
-
-        async def keep(stream: RdmaStream) -> None:
-            accepted.append(stream)
-            await done.wait()
-
-        listener = await stack.enter_async_context(serving(keep, config=config))
-        stream = await connect(LOCAL, listener.port, mode="rdma", config=config)
-        await until(lambda: bool(accepted))
-        try:
-            yield stream, accepted[0]
-        finally:
-            await stream.aclose()
-            await accepted[0].aclose()
-            done.set()
-
-
-def member_of(stream: RdmaStream) -> Member:
-    pipe: Any = stream._pipe
-    member: Member = pipe.ring.owner
-    return member
 
 
 def own_ring(stream: RdmaStream) -> int:
@@ -73,12 +40,6 @@ def has_ring(writer: RdmaStream, size: int) -> bool:
     return peers_ring(writer) == size
 
 
-def sizing_of(stream: RdmaStream) -> ring_size.RingSize:
-    sizing = member_of(stream).ring_size
-    assert sizing is not None
-    return sizing
-
-
 def offer(owner: RdmaStream, size: int) -> None:
     """Have this end offer a ring of another size."""
     sizing_of(owner)._offer(size, 0.0)
@@ -86,31 +47,6 @@ def offer(owner: RdmaStream, size: int) -> None:
 
 def peers_ring(stream: RdmaStream) -> int:
     return stream.credit.limit
-
-
-#: A prime number of bytes: no two places of a ring that are a power of two apart have the same content.
-NOISE = random.Random(1).randbytes(1_000_003)
-
-
-def pattern(start: int, count: int) -> bytes:
-    """What byte ``start`` of a stream and the next ones are."""
-    start %= len(NOISE)
-    return (NOISE * (1 + (start + count) // len(NOISE)))[start : start + count]
-
-
-async def transfer(sender: RdmaStream, receiver: RdmaStream, start: int, count: int) -> None:
-    """Send ``count`` bytes of the pattern, and check each."""
-    got = bytearray()
-
-    async def receive() -> None:
-        while len(got) < count:
-            got.extend(await receiver.receive())
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(receive)
-            await sender.send(pattern(start, count))
-    assert bytes(got) == pattern(start, count)
 
 
 def pool_with(used: int, limit: int = 1 << 30) -> MemoryPool:
