@@ -172,11 +172,15 @@ async def _look_up(host: str, port: int | str, options: dict[str, Any]) -> tuple
 async def _negotiate_on(
     sock: socket.socket, choice: Choice, options: dict[str, Any]
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
-    """Negotiate on the caller's socket, which stays open and the caller's if this fails."""
+    """Negotiate on the caller's socket, which is closed if this fails, as by asyncio."""
     (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
     tls = take_tls(options, None, server_side=False)
     connect = ConnectOptions(choice.config, choice.mode, tls, host)
-    result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
+    try:
+        result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
+    except BaseException:
+        sock.close()
+        raise
     peer_cache.announce("server", show(remote), result.path, result.fallback)
     if result.pipe is not None:
         return result, info_of(result, sock)
