@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..compat import own_methods
+from ..compat import claims, own_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,6 +80,7 @@ class _Installed:
 
     def _patch_uvloop(self, module: Any) -> None:
         self._patch(module.Loop)
+        claims.protect(module.Loop)
 
     def _patch_streams(self, module: Any) -> None:
         new = self._methods.of_streams(module.start_server)
