@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["config_of_run", "is_plain", "load"]
 
 #: Milliseconds that an unknown server has for its answer, before a plain connection is opened beside it, if
-#: the environment does not set it. A program that asked for RDMA waits longer than one that did not.
-_HEAD_START_MS = 200
+#: the environment does not set it; round trips are added. A program that asked for RDMA waits longer than one
+#: that did not.
+_HEAD_START_MS = 100
 
 
 def config_of_run() -> Config:
