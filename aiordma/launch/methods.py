@@ -7,7 +7,6 @@ function of aiordma of the same name, which is loaded then.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,6 @@ __all__ = ["Methods"]
 #: Milliseconds that connect_accepted_socket() waits for a client that says nothing: programs call it in the
 #: loop that accepts, where one client holds up the next.
 _FIRST_WAIT_MS = 50
-#: Seconds after which a server may be about to give up waiting for a client's first bytes.
-_LATE_S = 0.1
 #: asyncio's default of its stream readers.
 _LIMIT = 64 * 1024
 
@@ -179,16 +176,8 @@ class Methods:
         config = config_of_run()
         await warm_up(PathOptions(config, config.mode))
         self._warm.add(loop)
-        if sock is not None and loop.time() - began > _LATE_S:
-            with contextlib.suppress(OSError):  # then as it is
-                await _renew(sock)
+        if sock is not None:
+            from ..compat.given_socket import renew_if_late
+
+            await renew_if_late(sock, loop.time() - began)
         return self._functions
-
-
-async def _renew(sock: socket.socket) -> None:
-    """Connect again to where `sock` is connected to; it has carried nothing yet."""
-    from ..compat.given_socket import move_into, why_unfit
-    from ..negotiation.tcp_connect import connect_tcp
-
-    if why_unfit(sock) is None:
-        move_into(sock, await connect_tcp([(sock.family, sock.getpeername())], sock.getsockname()[0]))

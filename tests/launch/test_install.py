@@ -13,9 +13,10 @@ import pytest
 import uvloop
 
 import aiordma
+from aiordma.compat import given_socket
 from aiordma.config import Config
 from aiordma.errors import Code
-from aiordma.launch import hooks, methods, policy
+from aiordma.launch import hooks, policy
 from aiordma.launch.plain_peers import PlainPeers
 from aiordma.negotiation import peer_cache
 from tests.roles import LOCAL
@@ -221,7 +222,7 @@ def test_a_socket_that_waited_while_aiordma_was_loaded(run: Any, monkeypatch: py
             writer.close()
             await writer.wait_closed()
 
-    monkeypatch.setattr(methods, "_LATE_S", -1)
+    monkeypatch.setattr(given_socket, "_LATE_S", -1)
     aiordma.install()
     run(main())
 
@@ -246,7 +247,7 @@ def test_a_server_that_declines_is_not_plain(run: Any, cache: Path, monkeypatch:
             assert writer.get_extra_info("aiordma.fallback_reason").peer == Code.PLAIN_TCP_PEER
             writer.close()
 
-    monkeypatch.setattr(methods, "_LATE_S", 1000)
+    monkeypatch.setattr(given_socket, "_LATE_S", 1000)
     run(main())
     assert not cache.exists()
 
