@@ -13,6 +13,7 @@ from demolib.processes import Program
 
 from .counting import read_process
 from .proxy import ROLES, Load, Stack, benchmark, pids, running
+from .short import short_rows
 from .turns import RDMA, TCP, Outcome, Sample, by_turns
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _client(server: Program, kind: str, options: list[str], path: str) -> tuple[
 
 # ---- all ---------------------------------------------------------------------------------------------------
 
-GROUPS = ("proxy", "direct", "programs")
+GROUPS = ("proxy", "direct", "programs", "short")
 
 
 def outcomes(size: Rounds, groups: tuple[str, ...], done: Callable[[Outcome], None]) -> list[Outcome]:
@@ -183,4 +184,6 @@ def outcomes(size: Rounds, groups: tuple[str, ...], done: Callable[[Outcome], No
                 keep(direct_rows(stack, size))
     if "programs" in groups:
         keep(program_rows(size))
+    if "short" in groups:
+        keep(short_rows(size.rounds))
     return found
