@@ -173,6 +173,7 @@ async def _negotiate_on(
     sock: socket.socket, choice: Choice, options: dict[str, Any]
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
     """Negotiate on the caller's socket, which is closed if this fails, as by asyncio."""
+    sock.setblocking(False)
     tls = take_tls(options, None, server_side=False)
     now = asyncio.get_running_loop().time
     began = now()

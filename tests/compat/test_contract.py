@@ -252,6 +252,18 @@ async def test_a_client_on_its_own_socket(api: Any) -> None:
     server.close()
 
 
+async def test_a_blocking_socket_of_the_program(api: Any) -> None:
+    """It blocks no longer, as with asyncio."""
+    server = await api.create_server(Echo, LOCAL, 0)
+    sock = await connected((LOCAL, port_of(server)))
+    sock.setblocking(True)
+    transport, protocol = await api.create_connection(Recorder, sock=sock)
+    assert transport.get_extra_info("aiordma.path") == api.path
+    await say(transport, protocol, b"hello")
+    await end(transport, protocol)
+    server.close()
+
+
 async def test_a_cancelled_connect_closes_the_program_s_socket(api: Any) -> None:
     """As asyncio, for which it is the transport's by then."""
     server = await api.create_server(Echo, LOCAL, 0)
