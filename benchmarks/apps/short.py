@@ -1,6 +1,6 @@
 """Whole short programs that talk to a plain server once, with and without `aiordma run`.
 
-In the table, "RDMA" is the client under `aiordma run` (its connection is plain TCP), and "TCP" the same without.
+In the table, "RDMA" is the client under `aiordma run` (its connection is plain TCP), "TCP" the same without.
 """
 
 from __future__ import annotations
