@@ -11,6 +11,7 @@ APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build p
 APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core
 APT_APPS := linux-perf
+APT_CLIENTS := nginx-light postgresql redis-server redis-tools curl
 APT_LINT := clang-format clang-tidy
 APT_FUZZ := clang libclang-rt-14-dev
 APT_ROOTS := mmdebstrap arch-test iproute2
@@ -132,6 +133,14 @@ test-dask-rxe: install .venv/.dask-tests .venv/.apt-vm ## a cluster of Dask on t
 # What PyPI and Debian have of it lies in build/programs, with an environment for each suite.
 test-programs: install ## other projects' own tests under `aiordma run`, against themselves without (ARGS: suites)
 	$(PY) -m tests.programs $(ARGS)
+
+.venv/.clients: .venv/.deps tests/programs/clients/requirements.txt
+	@.ci/apt $(APT_CLIENTS)
+	@$(PY) -m pip install -q --disable-pip-version-check -r tests/programs/clients/requirements.txt
+	@touch $@
+
+test-clients: install .venv/.clients ## curl, nginx, PostgreSQL, redis-cli, SMTP ... against programs under `aiordma run` (1 to 2 minutes)
+	$(PY) -m pytest -q --timeout 120 tests/programs/clients $(ARGS)
 
 # ---- checks on other devices, and with delays ------------------------------------------------------------------
 

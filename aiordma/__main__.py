@@ -1,5 +1,5 @@
 """``python -m aiordma``: the same as the command ``aiordma``."""
 
-from .cli.main import main
+from .cli.entry import main
 
 main(prog_name="aiordma")

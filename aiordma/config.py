@@ -255,7 +255,8 @@ class Config:
     head_start_ms: int = _number(
         1_000,
         (0, 600_000),
-        "unknown peer: head start of the negotiation before a plain connection is opened in parallel",
+        "unknown peer: head start of the negotiation before a plain connection is opened in parallel; "
+        "four round trips to the peer are added",
         online=True,
     )
     plain_peer_memory_ms: int = _number(

@@ -37,7 +37,7 @@ from ..negotiation.server import negotiate_accepted
 from .arguments import check_accepted, check_client, check_server
 from .choice import Choice, abort, info_of, on_own_transport
 from .fallback import Introduction, tcp_info, with_info
-from .given_socket import move_into
+from .given_socket import move_into, renew_if_late
 from .own_methods import unpatched
 from .server import RdmaServer, bind_sockets
 from .streams import (
@@ -172,11 +172,20 @@ async def _look_up(host: str, port: int | str, options: dict[str, Any]) -> tuple
 async def _negotiate_on(
     sock: socket.socket, choice: Choice, options: dict[str, Any]
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
-    """Negotiate on the caller's socket, which stays open and the caller's if this fails."""
-    (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
+    """Negotiate on the caller's socket, which is closed if this fails, as by asyncio."""
+    sock.setblocking(False)
     tls = take_tls(options, None, server_side=False)
-    connect = ConnectOptions(choice.config, choice.mode, tls, host)
-    result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
+    now = asyncio.get_running_loop().time
+    began = now()
+    try:
+        await warm_up(PathOptions(choice.config, choice.mode))
+        await renew_if_late(sock, now() - began)
+        (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
+        connect = ConnectOptions(choice.config, choice.mode, tls, host)
+        result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
+    except BaseException:
+        sock.close()
+        raise
     peer_cache.announce("server", show(remote), result.path, result.fallback)
     if result.pipe is not None:
         return result, info_of(result, sock)

@@ -14,10 +14,15 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
+from ..negotiation.tcp_connect import connect_tcp
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["move_into", "why_unfit"]
+__all__ = ["move_into", "renew_if_late", "why_unfit"]
+
+#: Seconds after which a server may be about to give up waiting for a client's first bytes.
+_LATE_S = 0.1
 
 #: Offset in `struct tcp_info` of `tcpi_data_segs_in` and `tcpi_data_segs_out` (linux/tcp.h).
 _DATA_SEGMENTS = struct.Struct("=152xII")
@@ -61,6 +66,15 @@ def move_into(sock: socket.socket, new: socket.socket) -> None:
                 new.setsockopt(level, option, value)
         os.dup2(new.fileno(), sock.fileno(), inheritable=sock.get_inheritable())
     sock.setblocking(False)
+
+
+async def renew_if_late(sock: socket.socket, seconds: float) -> None:
+    """Connect again to where `sock` is connected to, if nothing could be sent on it for so many
+    `seconds`. It has carried nothing yet. If that fails, it stays as it is.
+    """
+    if seconds > _LATE_S and why_unfit(sock) is None:
+        with contextlib.suppress(OSError):
+            move_into(sock, await connect_tcp([(sock.family, sock.getpeername())], sock.getsockname()[0]))
 
 
 def _set_options(sock: socket.socket) -> Iterator[tuple[int, int, int]]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LoopMethods", "replace", "unpatched"]
 
-#: What was there, by class and name; `inherited`: the class had the method of a base class.
-_replaced: dict[tuple[type, str], tuple[Callable[..., Any], bool]] = {}
+#: What was there, by class and name; `inherited`: the class had the method of a base class, or none.
+_replaced: dict[tuple[type, str], tuple[Any, bool]] = {}
 
 
 class LoopMethods:
@@ -52,7 +52,7 @@ def replace(cls: type, name: str, method: Callable[..., Any]) -> None:
     if (cls, name) not in _replaced:
         # A base class whose method was replaced before has its own one here.
         above = (_replaced[each, name] for each in cls.__mro__[1:] if (each, name) in _replaced)
-        before = getattr(cls, name)
+        before = getattr(cls, name, None)
         if name not in vars(cls):
             before = next(above, (before,))[0]
         _replaced[cls, name] = (before, name not in vars(cls))

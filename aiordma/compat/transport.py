@@ -23,7 +23,6 @@ import contextvars
 import errno
 import logging
 import warnings
-import weakref
 from asyncio import constants
 from asyncio.log import logger as asyncio_logger
 from collections import deque
@@ -35,6 +34,7 @@ from ..errors import as_connection_error
 from ..streams.info import StreamInfo
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
+from .claims import claim
 from .contracts import PullProtocol
 
 if TYPE_CHECKING:
@@ -174,11 +174,10 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._close_socket()
 
     def _claim_descriptor(self) -> None:
-        """Have asyncio's add_reader() and its like refuse the connection's descriptor, as any transport's."""
-        transports = getattr(self._loop, "_transports", None)
+        """Have the loop's add_reader() and its like refuse the connection's descriptor."""
         shown = self._extra.get("socket")
-        if shown is not None and isinstance(transports, weakref.WeakValueDictionary):
-            transports[shown.fileno()] = self
+        if shown is not None:
+            claim(self._loop, shown.fileno(), self)
 
     def _close_socket(self) -> None:
         sock, self._sock = self._sock, None

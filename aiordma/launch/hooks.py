@@ -1,4 +1,4 @@
-"""Putting the methods into asyncio and uvloop: at once, or as soon as a program imports them.
+"""Putting the methods into asyncio, uvloop, trio and anyio: at once, or as soon as a program imports them.
 
 Programs and libraries make their event loops by many ways (policies, factories, classes of their own), so it
 is the classes' methods that are replaced. Every Python that inherits `aiordma run` loads this module, so it
@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..compat import own_methods
+from ..compat import claims, own_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from .methods import Methods
+    from .policy import Policy
     from .report import Report
+    from .trio_methods import TrioMethods
 
 __all__ = ["install", "uninstall"]
 
@@ -28,8 +30,10 @@ __all__ = ["install", "uninstall"]
 class _Installed:
     """What :func:`install` has changed."""
 
-    def __init__(self, make: Callable[[], tuple[Methods, Report]]) -> None:
+    def __init__(self, make: Callable[[], tuple[Policy, Report]]) -> None:
         self._make = make
+        #: What other modules had, in the order of replacement.
+        self._before: list[tuple[Any, str, Any]] = []
         self._streams: dict[str, Any] = {}
         self._classes: set[type] = set()
         self._watcher = _Watcher(
@@ -37,6 +41,8 @@ class _Installed:
                 "asyncio.base_events": self._patch_asyncio,
                 "asyncio.streams": self._patch_streams,
                 "uvloop": self._patch_uvloop,
+                "trio": self._patch_trio,
+                "anyio._backends._trio": self._patch_anyio,
             }
         )
 
@@ -44,13 +50,21 @@ class _Installed:
         self._watcher.begin()
 
     @functools.cached_property
-    def _made(self) -> tuple[Methods, Report]:
-        # Most programs that inherit `aiordma run` use no asyncio, and none of this.
+    def _made(self) -> tuple[Policy, Report]:
+        # Most programs that inherit `aiordma run` use neither asyncio nor trio, and none of this.
         return self._make()
 
-    @property
+    @functools.cached_property
     def _methods(self) -> Methods:
-        return self._made[0]
+        from .methods import Methods
+
+        return Methods(*self._made)
+
+    @functools.cached_property
+    def _trio_methods(self) -> TrioMethods:
+        from .trio_methods import TrioMethods
+
+        return TrioMethods(*self._made)
 
     @property
     def report(self) -> Report:
@@ -66,14 +80,33 @@ class _Installed:
 
     def _patch_uvloop(self, module: Any) -> None:
         self._patch(module.Loop)
+        claims.protect(module.Loop)
 
     def _patch_streams(self, module: Any) -> None:
         new = self._methods.of_streams(module.start_server)
         self._streams = {name: getattr(module, name) for name in new}
         _set_everywhere(new)
 
+    def _patch_trio(self, module: Any) -> None:
+        self._replace(self._trio_methods.of_trio(module))
+
+    def _patch_anyio(self, module: Any) -> None:
+        self._replace(self._trio_methods.of_anyio(module))
+
+    def _replace(self, patches: dict[Any, dict[str, Any]]) -> None:
+        for owner, new in patches.items():
+            for name, replacement in new.items():
+                self._before.append((owner, name, vars(owner).get(name)))
+                setattr(owner, name, replacement)
+
     def end(self) -> None:
         self._watcher.end()
+        while self._before:
+            owner, name, before = self._before.pop()
+            if before is None:  # it was inherited
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
         own_methods.restore(self._classes)
         _set_everywhere(self._streams)
 
@@ -146,11 +179,13 @@ _installed: _Installed | None = None
 def install(
     rules: str | None = None, *, report: bool = False, remember: bool = True, outside_tls: bool = False
 ) -> None:
-    """Have the TCP connections of asyncio and uvloop in this process negotiate RDMA.
+    """Have the TCP connections of asyncio, uvloop and trio in this process negotiate RDMA.
 
     From now on `loop.create_connection()`, `create_server()`, `connect_accepted_socket()` and `start_tls()`,
-    and asyncio's `open_connection()` and `start_server()`, are aiordma's. Plain peers are served as before.
-    Call it before other modules do ``from asyncio import open_connection``. A second call changes nothing.
+    and asyncio's `open_connection()` and `start_server()`, are aiordma's; on trio, `open_tcp_stream()` and
+    all listeners on TCP sockets; of anyio, `connect_tcp()` and `create_tcp_listener()`. Plain peers are
+    served as before. Call it before other modules do ``from asyncio import open_connection``. A second call
+    changes nothing.
 
     :param rules: which connections may be negotiated, see ``aiordma run --help``; default: the environment's
         (``AIORDMA_RUN_RULES``).
@@ -164,8 +199,7 @@ def install(
         return
     text = os.environ.get("AIORDMA_RUN_RULES", "") if rules is None else rules
 
-    def make() -> tuple[Methods, Report]:
-        from .methods import Methods
+    def make() -> tuple[Policy, Report]:
         from .plain_peers import PlainPeers, cache_file
         from .policy import Policy
         from .report import Report
@@ -175,7 +209,7 @@ def install(
         if report:
             counts.print_at_exit()
         peers = PlainPeers(cache_file()) if remember else None
-        return Methods(Policy(Rules.parse(text), peers, outside_tls=outside_tls), counts), counts
+        return Policy(Rules.parse(text), peers, outside_tls=outside_tls), counts
 
     installed = _Installed(make)
     installed.begin()

@@ -12,7 +12,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from ..compat import own_methods
+from ..compat import claims, own_methods
 
 if TYPE_CHECKING:
     from .methods import Methods
@@ -40,6 +40,7 @@ def _class_of(base: type) -> type:
     )
     for name, method in _methods().of_loops().items():
         own_methods.replace(cls, name, method)
+    claims.protect(cls)
     return cls
 
 

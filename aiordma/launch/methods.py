@@ -7,32 +7,25 @@ function of aiordma of the same name, which is loaded then.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..compat.arguments import check_client, check_server
 from ..compat.own_methods import unpatched
+from .loading import config_of_run, is_plain, load
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from ..config import Config
     from .policy import Policy
     from .report import Report
 
 __all__ = ["Methods"]
 
-#: Milliseconds that an unknown server has for its answer, before a plain connection is opened beside it, if
-#: the environment does not set it. A program that asked for RDMA waits longer than one that did not.
-_HEAD_START_MS = 200
 #: Milliseconds that connect_accepted_socket() waits for a client that says nothing: programs call it in the
 #: loop that accepts, where one client holds up the next.
 _FIRST_WAIT_MS = 50
-#: Seconds after which a server may be about to give up waiting for a client's first bytes.
-_LATE_S = 0.1
 #: asyncio's default of its stream readers.
 _LIMIT = 64 * 1024
 
@@ -141,12 +134,8 @@ class Methods:
 
     def _learn(self, loop: Any, server: tuple[str, int], end: Any) -> None:
         """Remember what the negotiation has shown about the server."""
-        from ..errors import Code
-
         peers = self._policy.peers
-        reason = end.get_extra_info("aiordma.fallback_reason")
-        # A server that says so itself has understood the question.
-        plain = reason is not None and reason.code == Code.PLAIN_TCP_PEER and reason.peer is None
+        plain = is_plain(end.get_extra_info("aiordma.fallback_reason"))
         if peers is not None and plain != peers.is_plain(*server):
             # Nothing waits for it: the program has its connection.
             loop.run_in_executor(None, peers.remember, *server, plain)
@@ -165,16 +154,7 @@ class Methods:
     # ---- both
 
     def _ours(self) -> dict[str, Any]:
-        return {"config": self._config(), "rdma_outside_tls": self._policy.outside_tls}
-
-    @staticmethod
-    def _config() -> Config:
-        from ..config import Config
-
-        config = Config.from_env()
-        if config.head_start_ms == Config().head_start_ms:
-            config = config.changed(head_start_ms=_HEAD_START_MS)
-        return config
+        return {"config": config_of_run(), "rdma_outside_tls": self._policy.outside_tls}
 
     async def _load(self, loop: Any, sock: socket.socket | None = None) -> Any:
         """The functions of aiordma, and the loop's engine. They are loaded beside the loop, which would stand
@@ -187,30 +167,17 @@ class Methods:
             return self._functions
         began = loop.time()
         if self._functions is None:
-            self._functions = await loop.run_in_executor(None, self._import)
+            self._functions = await loop.run_in_executor(
+                None, load, "aiordma.compat.connection", self._report
+            )
         from ..negotiation.engine import warm_up
         from ..negotiation.options import PathOptions
 
-        config = self._config()
+        config = config_of_run()
         await warm_up(PathOptions(config, config.mode))
         self._warm.add(loop)
-        if sock is not None and loop.time() - began > _LATE_S:
-            with contextlib.suppress(OSError):  # then as it is
-                await _renew(sock)
+        if sock is not None:
+            from ..compat.given_socket import renew_if_late
+
+            await renew_if_late(sock, loop.time() - began)
         return self._functions
-
-    def _import(self) -> Any:
-        functions = importlib.import_module("aiordma.compat.connection")
-        importlib.import_module("aiordma.negotiation.peer_cache").observe(self._report.count)
-        with contextlib.suppress(ImportError):  # no pyverbs, or another Python's: the negotiation says so
-            importlib.import_module("aiordma.links.engine")
-        return functions
-
-
-async def _renew(sock: socket.socket) -> None:
-    """Connect again to where `sock` is connected to; it has carried nothing yet."""
-    from ..compat.given_socket import move_into, why_unfit
-    from ..negotiation.tcp_connect import connect_tcp
-
-    if why_unfit(sock) is None:
-        move_into(sock, await connect_tcp([(sock.family, sock.getpeername())], sock.getsockname()[0]))

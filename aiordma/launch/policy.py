@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ..negotiation.announcement import is_announced
 
 if TYPE_CHECKING:
-    import asyncio
-
     from .plain_peers import PlainPeers
     from .rules import Rules
 
@@ -49,9 +47,12 @@ class Policy:
         return None
 
     async def judge_client(
-        self, loop: asyncio.AbstractEventLoop, host: Any, port: Any, options: dict[str, Any]
+        self, loop: Any, host: Any, port: Any, options: dict[str, Any]
     ) -> tuple[str, int] | str:
-        """Whether to negotiate a connection that the program is about to make: with whom; or why not."""
+        """Whether to negotiate a connection that the program is about to make: with whom; or why not.
+
+        :param loop: looks names up, by a method `getaddrinfo()` like asyncio's.
+        """
         reason = self.switched_off() or self.tls_rules_it_out(options)
         if reason is not None:
             return reason
@@ -72,7 +73,7 @@ class Policy:
         reason = await self._judge(loop, host, number)
         return (host, number) if reason is None else reason
 
-    async def _judge(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> str | None:
+    async def _judge(self, loop: Any, host: str, port: int) -> str | None:
         reason = self.rules.forbid("out", host, port)
         if reason is not None and not self.rules.need_addresses:
             return reason

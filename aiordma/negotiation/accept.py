@@ -123,6 +123,10 @@ class ConnectionListener(anyio.abc.Listener[T]):
         """
         raise NotImplementedError
 
+    def _options_for(self, sock: socket.socket) -> ListenOptions:
+        """The options of one accepted connection."""
+        return self._options
+
     # -- what users call
 
     async def accept(self) -> T:
@@ -344,7 +348,11 @@ class ConnectionListener(anyio.abc.Listener[T]):
 
         try:
             result = await negotiate_accepted(
-                sock, self._options, kind=self.kind, service=self._service, may_use_rdma=may_use_rdma
+                sock,
+                self._options_for(sock),
+                kind=self.kind,
+                service=self._service,
+                may_use_rdma=may_use_rdma,
             )
             made = await self._make(result)
             peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)

@@ -10,7 +10,7 @@ from ..proto.handshake import ClientHandshake, State
 from ..proto.proof import accept_proof
 from .dialogue import Dialogue
 from .engine import ClientContact
-from .head_start import receive_or_connect
+from .head_start import head_start_s, receive_or_connect
 from .last_step import LastStep
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         self.queue(events)
 
     async def _wait_with_head_start(self, connect: Callable[[], Awaitable[Carrier]]) -> None:
-        milliseconds = self.options.config.head_start_ms
-        events, plain = await receive_or_connect(self.io, self.handshake, milliseconds / 1000, connect)
+        seconds = head_start_s(self.io.sock, self.options.config.head_start_ms)
+        events, plain = await receive_or_connect(self.io, self.handshake, seconds, connect)
         if plain is not None:
-            raise PlainPeerFound(f"it did not answer within {milliseconds} ms", plain)
+            raise PlainPeerFound(f"it did not answer within {seconds * 1000:.0f} ms", plain)
         self.queue(events)
 
     def _plain_peer(self, text: str) -> Exception:

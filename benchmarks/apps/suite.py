@@ -16,6 +16,7 @@ from demolib.valkey import Valkey, start_valkey
 
 from .counting import read_process
 from .proxy import ROLES, Load, Stack, benchmark, pids, running
+from .short import short_rows
 from .turns import RDMA, TCP, Outcome, Sample, by_turns
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def _valkey(server: Valkey, options: list[str], path: str) -> Sample:
 
 # ---- all ---------------------------------------------------------------------------------------------------
 
-GROUPS = ("proxy", "direct", "programs", "valkey")
+GROUPS = ("proxy", "direct", "programs", "short", "valkey")
 
 
 def outcomes(size: Rounds, groups: tuple[str, ...], done: Callable[[Outcome], None]) -> list[Outcome]:
@@ -222,6 +223,8 @@ def outcomes(size: Rounds, groups: tuple[str, ...], done: Callable[[Outcome], No
                 keep(direct_rows(stack, size))
     if "programs" in groups:
         keep(program_rows(size))
+    if "short" in groups:
+        keep(short_rows(size.rounds))
     if "valkey" in groups:
         keep(valkey_rows(size))
     return found

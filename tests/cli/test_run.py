@@ -152,3 +152,118 @@ def test_another_python_without_aiordma(tmp_path: Path) -> None:
     """It finds the start-up module in PYTHONPATH, which leaves it alone."""
     done = run(tmp_path, "python", "-S", "-c", "import sitecustomize; print(1)")
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+# ---- a program of this Python runs in the process of the command
+
+
+def test_it_is_started_as_python_starts_it(tmp_path: Path) -> None:
+    """A script, a module and a command: what they see of themselves, with and without `aiordma run`."""
+    code = """
+import json, os, sys
+main = sys.modules["__main__"]
+print(json.dumps([sys.argv, __name__, __file__, sys.path[0], __spec__ and __spec__.name,
+                  main.__dict__ is globals(),
+                  sorted(name for name in globals() if not name.startswith("__"))]))
+"""
+    (tmp_path / "program.py").write_text(code)
+    (tmp_path / "tool").write_text(f"#!{sys.executable}\n{code}")
+    (tmp_path / "tool").chmod(0o755)
+    for words, command in (
+        (["program.py", "-x", "--report"], [sys.executable, "program.py", "-x", "--report"]),
+        (["-m", "program", "y"], [sys.executable, "-m", "program", "y"]),
+        (["./tool", "z"], ["./tool", "z"]),
+    ):
+        plain = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+        done = run(tmp_path, *words)
+        assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "ends_with"),
+    [
+        ("raise SystemExit(7)", 7, ""),
+        ("import sys; sys.exit('told')", 1, "told\n"),
+        ("def fail():\n    raise OSError('mine')\nfail()", 1, "OSError: mine\n"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt\n"),
+        ("this is no Python", 1, "SyntaxError: invalid syntax\n"),
+    ],
+)
+def test_its_end_is_the_command_s(tmp_path: Path, code: str, status: int, ends_with: str) -> None:
+    (tmp_path / "program.py").write_text(code)
+    done = run(tmp_path, "program.py")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.endswith(ends_with)
+    assert "launch" not in done.stderr
+    if "fail" in code:
+        assert done.stderr.count("File ") == 2
+    by_module = run(tmp_path, "-m", "program")
+    assert by_module.returncode == status
+    assert "launch" not in by_module.stderr
+
+
+def test_options_in_every_spelling(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text("deny out:192.0.2.0/24\n")
+    (tmp_path / "program.py").write_text("import os; print(os.environ.get('AIORDMA_RUN_RULES'))")
+    both = "deny out:192.0.2.0/24; allow *:5000\n"
+    assert run(tmp_path, "--allow=*:5000", "--rules=rules", "program.py").stdout == both
+    assert run(tmp_path, "--rules", "rules", "--allow", "*:5000", "program.py").stdout == both
+    assert run(tmp_path, "--no-children", "--allow", "*:5000", "program.py").stdout == "None\n"
+    for wrong, why in {
+        ("--rules", "missing", "program.py"): "'missing' does not exist",
+        ("--nonsense", "program.py"): "",
+        ("--allow",): "requires an argument",
+        (): "Missing argument",
+    }.items():
+        done = run(tmp_path, *wrong)
+        assert done.returncode in (2, 127)
+        assert why in done.stderr
+    assert "Negotiate only what a rule allows" in run(tmp_path, "--help").stdout
+
+
+def test_a_short_program_needs_neither_click_nor_another_python(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.getppid(), *sorted(sys.modules))"
+    (tmp_path / "program.py").write_text(code)
+    plain = subprocess.run(
+        [sys.executable, "program.py"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    done = run(tmp_path, "program.py")
+    parent, *loaded = done.stdout.split()
+    assert int(parent) == os.getpid(), done.stderr
+    others = {name.partition(".")[0] for name in set(loaded) - set(plain.stdout.split())}
+    assert not others & {"click", "asyncio", "ssl", "anyio", "ipaddress", "shutil", "inspect"}, others
+
+
+#: On trio, the same as PROGRAM.
+ON_TRIO = """
+import subprocess, sys, trio
+
+async def echo(stream):
+    await stream.send_all(await stream.receive_some())
+
+async def ask(port):
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"hello")
+        assert await stream.receive_some() == b"hello"
+        print(getattr(stream.socket, "stream", None) and stream.socket.stream.path, flush=True)
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, echo, 0)
+        port = listeners[0].socket.getsockname()[1]
+        await ask(port)
+        await trio.run_process([sys.executable, __file__, str(port)])
+        nursery.cancel_scope.cancel()
+
+trio.run(*([ask, int(sys.argv[1])] if len(sys.argv) > 1 else [main]))
+"""
+
+
+def test_a_program_on_trio_and_its_children(tmp_path: Path) -> None:
+    pytest.importorskip("trio", reason="trio is not installed")
+    (tmp_path / "program.py").write_text(ON_TRIO)
+    done = run(tmp_path, "--report", "program.py")
+    assert (done.returncode, done.stdout) == (0, "rdma\nrdma\n"), done.stderr
+    assert "rdma  2  client 127.0.0.1" in done.stderr
+    done = run(tmp_path, "--no-children", "program.py")
+    assert (done.returncode, done.stdout) == (0, "rdma\nNone\n"), done.stderr

@@ -198,7 +198,7 @@ async def test_methods_of_a_transport_can_be_replaced(api: Any, anyio_backend: A
 
 async def test_the_descriptor_of_a_transport_is_refused(api: Any, anyio_backend: Any) -> None:
     if anyio_backend[1]["use_uvloop"] and api.path is not None:
-        pytest.skip("uvloop knows its own transports only")
+        pytest.skip("uvloop knows its own transports only: aiordma.install() helps, see tests/launch")
     loop = asyncio.get_running_loop()
     server = await api.create_server(Echo, LOCAL, 0)
     transport, protocol = await api.create_connection(Recorder, LOCAL, port_of(server))
@@ -248,6 +248,32 @@ async def test_a_client_on_its_own_socket(api: Any) -> None:
     assert transport.get_extra_info("socket").fileno() == sock.fileno()
     await say(transport, protocol, b"data" * 10_000)
     await end(transport, protocol)
+    assert sock.fileno() == -1
+    server.close()
+
+
+async def test_a_blocking_socket_of_the_program(api: Any) -> None:
+    """It blocks no longer, as with asyncio."""
+    server = await api.create_server(Echo, LOCAL, 0)
+    sock = await connected((LOCAL, port_of(server)))
+    sock.setblocking(True)
+    transport, protocol = await api.create_connection(Recorder, sock=sock)
+    assert transport.get_extra_info("aiordma.path") == api.path
+    await say(transport, protocol, b"hello")
+    await end(transport, protocol)
+    server.close()
+
+
+async def test_a_cancelled_connect_closes_the_program_s_socket(api: Any) -> None:
+    """As asyncio, for which it is the transport's by then."""
+    server = await api.create_server(Echo, LOCAL, 0)
+    sock = await connected((LOCAL, port_of(server)))
+    task = asyncio.ensure_future(api.create_connection(Recorder, sock=sock))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0)
     assert sock.fileno() == -1
     server.close()
 

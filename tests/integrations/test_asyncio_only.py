@@ -170,3 +170,13 @@ def test_urls_that_are_none() -> None:
 
     with pytest.raises(ValueError, match="must begin with rdma://"):
         from_url("redis://localhost:6379")
+
+
+def test_hypercorn_on_trio() -> None:
+    hypercorn: Any = pytest.importorskip("hypercorn", reason="the extra aiordma[hypercorn] is not installed")
+    from aiordma.integrations.hypercorn import run
+
+    config = hypercorn.Config()
+    config.worker_class = "trio"
+    with pytest.raises(ValueError, match="aiordma run hypercorn"):
+        run(None, config)

@@ -13,9 +13,10 @@ import pytest
 import uvloop
 
 import aiordma
+from aiordma.compat import given_socket
 from aiordma.config import Config
 from aiordma.errors import Code
-from aiordma.launch import hooks, methods, policy
+from aiordma.launch import hooks, policy
 from aiordma.launch.plain_peers import PlainPeers
 from aiordma.negotiation import peer_cache
 from tests.roles import LOCAL
@@ -110,6 +111,34 @@ def test_streams_and_protocols(run: Any) -> None:
     run(main())
 
 
+def test_descriptors_of_transports_are_refused(run: Any) -> None:
+    """Also by uvloop, which knows its own transports only."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with await asyncio.start_server(echo, LOCAL, 0) as server:
+            transport, _ = await loop.create_connection(asyncio.Protocol, LOCAL, port_of(server))
+            assert transport.get_extra_info("aiordma.path") == "rdma"
+            shown = transport.get_extra_info("socket")
+            for method in (loop.add_reader, loop.add_writer):
+                for descriptor in (shown, shown.fileno()):
+                    with pytest.raises(RuntimeError, match="is used by transport"):
+                        method(descriptor, print)
+            near, far = socket.socketpair()
+            with near, far:
+                ready = loop.create_future()
+                loop.add_reader(near, ready.set_result, None)
+                far.send(b"x")
+                await ready
+                loop.remove_reader(near)
+            transport.abort()
+
+    aiordma.install()
+    run(main())
+    aiordma.uninstall()
+    assert not hasattr(uvloop.Loop, "_add_reader")
+
+
 def test_uninstalled_methods_are_the_loops_own() -> None:
     before = [asyncio.open_connection, asyncio.start_server, asyncio.BaseEventLoop.create_connection]
     aiordma.install()
@@ -193,7 +222,7 @@ def test_a_socket_that_waited_while_aiordma_was_loaded(run: Any, monkeypatch: py
             writer.close()
             await writer.wait_closed()
 
-    monkeypatch.setattr(methods, "_LATE_S", -1)
+    monkeypatch.setattr(given_socket, "_LATE_S", -1)
     aiordma.install()
     run(main())
 
@@ -218,7 +247,7 @@ def test_a_server_that_declines_is_not_plain(run: Any, cache: Path, monkeypatch:
             assert writer.get_extra_info("aiordma.fallback_reason").peer == Code.PLAIN_TCP_PEER
             writer.close()
 
-    monkeypatch.setattr(methods, "_LATE_S", 1000)
+    monkeypatch.setattr(given_socket, "_LATE_S", 1000)
     run(main())
     assert not cache.exists()
 

@@ -38,7 +38,8 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("admin",),
     ("compat", "testing"),
     # Puts what compat offers into the event loops of programs, and into other libraries.
-    ("launch", "integrations"),
+    ("launch",),
+    ("integrations",),
     ("cli",),
     ("__main__",),
 )

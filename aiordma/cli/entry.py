@@ -1,0 +1,58 @@
+"""The command ``aiordma``.
+
+Some programs under `aiordma run` are short, so its arguments are read without click where they need no help.
+Everything else is click's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+from ..launch.starting import Request, planned
+
+__all__ = ["main", "request_of"]
+
+_FLAGS = {"--no-children", "--report", "--outside-tls", "-m"}
+_RULES = {"--allow": "allow", "--deny": "deny"}
+
+
+def request_of(words: list[str]) -> Request | None:
+    """What `aiordma run` with these words is to start; None: they need click, for help or for an error."""
+    flags: set[str] = set()
+    rules: list[str] = []
+    files: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-"):
+            return Request(word, list(rest), flags, rules, files)
+        name, equals, value = word.partition("=")
+        if word in _FLAGS:
+            flags.add(word)
+        elif name in _RULES or name == "--rules":
+            if not equals:
+                value = next(rest, "")
+            if not value:
+                return None
+            if name == "--rules":
+                files.append(value)
+            else:
+                rules.append(f"{_RULES[name]} {value}")
+        else:
+            return None
+    return None
+
+
+def main(**options: Any) -> None:
+    """See `aiordma --help`. `options`: for click."""
+    plan = None
+    if sys.argv[1:2] == ["run"] and (request := request_of(sys.argv[2:])) is not None:
+        # What is wrong, click finds again, and says it.
+        with contextlib.suppress(OSError, ValueError):
+            plan = planned(request)
+    if plan is not None:
+        plan()
+    from .main import main as by_click
+
+    by_click(**options)

@@ -1,0 +1,56 @@
+"""Listeners of trio and anyio whose connections are negotiated before programs see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from ..negotiation.accept import ConnectionListener
+from ..negotiation.options import ListenOptions
+from .trio_socket import socket_of
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    import trio
+
+    from ..config import Config
+    from ..negotiation.result import NegotiationResult
+
+__all__ = ["Negotiated", "NegotiatingListener"]
+
+
+class Negotiated:
+    """An accepted connection, as a listener hands it out."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self.socket = sock
+
+    def abort(self) -> None:
+        """The program did not want it."""
+        self.socket.close()
+
+    async def aclose(self) -> None:
+        """End it."""
+        self.socket.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.socket.close()
+
+
+class NegotiatingListener(ConnectionListener[Negotiated]):
+    """What accepts in the place of a listener of the program's."""
+
+    def __init__(self, sock: socket.socket, config: Config, permits: Callable[[socket.socket], bool]) -> None:
+        """:param permits: whether an accepted connection may be negotiated."""
+        self._permits = permits
+        super().__init__([sock], ListenOptions.of(config=config))
+
+    def _options_for(self, sock: socket.socket) -> ListenOptions:
+        return self._options if self._permits(sock) else ListenOptions.of(mode="tcp")
+
+    async def _make(self, result: NegotiationResult) -> Negotiated:
+        return Negotiated(socket_of(result))

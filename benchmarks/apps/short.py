@@ -1,0 +1,71 @@
+"""Whole short programs that talk to a plain server once, with and without `aiordma run`.
+
+In the table, "RDMA" is the client under `aiordma run` (its connection is plain TCP), "TCP" the same without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from demolib.stack import start_redis
+
+from .turns import RDMA, Outcome, Sample, by_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLIENT = """
+import asyncio, sys
+import redis.asyncio
+async def main():
+    client = redis.asyncio.Redis(port=int(sys.argv[1]))
+    await client.set("key", "value")
+    assert await client.get("key") == b"value"
+    await client.aclose()
+asyncio.run(main())
+"""
+#: Title, at least how many times the runs of the bare client, options of `aiordma run`.
+ROWS = [
+    ("short client of redis-server, known to be plain", 1 / 1.1, ()),
+    # A rule with the port has it asked each time, as if it were unknown and on another host.
+    ("short client of redis-server, for the first time", 1 / 1.5, ("--allow", "out:*:{port}")),
+]
+#: Runs that count as one; a process is short.
+REPEATS = 5
+
+
+def short_rows(rounds: int) -> Iterator[Outcome]:
+    """Raises ProgramError, OSError, subprocess.CalledProcessError."""
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiordma-short-"))
+        server, port = start_redis(directory)
+        stack.callback(server.stop)
+        script = os.path.join(directory, "client.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(CLIENT)
+        environ = {**os.environ, "XDG_CACHE_HOME": directory}
+        for title, goal, options in ROWS:
+            # The command as it is installed, beside this Python.
+            command = os.path.join(os.path.dirname(sys.executable), "aiordma")
+            under = [command, "run", *(option.format(port=port) for option in options), script, str(port)]
+            plain = [sys.executable, script, str(port)]
+            yield by_turns(title, round(goal, 2), rounds, partial(_short, under, plain, environ))
+
+
+def _short(under: list[str], plain: list[str], environ: dict[str, str], path: str) -> Sample:
+    command = under if path == RDMA else plain
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    for _ in range(REPEATS):
+        subprocess.run(command, check=True, env=environ)
+    took = time.perf_counter() - began
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return Sample(REPEATS / took, cpu / REPEATS * 1e6)
