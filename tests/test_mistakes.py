@@ -9,7 +9,7 @@
 | `aiordma.rpc` after `import aiordma` | works | `test_packages_are_attributes` |
 | `await rpc.connect()`, `rpc.connect().call` | use `async with` | `test_a_block_that_is_awaited` |
 | `async with memory.connect()`, `alloc()` | works, as with `await` | `test_memory_opens_without_await` |
-| `config={...}`, `ssl="yes"`, `listen(ssl=True)` | what it must be | `test_parameters_of_another_type` |
+| `config={...}`, `ssl="yes"`, `listen(7000)` | what it must be | `test_parameters_of_another_type` |
 | a name that there is not: `aiordma.conect` | Python suggests the nearest | `test_a_misspelt_name` |
 | an unknown `AIORDMA_*` variable | one warning, with the nearest | `test_config.py` |
 | a peer of another kind | one error, which names both kinds | `test_a_peer_of_another_kind` |
@@ -78,6 +78,8 @@ async def test_a_forgotten_await() -> None:
             getattr(opening, name)
     with pytest.raises(TypeError, match=r"not open yet.*await it"):
         opening.send(b"x")
+    with pytest.raises(TypeError, match=r"`with` does not open it: .*`async with`"), opening:
+        pass
     assert not hasattr(opening, "port")
     opening.close()
 
@@ -97,6 +99,8 @@ async def test_a_block_that_is_awaited() -> None:
             await made
         with pytest.raises(AttributeError, match=r"not open yet, so there is no 'call': .*`async with"):
             _ = made.call
+        with pytest.raises(TypeError, match=r"`with` does not open it: .*`async with"), made:
+            pass
         assert not hasattr(made, "port")
 
 
@@ -126,6 +130,12 @@ async def test_parameters_of_another_type() -> None:
     ):
         with pytest.raises(TypeError, match=r"config=\{'mode': 'rdma'\}: must be an aiordma.Config, such as"):
             await function()
+    for wrong in (7000, (LOCAL, 7000)):
+        for function in (lambda: aiordma.connect(wrong, 1), lambda: aiordma.listen(wrong)):  # noqa: B023
+            with pytest.raises(TypeError, match=r"host=.*: must be text, .* host and port are two arguments"):
+                await function()
+    with pytest.raises(TypeError, match=r"port=1.5: must be a number from 0 to 65535"):
+        await aiordma.connect(LOCAL, 1.5)  # type: ignore[arg-type]
     wrong = "yes"
     with pytest.raises(TypeError, match=r"ssl='yes': must be an ssl.SSLContext, or True"):
         await aiordma.connect(LOCAL, 1, ssl=wrong, config=CONFIG)

@@ -42,6 +42,11 @@ class Block(AbstractAsyncContextManager[R, bool | None], Generic[R]):
     if not TYPE_CHECKING:
         # What newcomers try. Type checkers shall see that it is not there.
 
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"`with` does not open it: {self!r}")
+
+        def __exit__(self, *_: object) -> None: ...
+
         def __await__(self) -> NoReturn:
             raise TypeError(f"it cannot be awaited: {self!r}")
 
