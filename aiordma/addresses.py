@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Address", "check_host", "check_port", "looking_up", "plain_address", "show"]
+__all__ = ["Address", "check_address", "check_host", "check_port", "looking_up", "plain_address", "show"]
 
 Address = tuple[str, int]
 """Host and port. An IPv6 scope is part of the host (``fe80::1%2``)."""
@@ -45,6 +45,17 @@ def check_host(host: Any) -> None:
         raise TypeError(
             f"host={host!r}: must be text, such as 'localhost' or '::1'; host and port are two arguments"
         )
+
+
+def check_address(name: str, address: Any) -> None:
+    """:raises TypeError: it is no pair of host and port. :raises ValueError: no port has this number.
+
+    :param name: of the parameter.
+    """
+    if not isinstance(address, tuple | list) or len(address) != 2:
+        raise TypeError(f"{name}={address!r}: must be a host and a port, such as ('localhost', 7000)")
+    check_host(address[0])
+    check_port(address[1])
 
 
 @contextlib.contextmanager

@@ -134,6 +134,15 @@ async def test_parameters_of_another_type() -> None:
         for function in (lambda: aiordma.connect(wrong, 1), lambda: aiordma.listen(wrong)):  # noqa: B023
             with pytest.raises(TypeError, match=r"host=.*: must be text, .* host and port are two arguments"):
                 await function()
+    wrong = "localhost"
+    pairs: dict[str, Any] = {
+        "servers='localhost': each": lambda: rpc.connect_pool(wrong),
+        "local": lambda: aiordma.open_datagram_endpoint(wrong),
+        "remote": lambda: aiordma.open_datagram_endpoint(None, wrong),
+    }
+    for name, function in pairs.items():
+        with pytest.raises(TypeError, match=rf"{name}='l.*': must be a host and a port, such as"):
+            await function()
     with pytest.raises(TypeError, match=r"port=1.5: must be a number from 0 to 65535"):
         await aiordma.connect(LOCAL, 1.5)  # type: ignore[arg-type]
     wrong = "yes"
