@@ -329,7 +329,7 @@ bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucx
 	@mkdir -p build
 	$(PY) distributed-aiordma/bench --output build/bench-dask.md $(ARGS)
 
-demo: install .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
+demo: .venv/.installed .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)
 
 clean: ## remove everything that is made, the .venv too
