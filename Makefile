@@ -353,7 +353,7 @@ bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucx
 	  $(PY) -m compileall -q aiordma distributed-aiordma
 	$(PY) distributed-aiordma/bench --output build/bench-dask.md --docs docs/howto $(ARGS)
 
-demo: install .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
+demo: .venv/.installed .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)
 
 demo-valkey: install .venv/.valkey ## a real valkey-server by RDMA and by TCP: the same Python client, all sizes of values

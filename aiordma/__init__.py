@@ -1,8 +1,9 @@
 """aiordma: asyncio-native RDMA networking for Python.
 
-Importing it loads next to nothing: the names below are loaded when they are first used, and an RDMA device is
-looked for when the first connection wants one. So ``import aiordma`` works on every Python, with or without
-pyverbs and the compiled modules; what is missing shows as a reason in ``stream.fallback_reason``.
+Importing it also imports what a first stream needs, if that is possible (``negotiation.ahead``). The other
+names below are loaded when they are first used, and an RDMA device is looked for when the first connection
+wants one. So ``import aiordma`` works on every Python, with or without pyverbs and the compiled modules; what
+is missing shows as a reason in ``stream.fallback_reason``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .negotiation import ahead
 from .verbs import import_order
 
 if TYPE_CHECKING:
@@ -172,21 +174,19 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
         )
-    if name in _AWAITED and not _is_loaded(f"{__name__}.{home}"):
-        from .negotiation.late import in_running_loop, stand_in
+    if name in _AWAITED and not ahead.is_loaded(f"{__name__}.{home}"):
+        if ahead.in_running_loop():
+            from .negotiation.late import stand_in
 
-        if in_running_loop():
             return stand_in(f"{__name__}.{home}", name)
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value
 
 
-def _is_loaded(module: str) -> bool:
-    """Whether its import has ended; another thread may be at it."""
-    found = sys.modules.get(module)
-    return found is not None and not getattr(found.__spec__, "_initializing", False)
-
-
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_PACKAGES})
+
+
+if ahead.is_wanted():
+    ahead.import_ahead()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Address", "check_port", "looking_up", "plain_address", "show"]
+__all__ = ["Address", "check_address", "check_host", "check_port", "looking_up", "plain_address", "show"]
 
 Address = tuple[str, int]
 """Host and port. An IPv6 scope is part of the host (``fe80::1%2``)."""
@@ -29,9 +29,33 @@ def show(sockaddr: Any) -> str:
 
 
 def check_port(port: Any) -> None:
-    """:raises ValueError: it is a number, and no port has it. (The name of a service is looked up.)"""
-    if isinstance(port, int) and not 0 <= port <= 65535:
-        raise ValueError(f"port={port!r}: must be from 0 to 65535")
+    """:raises ValueError: it is a number, and no port has it. (The name of a service is looked up.)
+    :raises TypeError: it is neither number nor text.
+    """
+    if isinstance(port, int):
+        if not 0 <= port <= 65535:
+            raise ValueError(f"port={port!r}: must be from 0 to 65535")
+    elif port is not None and not isinstance(port, str | bytes):
+        raise TypeError(f"port={port!r}: must be a number from 0 to 65535")
+
+
+def check_host(host: Any) -> None:
+    """:raises TypeError: it is neither text nor None."""
+    if host is not None and not isinstance(host, str | bytes):
+        raise TypeError(
+            f"host={host!r}: must be text, such as 'localhost' or '::1'; host and port are two arguments"
+        )
+
+
+def check_address(name: str, address: Any) -> None:
+    """:raises TypeError: it is no pair of host and port. :raises ValueError: no port has this number.
+
+    :param name: of the parameter.
+    """
+    if not isinstance(address, tuple | list) or len(address) != 2:
+        raise TypeError(f"{name}={address!r}: must be a host and a port, such as ('localhost', 7000)")
+    check_host(address[0])
+    check_port(address[1])
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""`import aiordma` is light, and works where nothing else of it does."""
+"""`import aiordma`: what it loads ahead, where it is light, and where nothing else of aiordma works."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 import aiordma
 
 
-def run(code: str, *options: str) -> str:
+def run(code: str, **variables: str) -> str:
     done = subprocess.run(
-        [sys.executable, *options, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+        [sys.executable, "-c", code], env={**os.environ, **variables},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -36,10 +38,67 @@ def test_unknown_name() -> None:
         _ = aiordma.konnect
 
 
-def test_import_loads_next_to_nothing() -> None:
-    loaded = run("import sys; before = set(sys.modules); import aiordma; print(*(set(sys.modules) - before))")
-    heavy = {"anyio", "asyncio", "trio", "socket", "pyverbs", "ctypes", "ssl"}
-    assert not {name.partition(".")[0] for name in loaded.split()} & heavy
+LOADED = "import sys; before = set(sys.modules); import aiordma; print(*(set(sys.modules) - before))"
+HEAVY = {"anyio", "asyncio", "trio", "socket", "pyverbs", "ctypes", "ssl"}
+
+
+def packages(loaded: str) -> set[str]:
+    return {name.partition(".")[0] for name in loaded.split()}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"import os; os.environ['AIORDMA_MODE'] = 'tcp'; {LOADED}",
+        f"import os; os.environ['AIORDMA_RUN'] = 'on'; {LOADED}",
+        f"import sys; sys.argv[0] = '/usr/bin/aiordma'; {LOADED}",
+        f"import sys; sys.argv[0] = 'xr-stat'; {LOADED}",
+    ],
+    ids=["tcp", "aiordma run", "aiordma", "xr-stat"],
+)
+def test_where_no_connection_is_expected_the_import_loads_next_to_nothing(code: str) -> None:
+    assert not packages(run(code)) & HEAVY
+
+
+def test_the_module_as_a_command_loads_next_to_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "aiordma", "--version"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "aiordma.cli.main" in done.stderr
+    assert "aiordma.links" not in done.stderr
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_first_connection_finds_its_modules_imported(loop: str) -> None:
+    """What a program has that imports aiordma. The library of the device is loaded by the connection."""
+    code = f"""
+import sys, {loop}, aiordma
+assert "pyverbs" not in sys.modules
+before = set(sys.modules)
+async def main():
+    async with aiordma.listen("127.0.0.1") as listener:
+        async with aiordma.connect("127.0.0.1", listener.port) as stream:
+            other = await listener.accept()
+            await stream.send(b"hello")
+            assert await other.receive() == b"hello"
+            await other.aclose()
+            print(stream.path)
+{loop}.run({"main()" if loop == "asyncio" else "main"})
+print(*(name for name in set(sys.modules) - before if name.startswith(("aiordma", "anyio"))))
+"""
+    path, _, imported = run(code, AIORDMA_VERBS="own").partition("\n")
+    assert (path, imported) == ("rdma", "")
+
+
+def test_an_import_in_a_running_loop_loads_next_to_nothing() -> None:
+    code = f"""
+import asyncio
+async def main():
+    {LOADED}
+asyncio.run(main())
+"""
+    assert not packages(run(code)) & (HEAVY - {"asyncio"})
 
 
 def test_streams_without_pyverbs_and_compiled_modules() -> None:
@@ -69,9 +128,9 @@ anyio.run(main)
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_running_loop_imports_nothing_heavy_itself(loop: str) -> None:
-    """A program that says ``aiordma.connect()`` in its loop, and has imported nothing of it before."""
+    """A program that imports aiordma in its loop, and has imported nothing of it before."""
     code = f"""
-import sys, threading, {loop}, aiordma
+import sys, threading, {loop}
 here, there, mine = threading.get_ident(), set(), set()
 class Watch:
     def find_spec(self, name, path=None, target=None):
@@ -79,6 +138,8 @@ class Watch:
             (mine if threading.get_ident() == here else there).add(name)
 sys.meta_path.insert(0, Watch())
 async def main():
+    global aiordma
+    import aiordma
     async with aiordma.listen("127.0.0.1") as listener:
         async with aiordma.connect("127.0.0.1", listener.port) as stream:
             other = await listener.accept()
@@ -94,8 +155,9 @@ print(sorted(heavy & mine), sorted(heavy - there - set(sys.modules)), aiordma.co
 
 def test_an_import_that_is_cancelled_goes_on() -> None:
     code = """
-import asyncio, aiordma
+import asyncio
 async def main():
+    import aiordma
     task = asyncio.ensure_future(aiordma.connect("127.0.0.1", 1))
     await asyncio.sleep(0)
     task.cancel()

@@ -7,6 +7,9 @@
 | `async with aiordma.connect()` | works, as with `await` and as `rpc.connect()` | `streams/test_opening.py` |
 | forgotten `await`: `connect().send()`, `.path` | names what to do | `test_a_forgotten_await` |
 | `aiordma.rpc` after `import aiordma` | works | `test_packages_are_attributes` |
+| `await rpc.connect()`, `rpc.connect().call` | use `async with` | `test_a_block_that_is_awaited` |
+| `async with memory.connect()`, `alloc()` | works, as with `await` | `test_memory_opens_without_await` |
+| `config={...}`, `ssl="yes"`, `listen(7000)` | what it must be | `test_parameters_of_another_type` |
 | a name that there is not: `aiordma.conect` | Python suggests the nearest | `test_a_misspelt_name` |
 | an unknown `AIORDMA_*` variable | one warning, with the nearest | `test_config.py` |
 | a peer of another kind | one error, which names both kinds | `test_a_peer_of_another_kind` |
@@ -38,7 +41,7 @@ import anyio
 import pytest
 
 import aiordma
-from aiordma import rpc
+from aiordma import memory, rpc
 from aiordma.rpc.client import Client
 from tests.world import DEVICE
 
@@ -75,8 +78,79 @@ async def test_a_forgotten_await() -> None:
             getattr(opening, name)
     with pytest.raises(TypeError, match=r"not open yet.*await it"):
         opening.send(b"x")
+    with pytest.raises(TypeError, match=r"`with` does not open it: .*`async with`"), opening:
+        pass
     assert not hasattr(opening, "port")
     opening.close()
+
+
+@pytest.mark.anyio
+async def test_a_block_that_is_awaited() -> None:
+    functions: dict[str, Any] = {
+        "rpc.connect": lambda: rpc.connect(LOCAL, 1),
+        "rpc.serve": lambda: rpc.serve([]),
+        "memory.serve": lambda: memory.serve(LOCAL),
+    }
+    for name, function in functions.items():
+        made: Any = function()
+        with pytest.raises(
+            TypeError, match=rf"cannot be awaited: <{name}\(\): open it with `async with {name}"
+        ):
+            await made
+        with pytest.raises(AttributeError, match=r"not open yet, so there is no 'call': .*`async with"):
+            _ = made.call
+        with pytest.raises(TypeError, match=r"`with` does not open it: .*`async with"), made:
+            pass
+        assert not hasattr(made, "port")
+
+
+@pytest.mark.anyio
+async def test_memory_opens_without_await() -> None:
+    async with (
+        memory.serve(LOCAL, config=CONFIG) as server,
+        memory.alloc(8, config=CONFIG) as region,
+        memory.connect(LOCAL, server.port, config=CONFIG) as peer,
+    ):
+        async with peer.open(region.descriptor()) as remote:
+            back = bytearray(8)
+            await remote.read(back)
+            assert back == bytes(8)
+
+
+@pytest.mark.anyio
+async def test_parameters_of_another_type() -> None:
+    wrong: Any = {"mode": "rdma"}
+    for function in (
+        lambda: aiordma.connect(LOCAL, 1, config=wrong),
+        lambda: aiordma.listen(LOCAL, config=wrong),
+        lambda: aiordma.open_datagram_endpoint((LOCAL, 0), config=wrong),
+        lambda: aiordma.open_connection(LOCAL, 1, config=wrong),
+        lambda: rpc.connect(LOCAL, 1, config=wrong).__aenter__(),
+        lambda: memory.alloc(8, config=wrong),
+    ):
+        with pytest.raises(TypeError, match=r"config=\{'mode': 'rdma'\}: must be an aiordma.Config, such as"):
+            await function()
+    for wrong in (7000, (LOCAL, 7000)):
+        for function in (lambda: aiordma.connect(wrong, 1), lambda: aiordma.listen(wrong)):  # noqa: B023
+            with pytest.raises(TypeError, match=r"host=.*: must be text, .* host and port are two arguments"):
+                await function()
+    wrong = "localhost"
+    pairs: dict[str, Any] = {
+        "servers='localhost': each": lambda: rpc.connect_pool(wrong),
+        "local": lambda: aiordma.open_datagram_endpoint(wrong),
+        "remote": lambda: aiordma.open_datagram_endpoint(None, wrong),
+    }
+    for name, function in pairs.items():
+        with pytest.raises(TypeError, match=rf"{name}='l.*': must be a host and a port, such as"):
+            await function()
+    with pytest.raises(TypeError, match=r"port=1.5: must be a number from 0 to 65535"):
+        await aiordma.connect(LOCAL, 1.5)  # type: ignore[arg-type]
+    wrong = "yes"
+    with pytest.raises(TypeError, match=r"ssl='yes': must be an ssl.SSLContext, or True"):
+        await aiordma.connect(LOCAL, 1, ssl=wrong, config=CONFIG)
+    wrong = True
+    with pytest.raises(TypeError, match=r"ssl=True: a server needs an ssl.SSLContext, with its certificate"):
+        await aiordma.listen(LOCAL, ssl=wrong, config=CONFIG)
 
 
 def test_packages_are_attributes() -> None:

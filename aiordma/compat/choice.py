@@ -7,8 +7,8 @@ import asyncio.trsock
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError
+from ..negotiation.options import config_of
 from .fallback import tcp_info
 from .given_socket import why_unfit
 from .tls import TLS_OPTIONS, TlsTransport, tls_info
@@ -17,7 +17,7 @@ from .transport import RingTransport
 if TYPE_CHECKING:
     import socket
 
-    from ..config import Mode
+    from ..config import Config, Mode
     from ..negotiation.result import NegotiationResult
 
 __all__ = ["Choice", "abort", "info_of", "on_own_transport"]
@@ -41,7 +41,7 @@ class Choice:
     @classmethod
     def of(cls, config: Config | None, mode: Mode | None, rdma_outside_tls: bool) -> Choice:
         """:raises ValueError: the environment has a setting that is not allowed."""
-        config = Config.from_env() if config is None else config
+        config = config_of(config)
         return cls(config, config.mode if mode is None else mode, rdma_outside_tls)
 
     def plain_reason(self, options: dict[str, Any]) -> FallbackReason | None:

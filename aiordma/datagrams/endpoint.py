@@ -23,11 +23,10 @@ from anyio import ClosedResourceError, WouldBlock
 
 from ..addresses import plain_address, show
 from ..attributes import RdmaAttribute, address_attributes
-from ..config import Config
 from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation.engine import find_engine
 from ..negotiation.opening import opening
-from ..negotiation.options import check_mode
+from ..negotiation.options import check_mode, config_of
 from ..proto.record import too_large
 from ..verbs.remedies import warn_once
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ..addresses import Address
-    from ..config import Mode
+    from ..config import Config, Mode
     from ..datapath._ud import UdPort
     from ..pipes.contracts import Buffer
     from ..wake.base import Waker
@@ -495,7 +494,7 @@ async def open_datagram_endpoint(
     """
     if max_peers < 1 or receive_queue < 1:
         raise ValueError(f"max_peers={max_peers} and receive_queue={receive_queue} must be at least 1")
-    config = config or Config.from_env()
+    config = config_of(config)
     mode = config.mode if mode is None else mode
     check_mode(mode)
     make_device, reason = await _find_device(config, mode)

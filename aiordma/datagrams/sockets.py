@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from ..addresses import looking_up, plain_address, show
+from ..addresses import check_address, looking_up, plain_address, show
 
 if TYPE_CHECKING:
     from ..addresses import Address
@@ -38,8 +38,10 @@ class Sockets(NamedTuple):
 
 async def addresses(local: tuple[str | None, int], remote: Address | None) -> tuple[Address | None, int, Any]:
     """The numeric address of ``remote``, and the address family and address to bind to."""
+    check_address("local", local)
     family = 0
     if remote is not None:
+        check_address("remote", remote)
         with looking_up(*remote):
             infos = await anyio.getaddrinfo(*remote, type=socket.SOCK_DGRAM)
         family, remote = infos[0][0], plain_address(infos[0][4])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -10,6 +9,8 @@ import anyio
 from ..channels.channel import ChannelListener, Kind
 from ..channels.channel import connect as connect_channel
 from ..negotiation.accept import open_listener
+from ..negotiation.block import block
+from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..observe.trace import recorder
 from .peer import Peer
@@ -25,8 +26,10 @@ __all__ = ["Server", "connect", "serve"]
 
 
 @documented_by(ConnectOptions.of)
+@opening
 async def connect(host: str, port: int, **keywords: Unpack[ConnectKeywords]) -> Peer:
-    """Connect to a server of memory (:func:`serve`). Path, fallback and TLS as in :func:`aiordma.connect`.
+    """Connect to a server of memory (:func:`serve`): ``async with memory.connect(host, port) as peer: ...``,
+    or ``await`` it and close it yourself. Path, fallback and TLS as in :func:`aiordma.connect`.
 
     :raises OSError: no TCP connection could be made.
     :raises aiordma.NegotiationError: (an ``OSError``, too) the server does not serve memory, or RDMA is
@@ -70,7 +73,7 @@ class Server:
                 await peer.aclose()
 
 
-@asynccontextmanager
+@block
 @documented_by(ListenOptions.of)
 async def serve(
     host: str | Sequence[str] | None = None,

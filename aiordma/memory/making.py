@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..config import Config
 from ..negotiation.engine import ready_engine
+from ..negotiation.opening import opening
+from ..negotiation.options import config_of
 from ..proto.memory import Fault
 from ..verbs import _dlpack
 from ..verbs._window import address_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from ..config import Config
     from ..links.link_memory import LinkMemory, Registration
     from ..verbs.device import Backend
     from .local import Array
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["alloc", "register"]
 
 
+@opening
 async def alloc(
     shape: int | tuple[int, ...], dtype: Any = "uint8", *, config: Config | None = None
 ) -> Region:
@@ -44,7 +47,7 @@ async def alloc(
     :raises ValueError: there would be no bytes.
     :raises MemoryError: (``MemoryLimitError``) above the limit. :raises OSError: the system has no memory.
     """
-    config = config if config is not None else Config.from_env()
+    config = config_of(config)
     dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
     items = item(dtype)
     length = items[1]
@@ -88,7 +91,7 @@ def register(
     :raises ValueError: it is empty. :raises MemoryError: (``MemoryLimitError``) above the limit.
     :raises OSError: (``VerbsError``) the device cannot pin it: the text says why.
     """
-    config = config if config is not None else Config.from_env()
+    config = config_of(config)
     if isinstance(memory, int):
         return _register_dmabuf(memory, offset, length, config)
     if offset or length is not None:

@@ -11,6 +11,7 @@ from .. import wake
 from ..addresses import show
 from ..credit import CreditWindow
 from ..errors import RemoteProtocolError
+from ..negotiation.opening import opening
 from ..proto.memory import (
     ATOMICS_BY_DEVICE,
     HEADER,
@@ -88,6 +89,7 @@ class Peer(anyio.abc.AsyncResource):
 
     # ---- the peer's memory
 
+    @opening
     async def open(self, descriptor: bytes) -> RemoteMemory:
         """Open memory of the peer by its descriptor (:meth:`Region.descriptor`).
 

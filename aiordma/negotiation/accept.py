@@ -136,7 +136,7 @@ class ConnectionListener(anyio.abc.Listener[T]):
         """
         try:
             stream = await self._finished.receive()
-        except EndOfStream:
+        except (EndOfStream, ClosedResourceError):
             raise ClosedResourceError("this listener is closed") from None
         self._waiting -= 1
         self._accept_again()

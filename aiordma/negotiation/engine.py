@@ -10,6 +10,7 @@ from ..errors import Code, NegotiationError
 from ..observe import companion
 from ..verbs.remedies import warn_once, with_remedy
 from ..wake.beside import Beside, LoopEndedError
+from .ahead import is_loaded
 
 if TYPE_CHECKING:
     import socket
@@ -115,11 +116,14 @@ _engines: Any = None
 
 
 async def _load_engines(waker: Waker) -> Any:
-    """Import that module in a thread: it takes dozens of milliseconds.
+    """Import that module, if :mod:`.ahead` has not, in a thread: it takes dozens of milliseconds.
 
     :raises NegotiationError: it cannot be imported.
     """
     global _engines
+    if is_loaded(_ENGINES):
+        _engines = _import_engines()
+        return _engines
     loading: Beside[Any, Any] | None = waker.locals.get(_LOADING)
     if loading is None:
         loading = waker.locals[_LOADING] = Beside(waker, _import_engines, lambda module: module)
@@ -133,11 +137,12 @@ async def _load_engines(waker: Waker) -> Any:
     return _engines
 
 
+_ENGINES = "aiordma.links.engine"
 _LOADING = "loading the engines"
 
 
 def _import_engines() -> Any:
-    return importlib.import_module("aiordma.links.engine")
+    return importlib.import_module(_ENGINES)
 
 
 async def warm_up(options: PathOptions) -> Engine | None:

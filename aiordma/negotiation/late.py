@@ -1,31 +1,30 @@
 """Public functions that a running event loop wants first: their modules are imported in a thread.
 
-Importing what a first connection needs takes 50 ms and more of CPU time. A program that imports the function
-at its top does that before its loop runs. In one that says ``await aiordma.connect(...)``, the loop would
+Importing what a first connection needs takes 50 ms and more of CPU time. Most of it is done with aiordma
+itself (:mod:`.ahead`). Where it was not, the loop of a program that says ``await aiordma.connect(...)`` would
 stand still; so it gets a stand-in, which awaits the import and then calls the function.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ..wake.beside import start_thread
+from .ahead import in_trio, of_loop
 from .opening import Opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["import_beside", "in_running_loop", "stand_in"]
+__all__ = ["import_beside", "stand_in"]
 
 
 def stand_in(module: str, name: str) -> Callable[..., Opening[Any]]:
     """For the function ``name`` of ``module``."""
 
     async def load_and_call(*args: Any, **keywords: Any) -> Any:
-        waker = "aiordma.wake._trio" if _in_trio() else "aiordma.wake._asyncio"
-        function = getattr(await import_beside(waker, module), name)
+        function = getattr(await import_beside(*of_loop(in_trio()), module), name)
         return await function(*args, **keywords)
 
     def function(*args: Any, **keywords: Any) -> Opening[Any]:
@@ -35,24 +34,13 @@ def stand_in(module: str, name: str) -> Callable[..., Opening[Any]]:
     return function
 
 
-def in_running_loop() -> bool:
-    """Whether an event loop runs in this thread, asyncio's or trio's."""
-    asyncio = sys.modules.get("asyncio")
-    return _in_trio() or (asyncio is not None and asyncio._get_running_loop() is not None)
-
-
-def _in_trio() -> bool:
-    trio = sys.modules.get("trio")
-    return trio is not None and trio.lowlevel.in_trio_task()
-
-
 async def import_beside(*names: str) -> Any:
     """Import modules in a thread; the last one. Cancelled, it only stops waiting.
 
     :raises ImportError:
     """
     outcome: list[Any] = []
-    wait, wake = _trio_waiter() if _in_trio() else _asyncio_waiter()
+    wait, wake = _trio_waiter() if in_trio() else _asyncio_waiter()
 
     def work() -> None:
         try:

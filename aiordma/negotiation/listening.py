@@ -6,16 +6,27 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..addresses import check_port, looking_up, show
+from ..addresses import check_host, check_port, looking_up, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["listen_on", "listening_sockets"]
+
+
+def _hosts(host: Any) -> Sequence[str | None]:
+    """:raises TypeError: it is neither text, nor several texts, nor None."""
+    if host is None or isinstance(host, str):
+        return [host or None]
+    names = list(host) if isinstance(host, Iterable) else [host]
+    if not all(isinstance(name, str | None) for name in names):
+        check_host(host)  # it says so of the whole: often it is a pair of host and port
+    return names
 
 
 async def listening_sockets(
@@ -28,10 +39,10 @@ async def listening_sockets(
     """Non-blocking listening sockets, one for each address of ``host``, all on the same port.
 
     :raises OSError: the address cannot be listened on, naming it.
-    :raises ValueError: ``port`` is no port number.
+    :raises ValueError: ``port`` is no port number. :raises TypeError: ``host`` is no text.
     """
     check_port(port)
-    hosts: Sequence[str | None] = [host or None] if host is None or isinstance(host, str) else host
+    hosts = _hosts(host)
     candidates: dict[tuple[int, Any], None] = {}
     for name in hosts:
         with looking_up(name, port):

@@ -56,6 +56,13 @@ class Opening(Coroutine[Any, Any, R], AbstractAsyncContextManager[R, None], Gene
     def close(self) -> None:
         self._coroutine.close()
 
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> None:
+            raise TypeError(f"`with` does not open it: {self!r}")
+
+        def __exit__(self, *_: object) -> None: ...
+
     async def __aenter__(self) -> R:
         self._opened = await self._coroutine
         entered: R = await self._opened.__aenter__()

@@ -31,6 +31,7 @@ __all__ = [
     "ListenOptions",
     "PathOptions",
     "check_mode",
+    "config_of",
     "documented_by",
 ]
 
@@ -43,6 +44,19 @@ def check_mode(mode: object) -> None:
     """:raises ValueError: it is none; the message names those that exist."""
     if mode not in _MODES:
         raise ValueError(f"mode={mode!r}: must be one of {', '.join(map(repr, _MODES))}")
+
+
+def config_of(config: Config | None) -> Config:
+    """The caller's settings; None: those of the environment.
+
+    :raises TypeError: it is something else.
+    :raises ValueError: the environment has a setting that is not allowed.
+    """
+    if config is None:
+        return Config.from_env()
+    if not isinstance(config, Config):
+        raise TypeError(f"config={config!r}: must be an aiordma.Config, such as aiordma.Config(mode='rdma')")
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ class ConnectOptions(PathOptions):
         """
         if unknown:
             refuse_keywords(unknown, ConnectKeywords.__annotations__)
-        config = config or Config.from_env()
+        config = config_of(config)
         mode = config.mode if mode is None else mode
         if not ssl:
             # One connection is like the one before: checked options need not be made and checked again.
@@ -197,7 +211,7 @@ class ListenOptions(PathOptions):
         """
         if unknown:
             refuse_keywords(unknown, ListenKeywords.__annotations__)
-        config = config or Config.from_env()
+        config = config_of(config)
         return cls(
             config,
             config.mode if mode is None else mode,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
-from ..addresses import check_port, looking_up, show
+from ..addresses import check_host, check_port, looking_up, show
 from ..errors import remedy
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ async def resolve(host: str | None, port: int) -> list[Candidate]:
     """The addresses of ``host``, best first. An IP address takes no look-up.
 
     :raises OSError: the name is not known.
-    :raises ValueError: ``port`` is no port number.
+    :raises ValueError: ``port`` is no port number. :raises TypeError: ``host`` is no text.
     """
+    check_host(host)
     if host and isinstance(port, int):
         known = _numeric(host, port)
         if known is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ssl import create_default_context
+from ssl import SSLContext, create_default_context
 from typing import TYPE_CHECKING
 
 from ..pipes.tls import TlsLayer
 
 if TYPE_CHECKING:
     import socket
-    from ssl import SSLContext
 
     from ..config import Config
 
@@ -36,15 +35,24 @@ class TlsOptions:
     ) -> TlsOptions | None:
         """The meaning of ``ssl`` for an outgoing connection. True is the default context, which checks the
         server's certificate for ``server_hostname``; None and False mean no TLS.
+
+        :raises TypeError: it is something else.
         """
         if not ssl:
             return None
+        if ssl is not True and not isinstance(ssl, SSLContext):
+            raise TypeError(f"ssl={ssl!r}: must be an ssl.SSLContext, or True for the default one of clients")
         context = create_default_context() if ssl is True else ssl
         return cls(context, server_hostname=server_hostname, rdma_outside_tls=rdma_outside_tls)
 
     @classmethod
     def of_server(cls, ssl: SSLContext | None, rdma_outside_tls: bool) -> TlsOptions | None:
-        """The meaning of ``ssl`` for incoming connections."""
+        """The meaning of ``ssl`` for incoming connections.
+
+        :raises TypeError: it is no context.
+        """
+        if ssl is not None and not isinstance(ssl, SSLContext):
+            raise TypeError(f"ssl={ssl!r}: a server needs an ssl.SSLContext, with its certificate")
         return None if ssl is None else cls(ssl, server_side=True, rdma_outside_tls=rdma_outside_tls)
 
     async def begin(self, sock: socket.socket, config: Config) -> TlsLayer:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..channels import channel as channels
-from ..config import Config
 from ..errors import LinkError, NegotiationError
+from ..negotiation.block import block
+from ..negotiation.options import config_of
 from ..proto.rpc import encode_metadata
 from ..wake.close_watch import CloseCallbacks
 from ..wake.ending import release_unclosed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from ssl import SSLContext
 
-    from ..config import Mode
+    from ..config import Config, Mode
     from ..credit import CreditWindow
     from ..errors import FallbackReason
     from .interceptor import ClientInterceptor
@@ -304,7 +304,7 @@ def _call(method: Callable[[], None] | None) -> None:
         method()
 
 
-@asynccontextmanager
+@block
 async def connect(  # noqa: PLR0913  # keywords of the user
     host: str,
     port: int,
@@ -331,7 +331,7 @@ async def connect(  # noqa: PLR0913  # keywords of the user
     :raises aiordma.NegotiationError: (a ``ConnectionError``, too) the server is not one for calls; or RDMA is
         demanded and cannot be used.
     """
-    config = config if config is not None else Config.from_env()
+    config = config_of(config)
     try:
         connected = await channels.connect(
             host,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 import anyio
 
+from ..addresses import check_address
 from ..negotiation.options import check_mode
 from ..wake import current
 from .balance import Ejection, Picking, Target, Targets, TargetStatistics
@@ -418,6 +419,13 @@ def _shown(address: Any) -> str:
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
 
 
+def _pairs(servers: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """:raises TypeError: one is no pair. (The letters of one address are none.)"""
+    for server in servers:
+        check_address(f"servers={servers!r}: each", server)
+    return list(servers)
+
+
 def connect_pool(  # noqa: PLR0913  # keywords of the user
     servers: Sequence[tuple[str, int]],
     *,
@@ -452,8 +460,8 @@ def connect_pool(  # noqa: PLR0913  # keywords of the user
     :param drain_timeout_s: how long calls may go on at a server that shuts down; None: as long as they take.
     :param config, mode, ssl, server_hostname, rdma_outside_tls, window: as of :func:`connect`.
     :raises ValueError: no servers; an unknown ``picking`` or ``mode``.
+    :raises TypeError: a server is no pair of host and port.
     """
-
     check_mode("auto" if mode is None else mode)
 
     def open_one(server: tuple[str, int]) -> AbstractAsyncContextManager[Member]:
@@ -468,7 +476,7 @@ def connect_pool(  # noqa: PLR0913  # keywords of the user
         )
 
     return Pool(
-        list(servers),
+        _pairs(servers),
         open_one,
         picking=Picking(picking),
         reconnect=reconnect,

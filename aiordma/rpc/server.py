@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Iterable
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from ..addresses import show
 from ..channels import channel as channels
+from ..negotiation.block import block
 from ..wake import current
 from .dispatch import Dispatch, ServerConnection
 
@@ -188,7 +188,7 @@ class Server:
                 await listener.report(connected, exc)
 
 
-@asynccontextmanager
+@block
 async def serve(  # noqa: PLR0913  # keywords of the user
     services: Service | Iterable[Service],
     host: str | Sequence[str] | None = None,
