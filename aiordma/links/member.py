@@ -16,7 +16,7 @@ from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
 from .failover.leave import Failover, may_fail_over
 from .failover.tcp_carrier import PEER_DIED, lost_because
-from .placement import worth_placing
+from .placed_buffer import worth_placing
 from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .link_memory import LinkMemory
     from .message_memory import MessageMemory
-    from .placement import Placement
+    from .placed_buffer import PlacedBuffer
 
 
 class MemberOwner(GroupView, Protocol):
@@ -178,7 +178,7 @@ class Member:
         if self.ring_size is not None:
             self.ring_size.turned()
 
-    def place(self, buffer: memoryview) -> Placement | None:
+    def place(self, buffer: memoryview) -> PlacedBuffer | None:
         """Have the peer write the next bytes of the stream straight into ``buffer``
         (:meth:`.ring_size.RingSize.place`); None: not now."""
         if self.ring_size is None or not worth_placing(buffer, self._engine.config.place_bytes):

@@ -22,7 +22,7 @@ from ..proto.clc import MIN_RING_BYTES
 from ..proto.llc import ResizeStage, RingResize
 from ..verbs.memory.budget import MemoryLimitError
 from .contracts import GroupView
-from .placement import Placement
+from .placed_buffer import PlacedBuffer
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -109,7 +109,7 @@ class RingSize:
         #: A ring that was replaced while the user had a view of it.
         self._retired: Block | None = None
         #: A buffer that was offered, or is being written.
-        self._placement: Placement | None = None
+        self._placement: PlacedBuffer | None = None
         #: The writer has refused one.
         self._never_places = False
 
@@ -157,7 +157,7 @@ class RingSize:
     def _may_ask(self) -> bool:
         return self._host.takes_part and self._host.pipe.error is None and self._placement is None
 
-    def place(self, buffer: memoryview) -> Placement | None:
+    def place(self, buffer: memoryview) -> PlacedBuffer | None:
         """Have the peer write the next bytes of the stream into ``buffer``, which must be writable and as
         long as is waited for; until it begins, they come by the ring. None: not now, or never."""
         host = self._host
@@ -167,7 +167,7 @@ class RingSize:
         if _ring_resize.view_is_out(host.pipe):
             return None
         engine = group.engine
-        self._placement = Placement(
+        self._placement = PlacedBuffer(
             group.link, engine.backend, engine.waker, host.pipe, buffer, self._ask, self._placement_over
         )
         return self._placement
@@ -228,7 +228,7 @@ class RingSize:
             )
         )
 
-    def _go_on(self, placement: Placement, message: RingResize) -> None:
+    def _go_on(self, placement: PlacedBuffer, message: RingResize) -> None:
         """The writer waits for the buffer that was offered, or has paused while it wrote there."""
         if message.refused:
             # One that has begun is at its end: that is announced as well.

@@ -4,7 +4,7 @@
 It takes the steps of a ring's replacement (``_ring_resize.pyx``). When the writer has paused, the owner reads what the
 ring has into the beginning of the buffer and names the rest of it; the writer writes there until it is full, and then
 goes on in the ring. Cursors count on all the while, and what is placed counts as consumed. So leaving RDMA finds each
-byte in one place, also with half a buffer (``links/placement.py`` directs it).
+byte in one place, also with half a buffer (``links/placed_buffer.py`` directs it).
 """
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t

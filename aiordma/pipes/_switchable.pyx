@@ -101,7 +101,7 @@ cdef class SwitchablePipe:
                 return n
 
     def place(self, buffer):
-        """Have the peer write the next bytes straight into ``buffer`` (a ``Placement``); None: not now."""
+        """Have the peer write the next bytes straight into ``buffer`` (a ``PlacedBuffer``); None: not now."""
         if self.following is not None or self.receiving_ring is None or self.receiving_ring.owner is None:
             return None
         return self.receiving_ring.owner.place(buffer)

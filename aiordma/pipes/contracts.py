@@ -26,6 +26,7 @@ __all__ = [
     "Message",
     "MessagePipe",
     "Pipe",
+    "PlacedBuffer",
     "Placer",
     "RejoinAttempt",
     "RendezvousMemory",
@@ -125,7 +126,7 @@ class Channel(Protocol):
         """What happened so far."""
 
 
-class Placement(Protocol):
+class PlacedBuffer(Protocol):
     """A buffer that the next bytes of a stream go into without a copy at this end. Until they do, its
     user reads from the pipe into the same buffer, in order."""
 
@@ -165,7 +166,7 @@ class Pipe(Protocol):
     def try_receive(self, max_bytes: int, /) -> bytes | None: ...
     def poll_receive(self, max_bytes: int, /) -> bytes | None: ...
     def try_receive_into(self, buf: bytearray | memoryview, /) -> int: ...
-    def place(self, buffer: memoryview, /) -> Placement | None:
+    def place(self, buffer: memoryview, /) -> PlacedBuffer | None:
         """Have the peer write the next bytes straight into ``buffer``; None: not now, or not on this path."""
 
     def view(self) -> memoryview: ...
@@ -253,7 +254,7 @@ class RingOwner(Protocol):
     def ring_turned(self) -> None:
         """A whole ring of bytes was read while the peer waited for room, and ``grows`` is set."""
 
-    def place(self, buffer: memoryview) -> Placement | None:
+    def place(self, buffer: memoryview) -> PlacedBuffer | None:
         """See :meth:`Pipe.place`."""
 
 

@@ -1,6 +1,6 @@
 """Receiving exactly as many bytes as were asked for, in place.
 
-Large pieces are placed by the peer, where it can (:mod:`aiordma.links.placement`); the others, and the
+Large pieces are placed by the peer, where it can (:mod:`aiordma.links.placed_buffer`); the others, and the
 beginning of those, are read from the ring.
 
 What was taken from the pipe before the operation failed or was cancelled is kept by the stream and received
@@ -17,7 +17,7 @@ import anyio
 from ..errors import IncompleteRead
 
 if TYPE_CHECKING:
-    from ..pipes.contracts import Placement
+    from ..pipes.contracts import PlacedBuffer
     from ..wake.base import Waiter, Waker
 
 __all__ = ["buffer_of", "fill"]
@@ -51,7 +51,7 @@ class Source(Protocol):
     def _take_into(self, buffer: memoryview) -> int:
         """The number of bytes; -1: nothing is there now, 0: the peer has finished sending."""
 
-    def _place(self, buffer: memoryview) -> Placement | None:
+    def _place(self, buffer: memoryview) -> PlacedBuffer | None:
         """Have the peer write what comes next straight into ``buffer``; None: not now, or never."""
 
     def _keep(self, data: memoryview) -> None:
@@ -64,7 +64,7 @@ class _Progress:
     def __init__(self, stream: Source, view: memoryview) -> None:
         self.at = 0
         self._stream, self._view = stream, view
-        self._placement: Placement | None = None
+        self._placement: PlacedBuffer | None = None
         self._placed_from = 0
         #: When so much is here, ask for a placement: sooner or later it may be possible, and asking costs.
         self._ask_at = 0

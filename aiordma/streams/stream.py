@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..addresses import Address
     from ..errors import FallbackReason
-    from ..pipes.contracts import Buffer, Pipe, Placement
+    from ..pipes.contracts import Buffer, Pipe, PlacedBuffer
 
 __all__ = ["RdmaStream", "RingCredit"]
 
@@ -335,7 +335,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         self._kept = kept[count:]
         return count
 
-    def _place(self, buffer: memoryview) -> Placement | None:
+    def _place(self, buffer: memoryview) -> PlacedBuffer | None:
         return None if self._kept else self._pipe.place(buffer)
 
     def _check_open(self) -> None:

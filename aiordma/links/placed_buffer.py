@@ -7,7 +7,7 @@ there. Until it has paused, everything goes by the ring.
 
 The buffer is registered for this one use, so that the peer reaches nothing else, and no longer. It is the
 user's again when the peer has written all of it, has ended, or has paused again: a task that is cancelled
-asks for that and waits (:meth:`Placement.recall`).
+asks for that and waits (:meth:`PlacedBuffer.recall`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..wake.base import Handle, Waker
     from .link import Link
 
-__all__ = ["LEAST_BYTES", "Placement", "worth_placing"]
+__all__ = ["LEAST_BYTES", "PlacedBuffer", "worth_placing"]
 
 logger = logging.getLogger("aiordma.link")
 
@@ -52,7 +52,7 @@ def worth_placing(buffer: memoryview, least: int | None) -> bool:
     return 0 < least <= len(buffer)
 
 
-class Placement:
+class PlacedBuffer:
     """One buffer. Made by :meth:`.ring_size.RingSize.place`.
 
     :param ask: asks the peer to pause, for a buffer of so many bytes.

@@ -15,7 +15,7 @@ import pytest
 from aiordma import IncompleteRead, faults
 from aiordma.config import Config
 from aiordma.errors import LinkError, RemoteProtocolError, VerbsError
-from aiordma.links import placement, ring_size
+from aiordma.links import placed_buffer, ring_size
 from aiordma.pipes import _ring_resize
 from aiordma.pipes._ring_buffer import room_in_buffer
 from aiordma.proto.llc import ResizeStage, RingResize
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiordma import RdmaStream
-    from aiordma.links.placement import Placement
+    from aiordma.links.placed_buffer import PlacedBuffer
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,7 @@ class Receiver:
             await self.done.wait()
 
 
-def placement_of(stream: RdmaStream) -> Placement | None:
+def placement_of(stream: RdmaStream) -> PlacedBuffer | None:
     return sizing_of(stream)._placement
 
 
@@ -171,7 +171,7 @@ async def test_without_a_setting_large_buffers_in_huge_pages_are_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     huge = {True}
-    monkeypatch.setattr(placement, "in_huge_pages", lambda _, nbytes: nbytes >= 16 * MIB and True in huge)
+    monkeypatch.setattr(placed_buffer, "in_huge_pages", lambda _, nbytes: nbytes >= 16 * MIB and True in huge)
     async with a_pair(Config(device=DEVICE)) as (one, other):
         await piece(one, other, 0, 15 * MIB)
         assert placed(other) == 0
@@ -200,10 +200,10 @@ async def test_it_comes_by_the_ring_where_it_cannot_be_placed(reason: str) -> No
 async def test_it_comes_by_the_ring_if_the_buffer_cannot_be_registered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(_: Placement) -> int:
+    def refuse(_: PlacedBuffer) -> int:
         raise VerbsError(12, "ibv_reg_mr")
 
-    monkeypatch.setattr(placement.Placement, "_register", refuse)
+    monkeypatch.setattr(placed_buffer.PlacedBuffer, "_register", refuse)
     async with a_pair(PLACES) as (one, other):
         await piece(one, other, 0, 3 * MIB)
         assert placed(other) == 0
