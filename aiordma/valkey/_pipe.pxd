@@ -37,7 +37,7 @@ cdef class ValkeyPipe(CompletionOwner):
     cdef int send_command(self, bytes command) except -1
     cdef uint32_t room(self) noexcept
     cdef int check_sendable(self) except -1
-    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef Py_ssize_t put(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef Py_ssize_t place_object(self, data, Py_ssize_t start, bint polling) except -1
     cdef int copy_out(self, unsigned char *to, uint64_t n) except -1
     cdef int consumed(self, uint64_t n) except -1

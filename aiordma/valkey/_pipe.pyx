@@ -286,12 +286,12 @@ cdef class ValkeyPipe(CompletionOwner):
         self.check_sendable()
         if not polling and PyBytes_CheckExact(data):
             n = PyBytes_GET_SIZE(data) - start
-            return self.place(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
+            return self.put(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             n = view.len - start
             while start >= 0 and placed < n:
-                placed += self.place(<const unsigned char *>view.buf + start + placed, n - placed)
+                placed += self.put(<const unsigned char *>view.buf + start + placed, n - placed)
                 # The next call reports what ends the connection.
                 if (not polling or placed == n or placed >= SEND_STEP or not self.busy_poll(False)
                         or self.failure is not None or self.ended or self.closed):
@@ -305,7 +305,7 @@ cdef class ValkeyPipe(CompletionOwner):
             return 0
         return self.outgoing.room()
 
-    cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1:
+    cdef Py_ssize_t put(self, const unsigned char *data, Py_ssize_t n) except -1:
         cdef aio_chain chain
         cdef Outgoing out = self.outgoing
         cdef Py_ssize_t placed = 0
