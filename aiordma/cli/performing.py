@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
+import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from msgspec import Struct
@@ -21,10 +23,12 @@ from .turns import ONE_WAY, Against, Mode, Outcome, Subject, Turn
 from .workloads import take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Self
 
 __all__ = ["SCHEMA", "Perf", "Point", "Wanted", "measure", "sizes_of"]
+
+T = TypeVar("T")
 
 SCHEMA = "aiordma-perf/2"
 
@@ -146,20 +150,54 @@ class _Gathered:
 
 
 class _Loops:
-    """Event loops that stay while others run: of asyncio, and of uvloop."""
+    """Event loops that stay while others run: of asyncio, and of uvloop.
+
+    Ctrl-C ends what runs, or what is run next. With Python's own handler, a Ctrl-C between two runs was
+    raised in what the interpreter just did: in the end of an asynchronous generator it was printed, and lost.
+    """
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         self._runners: dict[bool, asyncio.Runner] = {}
+        self._interrupted = False
+        self._cancel: Callable[[], object] | None = None
 
     def __enter__(self) -> Self:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # also: this is the main thread
+            signal.signal(signal.SIGINT, self._on_interrupt)
+            self._stack.callback(signal.signal, signal.SIGINT, signal.default_int_handler)
         return self
 
     def __exit__(self, *reason: object) -> None:
         self._stack.close()
 
-    def of(self, use_uvloop: bool) -> asyncio.Runner:
-        """:raises ImportError: uvloop is not installed."""
+    def _on_interrupt(self, *_: object) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+        if self._cancel is not None:
+            self._cancel()
+
+    def run(self, use_uvloop: bool, work: Coroutine[Any, Any, T]) -> T:
+        """:raises ImportError: uvloop is not installed. :raises KeyboardInterrupt: Ctrl-C, or it came before."""
+        try:
+            return self._of(use_uvloop).run(self._watched(work))
+        except asyncio.CancelledError:  # only Ctrl-C cancels it
+            raise KeyboardInterrupt from None
+
+    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._cancel = functools.partial(loop.call_soon_threadsafe, task.cancel)
+        try:
+            if self._interrupted:
+                work.close()
+                raise asyncio.CancelledError
+            return await work
+        finally:
+            self._cancel = None
+
+    def _of(self, use_uvloop: bool) -> asyncio.Runner:
         if use_uvloop not in self._runners:
             factory: Callable[[], asyncio.AbstractEventLoop] | None = None
             if use_uvloop:
@@ -184,7 +222,7 @@ def measure(wanted: Wanted, progress: Callable[[int, int, str], None]) -> Perf:
     if wanted.busy_poll_us is not None:
         config = dataclasses.replace(config, busy_poll_us=wanted.busy_poll_us)
     with _Loops() as loops:
-        services = loops.of(wanted.use_uvloop).run(_services(wanted, config))
+        services = loops.run(wanted.use_uvloop, _services(wanted, config))
         perf = Perf(
             SCHEMA,
             time.time(),
@@ -291,10 +329,7 @@ def _title(turn: Turn, number: int, rounds: int) -> str:
 
 def _run(loops: _Loops, wanted: Wanted, turn: Turn) -> Outcome:
     try:
-        return loops.of(_on_uvloop(wanted, turn)).run(take_turn(turn))
-    except asyncio.CancelledError:
-        # Only Ctrl-C cancels it. The runner says so itself unless a group has cancelled it, too.
-        raise KeyboardInterrupt from None
+        return loops.run(_on_uvloop(wanted, turn), take_turn(turn))
     except BaseExceptionGroup as group:
         raise _first(group) from group
 

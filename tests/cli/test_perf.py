@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
 import socket
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -16,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import aiordma
 from aiordma.cli import perf as perf_command
-from aiordma.cli import plotting, turns, workloads
+from aiordma.cli import performing, plotting, turns, workloads
 from aiordma.cli.perf import perf
 from aiordma.cli.performing import Perf, sizes_of
 from tests.world import DEVICE
@@ -135,6 +137,34 @@ def test_ctrl_c_leaves_what_is_complete(server: str) -> None:
         assert screen.end() == 130, screen.seen
     assert "interrupted before the first size was complete" in screen.seen
     assert "Traceback" not in screen.seen
+
+
+def test_ctrl_c_between_two_turns_ends_the_next_one(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not raised where it comes: in a finalizer it would be printed, and lost."""
+    begun: list[turns.Turn] = []
+    take_turn, title = workloads.take_turn, performing._title
+
+    async def noted(turn: turns.Turn) -> turns.Outcome:
+        begun.append(turn)
+        return await take_turn(turn)
+
+    def in_a_finalizer(turn: turns.Turn, number: int, rounds: int) -> str:
+        if len(begun) == 2:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        return title(turn, number, rounds)
+
+    monkeypatch.setattr(performing, "take_turn", noted)
+    monkeypatch.setattr(performing, "_title", in_a_finalizer)
+    handler = signal.getsignal(signal.SIGINT)
+    done = run(server, "--mode", "round-trip", "-s", "64,128", "--rounds", "1", "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["interrupted"], len(begun)) == (130, True, 2)
+    assert keys(found["points"]) == [
+        ("round-trip", 64, "aiordma", "rdma", "asyncio"),
+        ("round-trip", 64, "tcp", "tcp", "asyncio"),
+    ]
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_what_is_complete_is_kept_when_it_is_interrupted(
