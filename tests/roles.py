@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import socket
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -72,3 +74,15 @@ async def pumping_clients(control: Control, port: int, streams: int = 1, **setti
             tasks.start_soon(pump, number)
         await control.heard_all()
         tasks.cancel_scope.cancel()
+
+
+def free_port() -> int:
+    """A port for a program that must be told one.
+
+    It is below those that the kernel gives to connections, which any process may get in between.
+    """
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind((LOCAL, port))
+            return port

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiordma.negotiation.announcement import is_announced
+from tests.roles import LOCAL, free_port
 from tests.world import DEVICE
 
 from .conftest import EXAMPLES
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = EXAMPLES / "integrations"
-LOCAL = "127.0.0.1"
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind((LOCAL, 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def command(name: str, *arguments: object) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,13 +14,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.roles import LOCAL, free_port
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LOCAL = "127.0.0.1"
+__all__ = [
+    "LOCAL",
+    "UNDER",
+    "Running",
+    "client",
+    "environment",
+    "free_port",
+    "paths",
+    "program",
+    "server",
+]
+
 UNDER = [sys.executable, "-m", "aiordma", "run", "--report"]
 _DEADLINE_S = 60
 
@@ -32,13 +43,6 @@ def program(name: str, *, also: str = "/usr/sbin") -> str:
     if found is None:
         pytest.skip(f"{name} is not installed (`make test-clients` does)")
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((LOCAL, 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .running import LOCAL, UNDER, client, free_port, paths, program, server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
@@ -56,26 +62,31 @@ asyncio.run(main())
 """
 
 
-def test_postgresql(tmp_path: Path) -> None:
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def test_postgresql(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     """The client speaks first, and the server takes offence at what it does not know."""
     pytest.importorskip("asyncpg", reason="asyncpg is not installed (`make test-clients` does)")
     initdb, postgres = program("initdb", also=binaries()), program("postgres", also=binaries())
     (tmp_path / "client.py").write_text(ASYNCPG)
+    # pytest's directories are for their user only, and as root PostgreSQL does not run.
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiordma-postgres-"))
     options: dict[str, object] = {}
-    if os.geteuid() == 0:  # as root it does not run
+    if os.geteuid() == 0:
         owner = pwd.getpwnam("postgres")
         options = {"user": owner.pw_uid, "group": owner.pw_gid}
-        shutil.chown(tmp_path, "postgres")
-        for parent in tmp_path.parents[:2]:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    data = tmp_path / "data"
+        shutil.chown(folder, "postgres")
     subprocess.run(
-        [initdb, "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"],
-        check=True, capture_output=True, cwd=tmp_path, **options,  # type: ignore[call-overload]
+        [initdb, "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"],
+        check=True, capture_output=True, cwd=folder, **options,  # type: ignore[call-overload]
     )  # fmt: skip
     port = free_port()
-    command = [postgres, "-D", str(data), "-h", LOCAL, "-p", str(port), "-k", "", "-F"]
-    with server(command, port, tmp_path, "postgres", **options) as running:
+    command = [postgres, "-D", f"{folder}/data", "-h", LOCAL, "-p", str(port), "-k", "", "-F"]
+    with server(command, port, Path(folder), "postgres", **options) as running:
         done = client([*UNDER, "client.py", str(port)], tmp_path)
         assert set(paths(done.stderr)) == {"tcp"}
         assert "invalid" not in running.output, "nothing but the client's bytes"
