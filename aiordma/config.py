@@ -185,7 +185,7 @@ class Config:
         None,
         (0, 1 << 50),
         "least bytes that receive_exactly_into() has the peer write straight into its buffer, where the "
-        "device can; 0: never; unset: 16 MiB, if the buffer is in huge pages",
+        "device can; 0: never; unset: 64 MiB, if the buffer is in huge pages",
         online=True,
     )
     window: int = _power(64, (1, 16384), "messages in flight on a link in one direction")

@@ -179,7 +179,7 @@ class _Loops:
             self._cancel()
 
     def run(self, use_uvloop: bool, work: Coroutine[Any, Any, T]) -> T:
-        """:raises ImportError: uvloop is not installed. :raises KeyboardInterrupt: Ctrl-C, or it came before."""
+        """:raises ImportError: uvloop is not installed. :raises KeyboardInterrupt: Ctrl-C, also before it."""
         try:
             return self._of(use_uvloop).run(self._watched(work))
         except asyncio.CancelledError:  # only Ctrl-C cancels it

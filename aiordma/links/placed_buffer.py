@@ -39,7 +39,7 @@ LEAST_BYTES = 256 * 1024
 """If fewer bytes are missing when the peer has paused, they come by the ring."""
 #: Where the user has set no limit: in shorter pieces, the messages cost as much as the second copy. In small
 #: pages or fresh memory, the kernel's copy takes longer than two in the ring.
-_WORTH_BYTES = 16 << 20
+_WORTH_BYTES = 64 << 20
 
 
 def worth_placing(buffer: memoryview, least: int | None) -> bool:

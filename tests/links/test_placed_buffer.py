@@ -171,6 +171,7 @@ async def test_without_a_setting_large_buffers_in_huge_pages_are_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     huge = {True}
+    monkeypatch.setattr(placed_buffer, "_WORTH_BYTES", 16 * MIB)
     monkeypatch.setattr(placed_buffer, "in_huge_pages", lambda _, nbytes: nbytes >= 16 * MIB and True in huge)
     async with a_pair(Config(device=DEVICE)) as (one, other):
         await piece(one, other, 0, 15 * MIB)
