@@ -157,22 +157,28 @@ def start_thread(work: Callable[[], None]) -> None:
     """Do it in a thread that a fork waits for; here, if there are no threads left."""
 
     def run() -> None:
-        try:
-            with _short_turns:
-                work()
-        finally:
-            _threads.discard(thread)
+        with _short_turns:
+            work()
 
+    _forget_ended()
     thread = threading.Thread(target=run, name="aiordma opening")
     _threads.add(thread)
     try:
         thread.start()
     except RuntimeError:
+        _threads.discard(thread)
         run()
 
 
+def _forget_ended() -> None:
+    """Not left to the threads themselves: one that has said that it is done still has its work, and with it
+    the loop, until it is gone.
+    """
+    _threads.difference_update([each for each in tuple(_threads) if each.ident and not each.is_alive()])
+
+
 def wait_for_threads() -> None:
-    """Until those of :func:`start_thread` are done, 10 s at most each.
+    """Until those of :func:`start_thread` are gone, 10 s at most each.
 
     A fork does: the child would have the locks that such a thread holds, as those of imports, and none to
     free them.
@@ -180,6 +186,7 @@ def wait_for_threads() -> None:
     for thread in tuple(_threads):
         if thread is not threading.current_thread() and thread.is_alive():
             thread.join(_FORK_SECONDS)
+    _forget_ended()
 
 
 def _after_fork() -> None:
