@@ -219,6 +219,7 @@ def array_hint(hint: Any) -> ArrayHint | None:
     members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if typing.get_origin(hint) is typing.Union:
         members = typing.get_args(hint)
+    members = tuple(map(_meant, members))
     arrays = [m for m in members if _is_ndarray(typing.get_origin(m) or m)]
     others = [m for m in members if m is not types.NoneType and m not in arrays]
     if len(arrays) != 1 or others:
@@ -228,6 +229,16 @@ def array_hint(hint: Any) -> ArrayHint | None:
         typing.get_args(parameters[1])[0] if len(parameters) > 1 and typing.get_args(parameters[1]) else None
     )
     return ArrayHint(scalar if isinstance(scalar, type) else None, types.NoneType in members)
+
+
+def _meant(hint: Any) -> Any:
+    """What an alias stands for that a ``type`` statement made: numpy's ``NDArray`` is one since numpy 2.5."""
+    parameters = typing.get_args(hint)
+    alias = typing.get_origin(hint) if parameters else hint
+    value = getattr(alias, "__value__", None)
+    if value is None:
+        return hint
+    return value[parameters] if parameters else value
 
 
 def _is_ndarray(kind: Any) -> bool:
