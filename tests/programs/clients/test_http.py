@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -178,8 +179,6 @@ asyncio.run(main(sys.argv[1]))
 
 def wait_for(running: Running, text: str) -> None:
     """Until it has printed that; the test's own time limit ends it."""
-    import time
-
     while text not in running.output:
         assert running.process.poll() is None or text in running.output, running.output
         time.sleep(0.02)  # another process writes the file
