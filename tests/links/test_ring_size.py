@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KIB = 1024
+KIB, MIB = 1024, 1 << 20
 #: So small that streams begin with the smallest ring.
 SHORT = Config(device=DEVICE, memory_limit_bytes=4 << 20, slab_bytes=1 << 20)
 AMPLE = Config(device=DEVICE)
@@ -97,17 +97,25 @@ async def test_a_ring_grows_beyond_its_first_size_while_its_writer_sleeps() -> N
 
 
 async def test_a_writer_that_has_not_slept_keeps_its_ring_until_it_is_asked_again() -> None:
-    config = Config(device=DEVICE, ring_bytes=16 * KIB, max_ring_bytes=128 * KIB, busy_poll_us=0)
+    config = Config(device=DEVICE, ring_bytes=2 * MIB, max_ring_bytes=8 * MIB, busy_poll_us=0)
     async with a_pair(config) as (one, other):
         await transfer(one, other, 0, 1_000)
-        offer(other, 64 * KIB)
+        offer(other, 8 * MIB)
         await until(lambda: not sizing_of(other)._wanted)
-        assert own_ring(other) == peers_ring(one) == 16 * KIB
+        assert own_ring(other) == peers_ring(one) == 2 * MIB
         assert not member_of(other).pipe.grows
         member = member_of(other)
         member.look(member.group.engine.waker.now() + 11)
         assert member.pipe.grows
         await transfer(one, other, 1_000, 100_000)
+
+
+async def test_a_ring_larger_than_the_caches_of_both_ends_is_taken_by_a_writer_that_polls() -> None:
+    async with a_pair(AMPLE) as (one, other):
+        await transfer(one, other, 0, 1_000)
+        offer(other, 2 * MIB)
+        await until(functools.partial(has_ring, one, 2 * MIB))
+        await transfer(one, other, 1_000, 3_000_000)
 
 
 async def test_a_smaller_ring_is_taken_by_any_writer() -> None:
