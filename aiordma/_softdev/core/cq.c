@@ -81,17 +81,19 @@ void soft_cq_push(struct soft_cq *cq, const struct ibv_wc *wc, bool solicited)
 /*
  * Ticks (tenths of a millisecond) of empty polls after which peers with overdue acknowledgements are kicked. A peer
  * that takes this long for its answer can afford one kick. With many QPs it happens less often, since all of them are
- * checked.
+ * checked. Where no completion waits for the acknowledgements, it can wait longer: the peer is probably busy with what
+ * it got, and its progress thread would only take the CPU from it.
  */
-enum { IDLE_TICKS = 500000, IDLE_TICKS_PER_SLOT = 1000 };
+enum { IDLE_TICKS = 500000, IDLE_TICKS_PER_SLOT = 1000, UNWANTED = 64 };
 
-static void idle(struct soft_cq *cq)
+static void idle(struct soft_cq *cq, bool wanted)
 {
 	uint64_t now = soft_ticks(), since = atomic_load_explicit(&cq->idle_since, memory_order_relaxed);
+	uint64_t patience = IDLE_TICKS + (uint64_t)IDLE_TICKS_PER_SLOT * atomic_load(&cq->slots_used);
 
 	if (!since) {
 		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
-	} else if (now - since > IDLE_TICKS + (uint64_t)IDLE_TICKS_PER_SLOT * atomic_load(&cq->slots_used)) {
+	} else if (now - since > (wanted ? patience : patience * UNWANTED)) {
 		atomic_store_explicit(&cq->idle_since, now, memory_order_relaxed);
 		soft_cq_idle(cq);
 	}
@@ -115,9 +117,9 @@ static inline bool look(struct soft_cq *cq)
 			atomic_store_explicit(&cq->idle_since, 0, memory_order_relaxed);
 		return true;
 	}
-	if (atomic_load_explicit(&cq->waiting, memory_order_relaxed) ||
-	    atomic_load_explicit(&cq->unacked, memory_order_relaxed))
-		idle(cq);
+	bool wanted = atomic_load_explicit(&cq->waiting, memory_order_relaxed);
+	if (wanted || atomic_load_explicit(&cq->unacked, memory_order_relaxed))
+		idle(cq, wanted);
 	return false;
 }
 
@@ -184,6 +186,9 @@ int soft_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 		       SOFT_ARM_NUMBER;
 	while (!atomic_compare_exchange_weak(cq->armed, &armed, next));
 	soft_unlock(&cq->lock);
+	/* Time asleep is no time of empty polls: from here on the timer looks after peers that do not acknowledge. */
+	if (atomic_load_explicit(&cq->idle_since, memory_order_relaxed))
+		atomic_store_explicit(&cq->idle_since, 0, memory_order_relaxed);
 	/* See door.h: a peer that rang before it could see `armed` has left a bit that we see now. */
 	soft_cq_progress(cq);
 	if (atomic_load(&cq->waiting))
