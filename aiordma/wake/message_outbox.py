@@ -65,18 +65,17 @@ class MessageOutbox(Outbox):
         self.nbytes += nbytes + _COST * len(messages)
         self._parts += messages
 
-    def _send(self, message: Any) -> int:
+    def _send(self, send: Callable[..., Any], message: Any) -> int:
         """Send a message: its length; -1: there is no room for it now."""
-        return len(message) if self._pipe.try_send(message) else -1
+        return len(message) if send(message) else -1
 
-    def push(self) -> bool:
-        """Send what there is room for now; whether nothing waits any more."""
+    def _move(self, send: Callable[..., Any]) -> bool:
         parts = self._parts
-        if not parts:
-            return True
         try:
             while parts:
-                length = self._send(parts[0])
+                length = self._send(send, parts[0])
+                if not parts:  # dropped meanwhile
+                    return True
                 if length < 0:
                     return False
                 parts.popleft()
@@ -114,6 +113,6 @@ class ChannelOutbox(MessageOutbox):
             [(head, body) for body in messages], sum(len(head) + len(body) for body in messages), limit
         )
 
-    def _send(self, message: Any) -> int:
+    def _send(self, send: Callable[..., Any], message: Any) -> int:
         head, body = message
-        return len(head) + len(body) if self._pipe.try_send(head, body) else -1
+        return len(head) + len(body) if send(head, body) else -1

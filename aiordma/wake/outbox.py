@@ -2,6 +2,9 @@
 
 The pipe calls when there is room, and what fits goes out in that callback. So nothing waits for a task, and a
 flush that is cancelled has lost nothing. Large buffers are kept by reference, small ones are joined.
+
+The callback may come in the middle of a send that polls for room, before the outbox knows what that has
+placed. It then leaves the bytes to that send: they were sent by both, twice and in the wrong order.
 """
 
 from __future__ import annotations
@@ -39,13 +42,25 @@ class BytePipe(Protocol):
 class Outbox:
     """:param pipe: its ``on_writable`` belongs to this object from now on."""
 
-    __slots__ = ("_head", "_parts", "_pipe", "_waiters", "error", "nbytes", "on_room", "then_eof")
+    __slots__ = (
+        "_again",
+        "_head",
+        "_parts",
+        "_pipe",
+        "_pushing",
+        "_waiters",
+        "error",
+        "nbytes",
+        "on_room",
+        "then_eof",
+    )
 
     def __init__(self, pipe: BytePipe, on_room: Callable[[], None] | None) -> None:
         self._pipe = pipe
         self._parts: deque[memoryview | bytes] = deque()
         self._head = 0  # bytes of the first part that are gone
         self._waiters: list[Waiter] = []
+        self._pushing = self._again = False  # a push is at work; the pipe has called meanwhile
         #: bytes that wait
         self.nbytes = 0
         #: why those that waited were lost
@@ -81,13 +96,31 @@ class Outbox:
         """Give the pipe what it takes now; whether nothing waits any more."""
         return not self.nbytes or self.push_by(self._pipe.try_send)
 
-    def push_by(self, send: Callable[[Any, int], int]) -> bool:
+    def push_by(self, send: Callable[..., int]) -> bool:
         """The same by another method of the pipe."""
+        if self._pushing:
+            self._again = True
+            return False
+        self._pushing = True
+        try:
+            done = self._move(send)
+            while self._again:
+                self._again = False
+                done = done or self._move(self._pipe.try_send)
+                if done and self.on_room is not None:
+                    self.on_room()
+        finally:
+            self._pushing = self._again = False
+        return done
+
+    def _move(self, send: Callable[..., int]) -> bool:
         parts = self._parts
         try:
             while parts:
                 head = parts[0]
                 placed = send(head, self._head)
+                if not parts:  # dropped meanwhile
+                    return True
                 self._head += placed
                 self.nbytes -= placed
                 if self._head < len(head):
