@@ -285,8 +285,10 @@ class RxWindow:
         next one).
 
         To be asked after every :meth:`consume` and after every CDC message: a sender without room sleeps
-        until it is told. Linux's rule (``smc_tx_consumer_update``), and beyond it: a blocked writer is told
-        the rest when everything was read, or it would wait for ever for room that exists.
+        until it is told. Linux's rule (``smc_tx_consumer_update``), with two changes. A blocked writer is
+        told the rest when everything was read, or it would wait for ever for room that exists. One that is
+        not blocked is told when it sees a quarter of the ring free, not half: where its loop sleeps, the
+        message wakes it for nothing, and the cursor of a request of half a ring rides on the reply.
         """
         if self.requested:
             return 1
@@ -299,7 +301,7 @@ class RxWindow:
             return 0
         if self.peer_blocked:
             return 1
-        return 1 if self.size - (self.prod - self.told) <= self.size >> 1 else 0
+        return 1 if self.size - (self.prod - self.told) <= self.size >> 2 else 0
 
     def mark_told(self) -> None:
         """A CDC message with the current consumer cursor was made."""

@@ -141,9 +141,10 @@ def test_update_rule(core: Any) -> None:
     assert reader(core, unread=0, consumed=0).update_due() == 0
     # Little was read: no message, whatever the room.
     assert reader(core, unread=65536 - limit, consumed=limit).update_due() == 0
-    # More than the limit was read, and the sender sees less than half of the ring.
-    assert reader(core, unread=32768, consumed=limit + 1).update_due() == 1
-    # The same, but the sender still sees plenty of room.
+    # More than the limit was read, and the sender sees less than a quarter of the ring.
+    assert reader(core, unread=49152, consumed=limit + 1).update_due() == 1
+    # The same, but the sender still sees room enough.
+    assert reader(core, unread=32768, consumed=limit + 1).update_due() == 0
     assert reader(core, unread=100, consumed=limit + 1).update_due() == 0
     rx = reader(core, unread=100, consumed=limit + 1)
     rx.peer_blocked = 1
