@@ -1,6 +1,7 @@
 # Declarations of _cq.pyx (stations 5 and 6 of the path of a byte).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
 from .datapath._fairness cimport FairQueue, SendQueueWaiter
 from .datapath._spin cimport SpinPolicy
@@ -47,6 +48,8 @@ cdef class CompletionPoller:
     cdef int linger_rest                    # events that do not count for it: the loop is busy with others
     cdef int64_t idle_since                 # when a turn ended that called nothing; 0: none
     cdef uint64_t hits_seen
+    cdef readonly BetweenTurns between
+    cdef bint first                         # nothing was ready to run when the engine's turn was scheduled
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef public uint32_t second             # the loop's clock, as the engine's timer saw it last: dates what is in use
     cdef readonly SpareBytes spare          # for the receivers of this engine
@@ -74,6 +77,9 @@ cdef class CompletionPoller:
     cdef void look_at_gap(self, int64_t since, str where)
     cdef int arm(self) except -1
     cdef void schedule(self)
+    cdef void served(self)
+    cdef void expect(self)
+    cdef bint look_on(self, bint alone) except -1
     cdef bint may_spin(self)
     cdef int spin_once(self, int64_t deadline) except -1
     cdef int look(self) except -1

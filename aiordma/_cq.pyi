@@ -2,6 +2,7 @@ from collections.abc import Callable, Sized
 
 from typing_extensions import disjoint_base
 
+from .datapath._between_turns import BetweenTurns
 from .datapath._bytes_pool import SpareBytes
 
 @disjoint_base
@@ -12,6 +13,7 @@ class CompletionPoller:
     wakes: int
     second: int
     spare: SpareBytes
+    between: BetweenTurns
     completions: int
     events: int
     arms: int

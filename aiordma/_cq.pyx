@@ -27,6 +27,7 @@ import logging
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
+from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
 from .datapath._spin cimport RunQueueDelay, SpinPolicy
 from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
@@ -47,6 +48,9 @@ cdef extern from * nogil:
     #endif
     """
     void aio_relax()
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
 
 logger = logging.getLogger("aiordma.cq")
 
@@ -101,6 +105,7 @@ cdef class CompletionPoller:
         self.fair_queue = FairQueue()
         self.max_fragments = max_fragments
         self.spin = SpinPolicy(RunQueueDelay())
+        self.between = BetweenTurns(RunQueueDelay())
         self.set_busy_poll(busy_poll_us)
 
     # ---- settings and state
@@ -113,6 +118,7 @@ cdef class CompletionPoller:
         """Change the polling policy at run time: None = adaptive, 0 = events only, else microseconds."""
         self.adaptive = busy_poll_us is None
         self.spin.set(-1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000)
+        self.between.policy.set(-1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000)
 
     @property
     def fd(self) -> int:
@@ -281,6 +287,7 @@ cdef class CompletionPoller:
     cdef void schedule(self):
         if not self.scheduled and not self.closed:
             self.scheduled = True
+            self.first = self.ready is not None and len(self.ready) == 0
             if self.slow_poll_ns:
                 self.asked_at = clock_ns()
             self.call_soon(self._service)
@@ -289,6 +296,7 @@ cdef class CompletionPoller:
         """The engine's turn in the loop: post what was deferred, poll, and arm when there is no activity."""
         cdef int batches = 0
         cdef uint64_t seen
+        cdef bint alone = self.first and len(self.ready) == 0
         self.scheduled = False
         if self.closed:
             return
@@ -312,6 +320,10 @@ cdef class CompletionPoller:
         if batches == BUDGET:
             self.budget_exhausted += 1
         self.flush()
+        if self.between.is_active() and self.look_on(alone):
+            self.activity = False
+            self.schedule()
+            return
         if not self.activity and self.linger > 0:
             self.linger -= 1
         if batches == BUDGET or (self.activity and self.linger > 0) or self.spin_hits != self.hits_seen:
@@ -357,10 +369,12 @@ cdef class CompletionPoller:
             self.from_event = False
         if batches == BUDGET:
             self.budget_exhausted += 1
-        if self.spin.parked_at and self.wakes != woken:
-            self.spin.woken(clock_ns())
+        if self.wakes != woken:
+            now = clock_ns()
+            self.spin.woken(now)
+            self.between.policy.woken(now)
         self.flush()
-        if batches == BUDGET or self.linger > 0:
+        if batches == BUDGET or self.linger > 0 or self.between.is_active():
             self.schedule()
         elif not self.armed:
             self.arm()
@@ -429,12 +443,47 @@ cdef class CompletionPoller:
     cdef void spin_wasted(self):
         self.spin.missed()
 
+    # ---- polling between turns of the loop (datapath/_between_turns.pyx)
+
+    cdef void served(self):
+        """Something has come for a transport."""
+        if self.between.since:
+            self.between.found(clock_ns())
+        self.expect()
+
+    cdef void expect(self):
+        """A transport is served, or has sent something: more may come soon."""
+        cdef int64_t now
+        if self.between.expecting:
+            return
+        now = clock_ns()
+        if self.between.expect(now):
+            self.schedule()
+        elif self.adaptive and not self.between.policy.parked_at:
+            self.between.policy.park(now)
+
+    cdef bint look_on(self, bint alone) except -1:
+        """Poll for what transports expect, if nothing else is ready to run; whether to go on in the next turn."""
+        cdef int64_t now = clock_ns(), before
+        cdef int64_t end = self.between.look(now)
+        if end > 0 and alone:
+            before = now
+            with nogil:
+                sched_yield()
+                now = clock_ns()
+            end = self.between.yielded(before, now)
+            if end > 0:
+                self.spin_once(end)
+                self.flush()
+        return end >= 0
+
     # ---- end
 
     def close(self) -> None:
         """Stop dispatching. The owner then unregisters the fd, destroys the QPs, the CQ and the channel, in that order.
         All events read so far have been acked."""
         self.closed = True
+        self.between.stop()
         self.owners.clear()
         self.dirty.clear()
         self.fair_queue.clear()

@@ -167,7 +167,8 @@ class Config:
     busy_poll_us: int | None = _number(
         None,
         (0, 1_000_000),
-        "microseconds that an operation polls before it sleeps; 0: events only; unset: adaptive",
+        "microseconds that an operation, or the loop for its transports, polls before it sleeps; "
+        "0: events only; unset: adaptive",
         online=True,
     )
     ring_bytes: int = _power(

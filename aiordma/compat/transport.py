@@ -209,6 +209,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         if isinstance(protocol, PullProtocol):
             self._reader = protocol.pull_reader()
             self._attach_reader()
+        self._pipe.pushes = self._reader is None
         self._receive: Callable[[], bool] = (
             self._receive_into_protocol
             if isinstance(protocol, asyncio.BufferedProtocol)

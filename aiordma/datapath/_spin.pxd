@@ -7,6 +7,8 @@ cdef class RunQueueDelay:
 
 cdef class SpinPolicy:
     cdef readonly int64_t budget_ns             # what the next busy poll may take
+    cdef int64_t longest_ns                 # of adaptive busy polls
+    cdef int64_t would_have_paid_ns         # of sleeps in whose place a busy poll would have done
     cdef int64_t max_ns, parked_at, delayed_before
     cdef bint adaptive
     cdef uint32_t misses                        # busy polls in a row that found nothing

@@ -30,11 +30,7 @@ cdef enum:
     PARKS_PER_LOOK = 8      # sleeps of which one is looked at in /proc, which takes some microseconds
 
 cdef int64_t START_NS = 20_000
-cdef int64_t MAX_NS = 100_000
 cdef int64_t LEAST_NS = 1_000
-# A sleeping CPU takes about 50 us to wake on a virtual machine, so a busy poll would have served a waiter that is
-# woken within this time after it parked.
-cdef int64_t WOULD_HAVE_PAID_NS = 150_000
 
 
 cdef class RunQueueDelay:
@@ -62,16 +58,21 @@ cdef class SpinPolicy:
     """Of one engine. All times in nanoseconds.
 
     :param queue: where the run-queue delay is read.
+    :param longest_ns: the longest adaptive busy poll.
     """
 
-    def __init__(self, RunQueueDelay queue not None):
+    def __init__(self, RunQueueDelay queue not None, int64_t longest_ns=100_000):
         self.queue = queue
+        self.longest_ns = longest_ns
+        # A sleeping CPU takes about 50 us to wake on a virtual machine, so a busy poll would have served a waiter that
+        # is woken within this time after it parked.
+        self.would_have_paid_ns = longest_ns + longest_ns // 2
         self.set(-1)
 
     cpdef void set(self, int64_t fixed_ns):
         """Always this time; -1: adaptive, from the beginning."""
         self.adaptive = fixed_ns < 0
-        self.max_ns = MAX_NS if self.adaptive else fixed_ns
+        self.max_ns = self.longest_ns if self.adaptive else fixed_ns
         self.budget_ns = START_NS if self.adaptive else fixed_ns
         self.misses = self.penalty = self.rest = 0
         self.parked_at = 0
@@ -117,9 +118,9 @@ cdef class SpinPolicy:
         self.parked_at = 0
         if self.budget_ns >= self.max_ns:
             return
-        if took >= WOULD_HAVE_PAID_NS and self.delayed_before >= 0:
+        if took >= self.would_have_paid_ns and self.delayed_before >= 0:
             took -= self.queue.read() - self.delayed_before
-        if took >= WOULD_HAVE_PAID_NS:
+        if took >= self.would_have_paid_ns:
             return
         if self.rest:
             self.rest -= 1

@@ -194,7 +194,9 @@ _OF_POLLERS = {
         "{event}",
         "Events of completion queues: the loop had slept.",
     ),
-    "spins": Metric("counter", "busy_polls", "loop.busy_polls", "{poll}", "Busy polls before a task waits."),
+    "spins": Metric(
+        "counter", "busy_polls", "loop.busy_polls", "{poll}", "Busy polls before a task or the loop waits."
+    ),
     "spin_hits": Metric(
         "counter", "busy_poll_hits", "loop.busy_poll_hits", "{poll}", "Busy polls that paid off."
     ),

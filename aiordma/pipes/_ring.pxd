@@ -45,6 +45,7 @@ cdef class RingPipe(Flow):
     cdef readonly object owner
     cdef public object on_finished
     cdef object _on_readable, _on_writable
+    cdef public bint pushes                 # its owner is called from the loop, and does not poll
     cdef uint64_t sends, receives, times_blocked
     cdef readonly uint64_t bytes_sent, bytes_received, bytes_placed
 

@@ -29,6 +29,7 @@ class RingPipe(Flow):
     bytes_sent: int
     bytes_received: int
     bytes_placed: int
+    pushes: bool
     grows: bool
     def __init__(
         self,

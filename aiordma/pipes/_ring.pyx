@@ -216,6 +216,8 @@ cdef class RingPipe(Flow):
     cdef void wake_readers(self):
         if self._on_readable is not None:
             self.qp.cq.wakes += 1
+            if self.pushes:
+                self.qp.cq.served()
             self._on_readable()
 
     cdef void wake_writers(self):
@@ -384,6 +386,8 @@ cdef class RingPipe(Flow):
         self.bytes_sent += placed
         if placed:
             self.sends += 1
+            if self.pushes:
+                self.qp.cq.expect()
         if self.tx.prod < self.tx.placed_until:
             if placed < n:
                 return 0        # the peer waits for all of it, and this end for its turn

@@ -12,7 +12,7 @@ cdef class SwitchablePipe:
     cdef RingPipe receiving_ring
     cdef object sending, receiving          # transports
     cdef list following                     # what is received from after `receiving`; None: nothing
-    cdef bint closed, eof_sent
+    cdef bint closed, eof_sent, _pushes
     cdef object _on_readable, _on_writable
     cdef object past                        # PipeStatistics of the transports that are done
 

@@ -167,6 +167,15 @@ cdef class SwitchablePipe:
             transport.on_writable = callback
 
     @property
+    def pushes(self) -> bool:
+        """Its owner is called from the loop when something arrives, and does not poll: the engine does."""
+        return self._pushes
+
+    @pushes.setter
+    def pushes(self, bint value) -> None:
+        self._pushes = self.ring.pushes = value
+
+    @property
     def path(self) -> str:
         """ "rdma", or "tcp" while the stream is off RDMA."""
         return "rdma" if self.fallback is None else "tcp"
@@ -257,6 +266,7 @@ cdef class SwitchablePipe:
         self.ring = ring
         if ring.owner is not None:      # otherwise it is over already
             ring.owner.connection = self
+        ring.pushes = self._pushes
         ring.on_readable, ring.on_writable = self._on_readable, self._on_writable
 
     def send_by(self, transport) -> None:

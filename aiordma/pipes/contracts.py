@@ -150,6 +150,8 @@ class Pipe(Protocol):
 
     on_readable: Callable[[], None] | None
     on_writable: Callable[[], None] | None
+    #: Its owner is called from the loop when something arrives, and does not poll: the engine may do it.
+    pushes: bool
 
     @property
     def path(self) -> str: ...

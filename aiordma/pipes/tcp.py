@@ -82,6 +82,7 @@ class TcpPipe:
         "_waker",
         "_watching",
         "_watching_writable",
+        "pushes",
     )
 
     def __init__(self, sock: TcpSocket, *, late_proposal: bool = False) -> None:
@@ -101,6 +102,7 @@ class TcpPipe:
         self._on_writable: Callable[[], None] | None = None
         self._eof = self._eof_sent = self._closed = False
         self._error: OSError | None = None
+        self.pushes = False  # the kernel wakes the loop in any case
         self._sent = self._received = self._short_sends = self._pauses = 0
 
     # -- sending

@@ -79,6 +79,7 @@ class MemoryPipe:
     """One end of `memory_pipe_pair`. All methods are synchronous and none blocks."""
 
     path = "memory"
+    pushes = False
 
     def __init__(self, out: _Direction, inc: _Direction, schedule: Schedule | None, spin: bool) -> None:
         self._on_readable: Callable[[], None] | None = None

@@ -23,6 +23,7 @@ cdef class ValkeyPipe(CompletionOwner):
     cdef unsigned char *mirror
     cdef uint32_t mirror_lkey, mirror_until
     cdef object failure, _on_readable, _on_writable
+    cdef public bint pushes                 # see contracts.Pipe; its owners poll by themselves
     cdef bint closed, eof_sent, ended, blocked, flushing, finished
     cdef readonly uint64_t last_received    # completions that prove the server alive
     cdef uint64_t sends, receives, bytes_sent, bytes_received, times_blocked, writes, registrations, registered, queries

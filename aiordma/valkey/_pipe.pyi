@@ -21,6 +21,7 @@ class ValkeyStatistics(NamedTuple):
 class ValkeyPipe(CompletionOwner):
     on_readable: Callable[[], None] | None
     on_writable: Callable[[], None] | None
+    pushes: bool
     @property
     def qp_num(self) -> int: ...
     @property
