@@ -50,6 +50,7 @@ cdef class CompletionPoller:
     cdef uint64_t hits_seen
     cdef readonly BetweenTurns between
     cdef bint first                         # nothing was ready to run when the engine's turn was scheduled
+    cdef int64_t deferred_at                # when the first of the deferred work was
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef public uint32_t second             # the loop's clock, as the engine's timer saw it last: dates what is in use
     cdef readonly SpareBytes spare          # for the receivers of this engine
@@ -62,6 +63,7 @@ cdef class CompletionPoller:
     cdef int attach(self, CompletionOwner owner) except -1
     cdef void detach(self, CompletionOwner owner)
     cdef void mark_dirty(self, CompletionOwner owner)
+    cdef int flush_if_late(self) except -1
     cdef inline bint may_post_fragment(self, bint reserved) noexcept:
         """:param reserved: whether one of the reservations is the caller's."""
         return self.fragments + self.reserved_fragments - (1 if reserved else 0) < self.max_fragments

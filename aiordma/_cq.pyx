@@ -55,6 +55,7 @@ cdef extern from "<sched.h>" nogil:
 logger = logging.getLogger("aiordma.cq")
 
 cdef enum:
+    LATE_NS = 10_000        # deferred work that is followed by more after this time is done
     BUDGET = 8              # batches one wake-up may dispatch before other callbacks of the loop get their turn
     POLLS_PER_CLOCK = 16    # empty polls between two looks at the clock
     LINGER_MAX = 16         # turns of the loop that see nothing before polling gives way to arming
@@ -161,8 +162,17 @@ cdef class CompletionPoller:
     # ---- work deferred to the end of the tick
 
     cdef void mark_dirty(self, CompletionOwner owner):
+        if not self.dirty:
+            self.deferred_at = clock_ns()
         self.dirty.append(owner)
         self.schedule()
+
+    cdef int flush_if_late(self) except -1:
+        """Do the deferred work now if some of it waits for long: what is sent with work of the program's in between
+        shall reach the peer while the program works on, and not all of it at the end."""
+        if self.dirty and clock_ns() - self.deferred_at >= LATE_NS:
+            return self.flush()
+        return 0
 
     cdef int flush(self) except -1:
         cdef list work

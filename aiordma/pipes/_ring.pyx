@@ -398,6 +398,7 @@ cdef class RingPipe(Flow):
                 cursors.update_wanted = True
         if cursors.update_wanted or cursors.unannounced:
             self.qp.enqueue(self)
+            self.qp.cq.flush_if_late()
         return 0
 
     cdef uint32_t room(self) noexcept:

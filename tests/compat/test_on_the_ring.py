@@ -9,6 +9,7 @@ import hashlib
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import anyio
@@ -225,3 +226,24 @@ async def test_nothing_is_left(config: Config) -> None:
         with anyio.fail_after(30):
             while any("echo" in repr(task) for task in asyncio.all_tasks()):  # noqa: ASYNC110
                 await asyncio.sleep(0)
+
+
+async def test_what_is_written_with_work_in_between_is_announced_meanwhile(config: Config) -> None:
+    """A server that answers many connections in one turn of its loop does not keep the first of them waiting."""
+    async with await aiordma.create_server(Recorder, "127.0.0.1", 0, config=config) as server:
+        made = [
+            (await aiordma.create_connection(Recorder, *address(server), config=config))[0] for _ in range(4)
+        ]
+        await settle()
+        streams = [transport.get_extra_info("aiordma.stream") for transport in made]
+        before = [stream.statistics().cdcs_sent for stream in streams]
+        for transport in made:
+            transport.write(b"answer")
+            until = time.perf_counter() + 0.001
+            while time.perf_counter() < until:
+                pass
+        sent = [stream.statistics().cdcs_sent - was for stream, was in zip(streams, before, strict=True)]
+        assert sent[:3] == [1, 1, 1], "the last of them may go at the end of the turn"
+        for transport in made:
+            transport.abort()
+        await settle()
