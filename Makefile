@@ -335,8 +335,9 @@ bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewri
 bench-apps: install .venv/.examples .venv/.deps-apps .venv/.valkey ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
 	$(PY) -m benchmarks.apps $(ARGS)
 
-count-apps: install .venv/.examples .venv/.apt-apps ## what a request of the Redis proxy costs on RDMA and on TCP, counted (root; ARGS)
+count-apps: install .venv/.examples .venv/.deps-apps .venv/.apt-apps ## what a request costs the Redis proxy, uvicorn ... on RDMA and on TCP, counted (root; ARGS)
 	$(PY) -m benchmarks.apps.counts $(ARGS)
+	$(if $(ARGS),,$(PY) -m benchmarks.apps.counts_programs)
 
 bench-many: install ## what ten thousand streams, slow readers and 100,000 connects cost (5 to 10 minutes; ARGS)
 	$(PY) -m benchmarks.many $(ARGS)

@@ -114,18 +114,19 @@ PROGRAM_ROWS = [
 def program_rows(size: Rounds) -> Iterator[Outcome]:
     for title, goal, kind, connections, count in PROGRAM_ROWS:
         with contextlib.ExitStack() as stack:
-            servers = {path: stack.enter_context(_serving(path, kind)) for path in (RDMA, TCP)}
+            servers = {path: stack.enter_context(serving(path, kind)) for path in (RDMA, TCP)}
             client = ["--connections", str(connections), "--size", str(count), "--seconds", str(size.seconds)]
             yield by_turns(title, goal, size.rounds, partial(_program, servers, kind, client))
 
 
-def _command(path: str, role: str) -> list[str]:
+def command(path: str, role: str) -> list[str]:
+    """A server or client of `.programs`, under `aiordma run` or not."""
     return [*(AIORDMA_RUN if path == RDMA else PLAIN), "-m", "benchmarks.apps.programs", role]
 
 
 @contextlib.contextmanager
-def _serving(path: str, kind: str) -> Iterator[Program]:
-    server = Program(*_command(path, "serve"), kind, ready="ready ")
+def serving(path: str, kind: str) -> Iterator[Program]:
+    server = Program(*command(path, "serve"), kind, ready="ready ")
     try:
         yield server
     finally:
@@ -149,7 +150,7 @@ def _client(server: Program, kind: str, options: list[str], path: str) -> tuple[
     """One run, and the path of its connections."""
     port = server.first_line.rpartition(" ")[2]
     client = subprocess.Popen(
-        [*_command(path, "drive"), kind, port, *options],
+        [*command(path, "drive"), kind, port, *options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with client:
