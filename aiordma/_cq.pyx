@@ -422,6 +422,7 @@ cdef class CompletionPoller:
                 if n or clock_ns() >= deadline:
                     break
         if n:
+            self.polls += 1
             self._dispatch(n)
             self.schedule()
         return n
