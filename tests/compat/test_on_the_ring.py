@@ -229,7 +229,7 @@ async def test_nothing_is_left(config: Config) -> None:
 
 
 async def test_what_is_written_with_work_in_between_is_announced_meanwhile(config: Config) -> None:
-    """A server that answers many connections in one turn of its loop does not keep the first of them waiting."""
+    """A server that answers many connections in one turn of its loop lets none of them wait for its end."""
     async with await aiordma.create_server(Recorder, "127.0.0.1", 0, config=config) as server:
         made = [
             (await aiordma.create_connection(Recorder, *address(server), config=config))[0] for _ in range(4)
