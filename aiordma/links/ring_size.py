@@ -10,19 +10,25 @@ writer that polls finds room as soon as it is there. But it takes up to 2 MiB, t
 ring is still modified in the cache of the writer's CPU when the reader copies it, and comes from there at
 half the speed.
 
+A large ring is put into huge pages before it is offered, in a thread: the writer would else stop for each of
+its small pages, which takes longer than to write there.
+
 A ring is replaced by another in three messages (:class:`aiordma.proto.llc.RingResize`). In the place of
 another ring the owner may name a buffer of its user's (:mod:`.placement`).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import Code, RemoteProtocolError
 from ..pipes import _ring_buffer, _ring_resize
 from ..proto.clc import MIN_RING_BYTES
 from ..proto.llc import ResizeStage, RingResize
+from ..verbs.huge_pages import HUGE_BYTES, use_huge_pages
 from ..verbs.memory.budget import MemoryLimitError
+from ..wake.beside import Beside
 from .contracts import GroupView
 from .placed_buffer import PlacedBuffer
 
@@ -99,6 +105,7 @@ class RingSize:
         "_never_places",
         "_offered_at",
         "_placement",
+        "_prepared",
         "_retired",
         "_turned_at",
         "_wanted",
@@ -111,6 +118,8 @@ class RingSize:
         #: Size that was offered to the writer, 0 while there is no offer.
         self._wanted = 0
         self._offered_at = 0.0
+        #: A ring that is in use as soon as the writer agrees.
+        self._prepared: Block | None = None
         #: A ring that was replaced while the user had a view of it.
         self._retired: Block | None = None
         #: A buffer that was offered, or is being written.
@@ -127,8 +136,38 @@ class RingSize:
         now = engine.waker.now()
         before, self._turned_at = self._turned_at, now
         size = min(host.ring.length * _GROWTH, engine.config.largest_ring_bytes)
-        if now - before <= _TURN_SECONDS and engine.pool.budget.has_spare(size):
+        if now - before > _TURN_SECONDS or not engine.pool.budget.has_spare(size):
+            return
+        if size >= HUGE_BYTES and engine.backend.soft is not None:
+            self._prepare(size)
+        else:
             self._offer(size, now)
+
+    def _prepare(self, size: int) -> None:
+        """Offer a ring when it lies in huge pages."""
+        host = self._host
+        if self._prepared is not None or self._wanted or not self._may_ask:
+            return
+        try:
+            ring = self._prepared = host.group.rings.allocate(size)
+        except MemoryLimitError:
+            return
+        Beside(
+            host.group.engine.waker,
+            partial(use_huge_pages, ring.address, ring.length),
+            lambda _: self._offer_prepared(ring),
+        )
+
+    def _offer_prepared(self, ring: Block) -> None:
+        if self._prepared is ring:  # else the stream has ended, or a smaller ring has taken its place
+            self._offer(ring.length, self._host.group.engine.waker.now())
+            if not self._wanted:
+                self._drop_prepared()
+
+    def _drop_prepared(self) -> None:
+        ring, self._prepared = self._prepared, None
+        if ring is not None:
+            ring.free(0)
 
     def look(self, now: float) -> None:
         """Called by the engine's timer, now and then."""
@@ -136,6 +175,7 @@ class RingSize:
         self._release_retired()
         if self._wanted and now - self._offered_at > _ANSWER_SECONDS:
             self._wanted = 0
+            self._drop_prepared()
         pool = host.group.engine.pool
         short = not pool.budget.has_spare(0)
         if now - self._judged_at < (_JUDGE_SECONDS_SHORT if short else _JUDGE_SECONDS):
@@ -275,15 +315,25 @@ class RingSize:
         size, self._wanted = self._wanted, 0
         if message.refused:
             host.pipe.grows = False
+            self._drop_prepared()
             return
         if size and not self._release_retired():
             size = 0
         if size:
             try:
-                self._move(host.group.rings.allocate(size), message.position)
+                self._move(self._take(size), message.position)
             except MemoryLimitError:
                 pass  # the present ring serves as well
+        self._drop_prepared()
         self._name_ring()
+
+    def _take(self, size: int) -> Block:
+        """A ring of this size. :raises MemoryLimitError:"""
+        ring = self._prepared
+        if ring is None or ring.length != size:
+            return self._host.group.rings.allocate(size)
+        self._prepared = None
+        return ring
 
     def _name_ring(self) -> None:
         hear_of_waiting(self._host)
@@ -323,6 +373,7 @@ class RingSize:
         """The stream does not use its rings any more."""
         if self._placement is not None:
             self._placement.end()
+        self._drop_prepared()
         if self._retired is not None:
             self._retired.free()
             self._retired = None

@@ -18,6 +18,7 @@ from .buffers import POOL
 from .frames import BadMessageError
 from .inbox import Inbox
 from .outbox import send_message
+from .quick import is_quick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,13 +84,13 @@ class RdmaComm(Comm):
         if self._stream is None:
             raise self._closed_error()
         with self._ending_on_errors():
-            frames = await self._inbox.next()
+            frames, quick = await self._inbox.next()
         try:
             return await from_frames(
                 frames,
                 deserialize=self.deserialize,
                 deserializers=deserializers,
-                allow_offload=self.allow_offload,
+                allow_offload=self.allow_offload and not quick,
             )
         except EOFError:
             self.abort()
@@ -102,9 +103,10 @@ class RdmaComm(Comm):
         """
         if self._stream is None:
             raise self._closed_error()
+        quick = is_quick(msg)
         frames = await to_frames(
             msg,
-            allow_offload=self.allow_offload,
+            allow_offload=self.allow_offload and not quick,
             serializers=serializers,
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
@@ -113,7 +115,7 @@ class RdmaComm(Comm):
         with self._ending_on_errors():
             if self._stream is None:  # closed while a thread was serialising
                 raise self._closed_error()
-            return await send_message(self._stream, frames)
+            return await send_message(self._stream, frames, quick=quick)
 
     @contextlib.contextmanager
     def _ending_on_errors(self) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """Messages on the wire: what precedes a message's frames. No I/O.
 
-A message begins with a head of 8 bytes: a magic number with the version, and the number of frames. For each
-frame a word follows, with its length and whether it begins a *buffer*: memory of its own at the receiver.
-Then come the bytes of all frames. Numbers are little-endian.
+A message begins with a head of 8 bytes: a magic number with the version, and the number of frames, with a bit
+that says whether the message is *quick*: deserialising it takes no time, however long it is. For each frame a
+word follows, with its length and whether it begins a *buffer*: memory of its own at the receiver. Then come
+the bytes of all frames. Numbers are little-endian.
 
 The sender decides where buffers begin, since it knows which frames belong together. A worker keeps received
 data by whole buffers. So two arrays never share one; the shards of one array do, and need not be joined; and
@@ -27,6 +28,7 @@ _MAGIC = int.from_bytes(b"rdC\x01", "little")
 _HEAD = struct.Struct("<II")
 HEAD_BYTES = _HEAD.size
 _BEGINS = 1 << 63
+_QUICK = 1 << 31
 #: Most frames of a message, and most bytes of all of them: beyond any real message, but not beyond reason.
 _MAX_FRAMES = 1 << 22
 _MAX_BYTES = 1 << 46
@@ -45,11 +47,11 @@ class BadMessageError(Exception):
     """The peer has sent what is no message."""
 
 
-def begin(frames: Sequence[Frame], lengths: Sequence[int]) -> bytes:
+def begin(frames: Sequence[Frame], lengths: Sequence[int], *, quick: bool = False) -> bytes:
     """What is sent before ``frames``, which have ``lengths`` bytes."""
     count = len(frames)
     words = lengths if all(type(frame) is bytes for frame in frames) else _marked(frames, lengths)
-    return struct.pack(f"<II{count}Q", _MAGIC, count, *words)
+    return struct.pack(f"<II{count}Q", _MAGIC, count | _QUICK if quick else count, *words)
 
 
 def _marked(frames: Sequence[Frame], lengths: Sequence[int]) -> list[int]:
@@ -75,19 +77,20 @@ def _marked(frames: Sequence[Frame], lengths: Sequence[int]) -> list[int]:
     return words
 
 
-def count_of(head: Frame) -> int:
-    """The number of frames, by the first ``HEAD_BYTES`` bytes.
+def count_of(head: Frame) -> tuple[int, bool]:
+    """The number of frames, and whether the message is quick, by the first ``HEAD_BYTES`` bytes.
 
     :raises BadMessageError: it is no head, or that of another version.
     """
-    magic, count = _HEAD.unpack_from(head)
+    magic, word = _HEAD.unpack_from(head)
     if magic != _MAGIC:
         raise BadMessageError(
             f"the peer does not speak this version of distributed-aiordma (0x{magic:08x}, not 0x{_MAGIC:08x})"
         )
+    count = int(word & ~_QUICK)
     if not 0 < count <= _MAX_FRAMES:
         raise BadMessageError(f"a message of {count} frames")
-    return int(count)
+    return count, bool(word & _QUICK)
 
 
 def layout_of(words: Sequence[int]) -> Layout:

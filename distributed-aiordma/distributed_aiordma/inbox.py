@@ -26,22 +26,22 @@ class Inbox:
         #: Received, and not taken yet: the beginning of a message, or nothing.
         self._ahead = memoryview(b"")
 
-    async def next(self) -> list[memoryview]:
-        """The frames of the next message, in writable memory.
+    async def next(self) -> tuple[list[memoryview], bool]:
+        """The frames of the next message, in writable memory, and whether it is quick to deserialise.
 
         :raises BadMessageError: the peer sent something else.
         :raises anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError:
             of the stream; also within a message.
         :raises MemoryError: there is no memory for it.
         """
-        count = count_of(await self._look(HEAD_BYTES))
+        count, quick = count_of(await self._look(HEAD_BYTES))
         begin = HEAD_BYTES + 8 * count
         words = struct.unpack_from(f"<{count}Q", await self._look(begin), HEAD_BYTES)
         self._ahead = self._ahead[begin:]
         frames: list[memoryview] = []
         for lengths in layout_of(words):
             frames += cut(await self._fill(lengths), lengths)
-        return frames
+        return frames, quick
 
     async def _look(self, nbytes: int) -> memoryview:
         """At least the next ``nbytes`` bytes, which stay."""

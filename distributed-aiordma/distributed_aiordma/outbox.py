@@ -21,14 +21,14 @@ __all__ = ["send_message"]
 _JOINED_BYTES, _JOINED_SHORT_BYTES, _SHORT_FRAME = 1 << 17, 1 << 25, 1 << 15
 
 
-async def send_message(stream: RdmaStream, frames: Sequence[Frame]) -> int:
+async def send_message(stream: RdmaStream, frames: Sequence[Frame], *, quick: bool) -> int:
     """Send a message, or have the stream keep it to be sent; the number of its bytes. Its memory must not be
     changed before it was sent. Waits only while ``stream.send_soon_limit`` bytes wait already.
 
     :raises anyio.ClosedResourceError, anyio.BrokenResourceError: of the stream.
     """
     lengths = [frame.nbytes if isinstance(frame, memoryview) else len(frame) for frame in frames]
-    head = begin(frames, lengths)
+    head = begin(frames, lengths, quick=quick)
     total = len(head) + sum(lengths)
     joined = total < _JOINED_BYTES or (total < _JOINED_SHORT_BYTES and total < len(frames) * _SHORT_FRAME)
     pieces = [b"".join((head, *frames))] if joined else [head, *frames]

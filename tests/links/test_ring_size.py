@@ -15,14 +15,17 @@ from aiordma.links import engine as engines
 from aiordma.links import ring_size
 from aiordma.pipes import _ring_resize
 from aiordma.proto.llc import ResizeStage, RingResize
+from aiordma.verbs.huge_pages import HUGE_BYTES, use_huge_pages
 from aiordma.verbs.memory.pool import MemoryPool
 from tests.health import until
 from tests.links.pairs import a_pair, member_of, pattern, sizing_of, transfer
+from tests.pages import resident, shared
 from tests.roles import LOCAL
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
     from aiordma import DatagramConnection, RdmaStream
+    from aiordma.verbs.memory.arena import Block
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +97,73 @@ async def test_a_ring_grows_beyond_its_first_size_while_its_writer_sleeps() -> N
         await transfer(one, other, at, 3_000_000)
         assert own_ring(other) == peers_ring(one) == 128 * KIB, "no larger than max_ring_bytes"
         assert own_ring(one) == 16 * KIB, "nothing went in the other direction"
+
+
+#: Rings that grow from one without huge pages into one with them.
+LARGE = Config(
+    device=DEVICE, ring_bytes=1024 * KIB, max_ring_bytes=4096 * KIB, slab_bytes=4096 * KIB, busy_poll_us=0
+)
+
+
+async def test_a_large_ring_is_in_memory_before_its_writer_has_it() -> None:
+    async with a_pair(LARGE) as (one, other):
+        assert own_ring(other) == 1024 * KIB
+        member, at = member_of(other), 0
+        with anyio.fail_after(60):
+            while peers_ring(one) == 1024 * KIB:
+                await transfer(one, other, at, 1_500_000)
+                at += 1_500_000
+        assert own_ring(other) == peers_ring(one) == 4096 * KIB
+        assert member.ring.address % HUGE_BYTES == 0
+        memory, address = shared(HUGE_BYTES)
+        if use_huge_pages(address, HUGE_BYTES):
+            assert resident(member.ring.address, member.ring.length) == member.ring.length
+        memory.close()
+        await transfer(one, other, at, 9_000_000)
+        await transfer(other, one, 0, 9_000_000)
+
+
+def prepare(stream: RdmaStream) -> Block:
+    """Have this end prepare a ring of 4 MiB; it, before it is offered."""
+    sizing = sizing_of(stream)
+    sizing._turned_at = member_of(stream).group.engine.waker.now()
+    sizing.turned()
+    assert sizing._prepared is not None
+    return sizing._prepared
+
+
+async def test_a_prepared_ring_that_is_refused_is_given_back() -> None:
+    async with a_pair(LARGE) as (one, other):
+        await transfer(one, other, 0, 1000)
+        ring = prepare(other)
+        sizing_of(other).turned()
+        assert sizing_of(other)._prepared is ring, "one at a time"
+        await until(lambda: ring.freed)  # its writer has not slept for room
+        assert own_ring(other) == 1024 * KIB
+        assert not sizing_of(other)._wanted
+        await transfer(one, other, 1000, 2_000_000)
+
+
+async def test_a_stream_that_ends_while_its_ring_is_prepared() -> None:
+    async with a_pair(LARGE) as (one, other):
+        await transfer(one, other, 0, 1000)
+        ring = prepare(other)
+        one.abort()
+        await other.aclose()
+        await until(lambda: ring.freed)
+        # Its thread ends later; what it has prepared is not offered.
+        engine = await engines.current(LARGE)
+        await until(lambda: not any(group.members for group in engine.all_groups))
+
+
+async def test_a_smaller_ring_that_was_offered_meanwhile_goes_first() -> None:
+    async with a_pair(LARGE) as (one, other):
+        await transfer(one, other, 0, 1000)
+        ring = prepare(other)
+        offer(other, 64 * KIB)
+        await until(functools.partial(has_ring, one, 64 * KIB))
+        await until(lambda: ring.freed)
+        await transfer(one, other, 1000, 500_000)
 
 
 async def test_a_writer_that_has_not_slept_keeps_its_ring_until_it_is_asked_again() -> None:
@@ -311,16 +381,6 @@ async def test_what_is_freed_is_given_back_while_a_stream_lives() -> None:
         old = member_of(other).ring.address
         await shrink(other, one)
         await until(lambda: not resident(old, 512 * KIB))
-
-
-def resident(address: int, length: int) -> int:
-    """Pages of this range that are in memory (mincore(2))."""
-    import ctypes
-
-    pages = (ctypes.c_ubyte * (length // 4096))()
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), pages) == 0
-    return sum(page & 1 for page in pages)
 
 
 async def test_the_ring_of_datagrams_keeps_its_size() -> None:

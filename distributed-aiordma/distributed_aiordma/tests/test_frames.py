@@ -22,7 +22,8 @@ from distributed_aiordma.frames import (
 def layout(frames: list[bytes | memoryview]) -> list[list[int]]:
     """How a receiver arranges ``frames``."""
     head = begin(frames, [len(frame) for frame in frames])
-    count = count_of(head[:HEAD_BYTES])
+    count, quick = count_of(head[:HEAD_BYTES])
+    assert not quick
     return layout_of(struct.unpack_from(f"<{count}Q", head, HEAD_BYTES))
 
 
