@@ -5,9 +5,10 @@ PY := .venv/bin/python
 # Exported so that no target trips over the settings of a surrounding virtual environment.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-APT := python3-pyverbs python3-venv python3-dev gcc g++ make cmake ninja-build pkg-config libibverbs-dev \
-       librdmacm-dev ibverbs-providers ibverbs-utils rdmacm-utils perftest redis-server redis-tools iproute2 \
-       procps tshark
+APT_BUILD := python3-pyverbs python3-venv python3-dev gcc libc6-dev make cmake ninja-build libibverbs-dev \
+             librdmacm-dev ibverbs-providers
+APT_DEMO := redis-server redis-tools iproute2
+APT := $(APT_DEMO) g++ pkg-config ibverbs-utils rdmacm-utils perftest procps tshark
 APT_VM := qemu-system-x86 busybox-static cpio kmod xz-utils rdma-core iproute2
 APT_STACKS := dpkg-dev perftest qperf ucx-utils openmpi-bin libfabric-bin python3-mpi4py rdma-core
 APT_APPS := linux-perf
@@ -45,11 +46,15 @@ help: ## this list
 install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built package (editable), what tests need
 	@echo "Ready: .venv/bin/python -c 'import aiordma'"
 
-.venv/.apt: Makefile .ci/apt
-	@.ci/apt $(APT)
+.venv/.base: Makefile .ci/apt
+	@.ci/apt $(APT_BUILD)
 	@if ! .venv/bin/python -c '' 2>/dev/null; then \
 	  rm -rf .venv && echo "== venv of /usr/bin/python3 (the Python that the system's pyverbs is built for)" && \
 	  /usr/bin/python3 -m venv --system-site-packages .venv; fi
+	@touch $@
+
+.venv/.apt: .venv/.base
+	@.ci/apt $(APT)
 	@touch $@
 
 .venv/.apt-lint: .venv/.apt
@@ -70,10 +75,18 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 	@$(PY) -m pip install -q --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
-.venv/.installed: .venv/.deps pyproject.toml $(COMPILED)
+.venv/.deps-build: .venv/.base requirements-build.txt
+	@echo "== Python packages for the build, and what aiordma needs (requirements-build.txt)"
+	@$(PY) -m pip install -q --disable-pip-version-check -r requirements-build.txt
+	@touch $@
+
+.venv/.built: .venv/.deps-build pyproject.toml $(COMPILED)
 	@echo "== building the compiled parts (editable install)"
 	@$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . || \
 	  { echo "The build failed; the reason is above. A stale build directory is cured by 'make clean'." >&2; exit 1; }
+	@touch $@
+
+.venv/.installed: .venv/.built .venv/.deps
 	@touch $@
 
 # The entry points of its addresses are found by its metadata, so it is installed, too (in place).
@@ -82,7 +95,7 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 	@touch $@
 
 # The example proxy runs as plain Python, too; its scanner is several times faster when compiled.
-.venv/.examples: .venv/.installed examples/proxy/scan.py examples/proxy/scan.pxd
+.venv/.examples: .venv/.built examples/proxy/scan.py examples/proxy/scan.pxd
 	@cd examples && ../$(PY) -m Cython.Build.Cythonize -i -q proxy/scan.py
 	@touch $@
 
@@ -354,7 +367,13 @@ bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucx
 	  $(PY) -m compileall -q aiordma distributed-aiordma
 	$(PY) distributed-aiordma/bench --output build/bench-dask.md --docs docs/howto $(ARGS)
 
-demo: .venv/.installed .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
+# What development needs is several times as much: it would take a newcomer minutes.
+.venv/.demo: .venv/.built examples/demolib/requirements.txt
+	@.ci/apt $(APT_DEMO)
+	@$(PY) -m pip install -q --disable-pip-version-check -r examples/demolib/requirements.txt
+	@touch $@
+
+demo: .venv/.demo .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
 	$(PY) examples/demo.py $(ARGS)
 
 demo-valkey: install .venv/.valkey ## a real valkey-server by RDMA and by TCP: the same Python client, all sizes of values

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import aiordma
+from tests.world import needs_pyverbs
 
 
 def run(code: str, **variables: str) -> str:
@@ -91,6 +92,21 @@ print(*(name for name in set(sys.modules) - before if name.startswith(("aiordma"
     assert (path, imported) == ("rdma", "")
 
 
+@needs_pyverbs
+def test_of_pyverbs_only_the_constants_are_imported_ahead() -> None:
+    """They need no library. What does is imported after the software device's, which it sees then."""
+    code = """
+import sys, aiordma
+from pathlib import Path
+print(*(name for name in ("pyverbs.enums", "pyverbs.base", "pyverbs.device") if name in sys.modules))
+print([name for name in ("libibverbs", "libaiordma_soft") if name in Path("/proc/self/maps").read_text()])
+from pyverbs.device import get_device_list
+print(*(device.name.decode() for device in get_device_list()))
+"""
+    assert run(code, AIORDMA_DEVICE="soft").splitlines() == ["pyverbs.enums", "[]", "soft0"]
+    assert "pyverbs" not in run("import sys, aiordma; print(*sys.modules)", AIORDMA_VERBS="own")
+
+
 def test_an_import_in_a_running_loop_loads_next_to_nothing() -> None:
     code = f"""
 import asyncio
@@ -107,7 +123,9 @@ def test_streams_without_pyverbs_and_compiled_modules() -> None:
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        compiled = name.startswith("aiordma.") and "._" in name and not name.startswith("aiordma.wake")
+        # The protocol cores, which are compiled here, import the last one.
+        python = ("aiordma.wake", "aiordma._cython_shared")
+        compiled = name.startswith("aiordma.") and "._" in name and not name.startswith(python)
         if compiled or name.startswith(("pyverbs", "trio", "uvloop")):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())

@@ -2,7 +2,7 @@
 
 A program that imports aiordma is going to connect, and its start is a better moment for these imports than
 its first connection. No library is loaded and no device looked for: both change what other libraries of the
-process see, and belong to the connection.
+process see, and belong to the connection. So of pyverbs, only its constants are imported.
 
 Where no connection is to be expected, and in a running event loop, the import stays light; :mod:`.late`
 imports the rest in a thread when it is wanted.
@@ -78,6 +78,7 @@ def import_ahead() -> None:
     try:
         for module in (*of_loop("trio" in sys.modules), *_MODULES):
             importlib.import_module(module)
+        importlib.import_module("aiordma.verbs.import_order").import_constants()
     except Exception as error:
         import logging
 

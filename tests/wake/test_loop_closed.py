@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -86,7 +88,10 @@ def run(factory: Callable[[], asyncio.AbstractEventLoop], mode: str) -> tuple[An
 
 
 def drop(factory: Callable[[], asyncio.AbstractEventLoop], mode: str) -> tuple[Any, ...]:
-    factory().run_until_complete(leave_open(mode))
+    loop = factory()
+    loop.run_until_complete(leave_open(mode))
+    gc.collect()  # the loop comes before its sockets then, see test_a_dropped_loop_that_cannot_close_itself()
+    del loop
     gc.collect()
     return ()
 
@@ -120,6 +125,38 @@ def test_nothing_is_left_of_loops(end: Callable[..., Any], name: str, mode: str)
         end(FACTORIES[name], mode)
         if number % 4 == 3:
             counts.append(count())
+    check(counts)
+
+
+def test_a_dropped_loop_that_cannot_close_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage is finalized in the order of the collector's lists. If the youngest objects are collected while
+    asyncio makes a loop, the loop's own socket is finalized before it. Its ``__del__`` then fails, with or
+    without aiordma.
+    """
+    failed: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: failed.append(str(what.exc_value)))
+    make_pair = socket.socketpair
+
+    def collect_and_make_pair() -> tuple[socket.socket, socket.socket]:
+        gc.collect(0)
+        return make_pair()
+
+    def make_loop() -> asyncio.AbstractEventLoop:
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "socketpair", collect_and_make_pair)
+            return asyncio.new_event_loop()
+
+    counts = []
+    gc.disable()
+    try:
+        for number in range(12):
+            make_loop().run_until_complete(leave_open(("rdma", "tcp")[number % 2]))
+            gc.collect()
+            if number % 4 == 3:
+                counts.append(count())
+    finally:
+        gc.enable()
+    assert set(failed) == {"Invalid file descriptor: -1"}
     check(counts)
 
 

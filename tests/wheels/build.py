@@ -19,7 +19,7 @@ from tests.wheels.pythons import find
 
 #: The oldest glibc that has what the software device calls (memfd_create).
 GLIBC = "2.27"
-LIMIT_BYTES = 3 << 20
+LIMIT_BYTES = 3_000_000
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
@@ -103,7 +103,8 @@ def build(release: str, python: Path, target: Target = HERE) -> Path:
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{target.machine}"
     # It accepts names of this machine only, and finds out those of others.
     named_as = "auto" if target.root else platform
-    repair = ("-m", "auditwheel", "repair", "--plat", named_as, "-w", made / "named", plain)
+    options = ("--plat", named_as, "--zip-compression-level", "9", "-w", made / "named")
+    repair = ("-m", "auditwheel", "repair", *options, plain)
     run(sys.executable, *repair, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     (named,) = (made / "named").glob("*.whl")
     wheel = Path(shutil.copy(named, DIST))
