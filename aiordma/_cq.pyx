@@ -55,7 +55,7 @@ cdef extern from "<sched.h>" nogil:
 logger = logging.getLogger("aiordma.cq")
 
 cdef enum:
-    LATE_NS = 10_000        # deferred work that is followed by more after this time is done
+    LATE_NS = 100_000        # deferred work that is followed by more after this time is done
     BUDGET = 8              # batches one wake-up may dispatch before other callbacks of the loop get their turn
     POLLS_PER_CLOCK = 16    # empty polls between two looks at the clock
     LINGER_MAX = 16         # turns of the loop that see nothing before polling gives way to arming
