@@ -176,6 +176,8 @@ async def test_without_a_setting_large_buffers_in_huge_pages_are_placed(
     async with a_pair(Config(device=DEVICE)) as (one, other):
         await piece(one, other, 0, 15 * MIB)
         assert placed(other) == 0
+        # While a larger ring is being prepared and offered, nothing else is.
+        await until(lambda: not sizing_of(other)._wanted and sizing_of(other)._prepared is None)
         taker = Receiver(other, 16 * MIB)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(taker.run)
