@@ -119,7 +119,7 @@ test-stacks: install .venv/.stacks ## rdma-core's tests, perftest, qperf, UCX, l
 	$(PY) -m tests.system.stacks $(ARGS)
 
 # An unmodified valkey-server with RDMA, compiled from Debian's source: two minutes of CPU time, the first time.
-.venv/.valkey: .venv/.apt tests/system/valkey/build
+.venv/.valkey: .venv/.base tests/system/valkey/build
 	@tests/system/valkey/build build/valkey
 	@touch $@
 
@@ -373,10 +373,15 @@ bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucx
 	@$(PY) -m pip install -q --disable-pip-version-check -r examples/demolib/requirements.txt
 	@touch $@
 
-demo: .venv/.demo .venv/.examples ## a real Redis behind the RDMA proxy, checked and measured
+# The second part needs a source from the mirror and a minute to compile: without them the first part stands alone.
+demo: .venv/.demo .venv/.examples ## a real Redis behind the RDMA proxy, then Valkey by RDMA (ARGS: the first part, alone)
 	$(PY) examples/demo.py $(ARGS)
+ifeq ($(ARGS),)
+	@echo; if $(MAKE) --no-print-directory .venv/.valkey; then $(MAKE) --no-print-directory demo-valkey; else \
+	  echo "The demo's second part is left out: there is no valkey-server with RDMA (the reason is above)."; fi
+endif
 
-demo-valkey: install .venv/.valkey ## a real valkey-server by RDMA and by TCP: the same Python client, all sizes of values
+demo-valkey: .venv/.demo .venv/.valkey ## a real valkey-server by RDMA and by TCP: the same Python client, all sizes of values
 	$(PY) examples/demo_valkey.py $(ARGS)
 
 clean: ## remove everything that is made, the .venv too

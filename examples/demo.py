@@ -158,7 +158,10 @@ def main() -> int:
         console.print("interrupted; all processes have ended")
         return 130
     except FileNotFoundError as exc:
-        console.print(f"[red]{exc.filename} is missing[/]: `make install` installs it (package redis-server)")
+        console.print(
+            f"[red]{exc.filename} is missing[/]: `make demo` installs what it needs "
+            "(packages redis-server, redis-tools, iproute2)"
+        )
         return 1
     except (ProgramError, AssertionError, subprocess.CalledProcessError, redis.RedisError, OSError) as exc:
         console.print(f"failed: {exc}", style="red", markup=False)

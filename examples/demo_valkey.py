@@ -60,10 +60,10 @@ def table(rows: list[sizes.Row]) -> Table:
     made = Table(title="SET and GET by turns, one at a time: requests per second", title_style="bold")
     for number, column in enumerate(("value", "TCP", "RDMA", "RDMA / TCP")):
         made.add_column(column, justify="right" if number < 3 else "left", no_wrap=True)
-    made.add_column("", width=40)
+    made.add_column("", width=36)
     for row in rows:
         colour = "green" if row.ratio >= 1 else "red"
-        bar = Bar(most, 0, row.ratio, width=40, color=colour)
+        bar = Bar(most, 0, row.ratio, width=36, color=colour)
         made.add_row(
             sizes.name(row.size), f"{row.tcp:,.0f}", f"{row.rdma:,.0f}", f"[bold]{row.ratio:.2f}x[/]", bar
         )
