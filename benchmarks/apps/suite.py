@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from .short import short_rows
 from .turns import RDMA, TCP, Outcome, Sample, by_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 SMALL, PROXY_CPU = 3, True
 PLAIN = [sys.executable]
@@ -109,14 +110,24 @@ PROGRAM_ROWS = [
     ("websockets, echo of 64 B, one at a time", 1.4, "websockets", 1, 64),
     ("grpclib, unary call of 64 B, one at a time", 1.4, "grpclib", 1, 64),
 ]
+#: Both processes on the same CPU: no time is idle that polling could use.
+ONE_CPU_ROWS = [
+    ("aiohttp, GET of 64 B, 1 connection, both on one CPU", 1.0, "aiohttp", 1, 64),
+    ("aiohttp, GET of 64 B, 16 connections, both on one CPU", 1.0, "aiohttp", 16, 64),
+    ("websockets, echo of 64 B, one at a time, both on one CPU", 1.0, "websockets", 1, 64),
+]
 
 
 def program_rows(size: Rounds) -> Iterator[Outcome]:
-    for title, goal, kind, connections, count in PROGRAM_ROWS:
-        with contextlib.ExitStack() as stack:
-            servers = {path: stack.enter_context(serving(path, kind)) for path in (RDMA, TCP)}
-            client = ["--connections", str(connections), "--size", str(count), "--seconds", str(size.seconds)]
-            yield by_turns(title, goal, size.rounds, partial(_program, servers, kind, client))
+    one_cpu = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+    for rows, prefix in ((PROGRAM_ROWS, []), (ONE_CPU_ROWS, one_cpu)):
+        for title, goal, kind, connections, count in rows:
+            with contextlib.ExitStack() as stack:
+                servers = {path: stack.enter_context(serving(path, kind, prefix)) for path in (RDMA, TCP)}
+                client = ["--connections", str(connections), "--size", str(count)]
+                client += ["--seconds", str(size.seconds)]
+                work = partial(_program, servers, kind, client, prefix)
+                yield by_turns(title, goal, size.rounds, work, cpu_goal=bool(prefix))
 
 
 def command(path: str, role: str) -> list[str]:
@@ -125,8 +136,8 @@ def command(path: str, role: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def serving(path: str, kind: str) -> Iterator[Program]:
-    server = Program(*command(path, "serve"), kind, ready="ready ")
+def serving(path: str, kind: str, prefix: Sequence[str] = ()) -> Iterator[Program]:
+    server = Program(*prefix, *command(path, "serve"), kind, ready="ready ")
     try:
         yield server
     finally:
@@ -138,30 +149,32 @@ def serving(path: str, kind: str) -> Iterator[Program]:
 TRIES = 5
 
 
-def _program(servers: dict[str, Program], kind: str, options: list[str], path: str) -> Sample:
+def _program(
+    servers: dict[str, Program], kind: str, options: list[str], prefix: Sequence[str], path: str
+) -> Sample:
     for _ in range(TRIES):
-        sample, went_by = _client(servers[path], kind, options, path)
+        sample, went_by = _client(servers[path], [*prefix, *command(path, "drive"), kind], options)
         if went_by == path:
             return sample
     raise RuntimeError(f"the connections of {kind} went by {went_by}, not by {path}, {TRIES} times")
 
 
-def _client(server: Program, kind: str, options: list[str], path: str) -> tuple[Sample, str]:
+def _client(server: Program, client: list[str], options: list[str]) -> tuple[Sample, str]:
     """One run, and the path of its connections."""
     port = server.first_line.rpartition(" ")[2]
-    client = subprocess.Popen(
-        [*command(path, "drive"), kind, port, *options],
+    started = subprocess.Popen(
+        [*client, port, *options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with client:
-        assert client.stdin is not None
-        assert client.stdout is not None
-        if client.stdout.readline() != "begin\n":
-            raise RuntimeError(f"the client of {kind} failed: {client.stdout.read()}")
+    with started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        if started.stdout.readline() != "begin\n":
+            raise RuntimeError(f"{shlex.join(started.args)} failed: {started.stdout.read()}")
         before = read_process(server.process.pid)
-        client.stdin.write("\n")
-        client.stdin.flush()
-        out = json.loads(client.stdout.readline())
+        started.stdin.write("\n")
+        started.stdin.flush()
+        out = json.loads(started.stdout.readline())
         used = read_process(server.process.pid) - before
     return Sample(out["per_second"], out["cpu_us"] + used.cpu_us / out["requests"]), out["path"]
 
