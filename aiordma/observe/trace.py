@@ -29,6 +29,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..proto.trace import STAGES, ClientTrace, Histogram, RateLimit, ServerTrace, Stages, Tracer
 
+try:
+    from ._clock import ClockTracer
+except ImportError:  # built without RDMA
+    ClockTracer = Tracer  # type: ignore[misc, assignment]
+
 if TYPE_CHECKING:
     from ..config import Config
 
@@ -114,7 +119,7 @@ class Summary(NamedTuple):
     """By name, of those that are still kept: traced calls, and handlers where a threshold is set for them."""
 
 
-class Recorder(Tracer):
+class Recorder(ClockTracer):
     """The process's tracer, with its settings, its log and its readers."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 cimport cython
 from .call cimport Call, MethodNumber
 from .deadlines cimport Deadlines
-from .rpc cimport RpcMessage
+from .rpc cimport RpcMessage, call_head, reply_head
 
 cdef class Calls:
     cdef public object own

@@ -1,5 +1,6 @@
 # C types of rpc.py.
 cimport cython
+from libc.stdint cimport uint32_t
 
 @cython.final
 cdef class RpcMessage:
@@ -22,10 +23,11 @@ cdef class RpcMessage:
     cdef public object hello
     cdef public object payload
 
-    @cython.locals(size=cython.Py_ssize_t, kind=int)
+    @cython.locals(size=cython.Py_ssize_t, kind=int, front=bytes)
     cpdef int parse(self, message) except -1
+    cdef _rest(self, message, Py_ssize_t at, Py_ssize_t size)
     @cython.locals(flags=int, at=cython.Py_ssize_t, length=cython.Py_ssize_t)
-    cdef int _parse_call(self, message, Py_ssize_t size) except -1
+    cdef int _parse_call(self, message, bytes front, Py_ssize_t size) except -1
     @cython.locals(at=cython.Py_ssize_t)
     cdef _parse_other(self, message, int kind, Py_ssize_t size)
     @cython.locals(flags=int, at=cython.Py_ssize_t, length=cython.Py_ssize_t)
@@ -33,6 +35,14 @@ cdef class RpcMessage:
     cdef _parse_hello(self, message, Py_ssize_t size)
     cdef Py_ssize_t _need(self, message, Py_ssize_t at, Py_ssize_t count, Py_ssize_t size) except -1
     cdef _end(self, Py_ssize_t at, Py_ssize_t size)
+
+@cython.locals(piece=bytes)
+cpdef bytes part(const unsigned char* data, Py_ssize_t begin, Py_ssize_t end)
+cdef uint32_t _u32(const unsigned char* data, int at) noexcept
+cdef void _put(unsigned char* out, int kind, int flags, int encoding, int extra, uint32_t call_id,
+               uint32_t more) noexcept
+cdef bytes _header(int kind, int flags, int encoding, int extra, uint32_t call_id)
+cdef bytes _longer_header(int kind, int flags, int encoding, int extra, uint32_t call_id, uint32_t more)
 
 @cython.locals(flags=int)
 cpdef bytes call_head(unsigned int call_id, int kind, int encoding, unsigned int method, name=*, deadline_us=*,

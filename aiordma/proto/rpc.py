@@ -55,6 +55,7 @@ __all__ = [
     "headers_message",
     "hello_message",
     "item_head",
+    "part",
     "ping_message",
     "pong_message",
     "reply_head",
@@ -89,10 +90,7 @@ MAX_DETAILS_BYTES = 16384
 #: What an item costs of its stream's window beside its payload: small items are not free for the receiver.
 ITEM_COST = 64
 
-_HEADER = Struct("!BBBBI")
-_CALL = Struct("!BBBBII")
 _HELLO = Struct("!BBBBIIHHIIII")
-_CREDIT = Struct("!BBBBII")
 _GOAWAY = Struct("!BBBBIQ")
 _PONG = Struct("!BBBBIQQ")
 _U16 = Struct("!H")
@@ -100,9 +98,10 @@ _U32 = Struct("!I")
 _U64 = Struct("!Q")
 _ENTRY = Struct("!BBH")
 
-_pack_header = _HEADER.pack
-_pack_call = _CALL.pack
-_unpack_header = _HEADER.unpack_from
+#: What precedes the payload of the most frequent messages: a traced CALL has most of it.
+_FRONT_BYTES = 12 + TRACE_BYTES
+#: The fixed part of a message is put together here, and copied out before anything else can run.
+_scratch = bytearray(12)
 
 # Codes of an end that a message may carry (gRPC's 0 to 16 and room for newer ones).
 _NAMES = (
@@ -200,6 +199,42 @@ def decode_metadata(data: bytes) -> dict[str, str | bytes]:
 # ---- building
 
 
+def part(data: bytes | bytearray, begin: int, end: int) -> bytes:
+    """A part of ``data``, as bytes."""
+    piece = data[begin:end]
+    return piece if type(piece) is bytes else bytes(piece)
+
+
+def _u32(data: bytes, at: int) -> int:
+    return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+
+
+def _put(out: bytearray, kind: int, flags: int, encoding: int, extra: int, call_id: int, more: int) -> None:
+    """The first eight bytes of a message, and the ``more`` that some types have behind them."""
+    out[0] = kind
+    out[1] = flags
+    out[2] = encoding
+    out[3] = extra
+    out[4] = call_id >> 24 & 255
+    out[5] = call_id >> 16 & 255
+    out[6] = call_id >> 8 & 255
+    out[7] = call_id & 255
+    out[8] = more >> 24 & 255
+    out[9] = more >> 16 & 255
+    out[10] = more >> 8 & 255
+    out[11] = more & 255
+
+
+def _header(kind: int, flags: int, encoding: int, extra: int, call_id: int) -> bytes:
+    _put(_scratch, kind, flags, encoding, extra, call_id, 0)
+    return part(_scratch, 0, 8)
+
+
+def _longer_header(kind: int, flags: int, encoding: int, extra: int, call_id: int, more: int) -> bytes:
+    _put(_scratch, kind, flags, encoding, extra, call_id, more)
+    return part(_scratch, 0, 12)
+
+
 def hello_message(hello: Hello) -> bytes:
     return _HELLO.pack(HELLO, 0, 0, 0, 0, MAGIC, VERSION, 0, *hello)
 
@@ -224,8 +259,8 @@ def call_head(  # noqa: PLR0913  # the fields of one message
     flags = 0
     if name is None and deadline_us < 0 and metadata is None and not kind & 1:
         if trace is None:
-            return _pack_call(CALL, 0, encoding, kind, call_id, method)
-        return _pack_call(CALL, FLAG_TRACE, encoding, kind, call_id, method) + trace
+            return _longer_header(CALL, 0, encoding, kind, call_id, method)
+        return _longer_header(CALL, FLAG_TRACE, encoding, kind, call_id, method) + trace
     tail = b""
     if name is not None:
         flags |= FLAG_NAME
@@ -242,7 +277,7 @@ def call_head(  # noqa: PLR0913  # the fields of one message
     if trace is not None:
         flags |= FLAG_TRACE
         tail += trace
-    return _pack_call(CALL, flags, encoding, kind, call_id, method) + tail
+    return _longer_header(CALL, flags, encoding, kind, call_id, method) + tail
 
 
 def reply_head(
@@ -255,8 +290,8 @@ def reply_head(
     """A REPLY that all went well, up to its payload."""
     if metadata is None and trailing is None:
         if trace is None:
-            return _pack_header(REPLY, 0, encoding, 0, call_id)
-        return _pack_header(REPLY, FLAG_TRACE, encoding, 0, call_id) + trace
+            return _header(REPLY, 0, encoding, 0, call_id)
+        return _header(REPLY, FLAG_TRACE, encoding, 0, call_id) + trace
     return _reply(call_id, 0, encoding, metadata, trailing, trace, 0)
 
 
@@ -295,7 +330,7 @@ def _reply(
     if trace is not None:
         flags |= FLAG_TRACE
         tail += trace
-    return _pack_header(REPLY, flags, encoding, code, call_id) + tail
+    return _header(REPLY, flags, encoding, code, call_id) + tail
 
 
 def _cut_text(text: str) -> bytes:
@@ -306,23 +341,23 @@ def _cut_text(text: str) -> bytes:
 
 
 def headers_message(call_id: int, metadata: bytes) -> bytes:
-    return _pack_header(HEADERS, 0, 0, 0, call_id) + metadata
+    return _header(HEADERS, 0, 0, 0, call_id) + metadata
 
 
 def item_head(call_id: int, encoding: int, last: bool = False) -> bytes:
-    return _pack_header(ITEM, FLAG_END if last else 0, encoding, 0, call_id)
+    return _header(ITEM, FLAG_END if last else 0, encoding, 0, call_id)
 
 
 def end_message(call_id: int) -> bytes:
-    return _pack_header(END, 0, 0, 0, call_id)
+    return _header(END, 0, 0, 0, call_id)
 
 
 def credit_message(call_id: int, more: int) -> bytes:
-    return _CREDIT.pack(CREDIT, 0, 0, 0, call_id, more)
+    return _longer_header(CREDIT, 0, 0, 0, call_id, more)
 
 
 def cancel_message(call_id: int, code: int) -> bytes:
-    return _pack_header(CANCEL, 0, 0, code, call_id)
+    return _header(CANCEL, 0, 0, code, call_id)
 
 
 def goaway_message(accepted: int, code: int, text: str) -> bytes:
@@ -375,19 +410,23 @@ class RpcMessage:
         size = len(message)
         if size < 8:
             raise RemoteProtocolError(f"an RPC message of {size} bytes: at least 8 are needed")
-        self.type, self.flags, self.encoding, self.extra, self.call_id = _unpack_header(message)
-        kind = self.type
+        front = message if type(message) is bytes else bytes(message[:_FRONT_BYTES])
+        kind = self.type = front[0]
+        self.flags = front[1]
+        self.encoding = front[2]
+        self.extra = front[3]
+        self.call_id = _u32(front, 4)
         if (kind == REPLY or kind == ITEM) and self.flags == 0 and self.extra == 0 and self.call_id:
             self.metadata = self.trailing = self.trace = None
-            self.payload = message[8:]
+            self._rest(message, 8, size)
             return kind
         if kind == REPLY and self.flags == FLAG_TRACE and self.extra == 0 and self.call_id and size >= 48:
             self.metadata = self.trailing = None
-            self.trace = bytes(message[8:48])
-            self.payload = message[48:]
+            self.trace = part(front, 8, 48)
+            self._rest(message, 48, size)
             return kind
         if kind == CALL and size >= 12:
-            return self._parse_call(message, size)
+            return self._parse_call(message, front, size)
         if kind == 0 or kind > PONG:
             raise RemoteProtocolError(f"an RPC message of unknown type {kind}")
         if self.flags & ~_FLAGS[kind]:
@@ -401,16 +440,19 @@ class RpcMessage:
         self._parse_other(message, kind, size)
         return kind
 
-    def _parse_call(self, message: bytes | memoryview, size: int) -> int:
+    def _rest(self, message: bytes | memoryview, at: int, size: int) -> None:
+        self.payload = part(message, at, size) if type(message) is bytes else message[at:]
+
+    def _parse_call(self, message: bytes | memoryview, front: bytes, size: int) -> int:
         flags = self.flags
-        self.method = _U32.unpack_from(message, 8)[0]
+        self.method = _u32(front, 8)
         self.name = self.metadata = self.trace = None
         self.deadline_us = -1
         if self.extra > BIDI or self.call_id == 0 or flags & ~31:
             raise RemoteProtocolError(f"CALL: kind {self.extra}, flags 0x{flags:02x}, call id {self.call_id}")
         at = 12
         if flags == FLAG_TRACE and size >= 52:
-            self.trace = bytes(message[12:52])
+            self.trace = part(front, 12, 52)
             at = 52
         elif flags:
             if flags & FLAG_NAME:
@@ -438,7 +480,7 @@ class RpcMessage:
             raise RemoteProtocolError(
                 f"CALL: kind {self.extra} and flags 0x{flags:02x} contradict each other"
             )
-        self.payload = message[at:]
+        self._rest(message, at, size)
         return CALL
 
     def _parse_other(self, message: bytes | memoryview, kind: int, size: int) -> None:

@@ -2,10 +2,16 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
+from .rpc cimport part
+
 @cython.locals(time=uint64_t)
 cdef int64_t _time(const unsigned char* block, int at) noexcept
 @cython.locals(value=uint64_t, place=int)
 cdef uint64_t _u64(const unsigned char* data, int at) noexcept
+
+@cython.locals(place=int)
+cdef void _put(unsigned char* out, int at, uint64_t value) noexcept
+cdef bytes _block(uint64_t number, uint64_t first, uint64_t second, uint64_t third, uint64_t fourth)
 
 @cython.final
 cdef class ClientTrace:
@@ -24,6 +30,7 @@ cdef class ClientTrace:
     cdef readonly int64_t replied
     cdef readonly int code
 
+    cdef void _begin(self, uint64_t number, str method, int64_t created)
     cpdef bytes block(self, int64_t now)
     cpdef void left(self, int64_t now)
     @cython.locals(received=int64_t, started=int64_t, finished=int64_t, replied=int64_t)
@@ -43,6 +50,7 @@ cdef class ServerTrace:
     cdef public int code
     cdef public str peer
 
+    cdef void _begin(self, uint64_t number, str method, int64_t received)
     cpdef bytes block(self, int64_t now)
 
 @cython.final
@@ -62,7 +70,7 @@ cdef class Histogram:
     cdef object _array
     cdef uint64_t[::1] counts
     cdef readonly uint64_t count
-    cdef readonly object total
+    cdef readonly uint64_t total
     cdef readonly int64_t highest
 
     @cython.locals(at=int)
@@ -92,12 +100,19 @@ cdef class Tracer:
     cdef public dict call_times
     cdef public dict handler_times
 
+    # Not cpdef: a subclass in Python would be searched for an override at each moment of a call.
+    cdef int64_t _now(self) except? -1
     @cython.locals(on_wire=bint, trace=ClientTrace)
     cpdef ClientTrace begin(self, str method)
     cpdef bytes block(self, ClientTrace trace)
+    cpdef left(self, ClientTrace trace)
+    cpdef arrived(self, ClientTrace trace, bytes block)
     @cython.locals(took=int64_t)
     cpdef end(self, ClientTrace trace, int code, str peer, ClockOffset offset)
+    @cython.locals(trace=ServerTrace)
     cpdef ServerTrace received(self, bytes block, str method)
+    cpdef started(self, ServerTrace trace)
+    cpdef finished(self, ServerTrace trace)
     @cython.locals(took=int64_t, block=bytes)
     cpdef bytes reply(self, ServerTrace trace, int code, str peer)
 

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
+
+from .rpc import part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,8 @@ __all__ = [
 BLOCK_BYTES = 40
 STAGES = ("queued", "out", "waited", "handler", "answered", "back", "wake")
 
-_pack = Struct("!QQQQQ").pack
+#: A block is put together here, and copied out before anything else can run.
+_scratch = bytearray(BLOCK_BYTES)
 
 
 class Stages(NamedTuple):
@@ -79,6 +81,20 @@ def _u64(data: bytes, at: int) -> int:
     return value
 
 
+def _put(out: bytearray, at: int, value: int) -> None:
+    for place in range(8):
+        out[at + place] = value >> 56 - 8 * place & 255
+
+
+def _block(number: int, first: int, second: int, third: int, fourth: int) -> bytes:
+    _put(_scratch, 0, number)
+    _put(_scratch, 8, first)
+    _put(_scratch, 16, second)
+    _put(_scratch, 24, third)
+    _put(_scratch, 32, fourth)
+    return part(_scratch, 0, 40)
+
+
 class ClientTrace:
     """One call, at the client.
 
@@ -87,6 +103,9 @@ class ClientTrace:
     """
 
     def __init__(self, number: int, method: str, created: int) -> None:
+        self._begin(number, method, created)
+
+    def _begin(self, number: int, method: str, created: int) -> None:
         self.number = number
         self.method = method
         self.created = created
@@ -109,7 +128,7 @@ class ClientTrace:
     def block(self, now: int) -> bytes:
         """For the CALL, which is sent now."""
         self.sent = now
-        return _pack(self.number, self.created, now, 0, 0)
+        return _block(self.number, self.created, now, 0, 0)
 
     def left(self, now: int) -> None:
         """The CALL had to wait after its block was made."""
@@ -174,6 +193,9 @@ class ServerTrace:
     """
 
     def __init__(self, number: int, method: str, received: int) -> None:
+        self._begin(number, method, received)
+
+    def _begin(self, number: int, method: str, received: int) -> None:
         self.number = number
         self.method = method
         self.received = received
@@ -188,7 +210,7 @@ class ServerTrace:
         self.replied = now
         if self.finished == 0:
             self.finished = now
-        return _pack(self.number, self.received, self.started, self.finished, now)
+        return _block(self.number, self.received, self.started, self.finished, now)
 
 
 class ClockOffset:
@@ -295,7 +317,8 @@ TIMED_MASK = 63
 
 
 class Tracer:
-    """What calls report to, in the fast path of both ends.
+    """What calls report to, in the fast path of both ends: each moment of a call is one method here, and one
+    look at the clock.
 
     :param clock: monotonic, in nanoseconds; the same for all tracers of a host.
     :param base: of the numbers of traces; different in each process.
@@ -321,6 +344,9 @@ class Tracer:
         self.call_times: dict[str, Histogram] = {}
         self.handler_times: dict[str, Histogram] = {}
 
+    def _now(self) -> int:
+        return self.clock()
+
     def begin(self, method: str) -> ClientTrace | None:
         """A call begins; None: this one is not looked at. Without ``requests`` only its time is taken."""
         self.counter += 1
@@ -329,17 +355,26 @@ class Tracer:
             on_wire = False
         if self.requests and not on_wire and self.slow_request == 0:
             return None
-        trace = ClientTrace(self.base + self.counter, method, self.clock())
+        trace = ClientTrace.__new__(ClientTrace)
+        trace._begin(self.base + self.counter, method, self._now())
         trace.on_wire = on_wire
         return trace
 
     def block(self, trace: ClientTrace) -> bytes | None:
         """What goes with the CALL, at the moment it is sent."""
-        return trace.block(self.clock()) if trace.on_wire else None
+        return trace.block(self._now()) if trace.on_wire else None
+
+    def left(self, trace: ClientTrace) -> None:
+        """The CALL had to wait after its block was made."""
+        trace.left(self._now())
+
+    def arrived(self, trace: ClientTrace, block: bytes | None) -> None:
+        """The REPLY is here."""
+        trace.arrive(block, self._now())
 
     def end(self, trace: ClientTrace, code: int, peer: str, offset: ClockOffset) -> None:
         """The call is over."""
-        took = trace.end(self.clock(), code)
+        took = trace.end(self._now(), code)
         trace.peer = peer
         if trace.sent:
             if trace.replied:
@@ -352,11 +387,21 @@ class Tracer:
 
     def received(self, block: bytes | None, method: str) -> ServerTrace:
         """A CALL has arrived."""
-        return ServerTrace(0 if block is None else _u64(block, 0), method, self.clock())
+        trace = ServerTrace.__new__(ServerTrace)
+        trace._begin(0 if block is None else _u64(block, 0), method, self._now())
+        return trace
+
+    def started(self, trace: ServerTrace) -> None:
+        """The handler takes its first step."""
+        trace.started = self._now()
+
+    def finished(self, trace: ServerTrace) -> None:
+        """The handler has its result."""
+        trace.finished = self._now()
 
     def reply(self, trace: ServerTrace, code: int, peer: str) -> bytes | None:
         """The REPLY is sent now; what goes with it."""
-        block = trace.block(self.clock())
+        block = trace.block(self._now())
         trace.code = code
         trace.peer = peer
         if trace.number or self.handlers:

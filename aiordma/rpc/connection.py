@@ -7,7 +7,6 @@ as long as the channel's polling policy allows. Only when that brings nothing do
 from __future__ import annotations
 
 import math
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -46,6 +45,9 @@ if TYPE_CHECKING:
     from .multiplexer import Buffer
 
 __all__ = ["Connection", "Reply"]
+
+# What every traced call asks the recorder for, found once.
+_begin, _block, _arrived, _end = recorder.begin, recorder.block, recorder.arrived, recorder.end
 
 
 class Reply:
@@ -94,7 +96,7 @@ class Reply:
             self.raw_metadata = message.metadata
         self.raw_trailing = message.trailing
         if self.trace is not None:
-            self.trace.arrive(message.trace, monotonic_ns())
+            _arrived(self.trace, message.trace)
         if message.extra:
             self.error = error_of(message)
         if self.waiter is not None:
@@ -249,7 +251,7 @@ class Connection(Multiplexer):
             deadline = waker.now() + timeout
         reply = into or Reply()
         if recorder.requests or not self.machine.serial & TIMED_MASK:
-            reply.trace = recorder.begin(method)
+            reply.trace = _begin(method)
         try:
             call = await self.start(reply, method, encoding, payload, deadline, metadata)
         except RpcError as exc:
@@ -272,7 +274,7 @@ class Connection(Multiplexer):
             await self._wait_for_reply(reply, call)
         error = reply.error
         if reply.trace is not None:
-            self._end_trace(reply, 0 if error is None else error.code)
+            _end(reply.trace, 0 if error is None else error.code, self.peer, self.clock)
         if error is not None:
             raise error
         return reply
@@ -294,7 +296,7 @@ class Connection(Multiplexer):
 
     def _end_trace(self, reply: Reply, code: int) -> None:
         if reply.trace is not None:
-            recorder.end(reply.trace, code, self.peer, self.clock)
+            _end(reply.trace, code, self.peer, self.clock)
 
     async def start(
         self,
@@ -326,7 +328,7 @@ class Connection(Multiplexer):
             if call.kind:
                 caller.begin(call)
             trace = caller.trace
-            block = None if trace is None else recorder.block(trace)
+            block = None if trace is None else _block(trace)
             head = machine.head(call, number, encoding, left_us, metadata, block)
             body: Buffer = payload  # type: ignore[assignment]
             if encoding == 3:  # BULK
@@ -334,7 +336,7 @@ class Connection(Multiplexer):
             if not self.try_send(head, body):
                 await self._send_late(call, head, body, deadline)
                 if trace is not None:
-                    trace.left(monotonic_ns())
+                    recorder.left(trace)
         except (ClosedResourceError, BrokenResourceError) as exc:
             self._unmake(call)
             raise self._broken(exc) from exc

@@ -12,7 +12,6 @@ import logging
 import math
 import traceback
 from contextlib import aclosing, nullcontext
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
@@ -44,6 +43,14 @@ if TYPE_CHECKING:
 __all__ = ["Dispatch", "ServerConnection"]
 
 _log = logging.getLogger("aiordma.rpc")
+
+# What every traced call asks the recorder for, found once.
+_received, _started, _finished, _replied = (
+    recorder.received,
+    recorder.started,
+    recorder.finished,
+    recorder.reply,
+)
 
 
 class Route:
@@ -275,14 +282,14 @@ class ServerConnection(Multiplexer):
         payload: Payload = message.payload
         context = trace = None
         if message.trace is not None or recorder.handlers or call.serial & TIMED_MASK == 1:
-            call.trace = trace = recorder.received(message.trace, route.method.name)
+            call.trace = trace = _received(message.trace, route.method.name)
         try:
             args, kwargs = route.decode(encoding, payload)
             if route.context_index >= 0 or route.unary is not None:
                 context = self._context(call, route, args)
             if not route.is_async and route.unary is None:
                 if trace is not None:
-                    trace.started = monotonic_ns()
+                    _started(trace)
                 encoding, payload = route.encode(route.handler(*args, **kwargs))
         except Exception as exc:
             self._handler_failed(call, route, exc, context)
@@ -336,13 +343,13 @@ class ServerConnection(Multiplexer):
                 raise self.stopped(call)
             trace = call.trace
             if trace is not None:
-                trace.started = monotonic_ns()
+                _started(trace)
             if route.unary is None:
                 result = await route.handler(*args, **kwargs)
             else:
                 result = await route.unary(ServerCall(route.method, context, args, kwargs))
             if trace is not None:
-                trace.finished = monotonic_ns()
+                _finished(trace)
             encoding, payload = route.encode(result)
         except Exception as exc:
             self._handler_failed(call, route, exc, context)
@@ -445,7 +452,7 @@ class ServerConnection(Multiplexer):
                 owner.cancel()
 
     def _reply(self, call: Call, encoding: int, payload: Payload, context: Context | None) -> None:
-        block = None if call.trace is None else recorder.reply(call.trace, 0, self.peer)
+        block = None if call.trace is None else _replied(call.trace, 0, self.peer)
         if context is None:
             head = self.machine.reply(call, encoding, None, None, block)
         else:
@@ -485,7 +492,7 @@ class ServerConnection(Multiplexer):
         if context is not None:
             headers = context.take_headers()
             trailing = trailing or context.trailing
-        block = None if call.trace is None else recorder.reply(call.trace, code, self.peer)
+        block = None if call.trace is None else _replied(call.trace, code, self.peer)
         message = self.machine.fail(call, code, text, details, headers, trailing, block)
         self._finish(call, message, b"", "the error of the call")
         if self._drained is not None:
