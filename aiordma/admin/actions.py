@@ -8,6 +8,7 @@ import itertools
 import logging
 import pwd
 import struct
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import faults
@@ -121,9 +122,17 @@ def _found(waker: Waker, numbers: tuple[int, ...]) -> list[connections.Entry]:
     for number in numbers:
         entry = table.get(number)
         if entry is None:
+            if _to_valkey(waker, number):
+                raise LookupError(f"connection {number} is one to a valkey-server: only its program ends it")
             raise LookupError(f"there is no connection {number} (any more)")
         found.append(entry)
     return found
+
+
+def _to_valkey(waker: Waker, number: int) -> bool:
+    module = sys.modules.get("aiordma.valkey.connection")
+    found = () if module is None else module.connections(waker)
+    return any(each.seen is not None and each.seen.number == number for each in found)
 
 
 def _switch(waker: Waker, request: Switch, asker: tuple[int, int]) -> Iterator[Struct | Pause]:

@@ -15,7 +15,7 @@ from ..observe import connections as registered
 from ..observe.calls import past
 from ..verbs.qp import QpPath
 from . import actions
-from .describe import KINDS, describe_connection, mode_of
+from .describe import KINDS, describe_connection, describe_valkey, mode_of
 from .holders import holders
 from .messages import (
     Call,
@@ -153,6 +153,10 @@ def _connections(waker: Waker) -> Iterator[Struct]:
             rows = []
             now, loop_now = time.monotonic(), waker.now()
     yield Connections(rows)
+    module = sys.modules.get("aiordma.valkey.connection")
+    if module is not None:
+        found = [describe_valkey(each, time.monotonic()) for each in module.connections(waker)]
+        yield Connections([row for row in found if row is not None])
 
 
 def _links(waker: Waker) -> Iterator[Struct]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..errors import FallbackReason
     from ..observe.connections import Entry
 
-__all__ = ["KINDS", "describe_connection", "mode_of"]
+__all__ = ["KINDS", "describe_connection", "describe_valkey", "mode_of"]
 
 KINDS: dict[int, str] = {Kind.STREAM: "stream", Kind.DATAGRAMS: "datagrams", Kind.CALLS: "calls"}
 
@@ -91,6 +91,39 @@ def describe_connection(entry: Entry, now: float, loop_now: float) -> Connection
     if pipe.error is not None:
         row.state, row.reason = "broken", row.reason or str(pipe.error)
     return row
+
+
+def describe_valkey(connection: Any, now: float) -> Connection | None:
+    """A row for a ``valkey.connection.Connection``, which has no TCP connection.
+
+    :param now: ``time.monotonic()``.
+    :return: None: it is not connected yet.
+    """
+    seen, pipe = connection.seen, connection.pipe
+    if seen is None:
+        return None
+    counts = pipe.statistics()
+    state = "broken" if pipe.error is not None else "closing" if pipe.is_closed else "active"
+    return Connection(
+        number=seen.number,
+        kind="valkey",
+        side="client",
+        state="eof received" if state == "active" and pipe.at_eof else state,
+        local=show(seen.local),
+        remote=show(seen.remote),
+        path="rdma",
+        mode="RDMA",
+        reason="" if pipe.error is None else str(pipe.error),
+        age_s=round(now - seen.since, 3),
+        idle_s=round(max(0.0, min(now - seen.since, now - connection.active_at())), 3),
+        bytes_sent=counts.bytes_sent,
+        bytes_received=counts.bytes_received,
+        ring_bytes=counts.ring_bytes,
+        peer_ring_bytes=counts.peer_ring_bytes,
+        waiting_bytes=pipe.readable,
+        times_blocked=counts.times_blocked,
+        qp_num=pipe.qp_num,
+    )
 
 
 def _on_tcp(row: Connection, sock: socket.socket, reason: FallbackReason | None) -> None:

@@ -131,7 +131,7 @@ class Connection(Struct):
 
     #: unique in the process while it runs
     number: int
-    #: ``stream``, ``datagrams`` or ``calls``
+    #: ``stream``, ``datagrams``, ``calls`` or ``valkey``
     kind: str
     #: ``client`` or ``server``
     side: str
@@ -146,7 +146,8 @@ class Connection(Struct):
     #: why it is on TCP, in words; empty on RDMA
     reason: str
     age_s: float
-    #: since bytes went or came, by the kernel's clock on TCP, and within a second on RDMA
+    #: since bytes went or came, by the kernel's clock on TCP, and within a second on RDMA (to Valkey: within
+    #: the time of a keepalive)
     idle_s: float
     #: on TCP what the kernel has counted, with the negotiation: sent bytes when they are acknowledged
     bytes_sent: int

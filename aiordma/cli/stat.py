@@ -71,6 +71,7 @@ def _is_at(address: str, wanted: str) -> bool:
     return wanted in (address, host, host.strip("[]"), f":{port}")
 
 
+_KINDS = ["stream", "datagrams", "calls", "valkey"]
 _OPTIONS: list[Callable[..., Any]] = [
     click.option("-c", "--connections", is_flag=True, help="Connections; the default."),
     click.option("-l", "--links", is_flag=True, help="Links: queue pairs to peers, with window and memory."),
@@ -89,7 +90,7 @@ _OPTIONS: list[Callable[..., Any]] = [
     click.option("--address", metavar="HOST|HOST:PORT|:PORT", help="Connections with it at either end."),
     click.option("--state", metavar="STATE", help="Connections in it, such as 'active' or 'broken'."),
     click.option("--mode", metavar="rdma|tcp|CODE", help="Connections on it: tcp, or 'TCP 0x03010000'."),
-    click.option("--kind", type=click.Choice(["stream", "datagrams", "calls"]), help="Connections of it."),
+    click.option("--kind", type=click.Choice(_KINDS), help="Connections of it."),
     click.option("--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Show it again and again."),
     click.option("--reset", is_flag=True, help="Your totals count from now on (only yours)."),
     click.option("--absolute", is_flag=True, help="Totals without regard to --reset."),

@@ -29,6 +29,7 @@ __all__ = [
     "counts",
     "enter",
     "left_rdma",
+    "next_number",
     "of_all_loops",
     "of_loop",
 ]
@@ -38,6 +39,11 @@ Side = Literal["client", "server"]
 #: Different reasons that are counted by themselves.
 _REASONS = 256
 _numbers = itertools.count(1)
+
+
+def next_number() -> int:
+    """For a connection: unique in the process."""
+    return next(_numbers)
 
 
 class Entry(weakref.ref["socket.socket"]):
@@ -90,7 +96,7 @@ class Connections:
     def add(self, result: Negotiated, kind: int, side: Side) -> None:
         """Enter a connection."""
         entry = Entry(result.sock, self._forget)
-        entry.number = number = next(_numbers)
+        entry.number = number = next_number()
         entry.kind, entry.side, entry.since = kind, side, monotonic()
         entry.local, entry.remote = result.local_address, result.remote_address
         entry.fallback = result.fallback

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
 from ..errors import Code, LinkError, NegotiationError, VerbsError
+from ..observe.connections import next_number
 from ..proto.valkey import COMMAND_BYTES
 from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from ..verbs.memory.arena import Arena, Block
     from ..wake.base import Handle, Waker
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "connections"]
 
 _log = logging.getLogger("aiordma.valkey")
 
@@ -40,6 +42,16 @@ _SIGNALLED = 32
 _BUFFERS = 2
 _LINGER_SECONDS = 1.0
 _LINGER_LOOK_SECONDS = 0.0005
+
+
+class Seen(NamedTuple):
+    """What `aiordma stat` shows of a connection, beside its pipe."""
+
+    number: int
+    #: seconds of ``time.monotonic()``
+    since: float
+    local: Address
+    remote: Address
 
 
 class Connection:
@@ -65,6 +77,9 @@ class Connection:
         self._released = False
         self._timer: Handle | None = None
         self._heard = 0
+        #: for those who look from outside: None until it is connected
+        self.seen: Seen | None = None
+        self._active, self._active_at = (0, 0), monotonic()
         self._reserved = engine.reserve_completions(receives + _SIGNALLED)
         self._undo: list[Callable[[], object]] = [lambda: engine.return_completions(self._reserved)]
         try:
@@ -77,7 +92,7 @@ class Connection:
                 raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
             raise
         engine.users.add(self)
-        _of_loop(engine.waker).add(self)
+        connections(engine.waker).add(self)
 
     def _make(self, library: ctypes.CDLL) -> None:
         engine, backend = self.engine, self.engine.backend
@@ -135,6 +150,7 @@ class Connection:
             await news.wait()
         self.pipe.on_writable = None
         self._look_later()
+        self.seen = Seen(next_number(), monotonic(), local, where)
         return local
 
     # ---- keepalive
@@ -153,7 +169,15 @@ class Connection:
             if pipe.last_received == self._heard:
                 pipe.keepalive()
             self._heard = pipe.last_received
+            self.active_at()
             self._look_later()
+
+    def active_at(self) -> float:
+        """When data was last seen to have gone or come (``time.monotonic()``). That is looked at here, and
+        with each keepalive."""
+        if self.pipe.counters != self._active:
+            self._active, self._active_at = self.pipe.counters, monotonic()
+        return self._active_at
 
     # ---- called by the pipe
 
@@ -199,7 +223,7 @@ class Connection:
         if self._released or self.engine.backend.in_forked_child:
             return
         self.engine.users.discard(self)
-        _of_loop(self.engine.waker).discard(self)
+        connections(self.engine.waker).discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -222,33 +246,33 @@ class Connection:
 _KEY = "valkey"
 
 
-def _of_loop(waker: Waker) -> set[Connection]:
+def connections(waker: Waker) -> set[Connection]:
     """The connections of a loop. They end before its engine, which was there first."""
     found: set[Connection] | None = waker.locals.get(_KEY)
     if found is None:
         found = waker.locals[_KEY] = set()
-        connections = found
-        waker.at_loop_end(lambda: _end(waker, connections), lambda _: _end_now(connections))
+        ending = found
+        waker.at_loop_end(lambda: _end(waker, ending), lambda _: _end_now(ending))
     return found
 
 
-async def _end(waker: Waker, connections: set[Connection]) -> None:
+async def _end(waker: Waker, ending: set[Connection]) -> None:
     """What was closed in order gets some time, to reach its server."""
     deadline = waker.now() + _LINGER_SECONDS
     try:
-        while waker.now() < deadline and any(_is_parting(each) for each in connections):
+        while waker.now() < deadline and any(_is_parting(each) for each in ending):
             await anyio.sleep(_LINGER_LOOK_SECONDS)
-            for each in list(connections):
+            for each in list(ending):
                 each.engine.poller.drain()
     finally:
-        _end_now(connections)
+        _end_now(ending)
 
 
 def _is_parting(connection: Connection) -> bool:
     return connection.pipe.is_closed and connection.pipe.error is None
 
 
-def _end_now(connections: set[Connection]) -> None:
-    for each in list(connections):
+def _end_now(ending: set[Connection]) -> None:
+    for each in list(ending):
         each.pipe.break_off(LinkError("the event loop has ended"))
         each.release()

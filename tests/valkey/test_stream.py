@@ -12,8 +12,10 @@ import anyio
 import pytest
 
 import aiordma.valkey
+from aiordma.admin.messages import Close, Connections, Show
 from aiordma.config import Config
 from aiordma.links.engine import current
+from tests.admin.looking import ask_one, rows
 from tests.processes import PATIENCE
 from tests.roles import LOCAL
 from tests.world import needs_pyverbs
@@ -38,6 +40,31 @@ async def test_request_and_answer(server: ModelServer) -> None:
         counts = stream.statistics()
         assert (counts.bytes_sent, counts.bytes_received, counts.writes) == (6, 7, 1)
         assert (counts.registrations_sent, counts.registrations_received) == (1, 1)
+
+
+async def test_it_is_seen_from_outside(server: ModelServer) -> None:
+    """`aiordma stat` lists it while it is there, and `aiordma adm close` says why it does not close it."""
+
+    async def ask(request: Any) -> Any:
+        return await anyio.to_thread.run_sync(ask_one, os.getpid(), request)
+
+    show = Show(("connections",))
+    async with await connected(server) as stream:
+        await stream.send(b"PING\r\n")
+        with anyio.fail_after(PATIENCE):
+            await server.receive()
+        (row,) = rows(await ask(show), Connections)
+        assert (row.kind, row.side, row.state, row.path) == ("valkey", "client", "active", "rdma")
+        assert row.remote == f"{LOCAL}:{server.port}"
+        assert (row.bytes_sent, row.bytes_received, row.ring_bytes) == (6, 0, 2 * 4096)
+        assert row.qp_num > 0
+        assert 0 <= row.idle_s <= row.age_s < PATIENCE
+        refused = await ask(Close((row.number,)))
+        assert "valkey-server" in f"{refused.parts} {refused.text}"
+        assert not stream.closed
+    with anyio.fail_after(PATIENCE):
+        while rows(await ask(show), Connections):
+            pass  # each question takes its time
 
 
 @pytest.mark.parametrize("most", [1, 100, 4096])
