@@ -359,6 +359,7 @@ async def _serve(
     check_server(host, port, options)
     if options.get("ssl") and (not choice.rdma_outside_tls or choice.mode == "tcp"):
         return await _serve_tls(protocols.on_tcp, host, port, choice, options)
+    ssl = options.get("ssl")
     path = PathOptions(choice.config, choice.mode, take_tls(options, None, server_side=True))
     if path.mode == "rdma":
         await find_engine(path.config)
@@ -375,7 +376,9 @@ async def _serve(
         peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
         await _begin(protocols, server, result)
 
-    return await _listen(begin, engine, host, port, announces=path.mode != "tcp", **options)
+    server = await _listen(begin, engine, host, port, announces=path.mode != "tcp", **options)
+    server._ssl_context = ssl
+    return server
 
 
 async def _serve_tls(

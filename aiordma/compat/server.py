@@ -62,6 +62,8 @@ class RdmaServer(asyncio.AbstractServer):
         self.service = None if engine is None else engine.grant_rings(self._has_room)
         #: Who waits for the end; None after it, as in asyncio's servers, whose tests look.
         self._waiters: list[asyncio.Future[None]] | None = []
+        #: As asyncio's servers have it: test-suites look, to find out whether a server is one of TLS.
+        self._ssl_context: object = None
         self._announces = announces
         self._announcement: Announcement | None = None
 

@@ -54,6 +54,18 @@ def check_tls(get: Any, path: str, reason: Code | None, *, server: bool) -> None
         assert ("IP Address", LOCAL) in get("peercert")["subjectAltName"]
 
 
+@pytest.mark.parametrize("tls", [True, False])
+async def test_a_server_shows_its_context_as_asyncios_do(tls: bool) -> None:
+    """Test-suites of other programs ask for it."""
+    context = tls_contexts()[1] if tls else None
+    server: Any = await create_server(Recorder, LOCAL, 0, ssl=context, config=SOFT, rdma_outside_tls=True)
+    try:
+        assert server._ssl_context is context
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
 async def test_streams(policy: Any) -> None:
     """Either end may forbid it: both agree, the peer is authenticated, the data is right on either path."""
     client_allows, server_allows, path, client_reason, server_reason = policy

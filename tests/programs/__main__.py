@@ -131,7 +131,7 @@ def row_of(suite: Suite, found: Comparison, known: list[Known]) -> dict[str, Any
     unknown = found.unknown(known)
     return {
         "suite": suite.name,
-        "source": suite.sdist or suite.deb,
+        "source": suite.origin,
         "passed without": without["passed"],
         "passed under": under["passed"],
         "failed without": without["failed"],
@@ -177,7 +177,7 @@ def main(words: list[str]) -> int:
     """The whole table, or those suites that are named."""
     suites = load()
     if "--list" in words:
-        print("\n".join(f"{suite.name:10} {suite.sdist or suite.deb}" for suite in suites))
+        print("\n".join(f"{suite.name:10} {suite.origin}" for suite in suites))
         return 0
     if strangers := sorted(set(words) - {suite.name for suite in suites}):
         print(f"no such suite: {', '.join(strangers)}; see --list", file=sys.stderr)

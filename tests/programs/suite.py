@@ -31,10 +31,16 @@ class Suite:
     limit: float
     sdist: str | None = None
     deb: str | None = None
+    source_of: str | None = None
     drop: list[str] = field(default_factory=list)
     args: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     server: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where its tests come from, with the version where one is pinned."""
+        return self.sdist or self.source_of or self.deb or ""
 
     @property
     def folder(self) -> Path:
@@ -54,7 +60,7 @@ class Suite:
     @property
     def pin(self) -> str:
         """What distinguishes one set-up from another."""
-        rows = [self.sdist, self.deb, self.drop, self.needs, _COMMON]
+        rows = [self.sdist, self.deb, self.source_of, self.drop, self.needs, _COMMON]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -76,6 +82,8 @@ def prepare(suite: Suite) -> None:
         suite.folder.mkdir(parents=True)
         if suite.sdist is not None:
             _unpack_sdist(suite, suite.sdist)
+        elif suite.source_of is not None:
+            _unpack_source(suite, suite.source_of)
         else:
             assert suite.deb is not None
             _unpack_deb(suite, suite.deb)
@@ -109,6 +117,38 @@ def _unpack_sdist(suite: Suite, requirement: str) -> None:
     unpacked.rename(suite.source)
 
 
+def _unpack_source(suite: Suite, wanted: str) -> None:
+    """What the authors published, out of a source package of Debian's release. Nothing of it is built."""
+    release, _, package = wanted.partition("/")
+    listed = _run(
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(SITE)",
+        "Created-By: Packages",
+        "Origin: Debian",
+        "Label: Debian",
+    )
+    if not listed:
+        raise RuntimeError(
+            "apt knows no mirror of Debian here: is there an entry in /etc/apt/sources.list.d?"
+        )
+    (suite.folder / "lists/partial").mkdir(parents=True)
+    entry = suite.folder / "sources.list"
+    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    entry.write_text(f"deb-src [signed-by={keys}] {listed.split()[0]} {release} main\n")
+    # A mirror may be a snapshot that is older than its lists are valid. Signatures are checked.
+    apt = [
+        "apt-get", "-q", "-o", f"Dir::Etc::sourcelist={entry}", "-o", "Dir::Etc::sourceparts=/dev/null",
+        "-o", f"Dir::State::lists={suite.folder / 'lists'}", "-o", "Acquire::Check-Valid-Until=false",
+    ]  # fmt: skip
+    _run(*apt, "update")
+    _run(*apt, "source", "--download-only", "--tar-only", "--only-source", package, cwd=suite.folder)
+    (archive,) = suite.folder.glob("*.orig.tar.*")
+    suite.source.mkdir()
+    _run("tar", "-xf", str(archive), "-C", str(suite.source), "--strip-components", "1")
+
+
 def _unpack_deb(suite: Suite, package: str) -> None:
     """The tests beside those parts of the package `test` that come with the interpreter."""
     _run("apt-get", "-q", "download", package, cwd=suite.folder)
@@ -133,7 +173,9 @@ def _link_aiordma(suite: Suite) -> None:
     (packages / "aiordma.pth").write_text("import _editable_skbc_aiordma\n")
 
 
-def _run(*command: str, cwd: Path | None = None) -> None:
+def _run(*command: str, cwd: Path | None = None) -> str:
+    """Returns what it prints."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+    return done.stdout
