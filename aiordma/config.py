@@ -429,11 +429,12 @@ def _rows() -> tuple[Setting, ...]:
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     """The ``AIORDMA_*`` variables among ``names`` that nothing reads, each with the known one most alike."""
+    ours = sorted([name for name in names if name.startswith("AIORDMA_")])
     known = (*_variables(), *OTHER_VARIABLES)
     return {
         name: _nearest(name, known)
-        for name in sorted(names)
-        if name.startswith("AIORDMA_") and name not in known and not name.startswith(_OTHERS_BEGIN_WITH)
+        for name in ours
+        if name not in known and not name.startswith(_OTHERS_BEGIN_WITH)
     }
 
 
