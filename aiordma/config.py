@@ -391,7 +391,7 @@ class Config:
 
         :raises ValueError: an unknown or offline setting, or a value that is not allowed.
         """
-        rows = {row.name: row for row in settings()}
+        rows = {row.name: row for row in _rows()}
         for name in changes:
             if name not in rows:
                 raise ValueError(f"unknown setting {name!r}: known are {', '.join(rows)}")
@@ -403,7 +403,18 @@ class Config:
 
 def settings() -> list[Setting]:
     """Every setting, for the documentation and the tools."""
-    return [
+    return [*_rows()]
+
+
+def work_ahead() -> None:
+    """What settings of any environment need, so that the first connection does not do it."""
+    _raw_names()
+    _defaults()
+
+
+@functools.cache
+def _rows() -> tuple[Setting, ...]:
+    return tuple(
         Setting(
             name=field.name,
             variable=f"AIORDMA_{field.name.upper()}",
@@ -413,16 +424,17 @@ def settings() -> list[Setting]:
             help=field.metadata["help"],
         )
         for field in dataclasses.fields(Config)
-    ]
+    )
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     """The ``AIORDMA_*`` variables among ``names`` that nothing reads, each with the known one most alike."""
+    ours = sorted([name for name in names if name.startswith("AIORDMA_")])
     known = (*_variables(), *OTHER_VARIABLES)
     return {
         name: _nearest(name, known)
-        for name in sorted(names)
-        if name.startswith("AIORDMA_") and name not in known and not name.startswith(_OTHERS_BEGIN_WITH)
+        for name in ours
+        if name not in known and not name.startswith(_OTHERS_BEGIN_WITH)
     }
 
 
@@ -442,7 +454,7 @@ def _warn_of_unknown_variables() -> None:
 
 @functools.cache
 def _variables() -> tuple[str, ...]:
-    return tuple(row.variable for row in settings())
+    return tuple(row.variable for row in _rows())
 
 
 # A look-up in the dictionary behind os.environ takes a tenth of the time of os.environ.get(). The dictionary
@@ -475,7 +487,7 @@ def _parsed_raw(values: tuple[bytes | None, ...]) -> Config:
 
 def _parse_all(texts: tuple[str, ...], overrides: dict[str, Any]) -> Config:
     values: dict[str, Any] = {}
-    for row, text in zip(settings(), texts, strict=True):
+    for row, text in zip(_rows(), texts, strict=True):
         if text.strip() and row.name not in overrides:
             values[row.name] = _parse(row, text.strip())
     return Config(**{**values, **overrides})

@@ -92,6 +92,36 @@ print(*(name for name in set(sys.modules) - before if name.startswith(("aiordma"
     assert (path, imported) == ("rdma", "")
 
 
+@pytest.mark.skipif(os.path.exists("/sys/class/infiniband"), reason="the kernel has RDMA devices to ask for")
+def test_where_the_kernel_has_no_rdma_a_first_connection_does_not_load_libibverbs() -> None:
+    """It would have nothing to tell, and take longer to load than the software device."""
+    code = """
+import asyncio, aiordma
+from pathlib import Path
+async def main():
+    async with aiordma.listen("127.0.0.1") as listener:
+        async with aiordma.connect("127.0.0.1", listener.port) as stream:
+            maps = Path("/proc/self/maps").read_text()
+            print(stream.path, [name for name in ("libibverbs", "libaiordma_soft") if name in maps])
+asyncio.run(main())
+"""
+    assert run(code, AIORDMA_VERBS="own", AIORDMA_DEVICE="soft") == "rdma ['libaiordma_soft']"
+
+
+def test_settings_are_worked_out_ahead() -> None:
+    """A first connection compares the environment with what is known of it, and makes no settings."""
+    code = """
+import sys, aiordma
+from aiordma import Config, config
+def made(frame, event, _):
+    if event == "call" and frame.f_code in (Config.__post_init__.__code__, config.settings.__code__):
+        print(frame.f_code.co_name)
+sys.setprofile(made)
+assert Config.from_env() is Config.from_env()
+"""
+    assert run(code) == ""
+
+
 @needs_pyverbs
 def test_of_pyverbs_only_the_constants_are_imported_ahead() -> None:
     """They need no library. What does is imported after the software device's, which it sees then."""

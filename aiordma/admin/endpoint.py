@@ -58,6 +58,15 @@ def begin(waker: Waker, files: Files) -> Endpoint:
     return Endpoint(waker, files)
 
 
+def tidy() -> None:
+    """Remove what processes have left that were killed."""
+    with contextlib.suppress(OSError), contextlib.closing(place.makeable()) as home:
+        for stem in home.stems()[:_SWEPT]:
+            page = read(home, stem)
+            if page is not None and page.is_over:
+                home.remove(stem)
+
+
 class Files:
     """Its socket and its page. Made in a thread: file systems may be slow.
 
@@ -69,7 +78,6 @@ class Files:
         try:
             with contextlib.closing(place.makeable()) as home:
                 self.path, self.stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
-                _sweep(home)
                 self.page = PageWriter(home, self.stem, loop)
                 self.sock.bind(home.address(self.stem + place.SOCKET))
             self.sock.listen(_SESSIONS)
@@ -196,14 +204,6 @@ def _may_ask(sock: socket.socket) -> bool:
         return credentials(sock)[1] in (os.getuid(), 0)
     except OSError:
         return False
-
-
-def _sweep(home: place.Place) -> None:
-    """Remove what processes have left that were killed."""
-    for stem in home.stems()[:_SWEPT]:
-        page = read(home, stem)
-        if page is not None and page.is_over:
-            home.remove(stem)
 
 
 def _after_fork() -> None:

@@ -27,7 +27,7 @@ from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.memory.pool import MemoryPool
-from ..wake.beside import LoopEndedError
+from ..wake.beside import LoopEndedError, start_thread
 from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
@@ -615,7 +615,10 @@ def begin_on(backend: Backend, config: Config) -> None:
             f"this event loop uses RDMA device {present.backend.name} already: call use_device() before its "
             "first connection or listener"
         )
-    prepared = companion.prepare(waker.name) if companion.is_wanted(waker, config) else None
+    prepared = None
+    if companion.is_wanted(waker, config):
+        prepared = companion.prepare(waker.name)
+        start_thread(companion.tidy)
     around = look_around()
     first = FirstDevice([backend.name], 0, with_queue(backend, around), [], around)
     _begin(waker, config, first, prepared)

@@ -138,6 +138,7 @@ class Opening:
             lambda made: adopt(self, *made),
             discard=self._discard,
             done=lambda: done(self),
+            after=companion.tidy if self._wants_companion else lambda: None,
         )
 
     @property

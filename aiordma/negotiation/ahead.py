@@ -78,6 +78,7 @@ def import_ahead() -> None:
     try:
         for module in (*of_loop("trio" in sys.modules), *_MODULES):
             importlib.import_module(module)
+        importlib.import_module("aiordma.config").work_ahead()
         importlib.import_module("aiordma.verbs.import_order").import_constants()
     except Exception as error:
         import logging

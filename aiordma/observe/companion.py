@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..wake.base import Waker
 
-__all__ = ["Prepared", "begin", "begin_alone", "discard", "is_wanted", "prepare"]
+__all__ = ["Prepared", "begin", "begin_alone", "discard", "is_wanted", "prepare", "tidy"]
 
 _log = logging.getLogger("aiordma.admin")
 
-#: Module with two functions that raise nothing: ``prepare(loop_name)``, which may return None, and
-#: ``begin(waker, prepared)``.
+#: Module with three functions that raise nothing: ``prepare(loop_name)``, which may return None,
+#: ``begin(waker, prepared)``, and ``tidy()``.
 _ADMIN = "aiordma.admin.endpoint"
 
 Prepared = Any
@@ -46,6 +46,11 @@ def prepare(loop: str) -> Prepared:
     except OSError as error:  # no descriptor to read the module with
         _log.warning("this process cannot be seen by `aiordma stat`: %s", error)
         return None
+
+
+def tidy() -> None:
+    """In a thread, when nothing waits for it any more: remove what killed processes have left."""
+    importlib.import_module(_ADMIN).tidy()
 
 
 def discard(prepared: Prepared) -> None:
@@ -71,7 +76,11 @@ async def begin_alone(waker: Waker, config: Config) -> None:
         begin(waker, config, None)
     elif key not in waker.locals:
         waker.locals[key] = work = Beside(
-            waker, lambda: prepare(waker.name), lambda made: begin(waker, config, made), discard=discard
+            waker,
+            lambda: prepare(waker.name),
+            lambda made: begin(waker, config, made),
+            discard=discard,
+            after=tidy,
         )
         with contextlib.suppress(LoopEndedError):
             await work.wait()

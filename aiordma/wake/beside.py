@@ -70,6 +70,7 @@ class Beside(Generic[T, V]):
     :param adopt: called in the loop with what ``work`` returned; it makes the :attr:`value`.
     :param discard: called instead if the loop has ended, in the thread or in the loop.
     :param done: called in the loop when all is over, also after an error, before any task goes on.
+    :param after: called in the thread at last, also after an error: what nothing waits for.
     """
 
     #: What ``adopt`` returned.
@@ -83,8 +84,10 @@ class Beside(Generic[T, V]):
         *,
         discard: Callable[[T], None] = lambda _made: None,
         done: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         self._waker, self._work, self._adopt, self._discard, self._done = waker, work, adopt, discard, done
+        self._after = after
         #: Not adopted yet. Taken by pop(), which only one thread succeeds with.
         self._made: list[T] = []
         self._waiters: list[Waiter] = []
@@ -119,6 +122,7 @@ class Beside(Generic[T, V]):
         # Only now is this looked at: the end of the loop and this, whichever comes later discards it.
         if self._loop_has_ended or not self._waker.call_from_anywhere(self._finish):
             self._let_go()
+        run_guarded(self._after)
 
     def _finish(self) -> None:
         if self._over:  # the loop ends, and lets its last callbacks run

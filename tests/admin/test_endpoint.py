@@ -149,6 +149,22 @@ def test_a_killed_process_is_swept() -> None:
         assert not any(each.exists() for each in files)
 
 
+def test_a_loop_that_begins_sweeps_what_killed_processes_have_left() -> None:
+    """In its thread, when the device has been handed over."""
+    with process(ROLE, device=DEVICE) as other:
+        other.hear()
+        (loop,) = loops_of(other.pid)
+        files = [Path(loop.home, loop.stem + suffix) for suffix in (place.SOCKET, place.PAGE)]
+        other.kill()
+        other.wait()
+
+    async def main() -> None:
+        async with await aiordma.listen("127.0.0.1", config=CONFIG):
+            await until(lambda: not any(each.exists() for each in files))
+
+    asyncio.run(main())
+
+
 def test_a_forked_child_is_not_its_parent() -> None:
     """What it has of the endpoint must not take requests in the parent's name."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -74,6 +75,34 @@ async def test_all_who_wait_get_it_and_the_loop_goes_on() -> None:
     assert (gate.adopted, gate.discarded) == (["device"], [])
     there, here = gate.threads
     assert there != threading.get_ident() == here
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_nothing_waits_for_is_done_at_last_in_the_thread(fails: bool) -> None:
+    heard, told = anyio.Event(), threading.Event()
+    steps: list[tuple[str, int]] = []
+
+    def work() -> str:
+        if fails:
+            raise OSError("no device")
+        return "device"
+
+    def after() -> None:
+        assert told.wait(SECONDS)
+        steps.append(("after", threading.get_ident()))
+        waker.call_from_anywhere(heard.set)
+
+    waker = wake.current()
+    beside = Beside(waker, work, lambda made: made, after=after)
+    with contextlib.suppress(OSError):
+        assert await beside.wait() == "device"
+    assert steps == []
+    told.set()
+    with anyio.fail_after(SECONDS):
+        await heard.wait()
+    ((_, thread),) = steps
+    assert thread != threading.get_ident()
 
 
 @pytest.mark.anyio

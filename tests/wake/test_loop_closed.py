@@ -156,7 +156,10 @@ def test_a_dropped_loop_that_cannot_close_itself(monkeypatch: pytest.MonkeyPatch
                 counts.append(count())
     finally:
         gc.enable()
-    assert set(failed) == {"Invalid file descriptor: -1"}
+    # Since Python 3.13, it also says of the asynchronous generators of such a loop that nothing closes them.
+    assert {text for text in failed if not text.startswith("coroutine method 'aclose' of ")} == {
+        "Invalid file descriptor: -1"
+    }
     check(counts)
 
 

@@ -154,6 +154,9 @@ static inline bool soft_fault(enum soft_fault kind)
 /* Address of name@version in the real libibverbs, or NULL if it has no such symbol. */
 void *soft_real_symbol(const char *name, const char *version);
 
+/* Whether the kernel may have RDMA devices. It is asked first where all that the real library could say is "none". */
+bool soft_kernel_has_rdma(void);
+
 /* REAL(ibv_alloc_pd, "IBVERBS_1.1")(context): the real function; NULL when libibverbs is not installed. */
 #define REAL(name, version)                                                                                            \
 	({                                                                                                             \

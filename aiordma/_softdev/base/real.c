@@ -3,6 +3,7 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "base/base.h"
 
@@ -18,6 +19,12 @@ static void open_real(void)
 	real_library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!real_library)
 		real_library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+}
+
+/* The class is there from the moment that the kernel has RDMA at all. Without sysfs, only the real library can tell. */
+bool soft_kernel_has_rdma(void)
+{
+	return !access("/sys/class/infiniband", F_OK) || access("/sys/class", F_OK);
 }
 
 void *soft_real_symbol(const char *name, const char *version)
