@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
-from .datapath._fairness cimport FairQueue, SendQueueWaiter
+from .datapath._fairness cimport BatchReceiver, FairQueue, SendQueueWaiter
 from .datapath._spin cimport SpinPolicy
 from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
 
@@ -40,6 +40,8 @@ cdef class CompletionPoller:
     cdef object ready                       # the loop's ready queue, or None where it cannot be seen
     cdef object keep                        # owners of the C objects
     cdef bint closed, armed, scheduled, dispatching, activity
+    cdef list receivers                     # to be called at the end of this batch
+    cdef uint64_t batches
     cdef bint from_event                    # what is dispatched now came after the engine had slept
     cdef bint adaptive
     cdef SpinPolicy spin
@@ -73,13 +75,17 @@ cdef class CompletionPoller:
         return self.max_fragments - used if used < self.max_fragments else 0
 
     cdef int serve_waiters(self) except -1
+    cdef bint may_hold(self)
     cdef int flush(self) except -1
     cdef int poll(self) except -1
     cdef int _dispatch(self, int n) except -1
     cdef void look_at_gap(self, int64_t since, str where)
     cdef int arm(self) except -1
     cdef void schedule(self)
+    cdef void call_after_batch(self, BatchReceiver receiver)
+    cdef int end_batch(self) except -1
     cdef void served(self)
+    cdef void sent(self)
     cdef void expect(self)
     cdef bint look_on(self, bint alone) except -1
     cdef bint may_spin(self)

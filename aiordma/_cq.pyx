@@ -102,6 +102,7 @@ cdef class CompletionPoller:
         self.owners = []
         self.spare = SpareBytes()
         self.free_slots = []
+        self.receivers = []
         self.dirty = []
         self.fair_queue = FairQueue()
         self.max_fragments = max_fragments
@@ -174,6 +175,11 @@ cdef class CompletionPoller:
             return self.flush()
         return 0
 
+    cdef bint may_hold(self):
+        """Whether deferred work may wait for what others, who are ready to run, will add to it."""
+        return (self.between.crowded and self.ready is not None and len(self.ready) > 0 and len(self.dirty) > 0
+                and clock_ns() - self.deferred_at < LATE_NS)
+
     cdef int flush(self) except -1:
         cdef list work
         cdef CompletionOwner owner
@@ -217,6 +223,7 @@ cdef class CompletionPoller:
         if self.slow_poll_ns:
             started = clock_ns()
         self.completions += n
+        self.batches += 1
         self.activity = True
         # A callback may poll again (an operation that busy-polls): the batch in wc[] must be dispatched first.
         self.dispatching = True
@@ -237,11 +244,34 @@ cdef class CompletionPoller:
                     # A failing owner must not keep the others from their completions.
                     self.dispatch_errors += 1
                     logger.exception("completion handler failed")
+            if self.receivers:
+                self.end_batch()
         finally:
             self.dispatching = False
             if started:
                 self.look_at_gap(started, "what a batch of completions called")
         return n
+
+    cdef void call_after_batch(self, BatchReceiver receiver):
+        """Call ``receiver.end_of_batch()`` when all of this batch is dispatched, once for all that the batch has
+        brought: a peer with much to send announces it piece by piece."""
+        if receiver.batch != self.batches:
+            receiver.batch = self.batches
+            self.receivers.append(receiver)
+
+    cdef int end_batch(self) except -1:
+        cdef list called
+        cdef BatchReceiver receiver
+        while self.receivers:       # what is called may bring more: an end, a failure
+            called, self.receivers = self.receivers, []
+            for receiver in called:
+                receiver.batch = 0
+                try:
+                    receiver.end_of_batch()
+                except Exception:
+                    self.dispatch_errors += 1
+                    logger.exception("completion handler failed")
+        return 0
 
     # ---- slow polls
 
@@ -306,7 +336,7 @@ cdef class CompletionPoller:
         """The engine's turn in the loop: post what was deferred, poll, and arm when there is no activity."""
         cdef int batches = 0
         cdef uint64_t seen
-        cdef bint alone = self.first and len(self.ready) == 0
+        cdef bint alone = self.first and len(self.ready) == 0, held
         self.scheduled = False
         if self.closed:
             return
@@ -324,11 +354,16 @@ cdef class CompletionPoller:
             if self.fair_queue.needs_next_turn:
                 self.schedule()
         seen = self.completions
-        self.flush()
+        held = self.may_hold()
+        if not held:
+            self.flush()
         while batches < BUDGET and self.poll() == BATCH:
             batches += 1
         if batches == BUDGET:
             self.budget_exhausted += 1
+        if held:
+            self.schedule()
+            return
         self.flush()
         if self.between.is_active() and self.look_on(alone):
             self.activity = False
@@ -462,15 +497,26 @@ cdef class CompletionPoller:
             self.between.found(clock_ns())
         self.expect()
 
+    cdef void sent(self):
+        """A transport has sent something: an answer may come."""
+        cdef int64_t now
+        if self.between.expecting:
+            return
+        now = clock_ns()
+        if self.between.sent(now):
+            self.schedule()
+        elif self.adaptive and not self.between.crowded and not self.between.policy.parked_at:
+            self.between.policy.park(now)
+
     cdef void expect(self):
-        """A transport is served, or has sent something: more may come soon."""
+        """A transport is served: more may come soon."""
         cdef int64_t now
         if self.between.expecting:
             return
         now = clock_ns()
         if self.between.expect(now):
             self.schedule()
-        elif self.adaptive and not self.between.policy.parked_at:
+        elif self.adaptive and not self.between.crowded and not self.between.policy.parked_at:
             self.between.policy.park(now)
 
     cdef bint look_on(self, bint alone) except -1:

@@ -16,6 +16,11 @@ runs again: two ends on one CPU take turns without a sleep. Where others keep th
 late, milliseconds even, and a sleeper would have been preferred to them. Such a loss is set against what was gained since
 the last one. If it is greater, the engine does not poll for a while, and for twice as long each time (``yielded()``).
 
+A program with much in flight does not poll either. While it waits for an answer, its other descriptors bring more to send:
+a proxy with fifty clients is an example. Each turn then sends the little that has just come, and each piece costs both ends
+a message; a program that sleeps finds more at once, and sends it in one. When that happens more often than an answer comes
+alone, the engine does not poll for a while (``sent()``).
+
 No I/O and no clock: the caller polls, yields and says what time it is.
 """
 from libc.stdint cimport int64_t
@@ -32,6 +37,10 @@ cdef int64_t GAIN_NS = 10_000
 cdef int64_t MOST_GAINED_NS = 10_000_000
 cdef int64_t REST_PER_LOSS = 64
 cdef int64_t LONGEST_REST_NS = 5_000_000_000
+# Sends that came into waits for answers, less the answers, until there is no polling for a while.
+cdef int MOST_OVERLAPS = 16
+cdef int64_t SHORTEST_OVERLAP_REST_NS = 20_000_000
+cdef int64_t LONGEST_OVERLAP_REST_NS = 1_000_000_000
 
 
 cdef class BetweenTurns:
@@ -57,13 +66,30 @@ cdef class BetweenTurns:
         """A transport is served, or has sent something. True: take a turn; False: it is no time to poll."""
         if self.policy.budget_ns <= 0 or now < self.rests_until:
             return False
+        self.crowded = False
         self.expecting = True
         return True
+
+    cpdef bint sent(self, int64_t now) noexcept:
+        """As ``expect()``: a transport has sent something, and an answer may come."""
+        if self.owing and self.idle and self.policy.adaptive:
+            # The loop had nothing to do, waited, and then had more to send before it had the answer.
+            self.overlaps += 1
+            if self.overlaps >= MOST_OVERLAPS:
+                self.overlaps = 0
+                self.rest_for(now, min(LONGEST_OVERLAP_REST_NS, max(2 * self.rest, SHORTEST_OVERLAP_REST_NS)))
+                self.crowded = True
+                return False
+        self.owing = True
+        return self.expect(now)
 
     cpdef void found(self, int64_t now):
         """Something came for a transport, after a wait."""
         cdef int64_t took = now - self.since
         self.since = 0
+        self.owing = False
+        if self.overlaps:
+            self.overlaps -= 1
         # Later than that, the thread did something else meanwhile, or did not run: polling has not found it.
         if took <= 2 * self.policy.budget_ns:
             self.hits += 1
@@ -83,6 +109,7 @@ cdef class BetweenTurns:
             if not self.since:
                 self.waits += 1
             self.since = now
+            self.idle = False
             return 0
         end = self.since + self.policy.budget_ns
         if now >= end:
@@ -97,15 +124,21 @@ cdef class BetweenTurns:
         if now - before > CROWDED_NS and self.policy.adaptive:
             self.gained -= now - before
             if self.gained < 0:
-                self.rest = min(LONGEST_REST_NS, max(2 * self.rest, REST_PER_LOSS * (now - before)))
-                self.rests_until = now + self.rest
-                self.gained = 0
-                self.stop()
+                self.rest_for(now, min(LONGEST_REST_NS, max(2 * self.rest, REST_PER_LOSS * (now - before))))
                 return -1
+        self.idle = True
         self.since += now - before
         return min(self.since + self.policy.budget_ns, now + SLICE_NS)
 
-    cpdef void stop(self):
+    cdef void rest_for(self, int64_t now, int64_t rest) noexcept:
+        """Do not poll for so long."""
+        self.rest = rest
+        self.rests_until = now + rest
+        self.gained = 0
+        self.rests += 1
+        self.stop()
+
+    cpdef void stop(self) noexcept:
         """Nothing is waited for any more."""
-        self.expecting = False
+        self.expecting = self.owing = self.idle = False
         self.since = 0

@@ -1,7 +1,12 @@
-# Declarations of _fairness.pyx (fair use of the send queues).
-from libc.stdint cimport uint32_t
+# Declarations of _fairness.pyx (fair use of the send queues, and of what a batch of completions calls).
+from libc.stdint cimport uint32_t, uint64_t
 
-cdef class SendQueueWaiter:
+cdef class BatchReceiver:
+    """What is called once for all that a batch of completions brought."""
+    cdef uint64_t batch                     # the last one that it was noted for
+    cdef int end_of_batch(self) except -1
+
+cdef class SendQueueWaiter(BatchReceiver):
     """What waits for free send work requests."""
     cdef bint waits_for_room                # in the queue
     cdef bint reserved                      # it was called and holds a reservation

@@ -3,7 +3,10 @@ from typing import Self
 from typing_extensions import disjoint_base
 
 @disjoint_base
-class SendQueueWaiter: ...
+class BatchReceiver: ...
+
+@disjoint_base
+class SendQueueWaiter(BatchReceiver): ...
 
 @disjoint_base
 class FairQueue:

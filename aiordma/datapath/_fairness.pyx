@@ -16,7 +16,12 @@ cdef enum:
     RESERVATION_TURNS = 4   # of the loop: a task that was woken runs in the next one, or the one after that
 
 
-cdef class SendQueueWaiter:
+cdef class BatchReceiver:
+    cdef int end_of_batch(self) except -1:
+        raise NotImplementedError
+
+
+cdef class SendQueueWaiter(BatchReceiver):
     cdef int need(self) except -1:
         return NEEDS_CALL
 

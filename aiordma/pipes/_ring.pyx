@@ -218,7 +218,15 @@ cdef class RingPipe(Flow):
             self.qp.cq.wakes += 1
             if self.pushes:
                 self.qp.cq.served()
+                if self.qp.cq.dispatching:
+                    self.qp.cq.call_after_batch(self)
+                    return
             self._on_readable()
+
+    cdef int end_of_batch(self) except -1:
+        if self._on_readable is not None:
+            self._on_readable()
+        return 0
 
     cdef void wake_writers(self):
         if self._on_writable is not None:
@@ -298,8 +306,8 @@ cdef class RingPipe(Flow):
             placed += want
             cursors.unannounced += want
             if qp.can_message() and not self.queued and (
-                    cursors.unannounced >= self.step or qp.window.seq == qp.window.acked
-                    or (placed < n and tx.free() == 0)):
+                    cursors.unannounced >= self.step or (placed < n and tx.free() == 0)
+                    or (qp.window.seq == qp.window.acked and not (self.pushes and qp.cq.between.crowded))):
                 tx.blocked = placed < n and tx.free() == 0
                 cursors.write(qp.message_room())
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
@@ -387,7 +395,7 @@ cdef class RingPipe(Flow):
         if placed:
             self.sends += 1
             if self.pushes:
-                self.qp.cq.expect()
+                self.qp.cq.sent()
         if self.tx.prod < self.tx.placed_until:
             if placed < n:
                 return 0        # the peer waits for all of it, and this end for its turn

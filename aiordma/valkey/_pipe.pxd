@@ -22,9 +22,10 @@ cdef class ValkeyPipe(CompletionOwner):
     # the device may still read what belonged to the buffer before.
     cdef unsigned char *mirror
     cdef uint32_t mirror_lkey, mirror_until
+    cdef uint32_t staged                    # bytes in the mirror, from the offset on, that are not posted yet
     cdef object failure, _on_readable, _on_writable
     cdef public bint pushes                 # see contracts.Pipe; its owners poll by themselves
-    cdef bint closed, eof_sent, ended, blocked, flushing, finished
+    cdef bint closed, eof_sent, ended, blocked, flushing, finished, dirty
     cdef readonly uint64_t last_received    # completions that prove the server alive
     cdef uint64_t sends, receives, bytes_sent, bytes_received, times_blocked, writes, registrations, registered, queries
 
@@ -38,6 +39,10 @@ cdef class ValkeyPipe(CompletionOwner):
     cdef int send_command(self, bytes command) except -1
     cdef uint32_t room(self) noexcept
     cdef int check_sendable(self) except -1
+    cdef int use_mirror(self) except -1
+    cdef bint stage(self, const unsigned char *data, uint32_t n) except -1
+    cdef int post_staged(self) except -1
+    cdef int post_write(self, uint64_t source, uint32_t n, uint32_t lkey, uint32_t flags) except -1
     cdef Py_ssize_t put(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef Py_ssize_t place_object(self, data, Py_ssize_t start, bint polling) except -1
     cdef int copy_out(self, unsigned char *to, uint64_t n) except -1

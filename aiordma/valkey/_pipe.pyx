@@ -2,7 +2,8 @@
 """A byte pipe by Valkey's RDMA protocol, on a queue pair of its own: what a stream to a valkey-server stands on.
 
 Sending: WRITE with immediate data into the server's transfer buffer, as far as that has room and the server has
-receives (``proto/valkey.py``). Receiving: the server does the same into the buffers of this end, which lie side by
+receives (``proto/valkey.py``). Small pieces that are written in one turn of the loop go in one WRITE, at its end or when
+this side polls or parks, whichever is first: each WRITE costs the server a receive, a completion and a read. Receiving: the server does the same into the buffers of this end, which lie side by
 side and are read like one ring. A buffer is registered as soon as the one before is full and this one was read.
 
 The protocol has no half-close: the server learns of the end of sending when the connection is closed.
@@ -50,6 +51,8 @@ cdef enum:
     RESERVE = 4                 # send WRs that data does not use: a registration, a query, a keepalive, the last WRITE
     STEP = 262144               # most bytes of one WRITE: the server reads while the next one is copied
     LONG_POST_BYTES = 16384     # from here on other threads may run while a WRITE is posted
+    STAGED_BYTES = 1024         # what is written without polling, up to this size, waits for the end of the tick
+    STAGE_BYTES = 16384         # and no more of it
     SEND_STEP = 1 << 20         # most bytes of one poll_send(): then others of the loop may want their turn
     BIG_RECEIVE = 32768         # from here on results come from the engine's pool
 
@@ -115,6 +118,7 @@ cdef class ValkeyPipe(CompletionOwner):
     def keepalive(self) -> None:
         """Have the server's end prove that it is there. Without a receive for it, what is under way does."""
         if self.failure is None and not self.closed and not self.ended and self.outgoing.may_command():
+            self.post_staged()
             self.outgoing.commanded()
             self.send_command(valkey.keepalive())
 
@@ -250,6 +254,7 @@ cdef class ValkeyPipe(CompletionOwner):
         cdef uint64_t place
         if not self.incoming.due() or self.failure is not None or self.closed or self.ended:
             return 0
+        self.post_staged()
         place = <uint64_t><uintptr_t>self.buffers + self.incoming.place()
         self.incoming.register()
         self.outgoing.commanded()
@@ -286,6 +291,9 @@ cdef class ValkeyPipe(CompletionOwner):
         self.check_sendable()
         if not polling and PyBytes_CheckExact(data):
             n = PyBytes_GET_SIZE(data) - start
+            if 0 < n <= STAGED_BYTES and start >= 0 and self.stage(
+                    <const unsigned char *>PyBytes_AS_STRING(data) + start, <uint32_t>n):
+                return n
             return self.put(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -303,15 +311,67 @@ cdef class ValkeyPipe(CompletionOwner):
     cdef uint32_t room(self) noexcept:
         if self.sq_free() <= RESERVE or (self.mirror_until and <int>(self.sq_retired - self.mirror_until) < 0):
             return 0
-        return self.outgoing.room()
+        cdef uint32_t room = self.outgoing.room()
+        return room - self.staged if room > self.staged else 0
+
+    cdef int use_mirror(self) except -1:
+        if self.mirror == NULL:
+            address, self.mirror_lkey = self.owner.mirror(self.outgoing.length)
+            self.mirror = <unsigned char *><uintptr_t>address
+        return 0
+
+    cdef bint stage(self, const unsigned char *data, uint32_t n) except -1:
+        """Keep n bytes for the end of the tick; False: there is no room for them."""
+        if n > self.room():
+            return False
+        self.use_mirror()
+        memcpy(self.mirror + self.outgoing.offset + self.staged, data, n)
+        self.staged += n
+        self.bytes_sent += n
+        self.sends += 1
+        self.blocked = False
+        if self.staged >= STAGE_BYTES:
+            self.post_staged()
+        elif not self.dirty:
+            self.dirty = True
+            self.cq.mark_dirty(self)
+        else:
+            self.cq.flush_if_late()
+        return True
+
+    cdef int post_staged(self) except -1:
+        cdef uint32_t n = self.staged
+        if n == 0:
+            return 0
+        self.staged = 0
+        if self.failure is not None or self.ended or self.finished:
+            return 0
+        return self.post_write(<uint64_t><uintptr_t>(self.mirror + self.outgoing.offset), n, self.mirror_lkey,
+                               IBV_SEND_INLINE if n <= self.max_inline else 0)
+
+    cdef int post_write(self, uint64_t source, uint32_t n, uint32_t lkey, uint32_t flags) except -1:
+        cdef aio_chain chain
+        cdef Outgoing out = self.outgoing
+        # The last of a buffer is signalled: the copies behind it are needed until it has completed.
+        flags |= self.next_flags(n == out.length - out.offset)
+        chain.length = 0
+        aio_chain_write_imm(&chain, self.next_id(), source, n, lkey, flags, out.address + out.offset, out.rkey, n)
+        out.wrote(n)
+        self.writes += 1
+        self.post(&chain)
+        if self.failure is None and out.ask_due():
+            out.ask()
+            self.queries += 1
+            self.send_command(valkey.feature_query())
+        return 0
 
     cdef Py_ssize_t put(self, const unsigned char *data, Py_ssize_t n) except -1:
-        cdef aio_chain chain
         cdef Outgoing out = self.outgoing
         cdef Py_ssize_t placed = 0
         cdef uint32_t want, room, flags, lkey
         cdef uint64_t source
-        while placed < n:
+        self.post_staged()
+        while placed < n and self.failure is None:
             room = self.room()
             if room == 0:
                 break
@@ -322,27 +382,12 @@ cdef class ValkeyPipe(CompletionOwner):
             if want <= self.max_inline:
                 flags = IBV_SEND_INLINE
             else:
-                if self.mirror == NULL:
-                    address, self.mirror_lkey = self.owner.mirror(out.length)
-                    self.mirror = <unsigned char *><uintptr_t>address
+                self.use_mirror()
                 memcpy(self.mirror + out.offset, data + placed, want)
                 source, lkey = <uint64_t><uintptr_t>(self.mirror + out.offset), self.mirror_lkey
-            # The last of a buffer is signalled: the copies behind it are needed until it has completed.
-            flags |= self.next_flags(want == room)
-            chain.length = 0
-            aio_chain_write_imm(&chain, self.next_id(), source, want, lkey, flags, out.address + out.offset, out.rkey,
-                                want)
-            out.wrote(want)
             placed += want
-            self.writes += 1
             self.bytes_sent += want
-            self.post(&chain)
-            if self.failure is not None:
-                break
-            if out.ask_due():
-                out.ask()
-                self.queries += 1
-                self.send_command(valkey.feature_query())
+            self.post_write(source, want, lkey, flags)
         if placed:
             self.sends += 1
         self.blocked = placed < n
@@ -488,7 +533,9 @@ cdef class ValkeyPipe(CompletionOwner):
     # ---- completions
 
     cdef int flush(self) except -1:
-        return 0
+        """The end of the tick."""
+        self.dirty = False
+        return self.post_staged()
 
     cdef int on_completion(self, ibv_wc *wc) except -1:
         cdef uint32_t kind = (wc.wr_id >> 28) & 0xf
@@ -546,6 +593,7 @@ cdef class ValkeyPipe(CompletionOwner):
             self.outgoing.answered()
         else:
             self.check_length(command.buffer.length)
+            self.post_staged()
             self.outgoing.registered(command.buffer)
             self.registered += 1
             if self.mirror != NULL:
@@ -595,6 +643,7 @@ cdef class ValkeyPipe(CompletionOwner):
             return
         self.closed = True
         self._on_readable = self._on_writable = None
+        self.post_staged()
         if self.failure is not None or self.ended or self.sq_posted == self.sq_retired or self.sq_free() == 0:
             self.finish()
             return

@@ -187,6 +187,69 @@ def test_an_answer_that_was_there_long_before_it_was_seen_says_nothing_about_pol
     assert between.policy.budget_ns == before
 
 
+def crowd(between: BetweenTurns, now: int, sends: int) -> tuple[int, int]:
+    """It is idle for a moment, and then others bring more to send, three times for each answer.
+
+    When it ended, and how many sends found the engine polling."""
+    polled = 0
+    for number in range(sends):
+        polled += between.sent(now)
+        if between.active:
+            between.look(now)  # the turn in which it begins
+            now += US
+            if between.look(now) > 0:
+                between.yielded(now, now + QUICK)
+        now += 5 * US
+        if number % 3 == 2 and between.expecting_since:
+            between.found(now)
+    return now, polled
+
+
+def test_a_program_with_much_in_flight_does_not_poll() -> None:
+    between = made()
+    now, polled = crowd(between, BEGIN, 1_000)
+    assert between.crowded
+    assert between.rests == 1
+    assert polled < 100
+    for _ in range(5):
+        now, polled = crowd(between, now + 5_000 * MS, 1_000)
+        assert polled < 100, "it tries again, and stops again"
+    assert between.rests == 6
+
+
+def test_it_polls_again_when_answers_come_one_at_a_time() -> None:
+    between = made()
+    now, _polled = crowd(between, BEGIN, 1_000)
+    now += 5_000 * MS
+    for turn in range(1_000):
+        assert between.sent(now + turn * MS)
+        assert wait(between, now + turn * MS, 15 * US)[1]
+    assert not between.crowded
+    assert between.rests == 1
+
+
+def test_several_writes_for_one_answer_are_not_much_in_flight() -> None:
+    """A server that writes head and body, in one turn or in several, with work of its own between."""
+    between = made()
+    now = BEGIN
+    for _ in range(1_000):
+        for _ in range(3):
+            assert between.sent(now)
+            assert between.look(now) == 0
+            now += 30 * US
+        _now, found = wait(between, now, 15 * US)
+        assert found
+        now += MS
+    assert between.rests == 0
+
+
+def test_with_a_fixed_time_much_in_flight_changes_nothing() -> None:
+    between = made(fixed_us=50)
+    _now, polled = crowd(between, BEGIN, 1_000)
+    assert polled == 1_000
+    assert not between.crowded
+
+
 class Loop:
     """The poller's invariant (`_cq.pyx`) and a loop, step by step; the peer acts between any two steps."""
 
@@ -263,6 +326,8 @@ class Loop:
             work = self.others.popleft() if self.others else 0
             if work:
                 self.step(work * US)
+                if work % 2 and self.between.sent(self.now):
+                    self.scheduled = True
             if self.event:
                 self.on_event()
             elif self.scheduled:

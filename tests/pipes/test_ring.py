@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
+from tests.processes import PATIENCE
 from tests.world import LATE
 
 from .link_pairs import connect
@@ -270,3 +272,69 @@ async def test_poll_send_fills_the_room_that_polling_finds(open_engine: Open) ->
         await readable(a)
         with pytest.raises(anyio.BrokenResourceError):
             a.poll_send(b"x")
+
+
+async def test_what_a_batch_brings_is_delivered_once(open_engine: Open) -> None:
+    """A peer with much to send announces it piece by piece; a transport is called once for all of it."""
+    async with open_engine() as engine:
+        client, server = await connect(engine)
+        got: list[bytes] = []
+        server.pushes = True
+        server.on_readable = lambda: got.append(server.try_receive(1 << 30) or b"")
+        data = random.Random(0).randbytes(server.statistics().ring_bytes)
+        before = server.statistics().cdcs_received
+        await send(client, data)
+        with anyio.fail_after(PATIENCE):
+            while sum(map(len, got)) < len(data):
+                await anyio.lowlevel.checkpoint()
+        assert b"".join(got) == data
+        assert server.statistics().cdcs_received - before > 1
+        if not LATE:
+            assert len(got) == 1
+
+
+async def test_a_receiver_that_fails_costs_the_others_of_its_batch_nothing(open_engine: Open) -> None:
+    async with open_engine() as engine:
+        pairs = [await connect(engine) for _ in range(3)]
+        got: list[bytes] = []
+
+        def receives(server: SwitchablePipe, number: int) -> Callable[[], None]:
+            def call() -> None:
+                got.append(server.try_receive(99) or b"")
+                if number == 0:
+                    pairs[1][1].abort()  # whose turn would be next
+                    raise RuntimeError("a protocol's mistake")
+
+            return call
+
+        for number, (client, server) in enumerate(pairs):
+            server.pushes = True
+            server.on_readable = receives(server, number)
+            assert client.try_send(b"data") == 4
+        with anyio.fail_after(PATIENCE):
+            while len(got) < 2:
+                await anyio.lowlevel.checkpoint()
+        assert got == [b"data"] * 2
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        assert len(got) == 2, "a pipe that is closed is not called"
+
+
+async def test_with_much_in_flight_work_accumulates_until_the_turn_ends(open_engine: Open) -> None:
+    async with open_engine() as engine:
+        client, server = await connect(engine)
+        client.pushes = True
+        await send(client, b"ab")
+        assert await receive(server, 2) == b"ab"
+        between = engine.poller.between
+        now = time.monotonic_ns()
+        while not between.crowded:
+            between.sent(now)
+            between.look(now)
+            between.yielded(now, now)
+        before = client.statistics().cdcs_sent
+        assert client.try_send(b"cd") == 2
+        assert client.try_send(b"ef") == 2
+        assert client.statistics().cdcs_sent == before
+        assert await receive(server, 4) == b"cdef"
+        assert client.statistics().cdcs_sent == before + 1

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import random
+import time
 from typing import Any
 
 import anyio
@@ -67,6 +68,50 @@ async def test_it_is_seen_from_outside(server: ModelServer) -> None:
             pass  # each question takes its time
 
 
+async def end_of_turn() -> None:
+    """The engine has posted what was sent."""
+    for _ in range(2):
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_what_is_written_in_one_turn_goes_in_one_write(server: ModelServer) -> None:
+    """A pipeline of small commands costs the server one receive, and a large piece stays behind them."""
+    stream = await connected(server)
+    async with stream:
+        began = time.monotonic_ns()
+        for number in range(64):
+            assert stream.send_nowait(b"PING %02d\r\n" % number) == 9
+        await end_of_turn()
+        writes = stream.statistics().writes
+        # What waits for 100 us while the turn goes on is posted before its end.
+        assert 1 <= writes <= 1 + (time.monotonic_ns() - began) // 100_000
+        with anyio.fail_after(PATIENCE):
+            got = b""
+            while len(got) < 64 * 9:
+                got += await server.receive()
+            assert got == b"".join(b"PING %02d\r\n" % number for number in range(64))
+        assert stream.send_nowait(b"small") == 5
+        assert stream.send_nowait(b"L" * 2000) == 2000
+        assert stream.statistics().writes == writes + 2
+        with anyio.fail_after(PATIENCE):
+            assert await server.receive() == b"small"
+            assert await server.receive() == b"L" * 2000
+
+
+async def test_what_was_put_off_goes_before_the_stream_waits_or_closes(server: ModelServer) -> None:
+    stream = await connected(server)
+    async with stream:
+        await stream.send(b"PING\r\n")
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.receive)
+                assert await server.receive() == b"PING\r\n"
+                server.write(b"+PONG\r\n")
+        assert stream.send_nowait(b"last") == 4
+    with anyio.fail_after(PATIENCE):
+        assert await server.receive() == b"last"
+
+
 @pytest.mark.parametrize("most", [1, 100, 4096])
 async def test_a_long_transfer_in_both_directions(server: ModelServer, most: int) -> None:
     """Across the ends of buffers, in pieces of random sizes; single bytes go past the server's receives."""
@@ -82,6 +127,8 @@ async def test_a_long_transfer_in_both_directions(server: ModelServer, most: int
             step = rng.randrange(1, most + 1)
             await stream.send(there[at : at + step])
             at += step
+            if most == 1:
+                await end_of_turn()  # else they would go together
 
     async def serve() -> None:
         """In one task, as a server: the completions are in one queue."""
@@ -160,7 +207,7 @@ async def test_a_server_that_takes_nothing_keeps_its_receives(server: ModelServe
                 refused = 0
             except anyio.WouldBlock:
                 refused += 1
-                await anyio.lowlevel.checkpoint()  # the completions of what was sent
+            await end_of_turn()  # else they would go together; and the completions of what was sent
         assert 900 < sent < 1024
         with anyio.fail_after(PATIENCE):
             got = 0

@@ -46,6 +46,8 @@ async def test_a_server_that_sleeps_gets_thousands_of_writes(valkey: Valkey) -> 
         async def send() -> None:
             for _ in range(3000):
                 await stream.send(PING)
+                for _ in range(2):
+                    await anyio.lowlevel.checkpoint()  # else they would go together
 
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
@@ -53,7 +55,7 @@ async def test_a_server_that_sleeps_gets_thousands_of_writes(valkey: Valkey) -> 
                 expected = b"+OK\r\n" + 3000 * PONG
                 assert await stream.receive_exactly(len(expected)) == expected
         counts = stream.statistics()
-        assert counts.writes == 3001
+        assert counts.writes > 2000
         assert counts.queries > 5
         assert counts.times_blocked > 0
 
