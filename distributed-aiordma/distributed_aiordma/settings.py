@@ -29,8 +29,8 @@ DEFAULTS = {
     "pool": "512 MiB",
 }
 
-# A process of Dask needs no pyverbs, which takes a fifth of the time until its first comm. aiordma reads this when
-# it is imported, and what the user or the program has chosen stays.
+# A process of Dask needs no pyverbs, which takes a fifth of the time until its first comm. aiordma reads this
+# when it is imported; what the user or the program has chosen stays.
 if not os.environ.get("AIORDMA_VERBS") and "aiordma" not in sys.modules:
     os.environ["AIORDMA_VERBS"] = "own"
 

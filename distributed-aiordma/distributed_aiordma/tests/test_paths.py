@@ -149,7 +149,10 @@ def test_the_environment_goes_before_the_ring_of_comms(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("chosen", ["", "auto"])
 def test_a_process_of_dask_needs_no_pyverbs_unless_it_says_so(chosen: str) -> None:
-    program = "import os, sys, distributed_aiordma.backend; print(os.environ['AIORDMA_VERBS'], 'pyverbs' in sys.modules)"
+    program = (
+        "import os, sys, distributed_aiordma.backend\n"
+        "print(os.environ['AIORDMA_VERBS'], 'pyverbs' in sys.modules)"
+    )
     environment = os.environ | {"AIORDMA_VERBS": chosen}
     ran = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
