@@ -20,7 +20,6 @@ On the network a grant is a *ticket* (:class:`aiordma.proto.llc.Ticket`), as in 
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import logging
 import weakref
@@ -218,7 +217,7 @@ class RingGranter:
             self._level[listener.number] = 0
             member.withdraw(used=message.used)
         claimed = member is None and message.number <= self._last
-        answer = dataclasses.replace(message, response=True, used=False, bound=claimed)
+        answer = message.changed(response=True, used=False, bound=claimed)
         self._group.queue_llc(answer.encode())
 
     def recall(self, listener: GrantingListener) -> None:

@@ -52,6 +52,9 @@ _JUDGE_SECONDS, _JUDGE_SECONDS_SHORT = 10.0, 1.0
 #: A ring shrinks if no more than one part in this many of it was needed. It becomes a quarter of its size or
 #: less, and keeps room for twice what was needed.
 _MIN_UNUSED = 8
+#: A writer that has refused a larger ring is asked again after this time, twice as long after each refusal in
+#: a row, and so on up to the second one: to prepare a ring for nothing costs milliseconds of CPU time.
+_ASK_AGAIN_SECONDS, _ASK_AGAIN_MOST_SECONDS = 10.0, 640.0
 #: A writer takes larger rings only if it sleeps for room. No less than two CPUs' L2 caches together: copying
 #: out of a ring of 512 KiB took twice the CPU time of one of 2 MiB.
 _POLLED_BYTES = 2 << 20
@@ -100,6 +103,8 @@ class RingSize:
     """Judges and replaces the receive ring of one stream."""
 
     __slots__ = (
+        "_ask_again_at",
+        "_ask_again_seconds",
         "_host",
         "_judged_at",
         "_never_places",
@@ -115,6 +120,9 @@ class RingSize:
         self._host = host
         self._judged_at = now
         self._turned_at = 0.0
+        #: Not before this time is a larger ring offered again, and how long it was since it was refused.
+        self._ask_again_at = 0.0
+        self._ask_again_seconds = 0.0
         #: Size that was offered to the writer, 0 while there is no offer.
         self._wanted = 0
         self._offered_at = 0.0
@@ -181,7 +189,7 @@ class RingSize:
         if now - self._judged_at < (_JUDGE_SECONDS_SHORT if short else _JUDGE_SECONDS):
             return
         self._judged_at = now
-        hear_of_waiting(host)  # a writer that did not want a larger ring may do so now
+        self._hear_of_waiting(now)  # a writer that did not want a larger ring may do so now
         needed = _ring_resize.recent_high_water(host.pipe)
         size = host.ring.length
         if size > MIN_RING_BYTES and needed * _MIN_UNUSED <= size:
@@ -315,8 +323,12 @@ class RingSize:
         size, self._wanted = self._wanted, 0
         if message.refused:
             host.pipe.grows = False
+            if size > host.ring.length:
+                self._ask_later()
             self._drop_prepared()
             return
+        if size > host.ring.length:
+            self._ask_again_seconds = 0.0
         if size and not self._release_retired():
             size = 0
         if size:
@@ -327,6 +339,12 @@ class RingSize:
         self._drop_prepared()
         self._name_ring()
 
+    def _ask_later(self) -> None:
+        self._ask_again_seconds = min(
+            _ASK_AGAIN_MOST_SECONDS, max(_ASK_AGAIN_SECONDS, 2 * self._ask_again_seconds)
+        )
+        self._ask_again_at = self._host.group.engine.waker.now() + self._ask_again_seconds
+
     def _take(self, size: int) -> Block:
         """A ring of this size. :raises MemoryLimitError:"""
         ring = self._prepared
@@ -335,8 +353,12 @@ class RingSize:
         self._prepared = None
         return ring
 
+    def _hear_of_waiting(self, now: float) -> None:
+        if now >= self._ask_again_at:
+            hear_of_waiting(self._host)
+
     def _name_ring(self) -> None:
-        hear_of_waiting(self._host)
+        self._hear_of_waiting(self._host.group.engine.waker.now())
         ring = self._host.ring
         self._say(
             RingResize(

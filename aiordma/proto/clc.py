@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from .clcframe import (
@@ -37,6 +37,7 @@ from .clcframe import (
 )
 from .codes import describe
 from .errors import LocalProtocolError
+from .frozen import Frozen
 
 __all__ = [
     "EID",
@@ -144,8 +145,7 @@ def _ranged(value: int, low: int, high: int, name: str) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Frozen, kw_only=True):
     """Client to server: RDMA is possible here, and this is the client."""
 
     kind_code: ClassVar[int] = 1
@@ -265,8 +265,7 @@ class Proposal:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _Answer(Frozen, kw_only=True):
     """What Accept and Confirm have in common: how to reach the sender's QP and ring."""
 
     kind_code: ClassVar[int]
@@ -333,7 +332,7 @@ class _Answer:
     """The enterprise id chosen."""
     hostname: str = ""
     """First contact only: for people."""
-    gids: tuple[bytes, ...] = field(default=())
+    gids: tuple[bytes, ...] = ()
     """Confirm on first contact only: further GIDs of the client."""
 
     @property
@@ -402,15 +401,13 @@ class _Answer:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accept(_Answer):
+class Accept(_Answer, kw_only=True):
     """Server to client: this is my QP and the ring you may write."""
 
     kind_code: ClassVar[int] = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirm(_Answer):
+class Confirm(_Answer, kw_only=True):
     """Client to server: agreed, and this is my QP and the ring you may write."""
 
     kind_code: ClassVar[int] = 3
@@ -489,8 +486,7 @@ def _parse_first_contact(data: bytes, at: int) -> tuple[str, int, tuple[bytes, .
     return host.rstrip(b" \0").decode("ascii", "replace"), max_links, gids, at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decline:
+class Decline(Frozen, kw_only=True):
     """From either end: no RDMA for this connection. The bytes behind it are the application's, on TCP."""
 
     kind_code: ClassVar[int] = 4

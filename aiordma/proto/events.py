@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from .frozen import Frozen
 
 if TYPE_CHECKING:
     from .clc import Accept, Claim, Confirm, Proposal
@@ -23,53 +24,46 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Frozen):
     """Write these bytes to the TCP connection."""
 
     data: bytes
     """One CLC message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
+class Proposed(Frozen):
     """Server: prepare an answer, then call ``ready(accept)`` or ``refuse(code)``."""
 
     proposal: Proposal
     """What the client proposes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Frozen):
     """Client: bring this end up, then call ``ready(confirm)`` or ``refuse(code)``."""
 
     accept: Accept
     """What the server offers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(Frozen):
     """Server: bring this end up, then call ``established()``, ``refuse(code)`` or ``broken(text)``."""
 
     confirm: Confirm
     """What the client agreed to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Frozen):
     """Server: find the ticket, then call ``established()``, ``refuse(code)`` or ``broken(text)``."""
 
     claim: Claim
     """What the client claims."""
 
 
-@dataclass(frozen=True, slots=True)
-class UseRdma:
+class UseRdma(Frozen):
     """The end: both ends use RDMA. The TCP connection stays open and silent."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLost:
+class LinkLost(Frozen):
     """The end, client only: the server has agreed, lost the link, and takes the connection from RDMA to this
     TCP connection (``failover.py``). Do the same."""
 
@@ -77,8 +71,7 @@ class LinkLost:
     """What has come of the server's message: the failover's."""
 
 
-@dataclass(frozen=True, slots=True)
-class UseTcp:
+class UseTcp(Frozen):
     """The end: this TCP connection carries the stream."""
 
     code: int
@@ -91,8 +84,7 @@ class UseTcp:
     """The kind of connection that the peer expects, if it declined for that and said so."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainPeer:
+class PlainPeer(Frozen):
     """The end, client only: the peer does not know the negotiation. Close this connection, connect again and
     speak plain TCP; the application's stream never sees negotiation bytes."""
 
@@ -100,8 +92,7 @@ class PlainPeer:
     """What the peer did instead of answering."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Frozen):
     """The end: close the connection and report an error; what the peer believes is not known."""
 
     code: int

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from .cdc import StateFlag
 from .codes import Code, describe
 from .errors import LocalProtocolError, RemoteProtocolError
+from .frozen import Frozen
 
 __all__ = [
     "MAGIC",
@@ -45,8 +45,7 @@ _TYPE_LEAVE, _TYPE_REFUSE = 1, 2
 _KNOWN_FLAGS = int(StateFlag.SENDING_DONE | StateFlag.CLOSED)
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Frozen):
     """This end has left RDMA. Sent once by each end, after its last WRITE."""
 
     token: int
@@ -70,8 +69,7 @@ class Leave:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Frozen):
     """This end does not fail over, so the stream ends. A reset of the TCP connection follows."""
 
     token: int
@@ -109,8 +107,7 @@ def decode(data: bytes) -> Leave | Refuse:
     return Leave(token, sent, placed, arrived, flags, code)
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Frozen):
     """The cursors of one end's rings once it has stopped sending."""
 
     sent: int
@@ -131,20 +128,17 @@ class Ledger:
     """State that the peer has announced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quiesce:
+class Quiesce(Frozen):
     """Stop sending over RDMA; once nothing is in flight, call :meth:`CursorExchange.quiesced`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Frozen):
     """Write these bytes to the TCP connection."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(Frozen):
     """Continue over TCP."""
 
     send_from: int
@@ -159,8 +153,7 @@ class Agreed:
     """The peer left first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Frozen):
     """The stream is over."""
 
     reason: str

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from .clc import MIN_RING_BYTES, ring_bytes_code
 from .codes import Code
 from .errors import LocalProtocolError, RemoteProtocolError
+from .frozen import Frozen
 
 __all__ = [
     "MESSAGE_BYTES",
@@ -73,8 +73,7 @@ def _ranged(value: int, high: int, name: str) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmLink:
+class ConfirmLink(Frozen, kw_only=True):
     """Proves that a new link carries data, once in each direction (request from the server, response from the
     client)."""
 
@@ -129,8 +128,7 @@ class ConfirmLink:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddLink:
+class AddLink(Frozen, kw_only=True):
     """Offers a second link (over another port) for the group, or answers such an offer."""
 
     kind_code: ClassVar[int] = 0x02
@@ -193,8 +191,7 @@ class DeleteReason(enum.IntEnum):
     NO_ASYMMETRIC_LINK = 0x00050000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteLink:
+class DeleteLink(Frozen, kw_only=True):
     """Takes one link, or all of them (the end of the group), out of use."""
 
     kind_code: ClassVar[int] = 0x04
@@ -234,8 +231,7 @@ class DeleteLink:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RToken:
+class RToken(Frozen):
     """How the peer reaches one memory region over one link."""
 
     link_num: int
@@ -246,8 +242,7 @@ class RToken:
     """Virtual address of the region."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmRKey:
+class ConfirmRKey(Frozen, kw_only=True):
     """Announces a new memory region, with its key for up to three links."""
 
     kind_code: ClassVar[int] = 0x06
@@ -290,8 +285,7 @@ class ConfirmRKey:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestLink:
+class TestLink(Frozen, kw_only=True):
     """Asks the peer's software (not only its NIC) for a sign of life; the answer carries the same 16
     bytes."""
 
@@ -312,8 +306,7 @@ class TestLink:
         return cls(user_data=data[4:20], response=bool(data[3] & _RESPONSE))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRKey:
+class DeleteRKey(Frozen, kw_only=True):
     """Announces that memory regions are gone: the peer must not use these keys any more."""
 
     kind_code: ClassVar[int] = 0x09
@@ -349,8 +342,7 @@ class DeleteRKey:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AnnounceAck:
+class AnnounceAck(Frozen):
     """Carries nothing but its immediate data: the acknowledgement that the ack timer sends when nothing else
     does.
 
@@ -368,8 +360,7 @@ class AnnounceAck:
         return cls()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
+class Ticket(Frozen, kw_only=True):
     """Server to client, aiordma's own: a ring handed out in advance. The client may begin a connection with
     it, by a CLC Claim on a new TCP connection, and write into the ring without waiting for an answer."""
 
@@ -414,8 +405,7 @@ class Ticket:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TicketBack:
+class TicketBack(Frozen, kw_only=True):
     """About tickets that are out, aiordma's own. From the client: it will not use this one, or gives up a
     connection that was begun with it. The server answers that the ring is free on both sides, or ``bound``:
     then the connection exists. From the server as a request: give back all tickets of this listener."""
@@ -469,8 +459,7 @@ class ResizeStage(enum.IntEnum):
     to the ring."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingResize:
+class RingResize(Frozen, kw_only=True):
     """Replaces a stream's receive ring while the stream lives, or names a buffer of the receiver's user for
     the next bytes; aiordma's own.
 

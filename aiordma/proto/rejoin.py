@@ -8,7 +8,6 @@ sends a Decline in every state, and takes one in every state. And each message a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from .clc import Decline, Proposal, decode
@@ -16,6 +15,7 @@ from .codes import Code
 from .errors import LocalProtocolError
 from .events import Event as HandshakeEvent
 from .events import Failed, PlainPeer, Send, UseTcp
+from .frozen import Frozen
 from .handshake import ClientHandshake, ServerHandshake, State, Timeouts
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "RejoinHandshake", "Yielded"]
 
 
-@dataclass(frozen=True, slots=True)
-class Yielded:
+class Yielded(Frozen):
     """The peer has asked as well, and is the client: drop this end's offer. ``Proposed`` follows."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -87,7 +86,7 @@ async def test_a_copy_for_larger_rings_is_declined_on_first_contact(monkeypatch:
         assert isinstance(accept, clc.Accept)
         confirm = await client.accepted(accept, "server")
         with left(engine, 0), pytest.raises(NegotiationError) as caught:
-            await server.confirmed(dataclasses.replace(confirm, ring_bytes=64 << 20))
+            await server.confirmed(confirm.changed(ring_bytes=64 << 20))
         assert caught.value.code == Code.OUT_OF_MEMORY
         server.abandon()
         client.abandon()

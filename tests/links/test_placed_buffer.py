@@ -256,6 +256,20 @@ async def test_a_ring_is_not_replaced_while_a_buffer_waits() -> None:
         assert placed(other) > 4 * MIB
 
 
+async def test_a_piece_that_begins_while_a_ring_is_offered_is_placed_once_that_is_answered() -> None:
+    async with a_pair(PLACES) as (one, other):
+        sizing_of(other)._wanted = 64 * KIB
+        taker = Receiver(other, 5 * MIB)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(taker.run)
+            await until(lambda: other.in_use)
+            assert placement_of(other) is None
+            sizing_of(other)._wanted = 0
+            await one.send(pattern(0, 5 * MIB))
+        assert taker.buffer == pattern(0, 5 * MIB)
+        assert placed(other) > 4 * MIB
+
+
 # ---- the task does not wait until the end
 
 

@@ -144,6 +144,21 @@ async def test_a_prepared_ring_that_is_refused_is_given_back() -> None:
         await transfer(one, other, 1000, 2_000_000)
 
 
+async def test_a_writer_that_refuses_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ring_resize, "recent_high_water", lambda _: MIB)  # so the ring does not shrink
+    async with a_pair(LARGE) as (one, other):
+        await transfer(one, other, 0, 1000)
+        pipe, sizing = member_of(other).pipe, sizing_of(other)
+        for seconds in (10, 20, 40):
+            ring = prepare(other)
+            await until(functools.partial(getattr, ring, "freed"))
+            now = member_of(other).group.engine.waker.now()
+            for later, grows in ((seconds - 3, False), (seconds + 1, True)):
+                sizing._judged_at = now - 100
+                sizing.look(now + later)
+                assert pipe.grows is grows
+
+
 async def test_a_stream_that_ends_while_its_ring_is_prepared() -> None:
     async with a_pair(LARGE) as (one, other):
         await transfer(one, other, 0, 1000)

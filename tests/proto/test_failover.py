@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 
 import pytest
@@ -49,7 +48,7 @@ def waiting(ledger: Ledger = LEDGER) -> CursorExchange:
 
 
 def test_messages_survive_their_encoding() -> None:
-    for message in (LEAVE, dataclasses.replace(LEAVE, flags=0xC0, code=0x0A1D0010), Refuse(3, 4)):
+    for message in (LEAVE, LEAVE.changed(flags=0xC0, code=0x0A1D0010), Refuse(3, 4)):
         data = message.encode()
         assert len(data) == MESSAGE_BYTES
         assert decode(data) == message
@@ -59,14 +58,14 @@ def test_the_first_byte_on_tcp() -> None:
     (agreed,) = waiting().receive(LEAVE.encode(), 1.0)
     assert agreed == Agreed(send_from=80, read_until=40, peer_flags=0, code=Code.LINK_LOST, by_peer=False)
     # What is certain here goes before what the peer had not heard of.
-    (agreed,) = waiting(dataclasses.replace(LEDGER, placed=100)).receive(LEAVE.encode(), 1.0)
+    (agreed,) = waiting(LEDGER.changed(placed=100)).receive(LEAVE.encode(), 1.0)
     assert isinstance(agreed, Agreed)
     assert agreed.send_from == 100
 
 
 def test_the_peer_leaves_first() -> None:
     crossing = CursorExchange(7, 9, 10.0)
-    message = dataclasses.replace(LEAVE, code=Code.SWITCHED).encode()
+    message = LEAVE.changed(code=Code.SWITCHED).encode()
     for at in range(MESSAGE_BYTES - 1):
         assert crossing.receive(message[at : at + 1], 0.0) == []
     assert crossing.receive(message[-1:], 0.0) == [Quiesce()]
@@ -91,19 +90,19 @@ def test_the_peer_leaves_first() -> None:
     ],
 )
 def test_cursors_that_cannot_be(change: dict[str, int], words: str) -> None:
-    (broken,) = waiting().receive(dataclasses.replace(LEAVE, **change).encode(), 1.0)
+    (broken,) = waiting().receive(LEAVE.changed(**change).encode(), 1.0)
     assert isinstance(broken, Broken)
     assert broken.fault
     assert words in broken.reason
 
 
 def test_an_end_cannot_be_taken_back() -> None:
-    done = dataclasses.replace(LEDGER, peer_flags=int(StateFlag.SENDING_DONE))
-    for leave in (LEAVE, dataclasses.replace(LEAVE, flags=0x80)):
+    done = LEDGER.changed(peer_flags=int(StateFlag.SENDING_DONE))
+    for leave in (LEAVE, LEAVE.changed(flags=0x80)):
         (broken,) = waiting(done).receive(leave.encode(), 1.0)
         assert isinstance(broken, Broken)
         assert broken.fault
-    (agreed,) = waiting(done).receive(dataclasses.replace(LEAVE, flags=0x80, sent=30, placed=0).encode(), 1.0)
+    (agreed,) = waiting(done).receive(LEAVE.changed(flags=0x80, sent=30, placed=0).encode(), 1.0)
     assert isinstance(agreed, Agreed)
 
 
@@ -116,9 +115,9 @@ def test_an_end_cannot_be_taken_back() -> None:
         LEAVE.encode()[:4] + b"\2" + LEAVE.encode()[5:],
         LEAVE.encode()[:5] + b"\3" + LEAVE.encode()[6:],
         LEAVE.encode()[:7] + b"\1" + LEAVE.encode()[8:],
-        dataclasses.replace(LEAVE, flags=0x40).encode(),
-        dataclasses.replace(LEAVE, flags=0x20).encode(),
-        dataclasses.replace(LEAVE, placed=51).encode(),
+        LEAVE.changed(flags=0x40).encode(),
+        LEAVE.changed(flags=0x20).encode(),
+        LEAVE.changed(placed=51).encode(),
         Refuse(1, 1).encode()[:16] + bytes(7) + b"\1" + Refuse(1, 1).encode()[24:],
         LEAVE.encode()[:-1],
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections import deque
@@ -125,7 +124,7 @@ def test_a_second_proposal_out_of_turn_is_a_violation(what: str) -> None:
         assert s.receive(AGAIN.encode(), 0.3) == [Proposed(AGAIN)]
         s.ready(OLD, 0.4)
     wrong = {"another link": 6, "no link": 0}.get(what, 5)
-    (failed,) = s.receive(dataclasses.replace(AGAIN, unknown_qpn=wrong).encode(), 0.5)
+    (failed,) = s.receive(AGAIN.changed(unknown_qpn=wrong).encode(), 0.5)
     assert isinstance(failed, Failed)
     assert failed.code == Code.PROTOCOL_VIOLATION
     assert s.done

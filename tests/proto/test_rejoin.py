@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 
 import pytest
@@ -19,7 +18,7 @@ from aiordma.proto.rejoin import Event, RejoinHandshake, Yielded
 from .test_handshake import ACCEPT, CONFIRM, PROPOSAL
 
 TIMES = Timeouts(negotiate=6.0, link=5.0)
-HIGHER = dataclasses.replace(PROPOSAL, nonce=b"Z" * 16)
+HIGHER = PROPOSAL.changed(nonce=b"Z" * 16)
 DECLINE = Decline(diagnosis=Code.OUT_OF_MEMORY).encode()
 
 
@@ -99,9 +98,9 @@ def test_silence_is_declined() -> None:
 
 def test_an_unknown_link_is_asked_about_once() -> None:
     client, server = asked(), answering()
-    old = dataclasses.replace(ACCEPT, first_contact=False, qpn=5, proof=bytes(16))
+    old = ACCEPT.changed(first_contact=False, qpn=5, proof=bytes(16))
     assert isinstance(old, Accept)
-    again = dataclasses.replace(HIGHER, unknown_qpn=5)
+    again = HIGHER.changed(unknown_qpn=5)
     server.ready(old, 0.0)
     client.receive(old.encode(), 0.0)
     before = client.may_ask_again

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -142,3 +145,19 @@ def test_the_environment_goes_before_the_ring_of_comms(monkeypatch: pytest.Monke
     monkeypatch.setenv("AIORDMA_RING_BYTES", "65536")
     config = Settings.now().config()
     assert (config.ring_bytes, config.max_ring_bytes) == (65536, None)
+
+
+@pytest.mark.parametrize("chosen", ["", "auto"])
+def test_a_process_of_dask_needs_no_pyverbs_unless_it_says_so(chosen: str) -> None:
+    program = (
+        "import os, sys, distributed_aiordma.backend\n"
+        "print(os.environ['AIORDMA_VERBS'], 'pyverbs' in sys.modules)"
+    )
+    environment = os.environ | {"AIORDMA_VERBS": chosen}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    verbs, loaded = ran.stdout.split()
+    assert verbs == (chosen or "own")
+    if not chosen:
+        assert loaded == "False"

@@ -64,7 +64,7 @@ class Scene:
     def answer(self, **changes: int) -> None:
         """As an honest peer that has read nothing."""
         leave = Leave(token=self.pipe.ring.token, sent=0, placed=0, arrived=0)
-        self.tcp.send(dataclasses.replace(leave, **changes).encode())
+        self.tcp.send(leave.changed(**changes).encode())
 
     async def broken(self) -> BaseException:
         await until(lambda: self.pipe.error is not None)

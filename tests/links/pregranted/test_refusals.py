@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -91,7 +90,7 @@ async def test_a_forged_claim() -> None:
 async def test_a_grant_that_the_server_does_not_know() -> None:
     async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
         tickets = next(iter(known.holder._unused.values()))
-        tickets.append(dataclasses.replace(tickets.pop(), number=4711))
+        tickets.append(tickets.pop().changed(number=4711))
         assert "does not know this ring" in await broken(await known.connect())
         await works(known)
 
@@ -313,7 +312,7 @@ async def test_messages_that_break_the_rules() -> None:
         tickets = known.holder._unused[service]
         tickets.pop()
         for number in range(100, 100 + known.engine.config.tickets - len(tickets)):
-            known.holder.on_message(dataclasses.replace(good, number=number))
+            known.holder.on_message(good.changed(number=number))
         with pytest.raises(RemoteProtocolError, match="more tickets than"):
             known.holder.on_message(good)
         while tickets[-1].number >= 100:

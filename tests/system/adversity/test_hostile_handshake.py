@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import secrets
 import socket
 from contextlib import asynccontextmanager
@@ -59,7 +58,7 @@ class Raw:
     async def accepted(self, **proposed: Any) -> tuple[Any, clc.Accept]:
         """Propose with the changes and get the Accept."""
         offer = await self.engine.propose()
-        await self.say(dataclasses.replace(offer.proposal, **proposed))
+        await self.say(offer.proposal.changed(**proposed))
         accept = await self.hear()
         assert isinstance(accept, clc.Accept), accept
         return offer, accept
@@ -79,7 +78,7 @@ class Raw:
         """A proper Confirm but for the changes; the server does not let that pass."""
         offer, accept = await self.accepted()
         try:
-            await self.say(dataclasses.replace(await offer.accepted(accept), **changes))
+            await self.say((await offer.accepted(accept)).changed(**changes))
             await self.refused()
         finally:
             offer.abandon()
@@ -88,7 +87,7 @@ class Raw:
         """The link is proper and comes up; what the server writes there does not arrive."""
         offer, accept = await self.accepted()
         try:
-            await self.say(dataclasses.replace(await offer.accepted(accept), **changes))
+            await self.say((await offer.accepted(accept)).changed(**changes))
             pipe = await offer.established()
             pipe.try_send(b"x" * 1000)
             pipe.spin_readable()
