@@ -170,7 +170,7 @@ def _client(server: Program, client: list[str], options: list[str]) -> tuple[Sam
         assert started.stdin is not None
         assert started.stdout is not None
         if started.stdout.readline() != "begin\n":
-            raise RuntimeError(f"{shlex.join(started.args)} failed: {started.stdout.read()}")
+            raise RuntimeError(f"{shlex.join(client)} failed: {started.stdout.read()}")
         before = read_process(server.process.pid)
         started.stdin.write("\n")
         started.stdin.flush()
