@@ -9,14 +9,12 @@ Prints a Markdown table of medians.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from .counting import Reading, read_engines, read_process, system_calls
-from .suite import TRIES, command, serving
+from .suite import TRIES, command, driving, serving
 from .turns import RDMA, TCP
 
 if TYPE_CHECKING:
@@ -40,23 +38,12 @@ class Run(NamedTuple):
 
 def measure(server: Program, kind: str, connections: int, path: str, seconds: float) -> Run:
     """Raises OSError, RuntimeError."""
-    port = server.first_line.rpartition(" ")[2]
     options = ["--connections", str(connections), "--seconds", str(seconds)]
     pid = server.process.pid
-    client = subprocess.Popen(
-        [*command(path, "drive"), kind, port, *options],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with client:
-        assert client.stdin is not None
-        assert client.stdout is not None
-        if client.stdout.readline() != "begin\n":
-            raise RuntimeError(f"the client of {kind} failed: {client.stdout.read()}")
+    with driving(server, [*command(path, "drive"), kind], options) as work:
         engines, before = read_engines(pid), read_process(pid)
         with system_calls({"server": pid}) as calls:
-            client.stdin.write("\n")
-            client.stdin.flush()
-            out = json.loads(client.stdout.readline())
+            out = work()
             used = read_process(pid) - before
         events = (read_engines(pid) - engines).events
     return Run(out["path"], out["per_second"], out["requests"], used, events, calls["server"])

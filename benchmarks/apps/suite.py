@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demolib.processes import Program
 from demolib.valkey import Valkey, start_valkey
@@ -159,22 +159,39 @@ def _program(
     raise RuntimeError(f"the connections of {kind} went by {went_by}, not by {path}, {TRIES} times")
 
 
-def _client(server: Program, client: list[str], options: list[str]) -> tuple[Sample, str]:
-    """One run, and the path of its connections."""
+@contextlib.contextmanager
+def driving(
+    server: Program, command: list[str], options: list[str]
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """A client that has connected. Called, it sends its requests, and returns what it says of them.
+
+    Raises RuntimeError: it could not connect.
+    """
     port = server.first_line.rpartition(" ")[2]
-    started = subprocess.Popen(
-        [*client, port, *options],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with started:
-        assert started.stdin is not None
-        assert started.stdout is not None
-        if started.stdout.readline() != "begin\n":
-            raise RuntimeError(f"{shlex.join(client)} failed: {started.stdout.read()}")
+    client = subprocess.Popen(
+        [*command, port, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        given, printed = client.stdin, client.stdout
+        if printed.readline() != "begin\n":
+            raise RuntimeError(f"{shlex.join(command)} failed: {printed.read()}")
+
+        def work() -> dict[str, Any]:
+            given.write("\n")
+            given.flush()
+            results: dict[str, Any] = json.loads(printed.readline())
+            return results
+
+        yield work
+
+
+def _client(server: Program, command: list[str], options: list[str]) -> tuple[Sample, str]:
+    """One run, and the path of its connections."""
+    with driving(server, command, options) as work:
         before = read_process(server.process.pid)
-        started.stdin.write("\n")
-        started.stdin.flush()
-        out = json.loads(started.stdout.readline())
+        out = work()
         used = read_process(server.process.pid) - before
     return Sample(out["per_second"], out["cpu_us"] + used.cpu_us / out["requests"]), out["path"]
 
