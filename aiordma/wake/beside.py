@@ -87,7 +87,6 @@ class Beside(Generic[T, V]):
         after: Callable[[], None] = lambda: None,
     ) -> None:
         self._waker, self._work, self._adopt, self._discard, self._done = waker, work, adopt, discard, done
-        self._after = after
         #: Not adopted yet. Taken by pop(), which only one thread succeeds with.
         self._made: list[T] = []
         self._waiters: list[Waiter] = []
@@ -95,7 +94,7 @@ class Beside(Generic[T, V]):
         #: What went wrong.
         self.error: BaseException | None = None
         waker.bind(self)
-        start_thread(self._run)
+        start_thread(self._run, after)
 
     async def wait(self) -> V:
         """The :attr:`value`, as soon as it is there.
@@ -122,7 +121,6 @@ class Beside(Generic[T, V]):
         # Only now is this looked at: the end of the loop and this, whichever comes later discards it.
         if self._loop_has_ended or not self._waker.call_from_anywhere(self._finish):
             self._let_go()
-        run_guarded(self._after)
 
     def _finish(self) -> None:
         if self._over:  # the loop ends, and lets its last callbacks run
@@ -157,12 +155,17 @@ class Beside(Generic[T, V]):
             run_guarded(partial(self._discard, made))
 
 
-def start_thread(work: Callable[[], None]) -> None:
-    """Do it in a thread that a fork waits for; here, if there are no threads left."""
+def start_thread(work: Callable[[], None], after: Callable[[], None] = lambda: None) -> None:
+    """Do it in a thread that a fork waits for; here, if there are no threads left.
+
+    :param after: done then; what the work belongs to, such as a loop, is not kept for it.
+    """
+    works = [work]
 
     def run() -> None:
         with _short_turns:
-            work()
+            works.pop()()
+            run_guarded(after)
 
     _forget_ended()
     thread = threading.Thread(target=run, name="aiordma opening")
