@@ -40,6 +40,7 @@ logger = logging.getLogger("aiordma.link")
 _HELLO = struct.Struct(">16sI")  # token, number of the client's queue pair
 _EVENTS_AT_ONCE = 16
 _RESOLVE_MS = 2000
+_MOST_PORTS = 32
 _SIOCGIFADDR = 0x8915
 
 
@@ -103,12 +104,9 @@ class CmConnection:
                 address = sockaddr(candidate, 0)
             except ValueError:
                 continue  # an address with a scope
-            listener = ConnectionId(self._channel)
             try:
-                listener.set_traffic_class(self._traffic_class)
-                port = listener.listen(address)
+                listener, port = self._listener_at(address)
             except VerbsError as error:
-                listener.close()
                 if error.errno not in (errno.ENODEV, errno.EADDRNOTAVAIL):
                     raise
                 continue
@@ -121,6 +119,21 @@ class CmConnection:
         raise NegotiationError(
             Code.NO_ROUTE, f"neither {host} nor an IPv4 address of this host belongs to {self._device}"
         )
+
+    def _listener_at(self, address: bytes) -> tuple[ConnectionId, int]:
+        """A listener, and its port, which rdma_cm chooses: of a list of its own. On iWARP the port is TCP's
+        too, and a socket may hold it, as rdma_listen() says then. Raises VerbsError."""
+        tries = _MOST_PORTS
+        while True:
+            listener = ConnectionId(self._channel)
+            try:
+                listener.set_traffic_class(self._traffic_class)
+                return listener, listener.listen(address)
+            except VerbsError as error:
+                listener.close()
+                tries -= 1
+                if error.errno != errno.EADDRINUSE or not tries:
+                    raise
 
     def _on_request(self, event: Event) -> None:
         """Any host may connect; only the client knows the token."""

@@ -24,6 +24,8 @@ from tests.roles import LOCAL, echo
 from tests.system.integration.test_iwarp import BY_CM, IWARP
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiordma.links.engine import Engine
     from tests.program import Control
 
@@ -113,6 +115,34 @@ async def silence(control: Control) -> None:
     control.say([left, nobody])
 
 
+async def taken_ports(control: Control) -> None:
+    """Sockets hold the first ports that rdma_cm chooses, or all. Says how many, and the error."""
+    engine = await current()
+    listen, tried = rdmacm.ConnectionId.listen, 0
+
+    def with_sockets(taken: int) -> Callable[[rdmacm.ConnectionId, bytes], int]:
+        def asked(listener: rdmacm.ConnectionId, address: bytes) -> int:
+            nonlocal tried
+            tried += 1
+            if tried <= taken:
+                raise VerbsError(errno.EADDRINUSE, "rdma_listen")
+            return listen(listener, address)
+
+        return asked
+
+    for taken in (3, 1000):
+        end, tried, found = End(engine), 0, 0
+        setattr(rdmacm.ConnectionId, "listen", with_sockets(taken))  # noqa: B010
+        files = len(os.listdir("/proc/self/fd"))
+        try:
+            assert end.cm.listen(LOCAL).port > 0
+        except VerbsError as error:
+            found = error.errno or 0
+            assert len(os.listdir("/proc/self/fd")) == files
+        end.close()
+        control.say([min(tried, taken), found])
+
+
 async def server(control: Control) -> None:
     """Echoes; says its port, then how each stream goes."""
 
@@ -145,6 +175,14 @@ def test_only_who_has_the_token_is_let_in(loop: str) -> None:
         refused, here = running.hear()
         assert refused == [errno.ECONNREFUSED] * 3
         assert here
+
+
+def test_a_port_that_a_socket_holds_is_not_the_end() -> None:
+    with process(f"{HERE}:taken_ports", "asyncio", BY_CM) as running:
+        assert running.hear() == [3, 0]
+        taken, error = running.hear()
+        assert 10 < taken < 1000
+        assert error == errno.EADDRINUSE
 
 
 @pytest.mark.parametrize("loop", LOOPS)
