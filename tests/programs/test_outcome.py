@@ -47,7 +47,8 @@ def test_brackets_of_parameters_are_no_pattern() -> None:
 
 def test_the_files_of_the_set() -> None:
     suites = {suite.name: suite for suite in load()}
-    assert all((suite.sdist is None) != (suite.deb is None) for suite in suites.values())
+    for suite in suites.values():
+        assert [suite.sdist, suite.deb, suite.source_of].count(None) == 2, suite.name
     assert all("==" in suite.sdist for suite in suites.values() if suite.sdist is not None)
     for row in known_exceptions():
         assert row.suite in suites
