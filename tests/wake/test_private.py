@@ -184,7 +184,7 @@ def test_switched_off_everything_else_works() -> None:
     program = "from aiordma.wake import _private as p; print(p.ENABLED, p._task_states, p._must_cancel_known)"
     assert run("-c", program, value="off").stdout.split() == ["False", "None", "False"]
     left = " and ".join(f"not {name}" for name in EXTRAS)
-    pytest_off = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    pytest_off = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no")
     done = run(*pytest_off, "tests/wake", "-k", f"({left}) and not trio", value="off")
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
