@@ -100,8 +100,6 @@ _ENTRY = Struct("!BBH")
 
 #: What precedes the payload of the most frequent messages: a traced CALL has most of it.
 _FRONT_BYTES = 12 + TRACE_BYTES
-#: The fixed part of a message is put together here, and copied out before anything else can run.
-_scratch = bytearray(12)
 
 # Codes of an end that a message may carry (gRPC's 0 to 16 and room for newer ones).
 _NAMES = (
@@ -226,13 +224,15 @@ def _put(out: bytearray, kind: int, flags: int, encoding: int, extra: int, call_
 
 
 def _header(kind: int, flags: int, encoding: int, extra: int, call_id: int) -> bytes:
-    _put(_scratch, kind, flags, encoding, extra, call_id, 0)
-    return part(_scratch, 0, 8)
+    out = bytearray(12)
+    _put(out, kind, flags, encoding, extra, call_id, 0)
+    return part(out, 0, 8)
 
 
 def _longer_header(kind: int, flags: int, encoding: int, extra: int, call_id: int, more: int) -> bytes:
-    _put(_scratch, kind, flags, encoding, extra, call_id, more)
-    return part(_scratch, 0, 12)
+    out = bytearray(12)
+    _put(out, kind, flags, encoding, extra, call_id, more)
+    return part(out, 0, 12)
 
 
 def hello_message(hello: Hello) -> bytes:

@@ -44,9 +44,6 @@ __all__ = [
 BLOCK_BYTES = 40
 STAGES = ("queued", "out", "waited", "handler", "answered", "back", "wake")
 
-#: A block is put together here, and copied out before anything else can run.
-_scratch = bytearray(BLOCK_BYTES)
-
 
 class Stages(NamedTuple):
     """Nanoseconds of each stage of one call, in order."""
@@ -87,12 +84,13 @@ def _put(out: bytearray, at: int, value: int) -> None:
 
 
 def _block(number: int, first: int, second: int, third: int, fourth: int) -> bytes:
-    _put(_scratch, 0, number)
-    _put(_scratch, 8, first)
-    _put(_scratch, 16, second)
-    _put(_scratch, 24, third)
-    _put(_scratch, 32, fourth)
-    return part(_scratch, 0, 40)
+    out = bytearray(BLOCK_BYTES)
+    _put(out, 0, number)
+    _put(out, 8, first)
+    _put(out, 16, second)
+    _put(out, 24, third)
+    _put(out, 32, fourth)
+    return part(out, 0, 40)
 
 
 class ClientTrace:

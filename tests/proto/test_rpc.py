@@ -6,6 +6,7 @@ byte, from what was parsed; nothing else.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -196,3 +197,28 @@ def test_any_metadata(data: bytes) -> None:
 def test_metadata_that_cannot_travel(metadata: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="metadata"):
         wire.encode_metadata(metadata)
+
+
+def test_messages_that_two_threads_build_at_once(core: Any) -> None:
+    """Each event loop has a thread of its own, and the interpreter may change threads at any line."""
+
+    def build(number: int) -> tuple[bytes, ...]:
+        trace = core.trace.ServerTrace(number, "m", number)
+        return (
+            core.rpc.cancel_message(number, 1),
+            core.rpc.credit_message(number, number),
+            trace.block(number),
+        )
+
+    def other_thread(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_name == "_put":
+            build(0x0A0B0C0D)
+        return other_thread
+
+    expected, before = build(0x01020304), sys.gettrace()
+    sys.settrace(other_thread)
+    try:
+        built = build(0x01020304)
+    finally:
+        sys.settrace(before)
+    assert built == expected
