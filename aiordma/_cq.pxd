@@ -86,7 +86,7 @@ cdef class CompletionPoller:
     cdef int end_batch(self) except -1
     cdef void served(self)
     cdef void sent(self)
-    cdef void expect(self)
+    cdef void expect(self, bint sent)
     cdef bint look_on(self, bint alone) except -1
     cdef bint may_spin(self)
     cdef int spin_once(self, int64_t deadline) except -1

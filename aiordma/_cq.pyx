@@ -495,26 +495,19 @@ cdef class CompletionPoller:
         """Something has come for a transport."""
         if self.between.since:
             self.between.found(clock_ns())
-        self.expect()
+        self.expect(False)
 
     cdef void sent(self):
         """A transport has sent something: an answer may come."""
-        cdef int64_t now
-        if self.between.expecting:
-            return
-        now = clock_ns()
-        if self.between.sent(now):
-            self.schedule()
-        elif self.adaptive and not self.between.crowded and not self.between.policy.parked_at:
-            self.between.policy.park(now)
+        self.expect(True)
 
-    cdef void expect(self):
-        """A transport is served: more may come soon."""
+    cdef void expect(self, bint sent):
+        """More may come soon."""
         cdef int64_t now
         if self.between.expecting:
             return
         now = clock_ns()
-        if self.between.expect(now):
+        if self.between.sent(now) if sent else self.between.expect(now):
             self.schedule()
         elif self.adaptive and not self.between.crowded and not self.between.policy.parked_at:
             self.between.policy.park(now)
