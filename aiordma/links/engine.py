@@ -615,10 +615,10 @@ def begin_on(backend: Backend, config: Config) -> None:
             f"this event loop uses RDMA device {present.backend.name} already: call use_device() before its "
             "first connection or listener"
         )
+    around = look_around()
+    first = FirstDevice([backend.name], 0, with_queue(backend, around), [], around)
     prepared = None
     if companion.is_wanted(waker, config):
         prepared = companion.prepare(waker.name)
         start_thread(companion.tidy)
-    around = look_around()
-    first = FirstDevice([backend.name], 0, with_queue(backend, around), [], around)
     _begin(waker, config, first, prepared)
