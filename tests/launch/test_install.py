@@ -189,7 +189,7 @@ def test_an_unknown_server_is_asked_once_and_remembered(
         for _ in range(2):
             aiordma.install()
             assert await ask(LOCAL, port_of(server)) in ("tcp", None)
-            while not os.path.exists(cache):  # noqa: ASYNC110, ASYNC240
+            while not (os.path.exists(cache) and os.path.getsize(cache)):  # noqa: ASYNC110, ASYNC240
                 await asyncio.sleep(0.001)
             aiordma.uninstall()
             peer_cache.forget()

@@ -232,8 +232,8 @@ def test_an_unknown_server_is_remembered(cache: Path, monkeypatch: pytest.Monkey
             aiordma.install()
             async with await trio.open_tcp_stream(LOCAL, port) as stream:
                 assert path_of(stream) == "tcp"
-            while not cache.exists():  # noqa: ASYNC240
-                await trio.sleep(0.001)
+            while not (cache.exists() and cache.stat().st_size):  # noqa: ASYNC240
+                await trio.sleep(0.001)  # the file is made first, and written then
             assert PlainPeers(cache).is_plain(LOCAL, port)
 
     monkeypatch.setattr(policy, "is_announced", lambda port: True)
