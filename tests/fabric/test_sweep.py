@@ -103,7 +103,7 @@ SCHEDULER = """
 import sys
 from distributed import LocalCluster
 if __name__ == "__main__":
-    with LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0") as cluster:
         print(cluster.scheduler_address, flush=True)
         sys.stdin.readline()
 """

@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 
-SETTINGS = {"dashboard": False, "host": "127.0.0.1", "protocol": "rdma"}
+# At any free port: distributed warns, and so fails the test, if another cluster has its usual one.
+SETTINGS = {"dashboard": False, "dashboard_address": ":0", "host": "127.0.0.1", "protocol": "rdma"}
 
 
 @pytest.mark.asyncio
