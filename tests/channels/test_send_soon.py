@@ -11,6 +11,7 @@ import pytest
 
 from aiordma.channels import channel as channels
 from aiordma.config import Config
+from aiordma.errors import LinkError
 from tests.pipes.channel_ends import End
 from tests.world import DEVICE
 
@@ -93,7 +94,13 @@ async def test_closing_delivers_and_an_abort_drops(path: str) -> None:
 async def test_a_lost_peer_is_an_error_of_the_flush(path: str) -> None:
     async with pair(path) as (one, other):
         seen: list[BaseException | None] = []
-        one.channel.on_closed = seen.append
+        closed = anyio.Event()
+
+        def on_closed(error: BaseException | None) -> None:
+            seen.append(error)
+            closed.set()
+
+        one.channel.on_closed = on_closed
         one.send_soon(MANY)
         async with anyio.create_task_group() as tasks:
 
@@ -104,4 +111,8 @@ async def test_a_lost_peer_is_an_error_of_the_flush(path: str) -> None:
             tasks.start_soon(flush)
             await anyio.lowlevel.checkpoint()
             other.abort()
+        # A flush that finds the loss itself, by sending, ends a turn of the loop before on_closed is called.
+        with anyio.fail_after(20):
+            await closed.wait()
         assert len(seen) == 1
+        assert isinstance(seen[0], LinkError)
