@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING
 
 from ..observe import connections
 from ..wake.accepting import WatchedListener
-from ..wake.beside import start_thread
+from ..wake.base import run_guarded
+from ..wake.beside import start_thread, start_unjoined
 from . import place
 from .credentials import credentials
 from .page import BEAT_SECONDS, PageWriter, read
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..wake.base import Handle, Waker
     from .session import Session
 
@@ -90,6 +93,16 @@ class Files:
         self.abandon()
         start_thread(self._remove)
 
+    def discard(self) -> None:
+        """The same, by a finalizer perhaps."""
+        self.abandon()
+        start_unjoined(self._remove)
+
+    def close_now(self) -> None:
+        """The same, without a thread."""
+        self.abandon()
+        run_guarded(self._remove)
+
     def _remove(self) -> None:
         home = place.at(self.path, os.getuid())
         if home is not None:
@@ -113,7 +126,7 @@ class Endpoint:
         self._closed = False
         _endpoints.add(self)
         self._watched = WatchedListener(waker, self._sock, self._accept)
-        waker.at_loop_end(self.close)
+        waker.at_loop_end(self.close, self._loop_closed)
         self._beat()
 
     @property
@@ -173,6 +186,12 @@ class Endpoint:
 
     def close(self) -> None:
         """Idempotent; called at the end of the loop."""
+        self._end(self._files.close)
+
+    def _loop_closed(self, patient: bool) -> None:
+        self._end(self._files.close_now if patient else self._files.discard)
+
+    def _end(self, close_files: Callable[[], None]) -> None:
         if self._closed:
             return
         self._closed = True
@@ -183,7 +202,7 @@ class Endpoint:
             session.close()
         for sock in self._loading or ():
             sock.close()
-        self._files.close()
+        close_files()
 
     def forget(self) -> None:
         """In a forked child: the files are the parent's, whose end tools must see."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from _thread import start_new_thread
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from .base import Waiter, Waker
 
-__all__ = ["Beside", "LoopEndedError", "start_thread", "wait_for_threads"]
+__all__ = ["Beside", "LoopEndedError", "start_thread", "start_unjoined", "wait_for_threads"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -68,7 +69,7 @@ class Beside(Generic[T, V]):
 
     :param work: called in the thread.
     :param adopt: called in the loop with what ``work`` returned; it makes the :attr:`value`.
-    :param discard: called instead if the loop has ended, in the thread or in the loop.
+    :param discard: called instead if the loop has ended: in the thread, in the loop, or by a finalizer.
     :param done: called in the loop when all is over, also after an error, before any task goes on.
     :param after: called in the thread at last, also after an error: what nothing waits for.
     """
@@ -146,6 +147,11 @@ class Beside(Generic[T, V]):
             self.error = LoopEndedError("the event loop ended meanwhile")
             self._end()
 
+    def __del__(self) -> None:
+        # The loop was dropped together with this: the weak references by which this would learn of it are
+        # cleared before finalizers run.
+        self._let_go()
+
     def _let_go(self) -> None:
         while self._made:
             try:
@@ -175,6 +181,18 @@ def start_thread(work: Callable[[], None], after: Callable[[], None] = lambda: N
     except RuntimeError:
         _threads.discard(thread)
         run()
+
+
+def start_unjoined(work: Callable[[], None]) -> None:
+    """The same for finalizers. Neither a fork nor the end of the process waits for it; it must not import.
+
+    The garbage collector runs them in the middle of anything, as while this thread holds a lock of
+    :mod:`threading`, which starting a thread takes: a process stood still for ever.
+    """
+    try:
+        start_new_thread(run_guarded, (work,))
+    except RuntimeError:  # the process ends
+        work()
 
 
 def _forget_ended() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import sys
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -213,6 +215,26 @@ def test_a_loop_that_ends_before_it_hears_of_the_result_discards_it(factory: Any
     assert not gate.has_ended()
     loop.close()
     assert (gate.discarded, gate.adopted) == (["device"], [])
+
+
+def test_a_loop_that_is_dropped_before_it_hears_of_the_result_discards_it() -> None:
+    """The weak reference by which the loop's end would be told is cleared first."""
+    gate = Gate()
+
+    async def begin() -> None:
+        wake.current().locals["work"] = gate.begin()  # garbage together with the loop
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    gate.may_end.set()
+    wait_for_threads()
+    assert gate.made == ["device"]
+    gc.collect()  # the loop comes before its sockets then
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del loop
+        gc.collect()
+    assert (gate.adopted, gate.discarded) == ([], ["device"])
 
 
 def test_who_waits_while_the_loop_ends_hears_of_it() -> None:
