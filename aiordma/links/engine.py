@@ -27,7 +27,7 @@ from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.memory.pool import MemoryPool
-from ..wake.beside import LoopEndedError, start_thread
+from ..wake.beside import LoopEndedError
 from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
@@ -564,7 +564,7 @@ async def current(config: Config | None = None) -> Engine:
     return engine
 
 
-def _begin(waker: Waker, config: Config, first: FirstDevice, prepared: companion.Prepared) -> None:
+def _begin(waker: Waker, config: Config, first: FirstDevice) -> None:
     """Make the loop's engine of what was opened for it."""
     try:
         devices = Devices(waker, config, first.names, partial(open_another, first.around))
@@ -573,19 +573,17 @@ def _begin(waker: Waker, config: Config, first: FirstDevice, prepared: companion
         engine = devices.add(first.number, Engine(devices, first.device))
     except BaseException:
         first.device.close()
-        companion.discard(prepared)
         raise
     waker.locals[_ENGINE] = _engines[id(waker)] = engine
-    companion.begin(waker, config, prepared)
+    companion.begin(waker, config)
 
 
-def _adopt(opening: Opening, first: FirstDevice, prepared: companion.Prepared) -> None:
+def _adopt(opening: Opening, first: FirstDevice) -> None:
     waker = opening.waker
     if waker.locals.get(_ENGINE) is None:
-        _begin(waker, opening.config, first, prepared)
+        _begin(waker, opening.config, first)
     else:  # use_device() was faster
         first.device.close()
-        companion.discard(prepared)
 
 
 def _end_opening(opening: Opening) -> None:
@@ -616,9 +614,4 @@ def begin_on(backend: Backend, config: Config) -> None:
             "first connection or listener"
         )
     around = look_around()
-    first = FirstDevice([backend.name], 0, with_queue(backend, around), [], around)
-    prepared = None
-    if companion.is_wanted(waker, config):
-        prepared = companion.prepare(waker.name)
-        start_thread(companion.tidy)
-    _begin(waker, config, first, prepared)
+    _begin(waker, config, FirstDevice([backend.name], 0, with_queue(backend, around), [], around))

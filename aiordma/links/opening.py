@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import NegotiationError, VerbsError
-from ..observe import companion
 from ..verbs import hardware
 from ..verbs.backend import device_list, open_backend
 from ..verbs.cq import CompletionQueue
@@ -117,7 +117,7 @@ def open_first(config: Config) -> FirstDevice:
 
 
 class Opening:
-    """A loop opens its first device, in a thread, together with the files of its admin endpoint.
+    """A loop opens its first device, in a thread.
 
     :param adopt: called in the loop with what was opened, which is its own from then on.
     :param done: called in the loop when all is over, also after an error.
@@ -127,18 +127,16 @@ class Opening:
         self,
         waker: Waker,
         config: Config,
-        adopt: Callable[[Opening, FirstDevice, companion.Prepared], None],
+        adopt: Callable[[Opening, FirstDevice], None],
         done: Callable[[Opening], None],
     ) -> None:
         self.waker, self.config = waker, config
-        self._wants_companion = companion.is_wanted(waker, config)
         self._work = Beside(
             waker,
-            self._open,
-            lambda made: adopt(self, *made),
-            discard=self._discard,
+            partial(open_first, config),
+            lambda first: adopt(self, first),
+            discard=lambda first: first.device.close(),
             done=lambda: done(self),
-            after=companion.tidy if self._wants_companion else lambda: None,
         )
 
     @property
@@ -151,16 +149,3 @@ class Opening:
         :raises LoopEndedError: the loop ends.
         """
         await self._work.wait()
-
-    def _open(self) -> tuple[FirstDevice, companion.Prepared]:
-        prepared = companion.prepare(self.waker.name) if self._wants_companion else None
-        try:
-            return open_first(self.config), prepared
-        except BaseException:
-            companion.discard(prepared)
-            raise
-
-    @staticmethod
-    def _discard(made: tuple[FirstDevice, companion.Prepared]) -> None:
-        made[0].device.close()
-        companion.discard(made[1])

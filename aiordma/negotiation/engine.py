@@ -97,7 +97,7 @@ async def find_engine(config: Config, waker: Waker | None = None) -> Engine:
         engines = _engines or await _load_engines(waker)
         engine: Engine = engines.ready(waker) or await engines.current(config)
     except NegotiationError as error:
-        await companion.begin_alone(waker, config)
+        companion.begin(waker, config)
         explained = with_remedy(error)
         raise explained from explained.__cause__
     return engine

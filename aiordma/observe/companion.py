@@ -2,45 +2,53 @@
 the admin endpoint.
 
 The endpoint belongs to a higher layer. It is found by its name, as plug-ins are, so that nothing below it
-depends on it. Its module and its files are prepared in a thread; the rest is done in the loop.
+depends on it. Its module and its files are prepared in a thread, a moment later; the rest is done in the
+loop.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..wake.beside import Beside, LoopEndedError
+from ..wake.beside import Beside
 from . import leak_watch, warned
 
 if TYPE_CHECKING:
     from ..config import Config
     from ..wake.base import Waker
 
-__all__ = ["Prepared", "begin", "begin_alone", "discard", "is_wanted", "prepare", "tidy"]
+__all__ = ["begin"]
 
 _log = logging.getLogger("aiordma.admin")
 
 #: Module with three functions that raise nothing: ``prepare(loop_name)``, which may return None,
 #: ``begin(waker, prepared)``, and ``tidy()``.
 _ADMIN = "aiordma.admin.endpoint"
-
-Prepared = Any
-"""What :func:`prepare` has made: it has a ``close()``. None: there is no endpoint."""
-
-
-def is_wanted(waker: Waker, config: Config) -> bool:
-    """Whether the loop is to have an endpoint, and has none."""
-    return config.admin == "on" and _ADMIN not in waker.locals
+#: The loop's first connection is made before that: no tool looks at a process this early.
+_SOON_SECONDS = 0.01
 
 
-def prepare(loop: str) -> Prepared:
-    """In a thread. Pass the result to :func:`begin` or to :func:`discard`.
+def begin(waker: Waker, config: Config) -> None:
+    """In the loop, which has an RDMA device or found none. Only the first call has an effect."""
+    warned.begin()
+    leak_watch.begin(waker, config)
+    if config.admin == "on" and _ADMIN not in waker.locals:
+        waker.locals[_ADMIN] = None  # not yet
+        timer = waker.call_at(waker.now() + _SOON_SECONDS, partial(_begin_endpoint, waker))
+        waker.at_loop_end(timer.cancel, lambda _patient: timer.cancel())
 
-    :param loop: name of the kind of loop.
-    """
+
+def _begin_endpoint(waker: Waker) -> None:
+    waker.locals[_ADMIN] = Beside(
+        waker, partial(_prepare, waker.name), partial(_adopt, waker), discard=_discard, after=_tidy
+    )
+
+
+def _prepare(loop: str) -> Any:
+    """In a thread: the module, and its files. None: there is no endpoint."""
     try:
         return importlib.import_module(_ADMIN).prepare(loop)
     except OSError as error:  # no descriptor to read the module with
@@ -48,39 +56,15 @@ def prepare(loop: str) -> Prepared:
         return None
 
 
-def tidy() -> None:
+def _adopt(waker: Waker, prepared: Any) -> Any:
+    return None if prepared is None else importlib.import_module(_ADMIN).begin(waker, prepared)
+
+
+def _discard(prepared: Any) -> None:
+    if prepared is not None:
+        prepared.discard()
+
+
+def _tidy() -> None:
     """In a thread, when nothing waits for it any more: remove what killed processes have left."""
     importlib.import_module(_ADMIN).tidy()
-
-
-def discard(prepared: Prepared) -> None:
-    """It is not needed after all."""
-    if prepared is not None:
-        prepared.close()
-
-
-def begin(waker: Waker, config: Config, prepared: Prepared) -> None:
-    """In the loop, which has an RDMA device or found none. Only the first call has an effect."""
-    warned.begin()
-    leak_watch.begin(waker, config)
-    if prepared is None or _ADMIN in waker.locals:
-        discard(prepared)
-    else:
-        waker.locals[_ADMIN] = importlib.import_module(_ADMIN).begin(waker, prepared)
-
-
-async def begin_alone(waker: Waker, config: Config) -> None:
-    """For a loop that finds no RDMA device: a look from outside must show that."""
-    key = f"{_ADMIN} is prepared"
-    if not is_wanted(waker, config):
-        begin(waker, config, None)
-    elif key not in waker.locals:
-        waker.locals[key] = work = Beside(
-            waker,
-            lambda: prepare(waker.name),
-            lambda made: begin(waker, config, made),
-            discard=discard,
-            after=tidy,
-        )
-        with contextlib.suppress(LoopEndedError):
-            await work.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,21 @@ if TYPE_CHECKING:
 EVERYTHING = Show(("connections", "links", "devices", "memory", "rpc", "fallbacks", "totals"))
 
 
-def loops_of(pid: int) -> list[Loop]:
-    """Those of one process. Loops of this one that have ended are gone. (The caller may be one that runs.)"""
+def listed(pid: int) -> list[Loop]:
+    """The loops of one process now. Those of this one that have ended are gone. (The caller may be one that
+    runs.)"""
     wait_for_threads()
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(asking.loops, lambda page: page.pid == pid).result()
+
+
+def loops_of(pid: int) -> list[Loop]:
+    """The same, as soon as there is one: an endpoint begins a moment after the first connection. Not called
+    in a loop that is to be seen."""
+    until = time.monotonic() + 20
+    while not (found := listed(pid)) and time.monotonic() < until:
+        time.sleep(0.005)
+    return found
 
 
 def ask_one(pid: int, request: FromTool = EVERYTHING) -> Loop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,16 @@ import aiordma
 from aiordma import memory
 from tests.roles import LOCAL, echo
 
+from .looking import loops_of
+
 if TYPE_CHECKING:
     from tests.program import Control
+
+
+async def _seen(config: aiordma.Config) -> None:
+    """Until tools can look at this process."""
+    if config.admin == "on":
+        await anyio.to_thread.run_sync(loops_of, os.getpid())
 
 
 class _Lines(logging.Handler):
@@ -58,6 +67,7 @@ async def connected(
             if not waiting:
                 await stream.receive()
         watcher = _Watcher()
+        await _seen(config)
         tasks.start_soon(watcher.watch)
         control.say(listener.port)
         with contextlib.suppress(EOFError):
@@ -120,7 +130,9 @@ async def _obey(
 
 async def nothing(control: Control, **settings: Any) -> None:
     """A process without the endpoint, unless ``settings`` say otherwise."""
-    async with await aiordma.listen(LOCAL, config=aiordma.Config(**settings)) as listener:
+    config = aiordma.Config(**settings)
+    async with await aiordma.listen(LOCAL, config=config) as listener:
+        await _seen(config)
         control.say(listener.port)
         with contextlib.suppress(EOFError):
             await control.hear()
@@ -132,6 +144,7 @@ async def region(control: Control, size: int, **settings: Any) -> None:
     async with memory.serve(LOCAL, config=config), await memory.alloc(size, config=config) as own:
         own.descriptor()
         own[:100].descriptor()
+        await _seen(config)
         control.say("ready")
         with contextlib.suppress(EOFError):
             await control.hear()

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,6 +22,7 @@ import aiordma
 from aiordma import rpc, wake
 from aiordma.links import engine as engines
 from aiordma.wake.beside import wait_for_threads
+from tests.health import until
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ async def leave_open(mode: Any) -> tuple[Any, ...]:
     client = await calling.__aenter__()
     assert client.path == mode
     endpoint = await aiordma.open_datagram_endpoint((LOCAL, 0), mode=mode, config=CONFIG)
+    await until(lambda: hasattr(wake.current().locals["aiordma.admin.endpoint"], "value"))
     return stream, connection, client, other, listener, messages, serving, calling, endpoint
 
 
@@ -162,6 +165,29 @@ def test_a_dropped_loop_that_cannot_close_itself(monkeypatch: pytest.MonkeyPatch
         "Invalid file descriptor: -1"
     }
     check(counts)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["", "while another loop runs"])
+def test_a_finalizer_starts_no_thread_by_threading(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting one takes a lock that the interrupted code may hold: a program stood still for ever."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave_open("rdma"))
+    wait_for_threads()
+    gc.collect()  # the loop comes before its sockets then
+    left = weakref.ref(loop)
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        started.append(thread)
+
+    async def collect() -> None:
+        gc.collect()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        del loop
+        asyncio.run(collect()) if beside else gc.collect()
+    assert (left(), started) == (None, [])
 
 
 @pytest.mark.parametrize("mode", ["rdma", "tcp"])
