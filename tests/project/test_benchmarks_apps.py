@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -21,11 +22,13 @@ def test_a_process_is_read_with_all_its_threads() -> None:
     thread = threading.Thread(target=done.wait)
     thread.start()
     sum(range(200_000))
-    used = read_process(os.getpid()) - before
+    deadline = time.monotonic() + 20
+    while not (used := read_process(os.getpid()) - before).waits and time.monotonic() < deadline:
+        time.sleep(0.001)  # the second thread is about to wait
     done.set()
     thread.join()
     assert used.cpu_us > 0
-    assert used.waits >= 1, "the second thread waits, which is a switch"
+    assert used.waits >= 1, "a thread that waits is a switch"
 
 
 def test_a_process_that_has_ended_cannot_be_read() -> None:
