@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from aiordma import wake
 from aiordma.links import engine as engines
 from aiordma.wake.beside import wait_for_threads
 from tests.processes import PATIENCE
@@ -31,6 +32,11 @@ async def until(holds: Callable[[], bool], describe: Callable[[], object] = lamb
                 await anyio.sleep(0.001)
     except TimeoutError:
         raise AssertionError(f"it never came true: {describe()}") from None
+
+
+async def endpoint_begun() -> None:
+    """Until the loop has its admin endpoint, which begins a moment after its first connection."""
+    await until(lambda: hasattr(wake.current().locals["aiordma.admin.endpoint"], "value"))
 
 
 def descriptors() -> list[str]:

@@ -190,6 +190,7 @@ class Engine:
             traffic_class = self.config.traffic_class
         contact = ClientContact(engine, kind, unknown_qpn, traffic_class)
         engine._contacts.add(contact)
+        self.waker.call_soon(engine.cache.prepare)  # the task sends its Proposal before that
         return contact
 
     @property

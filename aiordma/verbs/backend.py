@@ -153,6 +153,8 @@ def try_out(backend: Backend) -> None:
     if known is not None:
         backend.limits.max_inline_bytes = known.max_inline_bytes
         return
+    if backend.soft is not None and backend.binding.name == "own":
+        return  # nothing to check, and its first queue pair shows the rest: 0.4 ms less for a first connection
     from .cq import CompletionQueue
     from .qp import QpSize, RcQp
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from aiordma.errors import Code, NegotiationError
@@ -90,6 +91,24 @@ async def test_a_copy_for_larger_rings_is_declined_on_first_contact(monkeypatch:
         assert caught.value.code == Code.OUT_OF_MEMORY
         server.abandon()
         client.abandon()
+
+
+@pytest.mark.parametrize("cached", [0, 1])
+async def test_the_first_links_parts_are_made_ahead(cached: int) -> None:
+    """While the peer is waited for; unless no parts are kept at all."""
+    async with open_engine(qp_cache=cached) as engine:
+        contact = await engine.propose()
+        assert not engine.cache.parked  # not before the Proposal is sent
+        await anyio.sleep(0.01)
+        assert len(engine.cache.parked) == cached
+        contact.abandon()
+        ahead = {parts.qp.number for parts in engine.cache.parked}
+        await connect(engine)
+        assert ahead <= {group.link.parts.qp.number for group in engine.all_groups}
+        assert not engine.cache.parked
+        (await engine.propose()).abandon()
+        await anyio.sleep(0.01)
+        assert not engine.cache.parked
 
 
 async def test_a_parked_link_makes_room() -> None:

@@ -22,7 +22,7 @@ import aiordma
 from aiordma import rpc, wake
 from aiordma.links import engine as engines
 from aiordma.wake.beside import wait_for_threads
-from tests.health import until
+from tests.health import endpoint_begun
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ async def leave_open(mode: Any) -> tuple[Any, ...]:
     client = await calling.__aenter__()
     assert client.path == mode
     endpoint = await aiordma.open_datagram_endpoint((LOCAL, 0), mode=mode, config=CONFIG)
-    await until(lambda: hasattr(wake.current().locals["aiordma.admin.endpoint"], "value"))
+    await endpoint_begun()
     return stream, connection, client, other, listener, messages, serving, calling, endpoint
 
 
