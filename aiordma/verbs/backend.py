@@ -154,7 +154,7 @@ def try_out(backend: Backend) -> None:
         backend.limits.max_inline_bytes = known.max_inline_bytes
         return
     if backend.soft is not None and backend.binding.name == "own":
-        return  # nothing to check, and its first queue pair shows the rest: 0.4 ms less for a first connection
+        return  # nothing to check, and its first queue pair shows the rest; this would take 0.4 ms
     from .cq import CompletionQueue
     from .qp import QpSize, RcQp
 
