@@ -70,6 +70,7 @@ async def check_end(stream: aiordma.RdmaStream) -> None:
 async def nothing_left() -> AsyncIterator[engines.Engine]:
     """Around connections that all end inside: rings, links and tokens are released."""
     engine = await engines.current()
+    await endpoint_begun()
     yield engine
 
     def left() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.links import engine as engines
 from tests.cancelling import at_turn
-from tests.health import descriptors, until
+from tests.health import descriptors, endpoint_begun, until
 from tests.processes import PATIENCE, process
 
 if TYPE_CHECKING:
@@ -394,6 +394,7 @@ async def test_nothing_is_left() -> None:
     engine = await engines.current()
     async with await open_at() as one, await open_at() as other:  # state that remains is created once
         await one.resolve(other.local_address)
+    await endpoint_begun()
     before, memory, limit = descriptors(), engine.pool.statistics().used_bytes, engine.cache.limit
     for number in range(12):
         async with await open_at() as one, await open_at() as other:

@@ -16,7 +16,7 @@ from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
 from aiordma.proto.resolve import udp_proof
 from aiordma.verbs import softlib
-from tests.health import descriptors, until
+from tests.health import descriptors, endpoint_begun, until
 from tests.links.devices.kit import NAMES, TWO, two_devices
 from tests.processes import process
 
@@ -217,6 +217,7 @@ async def test_closed_between_two_devices(way: str) -> None:
                 for _ in range(turn):
                     await anyio.lowlevel.checkpoint()
         if turn == 1:
+            await endpoint_begun()
             usual = len(descriptors())
         elif turn > 1:
             await until(lambda usual=usual: len(descriptors()) <= usual)  # type: ignore[misc]

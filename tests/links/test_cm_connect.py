@@ -18,6 +18,7 @@ from aiordma.errors import Code, NegotiationError, VerbsError
 from aiordma.links.cm_connect import CmConnection, CmPlace
 from aiordma.links.engine import current
 from aiordma.verbs import rdmacm
+from tests.health import endpoint_begun
 from tests.loops import LOOPS
 from tests.processes import process
 from tests.roles import LOCAL, echo
@@ -100,6 +101,7 @@ async def silence(control: Control) -> None:
     nowhere = CmPlace(gone.listen(rdmacm.sockaddr(LOCAL, 0)), here, b"T" * 16)
     gone.close()
     nobody = await refusal(End(engine), nowhere)
+    await endpoint_begun()
     files = len(os.listdir("/proc/self/fd"))
     for turns in range(16):
         end = End(engine)
@@ -130,6 +132,7 @@ async def taken_ports(control: Control) -> None:
 
         return asked
 
+    await endpoint_begun()
     for taken in (3, 1000):
         end, tried, found = End(engine), 0, 0
         setattr(rdmacm.ConnectionId, "listen", with_sockets(taken))  # noqa: B010

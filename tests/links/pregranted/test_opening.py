@@ -15,7 +15,7 @@ from aiordma.links import engine as engines
 from aiordma.negotiation import connect as connecting
 from aiordma.negotiation.tcp_connect import connect_tcp
 from tests.cancelling import at_await, at_turn
-from tests.health import check_echo, check_end, descriptors, endpoint_begun, nothing_left, until
+from tests.health import check_echo, check_end, descriptors, nothing_left, until
 from tests.negotiation.serving import serving
 from tests.processes import process
 from tests.roles import LOCAL, echo
@@ -150,7 +150,6 @@ async def test_cancelled_anywhere(way: Any) -> None:
     with process(ECHO) as server:
         async with known_peer(await server.heard()) as known:
             await until(lambda: not any(g.members for g in known.engine.all_groups), known.counts)
-            await endpoint_begun()
             before = sockets()
             completed = 0
             for n in range(1, 30):

@@ -16,7 +16,7 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
-from tests.health import check_echo
+from tests.health import check_echo, endpoint_begun
 from tests.processes import FULL_PATIENCE, process
 from tests.roles import LOCAL, echo
 
@@ -98,6 +98,7 @@ async def limited_server(control: Control, more: int) -> None:
     """An echo server that may open so many descriptors more from the moment at which it listens."""
     async with await aiordma.listen(LOCAL, 0, config=BRIEF) as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, echo)
+        await endpoint_begun()
         limit = max(map(int, os.listdir("/proc/self/fd"))) + more
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         control.say(listener.port)
