@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Rounds of tests that inject faults at random moments; more rounds find more, and take longer.
 ROUNDS = int(os.environ.get("AIORDMA_TEST_ROUNDS", "1"))
+#: Descriptors that come and go with other processes: of those that share the port of the software device's
+#: wire, one has its socket and a listener for the others, for each family.
+OF_THE_WIRE = 4
 
 
 async def until(holds: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
