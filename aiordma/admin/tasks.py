@@ -38,10 +38,11 @@ def _asyncio_tasks() -> Iterator[tuple[str, Any]]:
 
 
 def _trio_tasks() -> Iterator[tuple[str, Any]]:
-    trio = sys.modules.get("trio")
-    if trio is None or not trio.lowlevel.in_trio_run():
+    lowlevel = sys.modules.get("trio.lowlevel")
+    in_trio_run = getattr(lowlevel, "in_trio_run", None)  # asyncio's programs may have any version of trio
+    if lowlevel is None or in_trio_run is None or not in_trio_run():
         return
-    left = [trio.lowlevel.current_root_task()]
+    left = [lowlevel.current_root_task()]
     while left:
         task = left.pop()
         if task is not None:

@@ -23,8 +23,9 @@ def current() -> Waker:
     """
     # A trio task is looked for first: in guest mode a host asyncio loop runs in the same thread. No
     # import on the way of a loop that has its waker: it takes a microsecond, and a connect asks three times.
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
+    # Another thread may be importing trio, and asyncio's programs may have any version of it.
+    in_trio_task = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
+    if in_trio_task is not None and in_trio_task():
         from . import _trio
 
         return _trio.current()

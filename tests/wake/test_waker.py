@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import socket
+import sys
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,21 @@ async def poll_turn() -> None:
 async def test_one_waker_per_loop() -> None:
     assert wake.current() is wake.current()
     assert wake.current().name in ("asyncio", "uvloop", "trio")
+
+
+@pytest.mark.parametrize("module", ["trio", "trio.lowlevel"])
+def test_a_trio_that_is_half_imported_or_old_does_not_matter_to_asyncio(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`in_trio_task()` came with trio 0.23; Debian 12 has 0.22."""
+
+    async def main() -> str:
+        return wake.current().name
+
+    monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
+    if module == "trio":
+        monkeypatch.delitem(sys.modules, "trio.lowlevel", raising=False)
+    assert asyncio.run(main()) == "asyncio"
 
 
 def test_no_loop_is_a_clear_error() -> None:
