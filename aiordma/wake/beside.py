@@ -12,6 +12,7 @@ import threading
 from _thread import start_new_thread
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import ref
 
 from .base import run_guarded
 
@@ -27,7 +28,9 @@ V = TypeVar("V")
 
 #: A fork waits this long for threads that are at work.
 _FORK_SECONDS = 10.0
-_threads: set[threading.Thread] = set()
+#: Those that are not gone yet. While they run, :mod:`threading` has them; after that, programs that count
+#: objects of threads, as CPython's own tests do, must not find them here.
+_threads: set[ref[threading.Thread]] = set()
 
 
 class _ShortTurns:
@@ -55,6 +58,11 @@ class _ShortTurns:
             self._threads -= 1
             if self._threads == 0 and sys.getswitchinterval() == self.SECONDS:
                 sys.setswitchinterval(self._before)
+
+    def forget(self) -> None:
+        """In a forked child, which has none of these threads, but perhaps their interval."""
+        if self._threads and sys.getswitchinterval() == self.SECONDS:
+            sys.setswitchinterval(self._before)
 
 
 _short_turns = _ShortTurns()
@@ -173,13 +181,11 @@ def start_thread(work: Callable[[], None], after: Callable[[], None] = lambda: N
             works.pop()()
             run_guarded(after)
 
-    _forget_ended()
     thread = threading.Thread(target=run, name="aiordma opening")
-    _threads.add(thread)
+    _threads.add(ref(thread, _threads.discard))
     try:
         thread.start()
     except RuntimeError:
-        _threads.discard(thread)
         run()
 
 
@@ -195,29 +201,21 @@ def start_unjoined(work: Callable[[], None]) -> None:
         work()
 
 
-def _forget_ended() -> None:
-    """Not left to the threads themselves: one that has said that it is done still has its work, and with it
-    the loop, until it is gone.
-    """
-    _threads.difference_update([each for each in tuple(_threads) if each.ident and not each.is_alive()])
-
-
 def wait_for_threads() -> None:
     """Until those of :func:`start_thread` are gone, 10 s at most each.
 
     A fork does: the child would have the locks that such a thread holds, as those of imports, and none to
     free them.
     """
-    for thread in tuple(_threads):
-        if thread is not threading.current_thread() and thread.is_alive():
+    for reference in tuple(_threads):
+        thread = reference()
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join(_FORK_SECONDS)
-    _forget_ended()
 
 
 def _after_fork() -> None:
     global _short_turns
-    if _threads:  # one that the fork did not wait for any longer
-        _short_turns.__exit__()
+    _short_turns.forget()
     _threads.clear()
     _short_turns = _ShortTurns()
 

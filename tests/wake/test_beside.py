@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -259,6 +260,17 @@ def test_who_waits_while_the_loop_ends_hears_of_it() -> None:
 
     asyncio.run(main())
     assert heard == ["ended"]
+
+
+def test_nothing_is_left_of_a_thread() -> None:
+    """CPython's tests wait for seconds, and complain, while there is an object of one."""
+    before = len(threading._dangling)  # type: ignore[attr-defined]
+    start_thread(lambda: None)
+    wait_for_threads()
+    until = time.monotonic() + SECONDS
+    while len(threading._dangling) > before and time.monotonic() < until:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    assert len(threading._dangling) == before  # type: ignore[attr-defined]
 
 
 def test_threads_take_short_turns_meanwhile() -> None:
