@@ -12,17 +12,13 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .outcome import Comparison, Known, Outcomes, known_exceptions, read_junit
+from .servers import proxied, server_of, streams_of_proxy
 from .suite import BUILD, Suite, load, prepare
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: How often a test that differs is run again, each way, before it counts as different.
 _REPEATS = 2
@@ -36,10 +32,11 @@ def run(suite: Suite, label: str, *, under: bool, only: list[str] | None = None)
     """Run pytest in the suite's environment. What did not end in time has no outcome."""
     junit, log = suite.folder / f"{label}.xml", suite.folder / f"{label}.log"
     junit.unlink(missing_ok=True)
-    prefix = ["-m", "aiordma", "run", "--report"] if under else []
+    prefix = ["-m", "aiordma", "run", "--report"] if under and not suite.proxy else []
+    proxy = proxied() if under and suite.proxy else []
     command = [
         str(suite.python), *prefix, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}",
-        "--timeout", str(_TEST_LIMIT), "--timeout-method", "signal", *suite.args,
+        "--timeout", str(_TEST_LIMIT), "--timeout-method", "signal", *suite.args, *proxy,
         *(suite.tests if only is None else only),
     ]  # fmt: skip
     environ = {
@@ -65,7 +62,9 @@ def run(suite: Suite, label: str, *, under: bool, only: list[str] | None = None)
 
 
 def rdma_connections(suite: Suite) -> int:
-    """How many connections of the suite's process went by RDMA, as `--report` says."""
+    """How many connections of the suite's process went by RDMA, as `--report` says, or of the proxy."""
+    if suite.proxy:
+        return streams_of_proxy(suite)
     text = (suite.folder / "under.log").read_text(errors="replace")
     return sum(map(int, re.findall(r"(?m)^  rdma +(\d+) ", text)))
 
@@ -90,39 +89,6 @@ def compare(suite: Suite) -> Comparison:
             test for test in different if again.get(test) == "passed" or plain.get(test) == "failed"
         ]
     return found
-
-
-@contextlib.contextmanager
-def server_of(suite: Suite) -> Iterator[None]:
-    """The server that the tests expect at its usual port."""
-    if suite.server is None:
-        yield
-        return
-    with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", 6379)) == 0:
-            yield  # there is one
-            return
-    process = subprocess.Popen(
-        [
-            suite.server,
-            "--port",
-            "6379",
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--enable-debug-command",
-            "yes",
-        ],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        while socket.socket().connect_ex(("127.0.0.1", 6379)) != 0 and process.poll() is None:
-            time.sleep(0.05)  # a tool's, not a test's: it waits for a port
-        yield
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def row_of(suite: Suite, found: Comparison, known: list[Known]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Suite:
     args: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     server: str | None = None
+    proxy: bool = False
 
     @property
     def origin(self) -> str:
@@ -67,7 +68,11 @@ class Suite:
 def load() -> list[Suite]:
     """All suites, in the order of the file."""
     rows = tomllib.loads(Path(__file__).with_name("suites.toml").read_text(encoding="utf-8"))
-    return [Suite(name, **row) for name, row in rows.items()]
+    found = []
+    for name, row in rows.items():
+        like = row.pop("like", None)
+        found.append(Suite(name, **{**(rows[like] if like else {}), **row}))
+    return found
 
 
 def prepare(suite: Suite) -> None:
