@@ -345,7 +345,7 @@ bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewri
 	@$(PY) -m pip install -q --disable-pip-version-check -r benchmarks/apps/requirements.txt
 	@touch $@
 
-bench-apps: install .venv/.examples .venv/.deps-apps .venv/.valkey ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
+bench-apps: install .venv/.examples .venv/.deps-apps .venv/.clients .venv/.valkey ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
 	$(PY) -m benchmarks.apps $(ARGS)
 
 count-apps: install .venv/.examples .venv/.deps-apps .venv/.apt-apps ## what a request costs the Redis proxy, uvicorn ... on RDMA and on TCP, counted (root; ARGS)

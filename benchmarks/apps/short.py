@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING
 
 from demolib.stack import start_redis
 
+from tests.programs.clients.postgres import binaries, postgresql
+
 from .turns import RDMA, Outcome, Sample, by_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CLIENT = """
+REDIS = """
 import asyncio, sys
 import redis.asyncio
 async def main():
@@ -32,11 +35,21 @@ async def main():
     await client.aclose()
 asyncio.run(main())
 """
-#: Title, at least how many times the runs of the bare client, options of `aiordma run`.
-ROWS = [
-    ("short client of redis-server, known to be plain", 1 / 1.1, ()),
+POSTGRESQL = """
+import asyncio, sys
+import asyncpg
+async def main():
+    place = {"host": "127.0.0.1", "port": int(sys.argv[1])}
+    client = await asyncpg.connect(**place, user="postgres", database="postgres")
+    assert await client.fetchval("select 6 * 7") == 42
+    await client.close()
+asyncio.run(main())
+"""
+#: What the title ends in, at least how many times the runs of the bare client, options of `aiordma run`.
+WAYS = [
+    ("known to be plain", 1 / 1.1, ()),
     # A rule with the port has it asked each time, as if it were unknown and on another host.
-    ("short client of redis-server, for the first time", 1 / 1.5, ("--allow", "out:*:{port}")),
+    ("for the first time", 1 / 1.5, ("--allow", "out:*:{port}")),
 ]
 #: Runs that count as one; a process is short.
 REPEATS = 5
@@ -44,20 +57,38 @@ REPEATS = 5
 
 def short_rows(rounds: int) -> Iterator[Outcome]:
     """Raises ProgramError, OSError, subprocess.CalledProcessError."""
-    with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiordma-short-"))
+    for name, text, serving in (("redis-server", REDIS, _redis), ("PostgreSQL", POSTGRESQL, _postgresql)):
+        with tempfile.TemporaryDirectory(prefix="aiordma-short-") as directory, serving() as port:
+            script = os.path.join(directory, "client.py")
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(text)
+            environ = {**os.environ, "XDG_CACHE_HOME": directory}
+            for way, goal, options in WAYS:
+                # The command as it is installed, beside this Python.
+                command = os.path.join(os.path.dirname(sys.executable), "aiordma")
+                under = [command, "run", *(option.format(port=port) for option in options), script, str(port)]
+                plain = [sys.executable, script, str(port)]
+                title = f"short client of {name}, {way}"
+                yield by_turns(title, round(goal, 2), rounds, partial(_short, under, plain, environ))
+
+
+@contextlib.contextmanager
+def _redis() -> Iterator[int]:
+    with tempfile.TemporaryDirectory(prefix="aiordma-redis-") as directory:
         server, port = start_redis(directory)
-        stack.callback(server.stop)
-        script = os.path.join(directory, "client.py")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(CLIENT)
-        environ = {**os.environ, "XDG_CACHE_HOME": directory}
-        for title, goal, options in ROWS:
-            # The command as it is installed, beside this Python.
-            command = os.path.join(os.path.dirname(sys.executable), "aiordma")
-            under = [command, "run", *(option.format(port=port) for option in options), script, str(port)]
-            plain = [sys.executable, script, str(port)]
-            yield by_turns(title, round(goal, 2), rounds, partial(_short, under, plain, environ))
+        try:
+            yield port
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def _postgresql() -> Iterator[int]:
+    initdb, postgres = (shutil.which(name, path=binaries()) for name in ("initdb", "postgres"))
+    if initdb is None or postgres is None:
+        raise FileNotFoundError("PostgreSQL's server is not installed: `make bench-apps` does")
+    with postgresql(initdb, postgres) as (port, _running):
+        yield port
 
 
 def _short(under: list[str], plain: list[str], environ: dict[str, str], path: str) -> Sample:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pwd
-import shutil
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from .postgres import binaries, postgresql
 from .running import LOCAL, UNDER, client, free_port, paths, program, server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -62,41 +56,17 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as stack:
-        yield stack
-
-
-def test_postgresql(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+def test_postgresql(tmp_path: Path) -> None:
     """The client speaks first, and the server takes offence at what it does not know."""
     pytest.importorskip("asyncpg", reason="asyncpg is not installed (`make test-clients` does)")
     initdb, postgres = program("initdb", also=binaries()), program("postgres", also=binaries())
     (tmp_path / "client.py").write_text(ASYNCPG)
-    # pytest's directories are for their user only, and as root PostgreSQL does not run.
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiordma-postgres-"))
-    options: dict[str, object] = {}
-    if os.geteuid() == 0:
-        owner = pwd.getpwnam("postgres")
-        options = {"user": owner.pw_uid, "group": owner.pw_gid}
-        shutil.chown(folder, "postgres")
-    subprocess.run(
-        [initdb, "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"],
-        check=True, capture_output=True, cwd=folder, **options,  # type: ignore[call-overload]
-    )  # fmt: skip
-    port = free_port()
-    command = [postgres, "-D", f"{folder}/data", "-h", LOCAL, "-p", str(port), "-k", "", "-F"]
-    with server(command, port, Path(folder), "postgres", **options) as running:
+    with postgresql(initdb, postgres) as (port, running):
         done = client([*UNDER, "client.py", str(port)], tmp_path)
         assert set(paths(done.stderr)) == {"tcp"}
         assert "invalid" not in running.output, "nothing but the client's bytes"
         asked = client([*UNDER, "--allow", f"out:*:{port}", "client.py", str(port)], tmp_path)
         assert set(paths(asked.stderr)) == {"tcp"}
-
-
-def binaries() -> str:
-    """Where Debian has the programs of PostgreSQL's server."""
-    return ":".join(str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
 
 
 def test_redis_server(tmp_path: Path) -> None:
