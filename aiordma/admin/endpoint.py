@@ -1,8 +1,8 @@
 """The admin endpoint of an event loop: its socket, who may use it, and the loop's page.
 
-It begins with the loop's first engine, or when RDMA turned out not to be available, and costs a listening
-socket and a timer that writes the page once a second. What answers requests (:mod:`.session`) is imported, in
-a thread, when the first one comes.
+It begins a moment after the loop's first engine, or after RDMA turned out not to be available, and costs a
+listening socket and a timer that writes the page once a second. What answers requests (:mod:`.session`) is
+imported, in a thread, when the first one comes.
 
 In any thread and on any loop: everything goes through the loop's waker, and nothing here blocks or waits.
 """
@@ -88,20 +88,14 @@ class Files:
             self.sock.close()
             raise
 
-    def close(self) -> None:
-        """Close them, and remove them in a thread."""
+    def close(self, run: Callable[[Callable[[], None]], None]) -> None:
+        """Close them, and have ``run`` remove them, in a thread for example."""
         self.abandon()
-        start_thread(self._remove)
+        run(self._remove)
 
     def discard(self) -> None:
-        """The same, by a finalizer perhaps."""
-        self.abandon()
-        start_unjoined(self._remove)
-
-    def close_now(self) -> None:
-        """The same, without a thread."""
-        self.abandon()
-        run_guarded(self._remove)
+        """They are not needed after all. Finalizers do this, too."""
+        self.close(start_unjoined)
 
     def _remove(self) -> None:
         home = place.at(self.path, os.getuid())
@@ -186,12 +180,12 @@ class Endpoint:
 
     def close(self) -> None:
         """Idempotent; called at the end of the loop."""
-        self._end(self._files.close)
+        self._end(start_thread)
 
     def _loop_closed(self, patient: bool) -> None:
-        self._end(self._files.close_now if patient else self._files.discard)
+        self._end(run_guarded if patient else start_unjoined)  # a finalizer closes loops, too
 
-    def _end(self, close_files: Callable[[], None]) -> None:
+    def _end(self, run: Callable[[Callable[[], None]], None]) -> None:
         if self._closed:
             return
         self._closed = True
@@ -202,7 +196,7 @@ class Endpoint:
             session.close()
         for sock in self._loading or ():
             sock.close()
-        close_files()
+        self._files.close(run)
 
     def forget(self) -> None:
         """In a forked child: the files are the parent's, whose end tools must see."""

@@ -128,16 +128,6 @@ async def _obey(
         control.say("echoed")
 
 
-async def nothing(control: Control, **settings: Any) -> None:
-    """A process without the endpoint, unless ``settings`` say otherwise."""
-    config = aiordma.Config(**settings)
-    async with await aiordma.listen(LOCAL, config=config) as listener:
-        await _seen(config)
-        control.say(listener.port)
-        with contextlib.suppress(EOFError):
-            await control.hear()
-
-
 async def region(control: Control, size: int, **settings: Any) -> None:
     """A process with a region of memory, and two descriptors of it."""
     config = aiordma.Config(**settings)

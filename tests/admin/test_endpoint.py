@@ -10,7 +10,6 @@ import socket
 import stat
 import struct
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ import msgspec
 import pytest
 
 import aiordma
+from aiordma import wake
 from aiordma.admin import asking, page, place
 from aiordma.admin.messages import (
     HEADER,
@@ -108,11 +108,10 @@ def test_a_process_without_rdma_tells_why() -> None:
         assert [each.path for each in found] == ["tcp", "tcp"]
 
 
-def test_off_is_off() -> None:
-    with process("tests.admin.roles:nothing", device=DEVICE, admin="off") as other:
-        other.hear()
-        time.sleep(0.2)  # with it, there would be one after a tenth of that
-        assert listed(other.pid) == []
+@pytest.mark.anyio
+async def test_off_is_off() -> None:
+    async with await aiordma.listen("127.0.0.1", config=aiordma.Config(device=DEVICE, admin="off")):
+        assert "aiordma.admin.endpoint" not in wake.current().locals  # not even about to begin
 
 
 @pytest.mark.anyio
