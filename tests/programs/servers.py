@@ -43,7 +43,7 @@ def server_of(suite: Suite) -> Iterator[None]:
             front = ["front", "--listen", f"127.0.0.1:{_FRONT}", "--to", f"127.0.0.1:{_BACK}"]
             stack.enter_context(_running([*program, *back], _BACK, suite.folder / "back.log"))
             process = stack.enter_context(_running([*program, *front], _FRONT, _front_log(suite)))
-            stack.callback(_ask_for_statistics, process)
+            stack.callback(_ask_for_statistics, process, suite)
         yield
 
 
@@ -63,9 +63,11 @@ def _front_log(suite: Suite) -> Path:
     return suite.folder / "front.log"
 
 
-def _ask_for_statistics(process: subprocess.Popen[bytes]) -> None:
+def _ask_for_statistics(process: subprocess.Popen[bytes], suite: Suite) -> None:
     process.send_signal(signal.SIGUSR1)
-    time.sleep(0.5)  # they go to its log
+    until = time.monotonic() + _PATIENCE
+    while not streams_of_proxy(suite) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)  # it writes them to its log
 
 
 def _listens(port: int) -> bool:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -264,13 +265,13 @@ def test_who_waits_while_the_loop_ends_hears_of_it() -> None:
 
 def test_nothing_is_left_of_a_thread() -> None:
     """CPython's tests wait for seconds, and complain, while there is an object of one."""
-    before = len(threading._dangling)  # type: ignore[attr-defined]
-    start_thread(lambda: None)
+    threads: list[weakref.ref[threading.Thread]] = []
+    start_thread(lambda: threads.append(weakref.ref(threading.current_thread())))
     wait_for_threads()
     until = time.monotonic() + SECONDS
-    while len(threading._dangling) > before and time.monotonic() < until:  # type: ignore[attr-defined]
-        time.sleep(0.001)
-    assert len(threading._dangling) == before  # type: ignore[attr-defined]
+    while threads[0]() is not None and time.monotonic() < until:
+        time.sleep(0.001)  # it has done its work, and is about to be gone
+    assert threads[0]() is None
 
 
 def test_threads_take_short_turns_meanwhile() -> None:
