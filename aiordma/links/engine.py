@@ -520,7 +520,8 @@ _ENGINE = "engine"
 _OPENING = "opening"
 #: All of them, by ``id()`` of their wakers.
 _engines: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
-_refusals: dict[str | None, NegotiationError] = {}
+#: Why no device can be used, by its name. Not the errors: their tracebacks would keep the loop alive.
+_refusals: dict[str | None, tuple[int, str]] = {}
 
 
 def running() -> Engine | None:
@@ -549,7 +550,7 @@ async def current(config: Config | None = None) -> Engine:
     while (engine := ready(waker)) is None:
         refusal = _refusals.get(config.device)
         if refusal is not None:
-            raise NegotiationError(refusal.code, refusal.detail)
+            raise NegotiationError(*refusal)
         opening: Opening | None = waker.locals.get(_OPENING)
         if opening is None:
             opening = waker.locals[_OPENING] = Opening(waker, config, _adopt, _end_opening)
@@ -590,7 +591,7 @@ def _adopt(opening: Opening, first: FirstDevice) -> None:
 def _end_opening(opening: Opening) -> None:
     del opening.waker.locals[_OPENING]
     if isinstance(opening.error, NegotiationError):
-        _refusals[opening.config.device] = opening.error
+        _refusals[opening.config.device] = opening.error.code, opening.error.detail
 
 
 def open_another(around: Surroundings, devices: Devices[Engine], index: int) -> Engine:

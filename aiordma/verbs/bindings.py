@@ -28,8 +28,8 @@ VARIABLE = "AIORDMA_VERBS"
 
 _MODULES = ("device", "pd", "cq", "qp", "mr", "srq", "addr")
 _pyverbs: Binding | None = None
-#: Why pyverbs is not used, once that is known.
-_refused: NegotiationError | None = None
+#: Is pyverbs not used? Its errors are not kept: their tracebacks would keep the loop alive that met them.
+_refused = False
 
 
 def find(soft: SoftLibrary | None) -> Binding:
@@ -39,13 +39,13 @@ def find(soft: SoftLibrary | None) -> Binding:
     """
     global _refused
     wanted = _wanted()
-    if wanted != "own" and (_refused is None or wanted == "pyverbs"):
+    if wanted != "own" and (not _refused or wanted == "pyverbs"):
         try:
             return _checked_pyverbs(soft)
         except NegotiationError as error:
             if wanted == "pyverbs":
                 raise
-            _refused = error
+            _refused = True
             logger.debug("aiordma's own verbs binding is used: %s", error.text)
     return _own(soft)
 
@@ -55,7 +55,7 @@ def refuse_pyverbs(binding: Binding, why: str) -> bool:
     global _refused
     if binding.name != "pyverbs" or _wanted() != "auto":
         return False
-    _refused = NegotiationError(Code.NO_PYVERBS, why)
+    _refused = True
     logger.warning("aiordma's own verbs binding is used: %s", why)
     return True
 

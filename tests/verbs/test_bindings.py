@@ -477,7 +477,7 @@ def test_a_pyverbs_of_another_layout_is_left_alone(
 
     first = opened_with("pyverbs", monkeypatch)
     monkeypatch.setattr(first.binding.pointers, "check", check)
-    monkeypatch.setattr(bindings, "_refused", None)
+    monkeypatch.setattr(bindings, "_refused", False)
     first.close()
     monkeypatch.setattr(module, "_proved", {})
     with pytest.raises(NegotiationError, match="another layout") as caught:
