@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ..observe import connections
 from ..wake.accepting import WatchedListener
 from ..wake.base import run_guarded
-from ..wake.beside import start_thread, start_unjoined
+from ..wake.beside import start_thread
 from . import place
 from .credentials import credentials
 from .page import BEAT_SECONDS, PageWriter, read
@@ -95,7 +95,7 @@ class Files:
 
     def discard(self) -> None:
         """They are not needed after all. Finalizers do this, too."""
-        self.close(start_unjoined)
+        self.close(run_guarded)
 
     def _remove(self) -> None:
         home = place.at(self.path, os.getuid())
@@ -182,8 +182,11 @@ class Endpoint:
         """Idempotent; called at the end of the loop."""
         self._end(start_thread)
 
-    def _loop_closed(self, patient: bool) -> None:
-        self._end(run_guarded if patient else start_unjoined)  # a finalizer closes loops, too
+    def _loop_closed(self, _patient: bool) -> None:
+        # No thread: a finalizer closes loops, too, in the middle of anything. While this thread holds a lock
+        # of threading, which Thread.start() takes, it would stand still for ever; and a thread of _thread's
+        # that has not run yet when the process ends crashes it (CPython 3.11 frees what it begins with).
+        self._end(run_guarded)
 
     def _end(self, run: Callable[[Callable[[], None]], None]) -> None:
         if self._closed:

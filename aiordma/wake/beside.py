@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from _thread import start_new_thread
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from .base import Waiter, Waker
 
-__all__ = ["Beside", "LoopEndedError", "start_thread", "start_unjoined", "wait_for_threads"]
+__all__ = ["Beside", "LoopEndedError", "start_thread", "wait_for_threads"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -187,18 +186,6 @@ def start_thread(work: Callable[[], None], after: Callable[[], None] = lambda: N
         thread.start()
     except RuntimeError:
         run()
-
-
-def start_unjoined(work: Callable[[], None]) -> None:
-    """The same for finalizers. Neither a fork nor the end of the process waits for it; it must not import.
-
-    The garbage collector runs them in the middle of anything, as while this thread holds a lock of
-    :mod:`threading`, which starting a thread takes: a process stood still for ever.
-    """
-    try:
-        start_new_thread(run_guarded, (work,))
-    except RuntimeError:  # the process ends
-        work()
 
 
 def wait_for_threads() -> None:

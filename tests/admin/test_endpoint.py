@@ -9,6 +9,8 @@ import random
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +136,47 @@ def test_nothing_is_left_of_a_loop() -> None:
     for backend, options in LOOPS.values():
         anyio.run(main, backend=backend, backend_options=options)
         assert listed(os.getpid()) == []
+
+
+#: A loop is closed by the garbage collector while another runs. Prints the threads that were started then,
+#: and what the admin endpoint has left.
+DROPPED = """
+import _thread, asyncio, concurrent.futures, gc, os, sys
+start, started = _thread.start_new_thread, []
+def counted(function, *arguments):
+    started.append(function)
+    return start(function, *arguments)
+_thread.start_new_thread = counted
+import aiordma
+from aiordma import wake
+from tests.admin.looking import listed, loops_of
+
+async def connect():
+    config = aiordma.Config(device=sys.argv[1])
+    wake.current().locals["kept"] = await aiordma.listen("127.0.0.1", config=config)
+    await asyncio.to_thread(loops_of, os.getpid())
+
+async def drop():
+    loops = [asyncio.new_event_loop()]
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: loops[0].run_until_complete(connect())).result()
+    assert len(listed(os.getpid())) == 1
+    started.clear()
+    loops.clear()
+    gc.collect()
+    print(started, listed(os.getpid()))
+
+asyncio.run(drop())
+"""
+
+
+@pytest.mark.parametrize("device", [DEVICE, "none-such"])
+def test_a_loop_that_is_dropped_leaves_nothing_and_starts_no_thread(device: str) -> None:
+    """One that had not run yet when the process ended crashed it. And why there is no device was kept as an
+    error, whose traceback kept the loop."""
+    program = [sys.executable, "-c", DROPPED, device]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("[] []\n", 0), done.stderr
 
 
 def test_a_killed_process_is_swept() -> None:
