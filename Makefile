@@ -345,7 +345,9 @@ bench: install .venv/.deps-bench ## compare with TCP, Unix sockets ... and rewri
 	@$(PY) -m pip install -q --disable-pip-version-check -r benchmarks/apps/requirements.txt
 	@touch $@
 
+# The modules are compiled as an installer compiles those of others; else each process would do it again.
 bench-apps: install .venv/.examples .venv/.deps-apps .venv/.clients .venv/.valkey ## Redis proxy, aiohttp, uvicorn ...: on RDMA and on TCP (10 to 15 minutes; ARGS)
+	@unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; $(PY) -m compileall -q aiordma
 	$(PY) -m benchmarks.apps $(ARGS)
 
 count-apps: install .venv/.examples .venv/.deps-apps .venv/.apt-apps ## what a request costs the Redis proxy, uvicorn ... on RDMA and on TCP, counted (root; ARGS)
@@ -361,7 +363,6 @@ bench-many: install ## what ten thousand streams, slow readers and 100,000 conne
 	  echo "it could not be installed (pip's reason is above): it will be missing from the comparison"
 	@touch $@
 
-# The modules are compiled as an installer compiles those of Dask; else each process of a cluster would do it again.
 bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucxx://; 5 rounds rewrite docs (ARGS="--rounds 5")
 	@mkdir -p build; unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX; \
 	  $(PY) -m compileall -q aiordma distributed-aiordma

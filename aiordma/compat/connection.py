@@ -23,9 +23,11 @@ inside TLS, over TCP.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..addresses import plain_address, show
 from ..errors import Code, FallbackReason
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     Hosts = str | Iterable[str | None] | None
     #: An option of servers that `aiordma run` sets: whether this accepted connection may be negotiated.
     Permits = Callable[[socket.socket], bool]
+
+_log = logging.getLogger("aiordma.compat")
 
 _LIMIT = 64 * 1024
 
@@ -308,9 +312,11 @@ async def connect_accepted_socket(
 ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
     """Serve a connection that the program has accepted. See asyncio's `loop.connect_accepted_socket()`.
 
-    It waits for the client's first bytes, for a silent client as long as `Config.server_first_wait_ms`.
+    It waits for the client's first bytes, for a silent client as long as `Config.server_first_wait_ms`. A
+    client that breaks off while the path is negotiated gives a transport that ends at once, as with asyncio,
+    whose callers accept in a loop that an error would end.
 
-    :raises OSError: the connection broke
+    :raises OSError: the connection broke, with `ssl` or `mode` "rdma"
     :raises aiordma.errors.NegotiationError: `mode` is "rdma" and RDMA is unavailable, or `ssl` requires TCP
     """
     options["ssl"] = ssl
@@ -321,12 +327,16 @@ async def connect_accepted_socket(
     if reason is None:
         tls = take_tls(options, None, server_side=True)
         sock.setblocking(False)
-        result = await negotiate_accepted(sock, PathOptions(choice.config, choice.mode, tls))
-        peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
-        info = info_of(result)
-        if result.pipe is not None or result.tls is not None:
-            return await _own_connection(protocol_factory, result, info, None)
-        late_proposal = Code.PLAIN_TCP_PEER if result.silent else None
+        path = PathOptions(choice.config, choice.mode, tls)
+        result, sock = await _negotiate_or_end(sock, path)
+        if isinstance(result, _Gone):
+            info, late_proposal = {**tcp_info(None), "peername": result.peer}, None
+        else:
+            peer_cache.announce("client", result.remote_address[0], result.path, result.fallback)
+            info = info_of(result)
+            if result.pipe is not None or result.tls is not None:
+                return await _own_connection(protocol_factory, result, info, None)
+            late_proposal = Code.PLAIN_TCP_PEER if result.silent else None
     else:
         info = tcp_info(reason)
         late_proposal = reason.code
@@ -342,6 +352,36 @@ async def connect_accepted_socket(
     assert introduction is not None
     assert introduction.transport is not None
     return introduction.transport, introduction.protocol
+
+
+class _Gone(NamedTuple):
+    """A client that has left while the path was negotiated."""
+
+    #: Its address, while it had one.
+    peer: Any
+
+
+async def _negotiate_or_end(
+    sock: socket.socket, path: PathOptions
+) -> tuple[NegotiationResult | _Gone, socket.socket]:
+    """What came of it, and the socket: with a client that has gone, that of a connection that has ended."""
+    if path.mode == "rdma" or path.tls is not None:
+        return await negotiate_accepted(sock, path), sock
+    kept = sock.dup()
+    try:
+        result = await negotiate_accepted(sock, path)
+    except OSError as error:
+        _log.debug("a client has left while its path was negotiated: %s", error)
+        peer = None
+        with contextlib.suppress(OSError):
+            peer = kept.getpeername()
+            kept.shutdown(socket.SHUT_RDWR)
+        return _Gone(peer), kept
+    except BaseException:
+        kept.close()
+        raise
+    kept.close()
+    return result, sock
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..compat.arguments import check_client, check_server
@@ -17,9 +18,12 @@ from .loading import config_of_run, is_plain, load
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from concurrent.futures import Future
 
+    from ..negotiation.question import Answer
     from .policy import Policy
     from .report import Report
+    from .server import Server
 
 __all__ = ["Methods"]
 
@@ -85,7 +89,7 @@ class Methods:
         ) -> Any:
             loop: Any = asyncio.get_running_loop()
             check_client(host, port, options)
-            judged = await self._policy.judge_client(loop, host, port, options)
+            judged = await self._judge(loop, host, port, options)
             if isinstance(judged, str):
                 reader = asyncio.StreamReader(limit=limit, loop=loop)
                 protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -112,9 +116,17 @@ class Methods:
 
     # ---- clients
 
+    async def _judge(self, loop: Any, host: Any, port: Any, options: dict[str, Any]) -> Server | str:
+        """With whom to negotiate a connection; or why not."""
+        judged = await self._policy.judge_client(loop, host, port, options)
+        if isinstance(judged, str) or self._functions is not None:
+            return judged
+        asker = self._policy.asker()
+        return judged if asker is None else await asker.judge(judged, loop, partial(_hear, loop))
+
     async def _connect(self, loop: Any, factory: Any, host: Any, port: Any, options: dict[str, Any]) -> Any:
         check_client(host, port, options)  # before names are looked up, as asyncio does
-        judged = await self._policy.judge_client(loop, host, port, options)
+        judged = await self._judge(loop, host, port, options)
         if isinstance(judged, str):
             return await self._plain(loop, factory, host, port, options, judged)
         functions = await self._load(loop, options.get("sock"))
@@ -132,13 +144,13 @@ class Methods:
             self._report.count("server", f"{name}:{peer[1]}", "tcp", reason)
         return result
 
-    def _learn(self, loop: Any, server: tuple[str, int], end: Any) -> None:
+    def _learn(self, loop: Any, server: Server, end: Any) -> None:
         """Remember what the negotiation has shown about the server."""
         peers = self._policy.peers
         plain = is_plain(end.get_extra_info("aiordma.fallback_reason"))
-        if peers is not None and plain != peers.is_plain(*server):
+        if peers is not None and plain != peers.is_plain(server.host, server.port):
             # Nothing waits for it: the program has its connection.
-            loop.run_in_executor(None, peers.remember, *server, plain)
+            loop.run_in_executor(None, peers.remember, server.host, server.port, plain)
 
     # ---- servers
 
@@ -181,3 +193,8 @@ class Methods:
 
             await renew_if_late(sock, loop.time() - began)
         return self._functions
+
+
+async def _hear(loop: Any, asked: Future[Answer]) -> Answer:
+    # Others wait for the same answer, and go on when this one is cancelled.
+    return await asyncio.shield(asyncio.wrap_future(asked, loop=loop))

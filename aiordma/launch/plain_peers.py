@@ -47,12 +47,15 @@ class PlainPeers:
             self._until = _parse(self._read())
         return time.time() < self._until.get((host, port), 0) <= time.time() + LIFETIME_S
 
-    def remember(self, host: str, port: int, plain: bool) -> None:
-        """Note what a negotiation has shown, if it is news. Writes to the file: not for an event loop."""
+    def remember(self, host: str, port: int, plain: bool, seconds: int = LIFETIME_S) -> None:
+        """Note what a negotiation has shown, if it is news. Writes to the file: not for an event loop.
+
+        :param seconds: how long it counts.
+        """
         if self.is_plain(host, port) == plain or not _fits(host):
             return
         assert self._until is not None
-        until = int(time.time()) + LIFETIME_S if plain else 0
+        until = int(time.time()) + seconds if plain else 0
         self._until[host, port] = until
         with contextlib.suppress(OSError):
             self._append(f"{until} {host} {port}\n".encode())

@@ -13,8 +13,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ..negotiation.announcement import is_announced
+from .server import Server
 
 if TYPE_CHECKING:
+    from .asking import Asker
     from .plain_peers import PlainPeers
     from .rules import Rules
 
@@ -35,6 +37,15 @@ class Policy:
         """
         self.rules, self.peers, self.outside_tls = rules, peers, outside_tls
         self._local: dict[str, bool] = {}
+        self._asker: Asker | None = None
+
+    def asker(self) -> Asker | None:
+        """What asks unknown servers. None: what they say could not be remembered."""
+        if self._asker is None and self.peers is not None:
+            from .asking import Asker
+
+            self._asker = Asker(self.peers)
+        return self._asker
 
     def tls_rules_it_out(self, options: dict[str, Any]) -> str | None:
         """Why TLS keeps it plain."""
@@ -46,9 +57,7 @@ class Policy:
             return "switched off"
         return None
 
-    async def judge_client(
-        self, loop: Any, host: Any, port: Any, options: dict[str, Any]
-    ) -> tuple[str, int] | str:
+    async def judge_client(self, loop: Any, host: Any, port: Any, options: dict[str, Any]) -> Server | str:
         """Whether to negotiate a connection that the program is about to make: with whom; or why not.
 
         :param loop: looks names up, by a method `getaddrinfo()` like asyncio's.
@@ -57,23 +66,26 @@ class Policy:
         if reason is not None:
             return reason
         sock: socket.socket | None = options.get("sock")
+        address = None
         if sock is not None:
             if host is not None or port is not None or sock.family not in _TCP:
                 return "no TCP socket"
             try:
-                host, port = sock.getpeername()[:2]
+                address = sock.family, sock.getpeername()
             except OSError:
                 return "its socket is not connected"
+            host, port = address[1][:2]
         try:
             number = int(port)
         except (TypeError, ValueError):
             return "no port number"
         if not isinstance(host, str) or not host:
             return "no host"
-        reason = await self._judge(loop, host, number)
-        return (host, number) if reason is None else reason
+        judged = await self._judge(loop, host, number)
+        return judged if isinstance(judged, str) else Server(host, number, judged, address)
 
-    async def _judge(self, loop: Any, host: str, port: int) -> str | None:
+    async def _judge(self, loop: Any, host: str, port: int) -> bool | str:
+        """Whether it is known to negotiate; or why it stays plain."""
         reason = self.rules.forbid("out", host, port)
         if reason is not None and not self.rules.need_addresses:
             return reason
@@ -93,9 +105,11 @@ class Policy:
                 )
         if reason is not None:
             return reason
-        if not expected and self._is_local(host, addresses) and not is_announced(port):
-            return "nothing of aiordma listens there"
-        return None
+        if expected:
+            return True
+        if not self._is_local(host, addresses):
+            return False
+        return is_announced(port) or "nothing of aiordma listens there"
 
     def _judge_addresses(self, host: str, addresses: list[str], port: int) -> str | None:
         """Rules by name and by network together: no address may be denied, and one must be allowed."""

@@ -7,6 +7,7 @@ passed on to trio's own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from .loading import config_of_run, is_plain, load
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from concurrent.futures import Future
 
+    from ..negotiation.question import Answer
     from .policy import Policy
     from .report import Report
 
@@ -133,6 +136,9 @@ class TrioMethods:
         if _has_a_virtual_network():
             return "the program has sockets of its own"
         judged = await self._policy.judge_client(_Names, host, port, {})
+        asker = self._policy.asker() if self._sockets is None else None
+        if not isinstance(judged, str) and asker is not None:
+            judged = await asker.judge(judged, _Names, _hear)
         if isinstance(judged, str):
             return judged
         sockets = await self._load()
@@ -145,9 +151,10 @@ class TrioMethods:
         peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
         sock = sockets.socket_of(result)
         peers, plain = self._policy.peers, is_plain(result.fallback)
-        if peers is not None and plain != peers.is_plain(*judged):
+        if peers is not None and plain != peers.is_plain(judged.host, judged.port):
             # Nothing waits for it: the program has its connection.
-            trio.lowlevel.start_thread_soon(functools.partial(peers.remember, *judged, plain), _nothing)
+            remember = functools.partial(peers.remember, judged.host, judged.port, plain)
+            trio.lowlevel.start_thread_soon(remember, _nothing)
         return sock
 
     def _count_plain(self, host: Any, sock: Any, reason: str) -> None:
@@ -189,6 +196,18 @@ class TrioMethods:
         config = config_of_run()
         await warm_up(PathOptions(config, config.mode))
         return self._sockets
+
+
+async def _hear(asked: Future[Answer]) -> Answer:
+    heard, token = trio.Event(), trio.lowlevel.current_trio_token()
+
+    def tell(_: object) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            token.run_sync_soon(heard.set)
+
+    asked.add_done_callback(tell)
+    await heard.wait()
+    return asked.result()
 
 
 def _nothing(_: Any) -> None:

@@ -29,7 +29,7 @@ from . import peer_cache
 from .announcement import Announcement
 from .engine import warm_up
 from .listening import listen_on, listening_sockets
-from .server import negotiate_accepted
+from .server import OnlyAskedError, negotiate_accepted
 from .serving import Abortable, Handlers, check_arguments
 
 if TYPE_CHECKING:
@@ -365,6 +365,8 @@ class ConnectionListener(anyio.abc.Listener[T]):
             else:
                 self._queue.send_nowait(made)
                 self._waiting += 1
+        except OnlyAskedError:
+            pass  # it was no connection
         except (AioRdmaError, OSError) as exc:
             self._failed += 1
             _log.warning("a connection was closed before it could be used: %s", exc)

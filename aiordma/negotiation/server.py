@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from .options import PathOptions
     from .result import NegotiationResult
 
-__all__ = ["ServerNegotiation", "negotiate_accepted"]
+__all__ = ["OnlyAskedError", "ServerNegotiation", "negotiate_accepted"]
+
+
+class OnlyAskedError(NegotiationError):
+    """There is no connection to serve: the client wanted to know whether this server negotiates."""
 
 
 def _always() -> bool:
@@ -51,12 +55,18 @@ async def negotiate_accepted(
     :param service: the listener, if it pre-grants rings (``Engine.grant_rings``).
     :param may_use_rdma: asked when a Proposal is there; False declines it: too many are under way.
     :raises OSError: the connection broke.
+    :raises OnlyAskedError: the client only asked.
     :raises NegotiationError: the negotiation failed; or mode "rdma", and RDMA cannot be used. The connection
         is closed.
     """
     carrier = await options.begin(sock)
     negotiation = ServerNegotiation(carrier, options, kind, service, may_use_rdma)
-    result = await negotiation.run()
+    try:
+        result = await negotiation.run()
+    except OSError:  # a NegotiationError is one, too
+        if isinstance(negotiation.refusal, OnlyAskedError):  # who has gone meanwhile, perhaps
+            raise negotiation.refusal from None
+        raise
     connections.enter(negotiation.io.waker, result, kind, "server")
     return result
 
@@ -128,6 +138,8 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
 
     def _check(self, proposal: clc.Proposal) -> None:
         """:raises NegotiationError: it is to be declined."""
+        if proposal.is_aiordma and proposal.kind == Kind.QUESTION:
+            raise OnlyAskedError(Code.WRONG_KIND)
         if proposal.is_aiordma and proposal.kind != self.kind:
             raise wrong_kind(proposal.kind, self.kind)
         if (code := self.options.rdma_ruled_out) is not None:

@@ -67,6 +67,8 @@ class Kind(enum.IntEnum):
     """The messages of ``aiordma.rpc``."""
     MEMORY = 3
     """The messages of ``aiordma.memory``, and READs and WRITEs beside them."""
+    QUESTION = 255
+    """Nothing: the client only asks whether the server negotiates. It gets a Decline."""
 
     @staticmethod
     def name_of(kind: int | None) -> str:
@@ -81,6 +83,7 @@ _KIND_NAMES: dict[int, str] = {
     Kind.DATAGRAMS: "datagrams (aiordma.connect_datagram, aiordma.listen_datagram)",
     Kind.CALLS: "calls (aiordma.rpc)",
     Kind.MEMORY: "memory (aiordma.memory)",
+    Kind.QUESTION: "to know whether it negotiates",
 }
 
 

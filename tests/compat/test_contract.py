@@ -15,6 +15,7 @@ import pytest
 import aiordma
 from aiordma.config import Config
 from aiordma.negotiation import peer_cache
+from aiordma.proto import clc
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -348,6 +349,28 @@ async def test_accepted_sockets(api: Any, tls: bool) -> None:
                 assert end_of.get_extra_info("aiordma.path") == ("tcp" if tls else "rdma")
         await say(transport, protocol, b"data")
         await end(transport, protocol)
+
+
+@pytest.mark.parametrize("first", [b"", b"\xe2\xd4\xc3\xd9garbage....", "question", "datagrams"])
+async def test_an_accepted_client_that_leaves_is_a_connection_that_ends(api: Any, first: bytes | str) -> None:
+    """A server that accepts in a loop, as anyio's, would end with the error of one client."""
+    kind = {"question": clc.Kind.QUESTION, "datagrams": clc.Kind.DATAGRAMS}.get(str(first))
+    if kind is not None:
+        proposal = clc.Proposal(engine_id=b"e" * 16, nonce=b"n" * 16, host_id=bytes(16), kind=kind)
+        first = proposal.encode()
+    assert isinstance(first, bytes)
+    with socket.create_server((LOCAL, 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        client.sendall(first)
+        client.shutdown(socket.SHUT_WR)
+        with anyio.fail_after(20):
+            transport, protocol = await api.connect_accepted_socket(Recorder, accepted)
+            if api.path is None and first:
+                transport.abort()
+            await protocol.lost
+        assert transport.get_extra_info("peername") == client.getsockname()
+        client.close()
 
 
 # ---- TLS --------------------------------------------------------------------------------------------------

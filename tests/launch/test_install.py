@@ -19,6 +19,8 @@ from aiordma.errors import Code
 from aiordma.launch import hooks, policy
 from aiordma.launch.plain_peers import PlainPeers
 from aiordma.negotiation import peer_cache
+from aiordma.negotiation.question import Answer
+from aiordma.negotiation.question import ask as ask_whether
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -223,6 +225,33 @@ def test_a_socket_that_waited_while_aiordma_was_loaded(run: Any, monkeypatch: py
             await writer.wait_closed()
 
     monkeypatch.setattr(given_socket, "_LATE_S", -1)
+    aiordma.install()
+    run(main())
+
+
+def test_a_client_that_only_asks_does_not_end_a_server_of_anyio(run: Any) -> None:
+    """anyio hands each accepted connection to the loop, in the task that accepts."""
+
+    async def echo_once(stream: anyio.abc.ByteStream) -> None:
+        async with stream:
+            with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                await stream.send(await stream.receive())
+
+    async def main() -> None:
+        listener = await anyio.create_tcp_listener(local_host=LOCAL)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, echo_once)
+            address = socket.AF_INET, (LOCAL, port)
+            for _ in range(3):
+                assert await asyncio.to_thread(ask_whether, [address], 20_000) is Answer.NEGOTIATES
+            with pytest.raises(aiordma.NegotiationError, match="expect different kinds"):
+                await aiordma.connect_datagram(LOCAL, port, config=Config(device=DEVICE))
+            async with await aiordma.connect(LOCAL, port, config=Config(device=DEVICE)) as stream:
+                await stream.send(b"hello")
+                assert (await stream.receive(), stream.path) == (b"hello", "rdma")
+            tasks.cancel_scope.cancel()
+
     aiordma.install()
     run(main())
 

@@ -25,10 +25,11 @@ def binaries() -> str:
 
 
 @contextlib.contextmanager
-def postgresql(initdb: str, postgres: str) -> Iterator[tuple[int, Running]]:
+def postgresql(initdb: str, postgres: str, address: str | None = None) -> Iterator[tuple[int, Running]]:
     """A new database on a free port, for the user "postgres", without a password.
 
     :param initdb: path of this program. :param postgres: the same.
+    :param address: one more address to listen on, for its neighbours (/24).
     """
     # pytest's directories are for their user only, and as root PostgreSQL does not run.
     with tempfile.TemporaryDirectory(prefix="aiordma-postgres-") as folder:
@@ -41,7 +42,10 @@ def postgresql(initdb: str, postgres: str) -> Iterator[tuple[int, Running]]:
             [initdb, "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"],
             check=True, capture_output=True, cwd=folder, **options,  # type: ignore[call-overload]
         )  # fmt: skip
-        port = free_port()
-        command = [postgres, "-D", f"{folder}/data", "-h", LOCAL, "-p", str(port), "-k", "", "-F"]
+        if address is not None:
+            with open(f"{folder}/data/pg_hba.conf", "a", encoding="ascii") as file:
+                file.write(f"host all all {address}/24 trust\n")
+        port, addresses = free_port(), ",".join(filter(None, (LOCAL, address)))
+        command = [postgres, "-D", f"{folder}/data", "-h", addresses, "-p", str(port), "-k", "", "-F"]
         with server(command, port, Path(folder), "postgres", **options) as running:
             yield port, running

@@ -1,0 +1,92 @@
+"""Asking a server whether it negotiates, and nothing else: it needs no device, and nothing that takes time to
+load.
+
+The question is a Proposal of a kind of its own, which every listener of aiordma turns away before it looks at
+anything else. It travels on a connection that carries nothing but it.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..proto import clc
+from ..proto.clcstream import Splitter
+from ..proto.errors import RemoteProtocolError
+from .head_start import head_start_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Answer", "ask"]
+
+#: No server with RDMA is as far away as this.
+_CONNECT_S = 1.0
+
+
+class Answer(enum.Enum):
+    """What a server's answer says of it."""
+
+    NEGOTIATES = enum.auto()
+    PLAIN = enum.auto()
+    """It closed the connection, or speaks something else."""
+    SILENT = enum.auto()
+    """It did not answer in time: probably a plain one."""
+    UNREACHABLE = enum.auto()
+    """There was no connection to ask on."""
+
+
+def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
+    """Ask the first address that can be connected to. Blocks the thread.
+
+    :param addresses: family and address of sockets, TCP's.
+    :param milliseconds: how long the answer may take, without round trips.
+    """
+    for family, address in addresses:
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # no descriptor is left, or no IPv6
+            continue
+        with sock:
+            sock.settimeout(_CONNECT_S)
+            try:
+                sock.connect(address)
+            except ConnectionResetError:  # it was there
+                return Answer.PLAIN
+            except OSError:
+                continue
+            return _ask_on(sock, head_start_s(sock, milliseconds))
+    return Answer.UNREACHABLE
+
+
+def _question() -> bytes:
+    return clc.Proposal(
+        engine_id=secrets.token_bytes(16),
+        nonce=secrets.token_bytes(16),
+        host_id=bytes(16),
+        kind=clc.Kind.QUESTION,
+    ).encode()
+
+
+def _ask_on(sock: socket.socket, seconds: float) -> Answer:
+    splitter, deadline = Splitter(), time.monotonic() + seconds
+    try:
+        sock.sendall(_question())
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Answer.SILENT
+            sock.settimeout(left)
+            data = sock.recv(clc.MAX_MESSAGE_BYTES)
+            if not data:
+                return Answer.PLAIN
+            for message in splitter.feed(data):
+                # One that echoes is no peer.
+                return Answer.PLAIN if isinstance(message, clc.Proposal) else Answer.NEGOTIATES
+    except TimeoutError:
+        return Answer.SILENT
+    except (OSError, RemoteProtocolError):
+        return Answer.PLAIN

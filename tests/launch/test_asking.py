@@ -1,0 +1,266 @@
+"""Unknown servers are asked before aiordma is loaded: once, whoever connects, and what is learned is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import uvloop
+
+import aiordma
+from aiordma.config import Config
+from aiordma.launch import asking, hooks, policy
+from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers
+from aiordma.negotiation import peer_cache, question
+from aiordma.proto.clc import EYE_CATCHER
+from tests.world import DEVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+HOST = "127.0.0.3"
+"""Counts as another host here."""
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+CONFIG = Config(device=DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("AIORDMA_DEVICE", DEVICE)
+    monkeypatch.setattr(policy, "_is_address_of_this_host", lambda _address: False)
+    peer_cache.forget()
+    aiordma.install()
+    yield tmp_path / "aiordma" / "plain-peers"
+    aiordma.uninstall()
+    peer_cache.observe(None)
+    peer_cache.forget()
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    def run(main: Any) -> Any:
+        async def limited() -> Any:
+            with anyio.fail_after(30):
+                return await main
+
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            return runner.run(limited())
+
+    return run
+
+
+class Plain:
+    """A server that echoes, in a thread; it has the first bytes of each connection.
+
+    :param silent: it waits for a whole line, as redis-server does.
+    """
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.heads: list[bytes] = []
+        self._silent = silent
+        self._listening = socket.create_server((HOST, 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+                self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            self.heads.append(data := connection.recv(4096))
+            while data:
+                if not data.startswith(EYE_CATCHER):
+                    connection.sendall(data)
+                elif not self._silent:
+                    return
+                data = connection.recv(4096)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for thread in self._threads:
+            thread.join()
+
+    def questions(self) -> int:
+        return sum(head.startswith(EYE_CATCHER) for head in self.heads)
+
+
+@pytest.fixture(params=[False, True], ids=["closes", "silent"])
+def plain(request: pytest.FixtureRequest) -> Iterator[Plain]:
+    server = Plain(silent=request.param)
+    yield server
+    server.close()
+
+
+async def say(port: int, **options: Any) -> str | None:
+    """Say something on a new connection; its path."""
+    where = () if "sock" in options else (HOST, port)
+    reader, writer = await asyncio.open_connection(*where, **options)
+    writer.write(b"hello")
+    assert await reader.readexactly(5) == b"hello"
+    path: str | None = writer.get_extra_info("aiordma.path")
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    return path
+
+
+def reasons(port: int) -> dict[str, int]:
+    """Why connections with the server went which way, as the report has it."""
+    assert hooks._installed is not None
+    counts = hooks._installed.report.counts
+    return {reason: n for (_, _, peer, reason), n in counts.items() if peer == f"{HOST}:{port}"}
+
+
+def test_a_plain_server_is_asked_once_and_by_one_connection(run: Any, plain: Plain, cache: Path) -> None:
+    async def main() -> None:
+        paths = await asyncio.gather(*(say(plain.port) for _ in range(20)))
+        assert paths == [None] * 20
+        assert await say(plain.port) is None
+
+    run(main())
+    assert plain.questions() == 1
+    assert sorted(set(plain.heads))[0] == b"hello"
+    assert len(plain.heads) == 22
+    assert PlainPeers(cache).is_plain(HOST, plain.port)
+    assert set(reasons(plain.port)) == {"it does not negotiate", "known to be plain"}
+
+
+def test_silence_counts_for_an_hour_and_an_answer_for_a_day(
+    run: Any, plain: Plain, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(say(plain.port))
+    later = time.time() + 2 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert PlainPeers(cache).is_plain(HOST, plain.port) == (not plain._silent)
+    assert LIFETIME_S > 2 * 3600
+
+
+def test_a_program_s_own_socket_carries_no_question(run: Any, plain: Plain) -> None:
+    async def main() -> None:
+        sock = socket.create_connection((HOST, plain.port))
+        sock.setblocking(False)
+        assert await say(plain.port, sock=sock) is None
+
+    run(main())
+    assert sorted(head[:5] for head in plain.heads)[0] == b"hello"
+    assert plain.questions() == 1
+
+
+def test_a_server_of_ours_is_asked_and_then_connected_to(run: Any, cache: Path) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+
+    async def main() -> None:
+        async with await aiordma.start_server(echo, HOST, 0, config=CONFIG) as server:
+            sockets: Any = getattr(server, "sockets")  # noqa: B009  # typeshed's base class has none
+            assert await say(sockets[0].getsockname()[1]) == "rdma"
+
+    asked: list[Any] = []
+
+    def ask(*arguments: Any) -> Any:
+        asked.append(question.ask(*arguments))
+        return asked[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking, "ask", ask)
+        run(main())
+    assert asked == [question.Answer.NEGOTIATES]
+    assert not cache.exists()
+
+
+def test_a_task_that_is_cancelled_does_not_cancel_the_others_question(run: Any) -> None:
+    server = Plain(silent=True)
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(say(server.port)) for _ in range(3)]
+        while not server.heads:  # noqa: ASYNC110  # another thread has them
+            await asyncio.sleep(0.001)
+        tasks[0].cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(done[0], asyncio.CancelledError)
+        assert done[1:] == [None, None]
+
+    try:
+        run(main())
+    finally:
+        server.close()
+    assert server.questions() == 1
+
+
+def test_a_server_that_is_not_there_gives_the_program_s_own_error(run: Any, cache: Path) -> None:
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind((HOST, 0))
+            with pytest.raises(ConnectionRefusedError):
+                await say(taken.getsockname()[1])
+
+    run(main())
+    assert not cache.exists()
+
+
+def test_trio_s_programs_ask_too(plain: Plain, cache: Path) -> None:
+    trio: Any = pytest.importorskip("trio", reason="trio is not installed")
+
+    async def one() -> None:
+        async with await trio.open_tcp_stream(HOST, plain.port) as stream:
+            await stream.send_all(b"hello")
+            assert await stream.receive_some(100) == b"hello"
+
+    async def main() -> None:
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(one)
+            await one()
+
+    trio.run(main)
+    assert plain.questions() == 1
+    assert len(plain.heads) == 7
+    assert PlainPeers(cache).is_plain(HOST, plain.port)
+
+
+def test_nothing_is_loaded_for_a_plain_server(tmp_path: Path) -> None:
+    program = """
+        import asyncio, sys
+        from aiordma.launch import policy
+        policy._is_address_of_this_host = lambda _address: False
+        async def main():
+            reader, writer = await asyncio.open_connection(sys.argv[1], int(sys.argv[2]))
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            writer.close()
+        asyncio.run(main())
+        print([name for name in ("aiordma.links.engine", "aiordma.compat.connection") if name in sys.modules])
+    """
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(program))
+    server = Plain()
+    try:
+        command = [sys.executable, "-m", "aiordma", "run", str(script), HOST, str(server.port)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ}
+        )
+    finally:
+        server.close()
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert server.questions() == 1
