@@ -152,7 +152,10 @@ class Outbox:
             raise BrokenResourceError(f"what was to be sent is lost: {self.error}") from self.error
 
     async def wait(self, waiter: Waiter) -> None:
-        """Until nothing waits. The caller has seen :meth:`push` come short."""
+        """Until nothing waits. The caller has seen :meth:`push` come short, and may have polled since then:
+        what polling called may have sent everything, and nothing would end this any more."""
+        if not self.nbytes:
+            return
         self._waiters.append(waiter)
         try:
             await waiter.wait()

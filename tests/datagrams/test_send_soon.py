@@ -9,9 +9,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from aiordma.testing.memory import memory_pipe_pair
 from tests.streams.test_stream import turns
 
-from .pairs import LIMIT, Pair
+from .pairs import LIMIT, Pair, greet, over
 from .test_connection import pair
 
 pytestmark = pytest.mark.anyio
@@ -167,3 +168,29 @@ async def test_a_lost_peer_is_an_error_of_the_flush(pair: Pair) -> None:
         await until_lost()
     with pytest.raises(anyio.BrokenResourceError):
         one.send_soon([b"x"])
+
+
+async def test_a_flush_ends_when_its_own_polling_sends_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by thousands of runs on RDMA: the poll for room called the outbox, which sent all; there was no
+    room for one more, so the flush began to wait, for nothing."""
+    one, other = over(*memory_pipe_pair(999, delivery="immediate"))
+    await greet(one, other)
+    one.send_soon(MANY[:5])
+    outbox = one._outbox
+    assert outbox is not None
+    got: list[bytes] = []
+
+    def poll(_nbytes: int) -> bool:
+        """The peer reads, and room comes back meanwhile."""
+        while outbox.nbytes:
+            message = other._pipe.try_receive()
+            got.extend([] if message is None else [message])
+        return False
+
+    monkeypatch.setattr(one._pipe, "spin_writable", poll)
+    async with one, other:
+        with anyio.fail_after(10):
+            await one.flush()
+            while len(got) < 5:
+                got.append(await other.receive())
+        assert got == MANY[:5]
