@@ -7,6 +7,7 @@ event's class; the method does what the event asks for and queues what the hands
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ..errors import Code, FallbackReason, NegotiationError, describe
@@ -143,13 +144,22 @@ class Dialogue(Generic[H, C]):
         await self.io.send(event.data)
 
     async def on_use_tcp(self, event: UseTcp) -> None:
+        # The peer may have seen only that the connection did not come about, for want of something here.
+        failed = event.peer in (Code.DEVICE_FAILURE, Code.OUT_OF_MEMORY)
+        missing = self._missing() if failed else None
         if self.contact is not None:
             self.contact.abandon()
             if event.peer is not None:
                 self.contact = None  # the peer uses nothing of what it was offered
         if event.peer == Code.WRONG_KIND:
             raise wrong_kind(self.kind, event.kind)
-        if event.peer is not None or self.refusal is None:
+        if missing is not None:
+            if self.options.mode == "rdma":
+                raise missing
+            warn_once(missing)
+            reason = FallbackReason.of_peer(event.code)
+            self.use_tcp(replace(reason, text=f"{reason.text}: {missing.detail}"))
+        elif event.peer is not None or self.refusal is None:
             self.use_tcp(FallbackReason.of_peer(event.code))
         else:
             self.use_tcp(FallbackReason.of_error(self.refusal))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from typing import TYPE_CHECKING
@@ -19,9 +20,10 @@ from aiordma.negotiation.options import ConnectOptions
 from aiordma.proto.clc import Proposal
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
+from aiordma.verbs.softlib import Shortage
 from tests.health import until
 
-from .fake import Engine, Trouble
+from .fake import ClientContact, Engine, Trouble
 from .serving import LOCAL, check_echo, echo, echo_plain, plain_server, serving
 
 if TYPE_CHECKING:
@@ -112,6 +114,28 @@ async def test_server_declines(engine: Engine) -> None:
                 await check_echo(stream)
         assert [r.code for r in reasons if r] == [Code.NO_DEVICE] * 2
         assert listener.statistics().accepted == 2
+
+
+async def test_a_server_that_declines_for_what_the_client_lacks(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saw the client's QP fail, and the client alone knows why. By rare timing, the reason was lost."""
+
+    async def fail() -> None:
+        raise NegotiationError(Code.DEVICE_FAILURE, "ibv_modify_qp")
+
+    engine.trouble = Trouble(answer=fail)
+    lacked = Shortage("this process has no file descriptors left", errno.EMFILE)
+    monkeypatch.setattr(ClientContact, "shortage", lambda _contact: lacked)
+    async with serving() as listener:
+        async with await connect(LOCAL, listener.port) as stream:
+            reason = stream.fallback_reason
+            assert reason is not None
+            assert (reason.local, reason.peer) == (Code.PEER_DECLINED, Code.DEVICE_FAILURE)
+            assert reason.text.endswith(lacked.text)
+            await check_echo(stream)
+        with pytest.raises(NegotiationError, match=lacked.text):
+            await connect(LOCAL, listener.port, mode="rdma")
 
 
 async def test_client_declines_after_the_accept(engine: Engine) -> None:
