@@ -38,8 +38,10 @@ async def until(holds: Callable[[], bool], describe: Callable[[], object] = lamb
 
 
 async def endpoint_begun() -> None:
-    """Until the loop has its admin endpoint, which begins a moment after its first connection."""
+    """Until the loop has its admin endpoint, which begins a moment after its first connection, and until the
+    thread has swept, whose descriptors tests would count."""
     await until(lambda: hasattr(wake.current().locals["aiordma.admin.endpoint"], "value"))
+    wait_for_threads()
 
 
 def descriptors() -> list[str]:

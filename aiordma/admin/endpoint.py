@@ -68,6 +68,7 @@ def tidy() -> None:
             page = read(home, stem)
             if page is not None and page.is_over:
                 home.remove(stem)
+        home.remove_old_drafts()
 
 
 class Files:
@@ -82,8 +83,13 @@ class Files:
             with contextlib.closing(place.makeable()) as home:
                 self.path, self.stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
                 self.page = PageWriter(home, self.stem, loop)
-                self.sock.bind(home.address(self.stem + place.SOCKET))
-            self.sock.listen(_SESSIONS)
+                try:
+                    self.sock.bind(home.address(self.stem + place.SOCKET))
+                    self.sock.listen(_SESSIONS)
+                except BaseException:
+                    home.remove(self.stem)
+                    self.page.close()
+                    raise
         except BaseException:
             self.sock.close()
             raise

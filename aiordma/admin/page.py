@@ -76,11 +76,14 @@ class PageWriter:
         self._names = loop.encode()[:16], program().encode("utf-8", "replace")[:256]
         self._ids = os.getpid(), place.namespace(), place.started(os.getpid())
         self._generation = 0
-        draft = f"{stem}.draft"
+        draft = stem + place.DRAFT
         fd = home.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.ftruncate(fd, _BYTES)
-            self._map = mmap.mmap(fd, _BYTES)
+            self._map = mmap.mmap(fd, _BYTES)  # which takes a descriptor: there may be none left
+        except BaseException:
+            home.remove(stem)
+            raise
         finally:
             os.close(fd)
         self.beat(0, 0)

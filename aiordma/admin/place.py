@@ -1,9 +1,9 @@
 """Where processes put their admin sockets, and how tools find them and remove those of killed processes.
 
-Each event loop has two files: ``PID-TOKEN.sock``, and ``PID-TOKEN.page`` (:mod:`.page`). Their directory is
-the user's alone, mode 0700. It is looked for as the software device does it (`_softdev/core/home.c`): in
-``$XDG_RUNTIME_DIR`` and ``/run/user/UID``, then in ``/dev/shm`` and ``/tmp``, where names that others have
-taken are passed over.
+Each event loop has two files: ``PID-TOKEN.sock``, and ``PID-TOKEN.page`` (:mod:`.page`), which is a
+``PID-TOKEN.draft`` until it is complete. Their directory is the user's alone, mode 0700. It is looked for as
+the software device does it (`_softdev/core/home.c`): in ``$XDG_RUNTIME_DIR`` and ``/run/user/UID``, then in
+``/dev/shm`` and ``/tmp``, where names that others have taken are passed over.
 """
 
 from __future__ import annotations
@@ -12,14 +12,29 @@ import contextlib
 import glob
 import os
 import stat
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PAGE", "SOCKET", "Place", "at", "is_running", "makeable", "namespace", "places", "started"]
+__all__ = [
+    "DRAFT",
+    "PAGE",
+    "SOCKET",
+    "Place",
+    "at",
+    "is_running",
+    "makeable",
+    "namespace",
+    "places",
+    "started",
+]
 
-SOCKET, PAGE = ".sock", ".page"
+SOCKET, PAGE, DRAFT = ".sock", ".page", ".draft"
+
+#: A draft is one for microseconds. An older one is what a killed process has left.
+_DRAFT_SECONDS = 60.0
 
 _SHARED = ("/dev/shm", "/tmp")
 _NAMES = 8
@@ -57,9 +72,17 @@ class Place:
 
     def remove(self, stem: str) -> None:
         """Remove what belongs to one loop."""
-        for suffix in (SOCKET, PAGE):
+        for suffix in (SOCKET, PAGE, DRAFT):
             with contextlib.suppress(OSError):
                 os.unlink(stem + suffix, dir_fd=self._fd)
+
+    def remove_old_drafts(self) -> None:
+        """Those that their processes have not completed."""
+        now = time.time()
+        for name in os.listdir(self._fd):
+            with contextlib.suppress(OSError):
+                if name.endswith(DRAFT) and now - os.stat(name, dir_fd=self._fd).st_mtime > _DRAFT_SECONDS:
+                    os.unlink(name, dir_fd=self._fd)
 
     def stems(self) -> list[str]:
         """One for each loop that has a page here."""

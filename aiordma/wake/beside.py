@@ -76,7 +76,7 @@ class Beside(Generic[T, V]):
 
     :param work: called in the thread.
     :param adopt: called in the loop with what ``work`` returned; it makes the :attr:`value`.
-    :param discard: called instead if the loop has ended: in the thread, in the loop, or by a finalizer.
+    :param discard: called instead if the loop has ended: in a thread, or where the loop is closed or dropped.
     :param done: called in the loop when all is over, also after an error, before any task goes on.
     :param after: called in the thread at last, also after an error: what nothing waits for.
     """
@@ -149,7 +149,8 @@ class Beside(Generic[T, V]):
     def loop_ended(self) -> None:
         """See :class:`aiordma.wake.base.LoopBound`."""
         self._loop_has_ended = True
-        self._let_go()
+        # Discarding may block as making does. Where no loop runs, no thread may be begun: see Endpoint.
+        self._let_go(start_thread if self._is_in_loop() else run_guarded)
         if not self._over:
             self.error = LoopEndedError("the event loop ended meanwhile")
             self._end()
@@ -159,13 +160,20 @@ class Beside(Generic[T, V]):
         # cleared before finalizers run.
         self._let_go()
 
-    def _let_go(self) -> None:
+    def _is_in_loop(self) -> bool:
+        try:
+            self._waker.check_loop()
+        except RuntimeError:
+            return False
+        return True
+
+    def _let_go(self, run: Callable[[Callable[[], None]], None] = run_guarded) -> None:
         while self._made:
             try:
                 made = self._made.pop()
             except IndexError:  # the other thread was faster
                 return
-            run_guarded(partial(self._discard, made))
+            run(partial(run_guarded, partial(self._discard, made)))
 
 
 def start_thread(work: Callable[[], None], after: Callable[[], None] = lambda: None) -> None:

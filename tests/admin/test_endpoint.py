@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import mmap
 import os
 import random
 import socket
@@ -22,7 +24,7 @@ import pytest
 
 import aiordma
 from aiordma import wake
-from aiordma.admin import asking, page, place
+from aiordma.admin import asking, endpoint, page, place
 from aiordma.admin.messages import (
     HEADER,
     Connection,
@@ -207,6 +209,41 @@ def test_a_loop_that_begins_sweeps_what_killed_processes_have_left() -> None:
             await until(lambda: not any(each.exists() for each in files))
 
     asyncio.run(main())
+
+
+def _own_files() -> list[str]:
+    with contextlib.closing(place.makeable()) as home:
+        return [name for name in os.listdir(home.path) if name.startswith(f"{os.getpid()}-")]
+
+
+@pytest.mark.parametrize("step", ["mmap", "bind", "listen"])
+def test_an_endpoint_that_cannot_be_had_leaves_no_files(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without descriptors left drafts of its page behind, since a mapping takes one, too."""
+    before = _own_files()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    if step == "mmap":
+        monkeypatch.setattr(mmap, step, fail)
+    else:
+        monkeypatch.setattr(socket, "socket", type("Socket", (socket.socket,), {step: fail}))
+    assert endpoint.prepare("asyncio") is None
+    assert _own_files() == before
+
+
+def test_old_drafts_are_swept() -> None:
+    """What a process leaves that is killed in the microseconds in which it has one."""
+    with contextlib.closing(place.makeable()) as home:
+        old, new = (Path(home.path, f"{os.getpid()}-{name}{place.DRAFT}") for name in ("old", "new"))
+        try:
+            for each in (old, new):
+                each.touch()
+            os.utime(old, (0, 0))
+            endpoint.tidy()
+            assert (old.exists(), new.exists()) == (False, True)
+        finally:
+            new.unlink()
 
 
 def test_a_forked_child_is_not_its_parent() -> None:

@@ -14,6 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import pytest
 import trio
 import uvloop
@@ -217,6 +218,25 @@ def test_a_loop_that_ends_before_it_hears_of_the_result_discards_it(factory: Any
     assert not gate.has_ended()
     loop.close()
     assert (gate.discarded, gate.adopted) == (["device"], [])
+
+
+@pytest.mark.anyio
+async def test_a_loop_that_ends_in_order_does_not_discard_in_its_own_thread() -> None:
+    """What an endpoint had in the file system stayed: its removal blocks, which is an error in a loop that
+    somebody watches."""
+    may_end, threads = threading.Event(), []
+    beside = Beside(
+        wake.current(),
+        lambda: may_end.wait(SECONDS),
+        lambda made: made,
+        discard=lambda _made: threads.append(threading.get_ident()),
+    )
+    beside._made.append(True)  # the thread stands still right before it says so
+    beside.loop_ended()
+    may_end.set()
+    await anyio.to_thread.run_sync(join_threads)
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 def test_a_loop_that_is_dropped_before_it_hears_of_the_result_discards_it() -> None:
