@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.lowlevel
 
 from ._eager import EagerHosts
-from ._private import cancel_requested, ready_queue
+from ._private import new_cancel_check, ready_queue
 from .base import SHARE_OPERATIONS, SHARE_SECONDS
 from .ending import Ending, refuse_other_loop
 
@@ -127,6 +127,7 @@ class AsyncioWaker:
         "_watched_writable",
         "_whole_share",
         "call_at",
+        "cancel_requested",
         "locals",
         "name",
         "now",
@@ -148,6 +149,8 @@ class AsyncioWaker:
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
         self.ready = ready_queue(loop)
+        #: See :class:`.base.Waker`.
+        self.cancel_requested = new_cancel_check(self)
         # asyncio's public methods refuse the descriptor of a transport, so that programs keep off it.
         self._add_reader: Any = getattr(loop, "_add_reader", loop.add_reader)
         self._remove_reader: Any = getattr(loop, "_remove_reader", loop.remove_reader)
@@ -290,8 +293,6 @@ class AsyncioWaker:
 
     async def shielded_yield(self) -> None:
         """Nothing to do: an operation yields before it takes anything, and only when its share is used up."""
-
-    cancel_requested = cancel_requested
 
     def renew_share(self) -> None:
         self.share = self._whole_share

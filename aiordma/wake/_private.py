@@ -17,17 +17,20 @@ import os
 import sys
 from _thread import get_ident
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import anyio
+
+from ._cancelled import CancelCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     TaskSwitch = Callable[[asyncio.AbstractEventLoop, Any], None]
 
-__all__ = ["TRIED_WITH", "cancel_requested", "current_task", "ready_queue", "task_switch"]
+__all__ = ["TRIED_WITH", "current_task", "new_cancel_check", "ready_queue", "task_switch"]
 
 #: Versions whose shapes the tests pin; others are used as far as they pass the checks.
 TRIED_WITH = {"python": "3.11", "anyio": "4.16", "uvloop": "0.23"}
@@ -52,14 +55,15 @@ ENABLED = _switched_on()
 # is as fast, and nothing private is used.
 
 
-def _current_task() -> Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]:
+def _table_of_running() -> dict[Any, Any] | None:
     tasks = getattr(asyncio.tasks, "_current_tasks", None)
-    if ENABLED and sys.version_info < (3, 12) and type(tasks) is dict:
-        return tasks.get
-    return asyncio.current_task
+    return tasks if ENABLED and sys.version_info < (3, 12) and type(tasks) is dict else None
 
 
-current_task = _current_task()
+_running_tasks = _table_of_running()
+current_task: Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None] = (
+    asyncio.current_task if _running_tasks is None else _running_tasks.get
+)
 
 
 # ---- pending cancellations -------------------------------------------------------------------------------
@@ -109,26 +113,6 @@ class _OfLoop(Protocol):
     def check_loop(self) -> None: ...
 
 
-def _cancel_requested(waker: _OfLoop) -> bool:
-    task = current_task(waker._loop)
-    # The loop's task may run in its own thread at the same time as this call in another one.
-    if task is None or get_ident() != waker.thread:
-        waker.check_loop()
-    if task is None:
-        return False
-    if task._must_cancel:  # type: ignore[attr-defined]
-        return True
-    state = _task_states.get(ref(task))  # type: ignore[union-attr]
-    scope = None if state is None else state.cancel_scope
-    while scope is not None:
-        if scope._cancel_called:
-            return True
-        if scope._shield:
-            return False
-        scope = scope._parent_scope
-    return False
-
-
 def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
     task = current_task(waker._loop)
     # The loop's task may run in its own thread at the same time as this call in another one.
@@ -141,10 +125,12 @@ def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
     return anyio.current_effective_deadline() == float("-inf")
 
 
-#: Whether the running task has been cancelled and has not received that yet: a method of the waker.
-cancel_requested = (
-    _cancel_requested if _must_cancel_known and _task_states is not None else _cancel_requested_by_deadline
-)
+def new_cancel_check(waker: _OfLoop) -> Callable[[], bool]:
+    """What tells whether the running task of a loop has been cancelled and has not received that yet."""
+    if _must_cancel_known and _task_states is not None:
+        check = CancelCheck(waker._loop, waker.thread, _running_tasks, current_task, _task_states)
+        return check.requested
+    return partial(_cancel_requested_by_deadline, waker)
 
 
 # ---- the loop's queue of callbacks -----------------------------------------------------------------------
