@@ -68,7 +68,7 @@ def tidy() -> None:
             page = read(home, stem)
             if page is not None and page.is_over:
                 home.remove(stem)
-        home.remove_old_drafts()
+        home.remove_drafts_of_the_dead()
 
 
 class Files:

@@ -12,7 +12,6 @@ import contextlib
 import glob
 import os
 import stat
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,9 +31,6 @@ __all__ = [
 ]
 
 SOCKET, PAGE, DRAFT = ".sock", ".page", ".draft"
-
-#: A draft is one for microseconds. An older one is what a killed process has left.
-_DRAFT_SECONDS = 60.0
 
 _SHARED = ("/dev/shm", "/tmp")
 _NAMES = 8
@@ -76,12 +72,12 @@ class Place:
             with contextlib.suppress(OSError):
                 os.unlink(stem + suffix, dir_fd=self._fd)
 
-    def remove_old_drafts(self) -> None:
-        """Those that their processes have not completed."""
-        now = time.time()
+    def remove_drafts_of_the_dead(self) -> None:
+        """A draft is one for microseconds; this is what processes have left that were killed meanwhile."""
         for name in os.listdir(self._fd):
-            with contextlib.suppress(OSError):
-                if name.endswith(DRAFT) and now - os.stat(name, dir_fd=self._fd).st_mtime > _DRAFT_SECONDS:
+            pid = name.partition("-")[0]
+            if name.endswith(DRAFT) and pid.isdecimal() and not started(int(pid)):
+                with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=self._fd)
 
     def stems(self) -> list[str]:

@@ -232,18 +232,19 @@ def test_an_endpoint_that_cannot_be_had_leaves_no_files(step: str, monkeypatch: 
     assert _own_files() == before
 
 
-def test_old_drafts_are_swept() -> None:
+def test_drafts_of_the_dead_are_swept() -> None:
     """What a process leaves that is killed in the microseconds in which it has one."""
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
     with contextlib.closing(place.makeable()) as home:
-        old, new = (Path(home.path, f"{os.getpid()}-{name}{place.DRAFT}") for name in ("old", "new"))
+        left, own = (Path(home.path, f"{pid}-x{place.DRAFT}") for pid in (dead.pid, os.getpid()))
         try:
-            for each in (old, new):
+            for each in (left, own):
                 each.touch()
-            os.utime(old, (0, 0))
             endpoint.tidy()
-            assert (old.exists(), new.exists()) == (False, True)
+            assert (left.exists(), own.exists()) == (False, True)
         finally:
-            new.unlink()
+            own.unlink()
 
 
 def test_a_forked_child_is_not_its_parent() -> None:

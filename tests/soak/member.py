@@ -21,7 +21,7 @@ WARNINGS = re.compile(r"link to \S+:(\d+) lost: .*|a connection was closed befor
 
 #: Warnings when a device failed.
 MOVING = re.compile(
-    r"link to \S+ lost: .*|soft\d: PORT_ERR on port 0x1|no path to .*: ibv_create_ah: .*"
+    r"link to \S+ lost: .*|soft\d: PORT_ERR on port 0x1|no path to .* ibv_create_ah: .*"
     r"|RDMA device soft\d is not used for new connections: .*"
     r"|<DatagramEndpoint .*>: its queue pair on soft\d failed, it has another one on soft\d: .*"
 )

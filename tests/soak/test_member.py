@@ -24,7 +24,9 @@ def test_warnings_of_devices_that_fail_are_expected_where_devices_fail() -> None
         "soft1: PORT_ERR on port 0x1\n"
         "RDMA device soft1 is not used for new connections: PORT_ERR on port 0x1\n"
         "<DatagramEndpoint rdma 127.0.0.1:7>: its queue pair on soft1 failed, "
-        "it has another one on soft0: why"
+        "it has another one on soft0: why\n"
+        "no path to 127.0.0.1:7: no RDMA route to the peer's address: [Errno 22] ibv_create_ah: "
+        "Invalid argument (to ::ffff:192.0.2.2) (0x030e0000)"
     )
     assert unexpected(said, [], moving=True) == ""
     assert unexpected(said, []) == said
