@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 import aiordma
@@ -37,6 +39,30 @@ def test_no_module_hides_a_public_name() -> None:
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'konnect'"):
         _ = aiordma.konnect
+
+
+UNCOMPILED = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import asyncio, aiordma
+async def main():
+    async with aiordma.listen("127.0.0.1") as listener:
+        async with aiordma.connect("127.0.0.1", listener.port) as stream, await listener.accept() as other:
+            await stream.send(b"x")
+            print(await other.receive(), stream.path, stream.fallback_reason.code.name)
+asyncio.run(main())
+"""
+
+
+def test_compiled_modules_of_another_python_are_a_reason_for_tcp(tmp_path: Path) -> None:
+    """`aiordma.wake` once could not be imported without its own, and nothing said why."""
+    without = shutil.ignore_patterns("*.so", "__pycache__", "_softdev")
+    shutil.copytree(Path(__file__).parents[1] / "aiordma", tmp_path / "aiordma", ignore=without)
+    packages = str(Path(anyio.__file__).parents[1])
+    # Without site: an editable install would be found first.
+    program = [sys.executable, "-S", "-c", UNCOMPILED, str(tmp_path), packages]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "b'x' tcp OTHER_PYTHON\n", done.stderr
 
 
 LOADED = "import sys; before = set(sys.modules); import aiordma; print(*(set(sys.modules) - before))"

@@ -23,7 +23,13 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from ._cancelled import CancelCheck
+try:
+    from ._cancelled import CancelCheck
+except ImportError:
+    # Built for another Python. Connections run on TCP then, and say so: they must get that far.
+    _compiled = False
+else:
+    _compiled = True
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +133,7 @@ def _cancel_requested_by_deadline(waker: _OfLoop) -> bool:
 
 def new_cancel_check(waker: _OfLoop) -> Callable[[], bool]:
     """What tells whether the running task of a loop has been cancelled and has not received that yet."""
-    if _must_cancel_known and _task_states is not None:
+    if _compiled and _must_cancel_known and _task_states is not None:
         check = CancelCheck(waker._loop, waker.thread, _running_tasks, current_task, _task_states)
         return check.requested
     return partial(_cancel_requested_by_deadline, waker)
