@@ -85,6 +85,7 @@ struct soft_after {
 	struct soft_qp *fail; /* QPs to move to ERR */
 	struct soft_qp *pump; /* send queues that may continue */
 };
+/* sq_lock or rq_lock held: the life of the QP that is meant must not end meanwhile. */
 void soft_after_fail(struct soft_after *after, struct soft_qp *qp);
 void soft_after_pump(struct soft_after *after, struct soft_qp *qp);
 void soft_after_run_slow(struct soft_after *after);
@@ -350,6 +351,8 @@ uint32_t soft_qp_draw(struct soft_qp *qp);
 const struct soft_path_ops *soft_qp_first_path(const struct soft_qp *qp);
 /* Moves to ERR and flushes both queues. No QP lock held. */
 void soft_qp_error(struct soft_qp *qp, struct soft_after *after);
+/* The same for what soft_after_fail() has noted, unless the program has reset the QP since. */
+void soft_qp_fail(struct soft_qp *qp, struct soft_after *after);
 void soft_qp_set_state(struct soft_qp *qp, enum ibv_qp_state state);
 void soft_qp_reset(struct soft_qp *qp);
 /* Receives what has arrived so far, before the program ends the queue pair. No lock held. */

@@ -233,6 +233,8 @@ struct soft_qp {
 	_Atomic(uint64_t) rnr_deadline_ns; /* shm: it is refused then; 0: never */
 
 	atomic_bool fail_queued, pump_queued;
+	_Atomic uint32_t life;                   /* counts resets; changes with both locks held */
+	_Atomic uint32_t fail_life;              /* the life in which it was to fail last */
 	struct soft_qp *after_fail, *after_pump; /* struct soft_after's lists */
 	struct soft_qp *next;                    /* pool */
 	struct soft_qp *service_next;            /* shm: pending work of the progress thread for it */

@@ -37,7 +37,7 @@ void soft_qp_set_state(struct soft_qp *qp, enum ibv_qp_state state)
 	atomic_store_explicit(&qp->state, (uint32_t)state, memory_order_release);
 }
 
-void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
+static void to_error(struct soft_qp *qp, bool noted, struct soft_after *after)
 {
 	bool flushed = false;
 	uint32_t dest = 0;
@@ -45,7 +45,8 @@ void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
 	soft_lock(&qp->sq_lock);
 	soft_lock(&qp->rq_lock);
 	uint32_t state = soft_state(qp);
-	if (atomic_load(&qp->number) && state != IBV_QPS_RESET) {
+	bool stale = noted && atomic_load(&qp->fail_life) != atomic_load(&qp->life);
+	if (atomic_load(&qp->number) && state != IBV_QPS_RESET && !stale) {
 		soft_qp_set_state(qp, IBV_QPS_ERR);
 		soft_sq_flush(qp);
 		soft_rq_flush(qp);
@@ -64,6 +65,20 @@ void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
 	struct soft_qp *peer = soft_qp_find(dest);
 	if (peer && peer != qp)
 		soft_after_pump(after, peer);
+}
+
+void soft_qp_error(struct soft_qp *qp, struct soft_after *after)
+{
+	to_error(qp, false, after);
+}
+
+/*
+ * The program may see the first completion in error, reset the QP and connect it anew before the thread that has
+ * pushed that completion comes to the rest: a link to another peer failed then, for no reason.
+ */
+void soft_qp_fail(struct soft_qp *qp, struct soft_after *after)
+{
+	to_error(qp, true, after);
 }
 
 /*
@@ -94,6 +109,7 @@ void soft_qp_reset(struct soft_qp *qp)
 	soft_lock(&qp->rq_lock);
 	dest = qp->remote ? 0 : qp->attr.dest_qp_num;
 	soft_qp_set_state(qp, IBV_QPS_RESET);
+	atomic_fetch_add(&qp->life, 1);
 	for (; qp->sq_head != qp->sq_tail; qp->sq_head++) {
 		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_head);
 		free(wqe->inline_copy);

@@ -44,6 +44,10 @@ static bool has_op(uint32_t set, uint8_t opcode)
 
 void soft_after_fail(struct soft_after *after, struct soft_qp *qp)
 {
+	if (soft_state(qp) == IBV_QPS_RESET)
+		return; /* the last life's lanes are being dropped */
+	/* Before it is queued, or known to be: who takes it from that list sees this. */
+	atomic_store(&qp->fail_life, atomic_load(&qp->life));
 	if (atomic_exchange(&qp->fail_queued, true))
 		return;
 	qp->after_fail = after->fail;
@@ -65,7 +69,7 @@ void soft_after_run_slow(struct soft_after *after)
 		if (qp) {
 			after->fail = qp->after_fail;
 			atomic_store(&qp->fail_queued, false);
-			soft_qp_error(qp, after);
+			soft_qp_fail(qp, after);
 			continue;
 		}
 		qp = after->pump;

@@ -67,8 +67,13 @@ void soft_lanes_drop(struct soft_qp *qp)
 void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct soft_after *after)
 {
 	bool lost = false;
+	uint32_t life;
 
 	soft_lock(&qp->rq_lock);
+	if (soft_state(qp) == IBV_QPS_RESET) {
+		soft_unlock(&qp->rq_lock); /* its lanes are being dropped */
+		return;
+	}
 	if (qp->in && qp->in->link == link) {
 		soft_in_progress(qp, after); /* handles what was sent; may find that the peer left in good order */
 		if (qp->in) {
@@ -76,8 +81,14 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 			soft_in_free(qp);
 		}
 	}
+	life = atomic_load(&qp->life);
 	soft_unlock(&qp->rq_lock);
 	soft_lock(&qp->sq_lock);
+	if (soft_state(qp) == IBV_QPS_RESET || atomic_load(&qp->life) != life) {
+		/* Reset in between, and perhaps connected to a peer that is there. */
+		soft_unlock(&qp->sq_lock);
+		return;
+	}
 	if (qp->out && (lost || qp->out->link == link)) {
 		/* A peer that closed its QP before it exited left a closed gate: this requester keeps its state. */
 		bool closed = !lost && !atomic_load(&qp->out->seg->gate);
@@ -91,9 +102,9 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 		soft_sq_at(qp, qp->sq_next)->status = IBV_WC_RETRY_EXC_ERR;
 		soft_sq_pump(qp, after);
 	}
-	soft_unlock(&qp->sq_lock);
 	if (lost)
 		soft_after_fail(after, qp);
+	soft_unlock(&qp->sq_lock);
 }
 
 /* ---- dispatch --------------------------------------------------------------------------------------- */

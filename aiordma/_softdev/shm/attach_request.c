@@ -53,10 +53,9 @@ void soft_attach_refused(struct soft_qp *qp, const struct soft_message *msg, int
 			soft_sq_at(qp, qp->sq_next)->status = peer ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_QP_OP_ERR;
 			soft_sq_pump(qp, after);
 		}
+		soft_after_fail(after, qp);
 	}
 	soft_unlock(&qp->sq_lock);
-	if (current)
-		soft_after_fail(after, qp);
 }
 
 void soft_attach_ask(struct soft_qp *qp, struct soft_after *after)
