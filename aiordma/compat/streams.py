@@ -46,6 +46,7 @@ class RingStreamReader(asyncio.StreamReader):
 
     _limit: int  # asyncio's own fields, which typeshed does not have
     _eof: bool
+    _paused: bool
     _waiter: asyncio.Future[None] | None
     _exception: BaseException | None
     _wakeup_waiter: Callable[[], None]
@@ -56,6 +57,7 @@ class RingStreamReader(asyncio.StreamReader):
         self._ring: PulledTransport | None = None
         self._waker = wake.current()
         self._reads_ahead = False
+        self._sleeper: Any = None
         super().__init__(limit=limit, loop=loop)
 
     # ---- what asyncio and others see as the buffer -------------------------------------------------------
@@ -177,9 +179,25 @@ class RingStreamReader(asyncio.StreamReader):
             # What came in by this was not announced, so look again.
             if pipe.readable or pipe.at_eof:
                 return True
-        await super()._wait_for_data(func_name)  # type: ignore[misc]
+        await self._sleep(func_name)
         waker.renew_share()
         return self._pipe is not None and bool(self._pipe.readable)
+
+    async def _sleep(self, func_name: str) -> None:
+        """Wait for `_wakeup_waiter()`."""
+        sleeper = self._sleeper
+        if sleeper is None:
+            sleeper = self._sleeper = self._waker.new_waiter()
+        in_place = bool(asyncio.isfuture(sleeper))
+        if not in_place or self._waiter is not None or self._paused:
+            await super()._wait_for_data(func_name)  # type: ignore[misc]
+            return
+        sleeper.clear()
+        self._waiter = sleeper  # in the place of a future, again and again
+        try:
+            await sleeper.wait()
+        finally:
+            self._waiter = None
 
     async def read(self, n: int = -1) -> bytes:
         """See asyncio."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import anyio.abc
@@ -180,10 +181,10 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
                 waker.share = share if share & 7 or not waker.share_overdue() else 0
                 return data
             if data is None:
-                data = await self._receive_when_there(lambda: self._pipe.try_receive(max_bytes), True)
+                data = await self._receive_when_there(partial(self._pipe.try_receive, max_bytes), True)
         else:
             take = self._take if self._kept else self._pipe.try_receive
-            data = await self._receive_when_there(lambda: take(max_bytes), False)
+            data = await self._receive_when_there(partial(take, max_bytes), False)
         if not data:
             raise EndOfStream("the peer has finished sending, and everything was received")
         return data

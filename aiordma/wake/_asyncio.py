@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import anyio.lowlevel
 
 from ._eager import EagerHosts
-from ._private import new_cancel_check, ready_queue
+from ._private import new_cancel_check, new_wake_ups, ready_queue
 from .base import SHARE_OPERATIONS, SHARE_SECONDS
 from .ending import Ending, refuse_other_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from .base import Callback, ClosedCallback, EndCallback, Handle, LoopBound, Starter
+    from .base import Callback, ClosedCallback, EndCallback, Handle, LoopBound, Starter, Waiter
 
 _log = logging.getLogger("aiordma.wake")
 
@@ -34,6 +34,8 @@ def new_waker(loop: asyncio.AbstractEventLoop) -> AsyncioWaker:
 
 
 class AsyncioWaiter:
+    """Where the waiters of :mod:`._waiter` cannot be used."""
+
     __slots__ = ("_future", "_loop", "_set")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -123,6 +125,7 @@ class AsyncioWaker:
         "_remove_reader",
         "_remove_writer",
         "_share_ends",
+        "_wake_ups",
         "_watched",
         "_watched_writable",
         "_whole_share",
@@ -149,6 +152,7 @@ class AsyncioWaker:
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
         self.ready = ready_queue(loop)
+        self._wake_ups = new_wake_ups(loop, self.thread, self.ready)
         #: See :class:`.base.Waker`.
         self.cancel_requested = new_cancel_check(self)
         # asyncio's public methods refuse the descriptor of a transport, so that programs keep off it.
@@ -169,7 +173,7 @@ class AsyncioWaker:
     def watch_fd(self, fd: int, callback: Callback) -> None:
         if fd in self._watched:
             raise ValueError(f"fd {fd} is watched already: unwatch_fd() it first")
-        self._add_reader(fd, callback)
+        self._add_reader(fd, self._resuming(callback))
         self._watched.add(fd)
 
     def unwatch_fd(self, fd: int) -> None:
@@ -182,7 +186,7 @@ class AsyncioWaker:
     def watch_writable(self, fd: int, callback: Callback) -> None:
         if fd in self._watched_writable:
             raise ValueError(f"fd {fd} is watched already: unwatch_writable() it first")
-        self._add_writer(fd, callback)
+        self._add_writer(fd, self._resuming(callback))
         self._watched_writable.add(fd)
 
     def unwatch_writable(self, fd: int) -> None:
@@ -190,6 +194,9 @@ class AsyncioWaker:
             self._watched_writable.discard(fd)
             if not self._loop.is_closed():
                 self._remove_writer(fd)
+
+    def _resuming(self, callback: Callback) -> Callback:
+        return callback if self._wake_ups is None else self._wake_ups.watched(callback)
 
     async def wait_readable(self, fd: int) -> None:
         if fd in self._watched:
@@ -213,8 +220,9 @@ class AsyncioWaker:
 
     # -- waiting and calling
 
-    def new_waiter(self) -> AsyncioWaiter:
-        return AsyncioWaiter(self._loop)
+    def new_waiter(self) -> Waiter:
+        wake_ups = self._wake_ups
+        return AsyncioWaiter(self._loop) if wake_ups is None else wake_ups.new_waiter()
 
     def call_soon(self, callback: Callback) -> None:
         self._loop.call_soon(callback)

@@ -25,6 +25,7 @@ import anyio
 
 try:
     from ._cancelled import CancelCheck
+    from ._waiter import WakeUps
 except ImportError:
     # Built for another Python. Connections run on TCP then, and say so: they must get that far.
     _compiled = False
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     TaskSwitch = Callable[[asyncio.AbstractEventLoop, Any], None]
 
-__all__ = ["TRIED_WITH", "current_task", "new_cancel_check", "ready_queue", "task_switch"]
+__all__ = ["TRIED_WITH", "current_task", "new_cancel_check", "new_wake_ups", "ready_queue", "task_switch"]
 
 #: Versions whose shapes the tests pin; others are used as far as they pass the checks.
 TRIED_WITH = {"python": "3.11", "anyio": "4.16", "uvloop": "0.23"}
@@ -162,6 +163,21 @@ def ready_queue(loop: asyncio.AbstractEventLoop) -> deque[Any] | None:
 
 def _nothing() -> None:
     pass
+
+
+# ---- waking a task right behind the callback that has woken it -------------------------------------------
+#
+# Relies on: a task that gets a future-like object leaves a callback with it that runs the task's next step,
+# and does not mind who calls that, as long as no other task runs. (asyncio documents future-like objects, and
+# calls these callbacks from its queue.)
+# Public: a future for each wait.
+
+
+def new_wake_ups(loop: asyncio.AbstractEventLoop, thread: int, ready: deque[Any] | None) -> WakeUps | None:
+    """What the waiters of a loop share; None: they wait with futures."""
+    if not _compiled or not ENABLED or ready is None:
+        return None
+    return WakeUps(loop, thread, ready, _running_tasks)
 
 
 # ---- running a step as another task ----------------------------------------------------------------------

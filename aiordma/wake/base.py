@@ -64,8 +64,9 @@ class Waiter(Protocol):
     def clear(self) -> None:
         """Forget a ``set()`` that no ``wait()`` has taken."""
 
-    async def wait(self) -> None:
-        """Return at once (not yielding) when set, else wait. Cancelled: a ``set()`` that came in stays."""
+    def wait(self) -> Awaitable[None]:
+        """To be awaited at once. It returns at once (not yielding) when set, else it waits. Cancelled: a
+        ``set()`` that came in stays."""
 
     async def wait_until(self, deadline: float) -> bool:
         """As ``wait()``, but not beyond ``deadline`` (seconds of the waker's clock); whether it was set.

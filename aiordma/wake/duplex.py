@@ -187,7 +187,10 @@ class Duplex:
                     await waiter.wait()
                     waited = True
                     self._waker.renew_share()
-            await self._end(waited)
+            if self._full_checkpoints:
+                await self._end(waited)
+            else:
+                self._waker.share -= 1  # as _end(), without a coroutine for each wait
             return taken
         finally:
             if self._receive_guard is BUSY:
