@@ -21,7 +21,8 @@ APT_PYTHONS := dpkg-dev libssl-dev zlib1g-dev libffi-dev libbz2-dev liblzma-dev 
 
 # What the compiled parts are made of. Other Python files are used in place and need no rebuild.
 COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
-              -o -name CMakeLists.txt -o -path '*/proto/*.py')
+              -o -name CMakeLists.txt)
+COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
 C_FILES := $(shell find aiordma tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
 TIDY_FILES := $(filter-out aiordma/_softdev/tests/%,$(wildcard aiordma/_softdev/*/*.c))

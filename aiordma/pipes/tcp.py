@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The pipe of a stream without RDMA: the contract of the ring pipe on a plain TCP connection.
 
 Reading. The socket is watched persistently, and what arrives is read in the callback, so a round trip costs
@@ -5,6 +6,9 @@ one ``recv`` and no ``EAGAIN``. While data keeps filling the whole request ("flo
 ``try_receive`` instead, without a turn of the loop per piece. When what was read ahead is not taken, the
 watch is removed, and the kernel's window stops the sender. Writing goes straight from the caller's bytes into
 the kernel; nothing is ever queued here.
+
+Compiled as well (``tcp.pxd``), on the rules of ``proto/cursor.py``. Where nothing compiled fits, this file
+itself runs.
 """
 
 from __future__ import annotations
@@ -60,30 +64,6 @@ class TcpPipe:
     """
 
     path = "tcp"
-
-    __slots__ = (
-        "_chunk",
-        "_closed",
-        "_eof",
-        "_eof_sent",
-        "_error",
-        "_fd",
-        "_flowing",
-        "_held_back",
-        "_offset",
-        "_on_readable",
-        "_on_writable",
-        "_pauses",
-        "_read_size",
-        "_received",
-        "_sent",
-        "_short_sends",
-        "_sock",
-        "_waker",
-        "_watching",
-        "_watching_writable",
-        "pushes",
-    )
 
     def __init__(self, sock: TcpSocket, *, late_proposal: bool = False) -> None:
         if sock.family != socket.AF_UNIX:

@@ -221,8 +221,6 @@ Carrier = socket.socket | TlsLayer
 class TlsPipe(TcpPipe):
     """The pipe of a stream whose payload goes through TLS over TCP."""
 
-    __slots__ = ("_draining", "_layer")
-
     def __init__(self, layer: TlsLayer, *, late_proposal: bool = False) -> None:
         super().__init__(layer, late_proposal=late_proposal)
         self._layer = layer

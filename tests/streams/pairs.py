@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import socket
 import ssl
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import trustme
 
+from aiordma import pipes
 from aiordma.config import Config
 from aiordma.errors import Code, LinkError
 from aiordma.links import engine as engines
@@ -50,12 +54,27 @@ def tcp_sockets() -> tuple[socket.socket, socket.socket]:
     return one, other
 
 
-def on_tcp() -> Pair:
+def on_tcp(kind: type[TcpPipe] = TcpPipe) -> Pair:
     one, other = tcp_sockets()
     return (
-        RdmaStream(TcpPipe(one), local_address=one.getsockname(), remote_address=other.getsockname()),
-        RdmaStream(TcpPipe(other), local_address=other.getsockname(), remote_address=one.getsockname()),
+        RdmaStream(kind(one), local_address=one.getsockname(), remote_address=other.getsockname()),
+        RdmaStream(kind(other), local_address=other.getsockname(), remote_address=one.getsockname()),
     )
+
+
+@functools.cache
+def interpreted_tcp() -> type[TcpPipe]:
+    """The pipe as it runs where nothing compiled fits: from its source."""
+    source = Path(pipes.__file__).with_name("tcp.py")
+    spec = importlib.util.spec_from_file_location("aiordma.pipes.interpreted_tcp", source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its TcpStatistics looks there
+    spec.loader.exec_module(module)
+    kind: type[TcpPipe] = module.TcpPipe
+    assert hasattr(kind.try_send, "__code__")
+    return kind
 
 
 async def memory_pair() -> Pair:
@@ -73,6 +92,10 @@ async def spinning_memory_pair() -> Pair:
 
 async def tcp_pair() -> Pair:
     return on_tcp()
+
+
+async def interpreted_tcp_pair() -> Pair:
+    return on_tcp(interpreted_tcp())
 
 
 async def negotiated_pair(**options: Any) -> Pair:
@@ -137,6 +160,7 @@ MAKERS: dict[str, Callable[[], Awaitable[Pair]]] = {
     "tiny memory": tiny_memory_pair,
     "spinning memory": spinning_memory_pair,
     "tcp": tcp_pair,
+    "tcp, interpreted": interpreted_tcp_pair,
     "rdma": rdma_pair,
     "tls": tls_pair,
     "carried": carried_pair,
