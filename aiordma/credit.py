@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Awaitable back-pressure: a window of credits.
 
 Ring bytes, messages of a link, work requests, READs and calls in flight are all windows of this kind. A
@@ -45,8 +46,6 @@ class Granted(Protocol):
 class Place:
     """A place in the queue: of a task, or of :meth:`CreditWindow.request`."""
 
-    __slots__ = ("granted", "n", "waiter")
-
     def __init__(self, n: int, waiter: Granted) -> None:
         self.n = n
         self.waiter = waiter
@@ -62,18 +61,6 @@ class CreditWindow:
     :param limit: credits in the window.
     :raises ValueError: a negative limit.
     """
-
-    __slots__ = (
-        "_acquired",
-        "_available",
-        "_cancelled",
-        "_exc",
-        "_limit",
-        "_peak_in_use",
-        "_peak_waiting",
-        "_queue",
-        "_waits",
-    )
 
     def __init__(self, limit: int) -> None:
         if limit < 0:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """From the payload of a call to the arguments of its handler, checked, with errors that name the argument."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Values and bytes: what arguments, results and stream items look like in messages.
 
 Three forms. A bytes-like value that travels alone is sent as it is (``RAW``): no copy, no framing, nothing to

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The client's end of a connection: calls go out, replies and items come in.
 
 The fast path of a unary call: take a credit, build the head, hand it to the channel, look for the reply for
@@ -57,8 +58,6 @@ class Reply:
     window = 0
     #: names memory for what comes back (:meth:`Connection._place`); None: nothing does
     place: Any = None
-
-    __slots__ = ("done", "encoding", "error", "payload", "raw_metadata", "raw_trailing", "trace", "waiter")
 
     def __init__(self) -> None:
         self.done = False
@@ -156,7 +155,6 @@ class Connection(Multiplexer):
     """
 
     side = "client"
-    machine: ClientCalls
 
     def __init__(
         self, channel: Channel, peer: str, *, window: int = 262144, metadata_bytes: int = 16384
@@ -168,6 +166,8 @@ class Connection(Multiplexer):
         self.in_flight = CreditWindow(0)
         self._hello = self.waker.new_waiter()
         self._spin = channel.spin
+        #: head and body of a CALL that has found no room
+        self._late: tuple[bytes, Buffer] | None = None
         self._idle_waiters: list[Waiter] = []
         self._pings: dict[int, tuple[Waiter, list[int]]] = {}
         self._ping_number = 0
@@ -253,7 +253,12 @@ class Connection(Multiplexer):
         if recorder.requests or not self.machine.serial & TIMED_MASK:
             reply.trace = _begin(method)
         try:
-            call = await self.start(reply, method, encoding, payload, deadline, metadata)
+            self._check_usable()
+            if not self.in_flight.try_acquire():
+                await self._acquire(deadline)
+            call = self._send_call(reply, method, encoding, payload, deadline, metadata)
+            if self._late is not None:
+                await self._send_late(call, deadline)
         except RpcError as exc:
             self._end_trace(reply, exc.code)
             raise
@@ -271,28 +276,27 @@ class Connection(Multiplexer):
                 # Polling takes time as well: every few calls the clock is asked.
                 waker.share = 0 if spun and share & 7 == 0 and waker.share_overdue() else share
         else:
-            await self._wait_for_reply(reply, call)
+            idle = self._idle_waiters
+            reply.waiter = waiter = idle.pop() if idle else waker.new_waiter()
+            try:
+                await waiter.wait()
+            except BaseException:
+                self.cancel(call, Code.CANCELLED)
+                self._end_trace(reply, Code.CANCELLED)
+                # It may have come in the same moment, and the machine remembers its last call.
+                reply.payload = b""
+                raise
+            finally:
+                reply.waiter = None
+                waiter.clear()
+                idle.append(waiter)
+            waker.renew_share()
         error = reply.error
         if reply.trace is not None:
             _end(reply.trace, 0 if error is None else error.code, self.peer, self.clock)
         if error is not None:
             raise error
         return reply
-
-    async def _wait_for_reply(self, reply: Reply, call: Call) -> None:
-        idle = self._idle_waiters
-        reply.waiter = waiter = idle.pop() if idle else self.waker.new_waiter()
-        try:
-            await waiter.wait()
-        except BaseException:
-            self.cancel(call, Code.CANCELLED)
-            self._end_trace(reply, Code.CANCELLED)
-            raise
-        finally:
-            reply.waiter = None
-            waiter.clear()
-            idle.append(waiter)
-        self.waker.renew_share()
 
     def _end_trace(self, reply: Reply, code: int) -> None:
         if reply.trace is not None:
@@ -315,12 +319,33 @@ class Connection(Multiplexer):
         :raises RpcError: it cannot be made; ``DEADLINE_EXCEEDED``; ``RESOURCE_EXHAUSTED``, there may never be
             memory to send it.
         """
-        machine = self.machine
-        if self.ended is not None or machine.leaving:
-            raise self._refusal()
+        self._check_usable()
         if not self.in_flight.try_acquire():
             await self._acquire(deadline)
-        call = None
+        call = self._send_call(caller, method, encoding, payload, deadline, metadata)
+        if self._late is not None:
+            await self._send_late(call, deadline)
+        return call
+
+    def _check_usable(self) -> None:
+        if self.ended is not None or self.machine.leaving:
+            raise self._refusal()
+
+    def _send_call(
+        self,
+        caller: Caller,
+        method: str,
+        encoding: int,
+        payload: Payload,
+        deadline: float,
+        metadata: bytes | None,
+    ) -> Call:
+        """Send the CALL, for which a credit was taken. Without room for it, ``_late`` is what to send.
+
+        :raises RpcError: it cannot be made, and the credit was given back.
+        """
+        machine = self.machine
+        call: Call | None = None
         try:
             number = machine.method(method)
             call = machine.start(caller.kind, caller, caller.window)
@@ -328,28 +353,43 @@ class Connection(Multiplexer):
             if call.kind:
                 caller.begin(call)
             trace = caller.trace
-            block = None if trace is None else _block(trace)
-            head = machine.head(call, number, encoding, left_us, metadata, block)
+            head = machine.head(
+                call, number, encoding, left_us, metadata, None if trace is None else _block(trace)
+            )
             body: Buffer = payload  # type: ignore[assignment]
             if encoding == 3:  # BULK
                 head, body = payload.behind(head)  # type: ignore[union-attr]
-            if not self.try_send(head, body):
-                await self._send_late(call, head, body, deadline)
-                if trace is not None:
-                    recorder.left(trace)
-        except (ClosedResourceError, BrokenResourceError) as exc:
-            self._unmake(call)
-            raise self._broken(exc) from exc
-        except MemoryError as exc:
-            self._unmake(call)
-            raise no_memory(exc) from exc
-        except BaseException:
-            self._unmake(call)
-            raise
-        number.told = True
-        if left_us >= 0 and not call.closed:
+            if self.try_send(head, body):
+                self._is_sent(call, deadline)
+            else:
+                self._late = head, body
+            return call
+        except BaseException as exc:
+            raise self._not_sent(call, exc)  # noqa: B904  # with its cause, where it has one
+
+    def _is_sent(self, call: Call, deadline: float) -> None:
+        """The CALL has left."""
+        if call.method is not None:
+            call.method.told = True
+        if deadline != math.inf and not call.closed:
             self.watch(call, deadline)
-        return call
+
+    def _not_sent(self, call: Call | None, exc: BaseException) -> BaseException:
+        """Take back what a call that cannot be sent has, its credit and its place in the machine; the error
+        to raise."""
+        if call is None:
+            self.in_flight.release()
+        elif not call.closed and not call.cancelled:
+            self.machine.forget(call)
+            self.in_flight.release()
+        error: BaseException = exc
+        if isinstance(exc, (ClosedResourceError, BrokenResourceError)):
+            error = self._broken(exc)
+        elif isinstance(exc, MemoryError):
+            error = no_memory(exc)
+        if error is not exc:
+            error.__cause__ = exc
+        return error
 
     def _left_us(self, deadline: float, method: str) -> int:
         """Microseconds until ``deadline``, which travel with the call.
@@ -361,31 +401,30 @@ class Connection(Multiplexer):
             raise RpcError.of(Code.DEADLINE_EXCEEDED, f"{method}: no time was left to begin")
         return left_us
 
-    def _unmake(self, call: Call | None) -> None:
-        """Take back what a call that could not be sent has: its credit, and its place in the machine."""
-        if call is None:
-            self.in_flight.release()
-        elif not call.closed and not call.cancelled:
-            self.machine.forget(call)
-            self.in_flight.release()
-
-    async def _send_late(self, call: Call, head: bytes, payload: Buffer, deadline: float) -> None:
-        """There was no room: wait for it, as long as there is time."""
-        parcel = self.enqueue(head, payload)
-        with anyio.CancelScope(deadline=deadline) as scope:
-            try:
-                await self.sent(parcel)
-            except BaseException:
-                if parcel.sent:
-                    self.cancel(call, Code.CANCELLED)
-                elif not call.closed:
-                    self.machine.forget(call)
-                    self.in_flight.release()
-                raise
-            finally:
-                self.waker.renew_share()
-        if scope.cancelled_caught:
-            raise RpcError.of(Code.DEADLINE_EXCEEDED, "no room to send the call within its deadline")
+    async def _send_late(self, call: Call, deadline: float) -> None:
+        """There was no room: wait for it, as long as there is time. Errors as of :meth:`start`."""
+        assert self._late is not None
+        (head, payload), self._late = self._late, None
+        try:
+            parcel = self.enqueue(head, payload)
+            with anyio.CancelScope(deadline=deadline) as scope:
+                try:
+                    await self.sent(parcel)
+                except BaseException:
+                    if parcel.sent:
+                        self.cancel(call, Code.CANCELLED)
+                    raise
+                finally:
+                    self.waker.renew_share()
+            if scope.cancelled_caught:
+                raise RpcError.of(
+                    Code.DEADLINE_EXCEEDED, "no room to send the call within its deadline"
+                )
+        except BaseException as exc:
+            raise self._not_sent(call, exc)  # noqa: B904  # with its cause, where it has one
+        if call.owner.trace is not None:
+            recorder.left(call.owner.trace)
+        self._is_sent(call, deadline)
 
     async def _acquire(self, deadline: float) -> None:
         """Wait for a place among the calls in flight."""

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The server's end of a connection: from a CALL to its handler, and from the handler to the REPLY.
 
 ``def`` handlers run right where their CALL is read. ``async def`` handlers begin there, too (``wake``'s
@@ -55,21 +56,6 @@ _received, _started, _finished, _replied = (
 
 class Route:
     """One method, prepared for being called: what does not depend on the call is worked out here."""
-
-    __slots__ = (
-        "context_index",
-        "decode",
-        "encode",
-        "handler",
-        "is_async",
-        "kind",
-        "method",
-        "place",
-        "stream",
-        "stream_index",
-        "takes_items",
-        "unary",
-    )
 
     def __init__(self, method: Method, interceptors: Sequence[ServerInterceptor]) -> None:
         self.method = method
@@ -173,7 +159,6 @@ class ServerConnection(Multiplexer):
     """
 
     side = "server"
-    machine: ServerCalls
 
     def __init__(
         self,
@@ -571,7 +556,7 @@ class ServerConnection(Multiplexer):
             self._drained.set()
 
     def _flush(self) -> None:
-        super()._flush()
+        Multiplexer._flush(self)
         self._look_whether_drained()
 
     def stop_all(self) -> None:

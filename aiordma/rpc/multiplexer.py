@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """What both ends of a connection of calls have in common: a channel, a machine, and a queue between them.
 
 The machine (``proto/calls.py``) decides, the channel (``pipes/contracts.py``) transfers, and access to the
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -53,8 +54,6 @@ SHORT_BYTES = 4096
 class Parcel:
     """A message in the queue."""
 
-    __slots__ = ("body", "error", "head", "instead", "key", "sent", "waiter")
-
     def __init__(self, head: bytes, body: Buffer, waiter: Waiter | None, key: object) -> None:
         self.head = head
         self.body = body
@@ -81,8 +80,7 @@ class Multiplexer:
     """
 
     #: "client" or "server"
-    side: ClassVar[str]
-    machine: ClientCalls | ServerCalls
+    side = ""
 
     def __init__(self, channel: Channel, machine: ClientCalls | ServerCalls, peer: str) -> None:
         self.channel = channel

@@ -117,6 +117,38 @@ class _Host:
                 error = exc
 
 
+def _first_step(
+    loop: asyncio.AbstractEventLoop,
+    enter: TaskSwitch,
+    leave: TaskSwitch,
+    running: asyncio.Task[Any] | None,
+    task: asyncio.Task[Any],
+    coro: Coroutine[Any, Any, Any],
+    context: Context,
+    ended: object,
+) -> Any:
+    """As ``first_step()`` of ``_step.pyx``, where that cannot be used."""
+    if running is not None:
+        leave(loop, running)
+    enter(loop, task)
+    try:
+        return context.run(coro.send, None)
+    except StopIteration:
+        return ended
+    finally:
+        leave(loop, task)
+        if running is not None:
+            enter(loop, running)
+
+
+try:
+    from ._step import first_step
+except ImportError:  # built for another Python
+    first_step = _first_step
+
+_ENDED = object()
+
+
 def _never(loop: asyncio.AbstractEventLoop, task: object) -> None:
     raise AssertionError("no task is parked")
 
@@ -149,12 +181,14 @@ class EagerHosts:
         task = host.task
         running = current_task(loop)
         self._nested = True
-        if running is not None:
-            self._leave(loop, running)
-        self._enter(loop, task)
         try:
-            awaited = context.run(coro.send, None)
-        except StopIteration:
+            awaited = first_step(loop, self._enter, self._leave, running, task, coro, context, _ENDED)
+        except BaseException:
+            task.cancel()
+            raise
+        finally:
+            self._nested = False
+        if awaited is _ENDED:
             if task.cancelling():
                 # A cancellation of a coroutine that has ended: it must not reach the next one.
                 task.cancel()
@@ -162,14 +196,6 @@ class EagerHosts:
             else:
                 parked.append(host)
             return None
-        except BaseException:
-            task.cancel()
-            raise
-        finally:
-            self._leave(loop, task)
-            if running is not None:
-                self._enter(loop, running)
-            self._nested = False
         host.adopt(coro, context, awaited)
         self._park()
         return host

@@ -1,0 +1,1 @@
+# Compiled, without C types.

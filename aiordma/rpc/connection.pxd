@@ -1,0 +1,42 @@
+# C types of connection.py.
+cimport cython
+from ..credit cimport CreditWindow
+from ..proto.call cimport Call, MethodNumber
+from ..proto.calls cimport ClientCalls
+from ..proto.rpc cimport RpcMessage
+from .multiplexer cimport Multiplexer
+
+cdef class Reply:
+    cdef public bint done
+    cdef public int encoding
+    cdef public object error
+    cdef public object payload
+    cdef public object raw_metadata
+    cdef public object raw_trailing
+    cdef public object trace
+    cdef public object waiter
+
+    cpdef on_reply(self, RpcMessage message)
+    cpdef fail(self, error)
+
+cdef class Connection(Multiplexer):
+    cdef public ClientCalls machine
+    cdef public RpcMessage _message
+    cdef public CreditWindow in_flight
+    cdef public object _hello
+    cdef public object _spin
+    cdef public list _idle_waiters
+    cdef public dict _pings
+    cdef public long long _ping_number
+    cdef public object _drained
+    cdef public object _goaway_text
+    cdef public object clock
+    cdef object _late
+
+    cdef _check_usable(self)
+    @cython.locals(call=Call, number=MethodNumber, machine=ClientCalls, left_us=object)
+    cdef Call _send_call(self, caller, method, int encoding, payload, double deadline, metadata)
+    cdef _is_sent(self, Call call, double deadline)
+    cdef _not_sent(self, Call call, exc)
+    @cython.locals(event=int, call=Call)
+    cpdef _on_message(self, data)

@@ -1,0 +1,50 @@
+# C types of dispatch.py.
+cimport cython
+from ..proto.call cimport Call
+from ..proto.calls cimport ServerCalls
+from ..proto.rpc cimport RpcMessage
+from .multiplexer cimport Multiplexer
+
+@cython.final
+cdef class Route:
+    cdef public object method
+    cdef public int kind
+    cdef public object handler
+    cdef public bint is_async
+    cdef public object decode
+    cdef public object place
+    cdef public object encode
+    cdef public int context_index
+    cdef public int stream_index
+    cdef public bint takes_items
+    cdef public object unary
+    cdef public object stream
+
+@cython.final
+cdef class Dispatch:
+    cdef public dict routes
+    cdef public bint places
+    cdef public object start
+    cdef public object variables
+    cdef public bint expose_errors
+
+cdef class ServerConnection(Multiplexer):
+    cdef public ServerCalls machine
+    cdef public RpcMessage _message
+    cdef public Dispatch _dispatch
+    cdef public object _drained
+    cdef public bint _staying
+    cdef public dict _announced
+    cdef public Py_ssize_t _most_queued
+
+    @cython.locals(event=int)
+    cpdef _on_message(self, data)
+    @cython.locals(message=RpcMessage, route=Route, encoding=int)
+    cdef _on_call(self, Call call)
+    cdef Route _find_route(self)
+    @cython.locals(dispatch=Dispatch)
+    cdef _begin(self, Call call, coro)
+    cdef _on_stream(self, Call call, Route route)
+    cdef _reply(self, Call call, int encoding, payload, context)
+    cdef _finish(self, Call call, bytes head, payload, what)
+    cpdef _flush(self)

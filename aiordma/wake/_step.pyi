@@ -1,0 +1,17 @@
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
+
+TaskSwitch = Callable[[asyncio.AbstractEventLoop, Any], None]
+
+def first_step(
+    loop: asyncio.AbstractEventLoop,
+    enter: TaskSwitch,
+    leave: TaskSwitch,
+    running: asyncio.Task[Any] | None,
+    task: asyncio.Task[Any],
+    coro: Coroutine[Any, Any, Any],
+    context: Context,
+    ended: object,
+) -> Any: ...
