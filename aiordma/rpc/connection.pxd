@@ -4,7 +4,10 @@ from ..credit cimport CreditWindow
 from ..proto.call cimport Call, MethodNumber
 from ..proto.calls cimport ClientCalls
 from ..proto.rpc cimport RpcMessage
+from ..proto.trace cimport ClientTrace, ClockOffset, Tracer
 from .multiplexer cimport Multiplexer
+
+cdef Tracer recorder
 
 cdef class Reply:
     cdef public bint done
@@ -13,7 +16,7 @@ cdef class Reply:
     cdef public object payload
     cdef public object raw_metadata
     cdef public object raw_trailing
-    cdef public object trace
+    cdef public ClientTrace trace
     cdef public object waiter
 
     cpdef on_reply(self, RpcMessage message)
@@ -30,9 +33,11 @@ cdef class Connection(Multiplexer):
     cdef public long long _ping_number
     cdef public object _drained
     cdef public object _goaway_text
-    cdef public object clock
+    cdef public ClockOffset clock
     cdef object _late
 
+    @cython.locals(spun=bint, share=long)
+    cdef bint _poll_for(self, Reply reply) except -1
     cdef _check_usable(self)
     @cython.locals(call=Call, number=MethodNumber, machine=ClientCalls, left_us=object)
     cdef Call _send_call(self, caller, method, int encoding, payload, double deadline, metadata)

@@ -33,7 +33,7 @@ from ..proto.rpc import (
     decode_metadata,
     ping_message,
 )
-from ..proto.trace import TIMED_MASK, ClockOffset
+from ..proto.trace import TIMED_MASK, ClockOffset, Tracer
 from .errors import Code, RpcError
 from .multiplexer import Multiplexer, newest, no_memory
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Reply"]
 
-# What every traced call asks the recorder for, found once.
-_begin, _block, _arrived, _end = recorder.begin, recorder.block, recorder.arrived, recorder.end
+# The recorder is asked by ``Tracer.begin(recorder, ...)``: compiled, that is a C function, and it need not
+# look for what Recorder, a class in Python, might have overridden.
 
 
 class Reply:
@@ -95,7 +95,7 @@ class Reply:
             self.raw_metadata = message.metadata
         self.raw_trailing = message.trailing
         if self.trace is not None:
-            _arrived(self.trace, message.trace)
+            Tracer.arrived(recorder, self.trace, message.trace)
         if message.extra:
             self.error = error_of(message)
         if self.waiter is not None:
@@ -251,7 +251,7 @@ class Connection(Multiplexer):
             deadline = waker.now() + timeout
         reply = into or Reply()
         if recorder.requests or not self.machine.serial & TIMED_MASK:
-            reply.trace = _begin(method)
+            reply.trace = Tracer.begin(recorder, method)
         try:
             self._check_usable()
             if not self.in_flight.try_acquire():
@@ -263,19 +263,7 @@ class Connection(Multiplexer):
             self._end_trace(reply, exc.code)
             raise
         # -- it is in flight
-        spun = False
-        # The polling engine's own next look may be all that is ready, so that does not speak against polling;
-        # but with others in flight the calls that are about to be made should go out together.
-        if not reply.done and (len(self.machine.calls) == 1 or not waker.ready):
-            spin = self._spin
-            while spin() and not reply.done:
-                spun = True
-        if reply.done:
-            share = waker.share - 1
-            if share >= 0:
-                # Polling takes time as well: every few calls the clock is asked.
-                waker.share = 0 if spun and share & 7 == 0 and waker.share_overdue() else share
-        else:
+        if not self._poll_for(reply):
             idle = self._idle_waiters
             reply.waiter = waiter = idle.pop() if idle else waker.new_waiter()
             try:
@@ -293,14 +281,32 @@ class Connection(Multiplexer):
             waker.renew_share()
         error = reply.error
         if reply.trace is not None:
-            _end(reply.trace, 0 if error is None else error.code, self.peer, self.clock)
+            Tracer.end(recorder, reply.trace, 0 if error is None else error.code, self.peer, self.clock)
         if error is not None:
             raise error
         return reply
 
+    def _poll_for(self, reply: Reply) -> bool:
+        """Look for the reply for as long as the channel's policy allows; whether it is here."""
+        waker = self.waker
+        spun = False
+        # The polling engine's own next look may be all that is ready, so that does not speak against polling;
+        # but with others in flight the calls that are about to be made should go out together.
+        if not reply.done and (len(self.machine.calls) == 1 or not waker.ready):
+            spin = self._spin
+            while spin() and not reply.done:
+                spun = True
+        if not reply.done:
+            return False
+        share = waker.share - 1
+        if share >= 0:
+            # Polling takes time as well: every few calls the clock is asked.
+            waker.share = 0 if spun and share & 7 == 0 and waker.share_overdue() else share
+        return True
+
     def _end_trace(self, reply: Reply, code: int) -> None:
         if reply.trace is not None:
-            _end(reply.trace, code, self.peer, self.clock)
+            Tracer.end(recorder, reply.trace, code, self.peer, self.clock)
 
     async def start(
         self,
@@ -353,9 +359,8 @@ class Connection(Multiplexer):
             if call.kind:
                 caller.begin(call)
             trace = caller.trace
-            head = machine.head(
-                call, number, encoding, left_us, metadata, None if trace is None else _block(trace)
-            )
+            block = None if trace is None else Tracer.block(recorder, trace)
+            head = machine.head(call, number, encoding, left_us, metadata, block)
             body: Buffer = payload  # type: ignore[assignment]
             if encoding == 3:  # BULK
                 head, body = payload.behind(head)  # type: ignore[union-attr]
@@ -417,9 +422,7 @@ class Connection(Multiplexer):
                 finally:
                     self.waker.renew_share()
             if scope.cancelled_caught:
-                raise RpcError.of(
-                    Code.DEADLINE_EXCEEDED, "no room to send the call within its deadline"
-                )
+                raise RpcError.of(Code.DEADLINE_EXCEEDED, "no room to send the call within its deadline")
         except BaseException as exc:
             raise self._not_sent(call, exc)  # noqa: B904  # with its cause, where it has one
         if call.owner.trace is not None:

@@ -3,7 +3,10 @@ cimport cython
 from ..proto.call cimport Call
 from ..proto.calls cimport ServerCalls
 from ..proto.rpc cimport RpcMessage
+from ..proto.trace cimport Tracer
 from .multiplexer cimport Multiplexer
+
+cdef Tracer recorder
 
 @cython.final
 cdef class Route:

@@ -20,7 +20,7 @@ from ..observe.trace import recorder
 from ..proto.call import Call
 from ..proto.calls import ServerCalls
 from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
-from ..proto.trace import TIMED_MASK
+from ..proto.trace import TIMED_MASK, Tracer  # (asked as in connection.py)
 from ..wake.base import SHARE_SECONDS
 from .context import Context
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
@@ -44,14 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["Dispatch", "ServerConnection"]
 
 _log = logging.getLogger("aiordma.rpc")
-
-# What every traced call asks the recorder for, found once.
-_received, _started, _finished, _replied = (
-    recorder.received,
-    recorder.started,
-    recorder.finished,
-    recorder.reply,
-)
 
 
 class Route:
@@ -267,14 +259,14 @@ class ServerConnection(Multiplexer):
         payload: Payload = message.payload
         context = trace = None
         if message.trace is not None or recorder.handlers or call.serial & TIMED_MASK == 1:
-            call.trace = trace = _received(message.trace, route.method.name)
+            call.trace = trace = Tracer.received(recorder, message.trace, route.method.name)
         try:
             args, kwargs = route.decode(encoding, payload)
             if route.context_index >= 0 or route.unary is not None:
                 context = self._context(call, route, args)
             if not route.is_async and route.unary is None:
                 if trace is not None:
-                    _started(trace)
+                    Tracer.started(recorder, trace)
                 encoding, payload = route.encode(route.handler(*args, **kwargs))
         except Exception as exc:
             self._handler_failed(call, route, exc, context)
@@ -328,13 +320,13 @@ class ServerConnection(Multiplexer):
                 raise self.stopped(call)
             trace = call.trace
             if trace is not None:
-                _started(trace)
+                Tracer.started(recorder, trace)
             if route.unary is None:
                 result = await route.handler(*args, **kwargs)
             else:
                 result = await route.unary(ServerCall(route.method, context, args, kwargs))
             if trace is not None:
-                _finished(trace)
+                Tracer.finished(recorder, trace)
             encoding, payload = route.encode(result)
         except Exception as exc:
             self._handler_failed(call, route, exc, context)
@@ -437,7 +429,7 @@ class ServerConnection(Multiplexer):
                 owner.cancel()
 
     def _reply(self, call: Call, encoding: int, payload: Payload, context: Context | None) -> None:
-        block = None if call.trace is None else _replied(call.trace, 0, self.peer)
+        block = None if call.trace is None else Tracer.reply(recorder, call.trace, 0, self.peer)
         if context is None:
             head = self.machine.reply(call, encoding, None, None, block)
         else:
@@ -477,7 +469,7 @@ class ServerConnection(Multiplexer):
         if context is not None:
             headers = context.take_headers()
             trailing = trailing or context.trailing
-        block = None if call.trace is None else _replied(call.trace, code, self.peer)
+        block = None if call.trace is None else Tracer.reply(recorder, call.trace, code, self.peer)
         message = self.machine.fail(call, code, text, details, headers, trailing, block)
         self._finish(call, message, b"", "the error of the call")
         if self._drained is not None:

@@ -181,5 +181,5 @@ async def test_a_result_that_arrives_after_its_call_was_cancelled_gives_its_memo
             for _ in range(50):
                 with anyio.move_on_after(0.0005):
                     await client.call("m.blob", 20_000, returns=memoryview)
-                # Each time: a result that comes in the moment of the cancellation was held until the next one.
+                # Each time: a result that came in the moment of the cancellation was held until the next.
                 await until(lambda: kept() == 0)
