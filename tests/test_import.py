@@ -54,15 +54,58 @@ asyncio.run(main())
 """
 
 
-def test_compiled_modules_of_another_python_are_a_reason_for_tcp(tmp_path: Path) -> None:
-    """`aiordma.wake` once could not be imported without its own, and nothing said why."""
+UNCOMPILED_CALLS = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import asyncio
+from aiordma import rpc
+service = rpc.Service("s")
+@service.method
+async def echo(data: bytes) -> bytes:
+    await asyncio.sleep(0 if len(data) < 9 else 1000)
+    return data
+@service.method
+def add(a: int, b: int) -> int:
+    return a + b
+@service.method
+async def count(n: int):
+    for i in range(n):
+        yield i
+async def main():
+    async with rpc.serve(service, "127.0.0.1", 0) as server, rpc.connect("127.0.0.1", server.port) as client:
+        many = await asyncio.gather(*(client.call("s.echo", b"%d" % n) for n in range(3000)))
+        assert many == [b"%d" % n for n in range(3000)]
+        items = [item async for item in client.stream("s.count", 5)]
+        large = await client.call("s.add", 1, b=2)
+        try:
+            await client.call("s.echo", bytes(100_000), timeout=0.01)
+        except rpc.RpcTimeout:
+            print(items, large, client.path, client.in_flight.available == client.in_flight.limit)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def uncompiled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Where the package lies as source, and those that it needs: for a Python without site, because an
+    editable install would be found first."""
+    folder = tmp_path_factory.mktemp("uncompiled")
     without = shutil.ignore_patterns("*.so", "__pycache__", "_softdev")
-    shutil.copytree(Path(__file__).parents[1] / "aiordma", tmp_path / "aiordma", ignore=without)
-    packages = str(Path(anyio.__file__).parents[1])
-    # Without site: an editable install would be found first.
-    program = [sys.executable, "-S", "-c", UNCOMPILED, str(tmp_path), packages]
+    shutil.copytree(Path(__file__).parents[1] / "aiordma", folder / "aiordma", ignore=without)
+    return [str(folder), str(Path(anyio.__file__).parents[1])]
+
+
+def test_compiled_modules_of_another_python_are_a_reason_for_tcp(uncompiled: list[str]) -> None:
+    """`aiordma.wake` once could not be imported without its own, and nothing said why."""
+    program = [sys.executable, "-S", "-c", UNCOMPILED, *uncompiled]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "b'x' tcp OTHER_PYTHON\n", done.stderr
+
+
+def test_calls_without_compiled_modules(uncompiled: list[str]) -> None:
+    program = [sys.executable, "-S", "-c", UNCOMPILED_CALLS, *uncompiled]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "[0, 1, 2, 3, 4] 3 tcp False\n", done.stderr
 
 
 LOADED = "import sys; before = set(sys.modules); import aiordma; print(*(set(sys.modules) - before))"
