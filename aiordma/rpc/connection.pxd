@@ -4,23 +4,11 @@ from ..credit cimport CreditWindow
 from ..proto.call cimport Call, MethodNumber
 from ..proto.calls cimport ClientCalls
 from ..proto.rpc cimport RpcMessage
-from ..proto.trace cimport ClientTrace, ClockOffset, Tracer
+from ..proto.trace cimport ClockOffset, Tracer
 from .multiplexer cimport Multiplexer
+from .reply cimport Reply
 
 cdef Tracer recorder
-
-cdef class Reply:
-    cdef public bint done
-    cdef public int encoding
-    cdef public object error
-    cdef public object payload
-    cdef public object raw_metadata
-    cdef public object raw_trailing
-    cdef public ClientTrace trace
-    cdef public object waiter
-
-    cpdef on_reply(self, RpcMessage message)
-    cpdef fail(self, error)
 
 cdef class Connection(Multiplexer):
     cdef public ClientCalls machine

@@ -20,7 +20,7 @@ from ..observe.trace import recorder
 from ..proto.call import Call
 from ..proto.calls import ServerCalls
 from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
-from ..proto.trace import TIMED_MASK, Tracer  # (asked as in connection.py)
+from ..proto.trace import TIMED_MASK, Tracer  # (asked as in reply.py)
 from ..wake.base import SHARE_SECONDS
 from .context import Context
 from .errors import MAX_DETAILS_BYTES, Code, RpcError

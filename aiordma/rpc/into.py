@@ -17,8 +17,8 @@ import msgspec
 from ..pipes.placement import Placement
 from .bulk import Bulk, Form, bytes_of, check_length, described_value, make_array
 from .codec import Encoding, describe_type
-from .connection import Reply
 from .errors import Code, RpcError
+from .reply import Reply
 
 if TYPE_CHECKING:
     from ..pipes.placement import Registered

@@ -11,10 +11,10 @@ from anyio import ClosedResourceError, EndOfStream
 from ..errors import LocalProtocolError
 from ..proto.rpc import BIDI, RpcMessage
 from .codec import decode_result, encode_value
-from .connection import decoded_metadata, error_of
 from .errors import Code, RpcError
 from .into import ItemsInto
 from .items import Inbox, Sending
+from .reply import decoded_metadata, error_of
 
 if TYPE_CHECKING:
     from types import TracebackType
