@@ -62,7 +62,7 @@ _METHODS = [
 @functools.cache
 def _keep_read_memory() -> None:
     """asyncio's transports allocate 256 KiB for each read. The C library gets such a block from the kernel
-    and returns it each time, with three system calls and a page fault, until a larger one was freed."""
+    and returns it each time, with three system calls and two page faults, until a larger one was freed."""
     bytes(512 * 1024)
 
 

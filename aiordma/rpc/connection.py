@@ -142,7 +142,7 @@ class Connection(Multiplexer):
 
     # ---- calls
 
-    # long: without a coroutine for each of its parts, a call is a tenth faster
+    # long: start() and the wait are here again, because each would be a coroutine more for every call
     async def call_raw(
         self,
         method: str,
