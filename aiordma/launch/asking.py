@@ -58,6 +58,8 @@ class Asker:
         key = server.host, server.port
         asked = self._asked.get(key)
         if asked is None:
+            if self._peers.is_plain(*key):  # found out while the name was looked up for this task
+                return "it does not negotiate"
             asked = self._asked[key] = Future()
             start_thread(partial(self._find_out, server, addresses, asked))
         answer = await wait(asked)

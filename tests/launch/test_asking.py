@@ -21,6 +21,7 @@ import aiordma
 from aiordma.config import Config
 from aiordma.launch import asking, hooks, policy
 from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers
+from aiordma.launch.server import Server
 from aiordma.negotiation import peer_cache, question
 from aiordma.proto.clc import EYE_CATCHER
 from tests.world import DEVICE
@@ -205,6 +206,33 @@ def test_a_task_that_is_cancelled_does_not_cancel_the_others_question(run: Any) 
     finally:
         server.close()
     assert server.questions() == 1
+
+
+def test_a_name_that_is_looked_up_more_slowly_asks_no_second_time(plain: Plain, cache: Path) -> None:
+    asker = asking.Asker(PlainPeers(cache))
+    server = Server(HOST, plain.port, known=False)
+
+    class Names:
+        """Looks names up once it is allowed to."""
+
+        def __init__(self) -> None:
+            self.may = asyncio.Event()
+
+        async def getaddrinfo(self, host: str, port: int, **options: Any) -> Any:
+            await self.may.wait()
+            return await asyncio.get_running_loop().getaddrinfo(host, port, **options)
+
+    async def main() -> None:
+        quick, slow = Names(), Names()
+        late = asyncio.ensure_future(asker.judge(server, slow, asyncio.wrap_future))
+        await asyncio.sleep(0)
+        quick.may.set()
+        assert await asker.judge(server, quick, asyncio.wrap_future) == "it does not negotiate"
+        slow.may.set()
+        assert await late == "it does not negotiate"
+
+    asyncio.run(main())
+    assert plain.questions() == 1
 
 
 def test_a_server_that_is_not_there_gives_the_program_s_own_error(run: Any, cache: Path) -> None:
