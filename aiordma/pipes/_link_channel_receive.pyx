@@ -10,11 +10,12 @@ An :class:`Inbox` calls its user's ``on_message`` and nothing else. What concern
 from collections import deque
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t
 
 from .._cq cimport CompletionPoller
 from ..proto.message cimport ReceiveBudget
+from ..verbs._copy cimport bytes_of
 from ._link_channel_format cimport ANNOUNCE_BYTES, HEADER_BYTES, HEAD_MOST, get32
 from ._rendezvous cimport Pull, Pulls
 
@@ -63,7 +64,7 @@ cdef class Inbox:
         cdef bytes data
         if size > self.max_message_bytes or not self.budget.receive(size):
             return self.refuse(f"a message of {size} bytes, more than it may send")
-        data = PyBytes_FromStringAndSize(<char *>body, size)
+        data = bytes_of(body, size)
         if self.on_message is None or self.waiting:
             self.waiting.append(data)
             return GOES_ON

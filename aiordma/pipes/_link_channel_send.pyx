@@ -10,6 +10,7 @@ from libc.string cimport memcpy
 from ..datapath._qp cimport QueuePair
 from ..datapath._verbs cimport aio_chain
 from ..proto.message cimport SendBudget
+from ..verbs._copy cimport aio_copy
 from ._link_channel_format cimport ANNOUNCE, ANNOUNCE_BYTES, HEADER_BYTES, HEAD_MOST, MESSAGE, put32
 from ._link_channel_receive cimport Inbox
 from ._rendezvous cimport Sources
@@ -62,7 +63,7 @@ cdef class Outbox:
                 return WANT_LINK
             self.write_header(room, MESSAGE, 0)
             memcpy(room + HEADER_BYTES, head, head_bytes)
-            memcpy(room + HEADER_BYTES + head_bytes, body, body_bytes)
+            aio_copy(room + HEADER_BYTES + head_bytes, body, body_bytes)
             self.budget.send(<uint32_t>size)
             self.qp.send_long(room, <uint32_t>(HEADER_BYTES + size))
         else:

@@ -16,7 +16,6 @@ from collections import deque
 cimport cython
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
 
 from .._cq cimport CompletionPoller, clock_ns
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM
@@ -30,6 +29,7 @@ from ..datapath._verbs cimport (
     aio_chain_read,
     aio_chain_write,
 )
+from ..verbs._copy cimport aio_copy
 from ..verbs._spans cimport Spans, span
 
 from anyio import ClosedResourceError
@@ -328,7 +328,7 @@ cdef class OneSided(Flow):
     cdef int finish(self, Transfer transfer, object error) except -1:
         transfer.done, transfer.error = True, error
         if transfer.stage and error is None:
-            memcpy(transfer.view.buf, <void *><uintptr_t>transfer.stage, transfer.length)
+            aio_copy(transfer.view.buf, <void *><uintptr_t>transfer.stage, transfer.length)
         callback, transfer.on_done = transfer.on_done, None
         if error is None or transfer.under_way == 0:
             transfer.let_go()

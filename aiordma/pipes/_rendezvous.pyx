@@ -25,6 +25,7 @@ from anyio import ClosedResourceError
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, SendQueueWaiter
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
 from ..datapath._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
+from ..verbs._copy cimport aio_copy, bytes_of
 
 cdef enum:
     LONG_COPY_BYTES = 16384 # copied without the GIL
@@ -52,10 +53,10 @@ cdef class Sources:
             return None
         address = block.address
         if length < LONG_COPY_BYTES:
-            memcpy(<void *><uintptr_t>address, body, length)
+            aio_copy(<void *><uintptr_t>address, body, length)
         else:
             with nogil:
-                memcpy(<void *><uintptr_t>address, body, length)
+                aio_copy(<void *><uintptr_t>address, body, length)
         return block
 
     cdef int add(self, object block, uint32_t total) except -1:
@@ -204,7 +205,7 @@ cdef class Pulls:
         if not pull.placement.released:         # else it was withdrawn
             PyObject_GetBuffer(pull.placement.view, &view, PyBUF_WRITABLE)
             with nogil:
-                memcpy(view.buf, pull.start + head_bytes, pull.remote_bytes)
+                aio_copy(view.buf, pull.start + head_bytes, pull.remote_bytes)
             PyBuffer_Release(&view)
         return self.let_go(pull)
 
@@ -242,7 +243,7 @@ cdef class Pulls:
             return memoryview(pull.copy)
         if not self.memory.may_lend():
             # Users hold so much already that pulls could find no memory: they get further messages as copies.
-            message = PyBytes_FromStringAndSize(<char *>pull.start, pull.size())
+            message = bytes_of(pull.start, pull.size())
             self.memory.release_sink(block)
             return memoryview(message)
         lent = LentSink.__new__(LentSink)
@@ -382,8 +383,8 @@ cdef class Pulls:
         self.reads -= 1
         self.puller.reads -= 1
         if pull.copy is not None and not pull.cancelled:
-            memcpy(pull.start + PyBytes_GET_SIZE(pull.head) + pull.posted - pull.staged,
-                   <void *><uintptr_t><uint64_t>pull.block.address, pull.staged)
+            aio_copy(pull.start + PyBytes_GET_SIZE(pull.head) + pull.posted - pull.staged,
+                     <void *><uintptr_t><uint64_t>pull.block.address, pull.staged)
             if pull.posted != pull.remote_bytes:
                 self.puller.add(self)
         if pull.under_way == 0 and (pull.cancelled or pull.posted == pull.remote_bytes):

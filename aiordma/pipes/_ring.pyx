@@ -19,10 +19,9 @@ of another size in _ring_resize.pyx, and what goes straight into a user's buffer
 """
 cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
 
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, NEEDS_RESERVATION
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
@@ -36,6 +35,7 @@ from ..proto.cdc cimport (
     CHANGE_UPDATE_DUE,
     is_damaged,
 )
+from ..verbs._copy cimport aio_copy, bytes_of
 from ._ring_cursors cimport ABNORMAL_CLOSE, CDC_BYTES, CLOSED, SENDING_DONE, RingCursors
 from ._ring_failover cimport LEFT, ON_RDMA, QUIESCED, STOPPING, RingFailover
 from ._ring_placing cimport PLACE_STEP, Placing
@@ -290,8 +290,8 @@ cdef class RingPipe(Flow):
             offset = tx.offset()
             first = min(self.tx_size - offset, want)
             if self.mirror != NULL:
-                memcpy(self.mirror + offset, data + placed, first)
-                memcpy(self.mirror, data + placed + first, want - first)
+                aio_copy(self.mirror + offset, data + placed, first)
+                aio_copy(self.mirror, data + placed + first, want - first)
             if want <= qp.max_inline:
                 source = <uint64_t><uintptr_t>(data + placed)
                 second = source + first
@@ -446,7 +446,7 @@ cdef class RingPipe(Flow):
             n = <uint32_t>max_bytes
         offset = self.rx.offset()
         if n < BIG_RECEIVE and offset + n <= self.rx_size:
-            out = PyBytes_FromStringAndSize(<char *>self.rx_memory + offset, n)
+            out = bytes_of(self.rx_memory + offset, n)
             self.consumed(n)
         else:
             out = self.qp.cq.spare.take(n)
@@ -465,7 +465,7 @@ cdef class RingPipe(Flow):
                 piece = self.read_step
             if piece > n:
                 piece = n
-            memcpy(to, self.rx_memory + offset, piece)
+            aio_copy(to, self.rx_memory + offset, piece)
             self.consumed(piece)
             to += piece
             n -= piece

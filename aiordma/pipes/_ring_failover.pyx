@@ -11,9 +11,9 @@ those for which that is not true: only these are kept here.
 """
 from collections import deque
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t
 
+from ..verbs._copy cimport bytes_of
 from ._ring_cursors cimport CLOSED, SENDING_DONE, RingCursors
 
 
@@ -22,7 +22,7 @@ cdef class RingFailover:
         """Keep n bytes of the stream, from byte ``first`` on, until the send queue has completed ``position``."""
         if self.kept is None:
             self.kept = deque()
-        self.kept.append((position, first, PyBytes_FromStringAndSize(<const char *>data, n)))
+        self.kept.append((position, first, bytes_of(data, n)))
         return 0
 
     cdef int release(self, uint32_t retired) except -1:

@@ -22,6 +22,7 @@ from libc.string cimport memcpy, memmove
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from .._cq cimport CompletionOwner
+from ..verbs._copy cimport aio_copy, bytes_of
 from ._ring cimport RingPipe
 from ._ring_cursors cimport SENDING_DONE
 from ._ring_failover cimport LEFT, ON_RDMA
@@ -140,7 +141,7 @@ cdef class RingDatagrams(CompletionOwner):
         placed = self.place(data, n) if self.staged == 0 else 0
         if placed < n:
             if owner is None:
-                self.rest, self.rest_at = PyBytes_FromStringAndSize(<const char *>data + placed, n - placed), 0
+                self.rest, self.rest_at = bytes_of(data + placed, n - placed), 0
             else:
                 self.rest, self.rest_at = owner, placed
             self.watch()
@@ -153,7 +154,7 @@ cdef class RingDatagrams(CompletionOwner):
             return rings.place(data, n)
         if rings.failover.stage != LEFT:
             return 0
-        return self.pipe.try_send(PyBytes_FromStringAndSize(<const char *>data, n))
+        return self.pipe.try_send(bytes_of(data, n))
 
     cdef bint is_lost(self) noexcept:
         """What was accepted and is not placed yet never will be."""
@@ -273,12 +274,12 @@ cdef class RingDatagrams(CompletionOwner):
         cdef bytes out
         cdef char *to
         if first >= n:
-            out = PyBytes_FromStringAndSize(<const char *>rings.rx_memory + offset, n)
+            out = bytes_of(rings.rx_memory + offset, n)
         else:
             out = PyBytes_FromStringAndSize(NULL, n)
             to = PyBytes_AS_STRING(out)
-            memcpy(to, rings.rx_memory + offset, first)
-            memcpy(to + first, rings.rx_memory, n - first)
+            aio_copy(to, rings.rx_memory + offset, first)
+            aio_copy(to + first, rings.rx_memory, n - first)
         rings.consumed(<uint32_t>n + HEADER)
         self.messages_received += 1
         return out
@@ -331,8 +332,7 @@ cdef class RingDatagrams(CompletionOwner):
         first = rings.rx_size - offset
         if first >= n:
             return PyMemoryView_FromMemory(<char *>rings.rx_memory + offset, n, PyBUF_READ)
-        return memoryview(PyBytes_FromStringAndSize(<const char *>rings.rx_memory + offset, first)
-                          + PyBytes_FromStringAndSize(<const char *>rings.rx_memory, n - first))
+        return memoryview(bytes_of(rings.rx_memory + offset, first) + bytes_of(rings.rx_memory, n - first))
 
     def discard(self) -> None:
         """Take the message that peek() showed."""

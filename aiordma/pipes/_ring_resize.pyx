@@ -10,8 +10,8 @@ The writer can only pause where the device takes its data while a WRITE is poste
 ring, and what is under way is read from it.
 """
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
 
+from ..verbs._copy cimport aio_copy
 from ._ring cimport RingPipe
 from ._ring_failover cimport ON_RDMA
 
@@ -71,7 +71,7 @@ cpdef int move(RingPipe ring, uint64_t position, uint64_t addr, uint32_t size) e
     while at < position:
         piece = min(<uint32_t>(position - at), old_size - <uint32_t>(at & (old_size - 1)))
         piece = min(piece, size - <uint32_t>(at & (size - 1)))
-        memcpy(memory + (at & (size - 1)), old + (at & (old_size - 1)), piece)
+        aio_copy(memory + (at & (size - 1)), old + (at & (old_size - 1)), piece)
         at += piece
     ring.rx_memory, ring.rx_size = memory, size
     ring.read_step = max(ring.fragment, size >> 2)

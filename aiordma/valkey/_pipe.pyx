@@ -33,6 +33,7 @@ from ..datapath._verbs cimport (
     ibv_wc,
 )
 from ..proto.valkey cimport Incoming, Outgoing
+from ..verbs._copy cimport aio_copy
 
 from typing import NamedTuple
 
@@ -325,7 +326,7 @@ cdef class ValkeyPipe(CompletionOwner):
         if n > self.room():
             return False
         self.use_mirror()
-        memcpy(self.mirror + self.outgoing.offset + self.staged, data, n)
+        aio_copy(self.mirror + self.outgoing.offset + self.staged, data, n)
         self.staged += n
         self.bytes_sent += n
         self.sends += 1
@@ -383,7 +384,7 @@ cdef class ValkeyPipe(CompletionOwner):
                 flags = IBV_SEND_INLINE
             else:
                 self.use_mirror()
-                memcpy(self.mirror + out.offset, data + placed, want)
+                aio_copy(self.mirror + out.offset, data + placed, want)
                 source, lkey = <uint64_t><uintptr_t>(self.mirror + out.offset), self.mirror_lkey
             placed += want
             self.bytes_sent += want
@@ -448,7 +449,7 @@ cdef class ValkeyPipe(CompletionOwner):
                 piece = self.incoming.size
             if piece > n:
                 piece = n
-            memcpy(to, self.buffers + self.incoming.offset(), piece)
+            aio_copy(to, self.buffers + self.incoming.offset(), piece)
             self.consumed(piece)
             to += piece
             n -= piece

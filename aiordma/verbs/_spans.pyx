@@ -10,7 +10,8 @@ from cpython.buffer cimport (
 )
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
+
+from ._copy cimport aio_copy
 
 cdef enum:
     MOST = 1 << 24      # pieces of one operation: 256 MiB to describe them
@@ -228,9 +229,9 @@ cdef class Spans:
                 part = min(self.at[i].length - offset, n)
                 there = <char *><uintptr_t>(self.at[i].start + offset)
                 if into_spans:
-                    memcpy(there, flat, part)
+                    aio_copy(there, flat, part)
                 else:
-                    memcpy(flat, there, part)
+                    aio_copy(flat, there, part)
                 flat += part
                 n -= part
                 offset = 0

@@ -22,9 +22,9 @@ SOFTDEV = ROOT / "aiordma" / "_softdev"
 LAYERS: list[set[str]] = [{"base"}, {"core"}, {"shm", "roce"}, {"verbs"}, {"cm"}, {"preload"}]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-# Next to the folders; the header is the one for programs, which every folder may know.
-PUBLIC_HEADER = "aiordma_soft.h"
-BESIDE = {PUBLIC_HEADER, "CMakeLists.txt", "tests"}
+# Next to the folders; the headers are those for programs and for the rest of aiordma, which every folder may know.
+PUBLIC_HEADERS = {"aiordma_soft.h", "aio_copy.h"}
+BESIDE = {*PUBLIC_HEADERS, "CMakeLists.txt", "tests"}
 
 # (file, name) -> reason. There should be none.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
@@ -99,7 +99,7 @@ def wrong_includes(root: Path) -> list[str]:
         for header in INCLUDE.findall(path.read_text(encoding="utf-8")):
             other, _, name = header.rpartition("/")
             where = f'{folder}/{path.name} includes "{header}"'
-            if header == PUBLIC_HEADER or (f"{folder}/{path.name}", header) in EXCEPTIONS:
+            if header in PUBLIC_HEADERS or (f"{folder}/{path.name}", header) in EXCEPTIONS:
                 continue
             if other not in RANK:
                 wrong.append(f"{where}: not named with one of the folders")

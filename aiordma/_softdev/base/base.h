@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aio_copy.h"
 #include "aiordma_soft.h"
 
 /* verbs.h defines these as macros; here the exported functions are meant */

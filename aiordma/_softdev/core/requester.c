@@ -98,7 +98,7 @@ bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t of
 					   soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length, 0);
 		if (soft_unlikely(!from))
 			return false;
-		memcpy(to, from + offset, part);
+		aio_copy(to, from + offset, part);
 		to += part;
 		n -= part;
 		offset = 0;
@@ -118,7 +118,7 @@ bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t o
 		char *to = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length, IBV_ACCESS_LOCAL_WRITE);
 		if (soft_unlikely(!to))
 			return false;
-		memcpy(to + offset, from, part);
+		aio_copy(to + offset, from, part);
 		from += part;
 		n -= part;
 		offset = 0;

@@ -53,7 +53,7 @@ int soft_rx_place(struct soft_qp *qp, uint32_t offset, const char *from, uint32_
 			soft_rx_receive_error(qp, IBV_WC_LOC_PROT_ERR, after);
 			return IBV_WC_REM_OP_ERR;
 		}
-		memmove(to + offset, from, part);
+		aio_copy(to + offset, from, part);
 		from += part;
 		n -= part;
 		offset = 0;
@@ -155,7 +155,7 @@ __attribute__((no_sanitize("thread"))) void soft_rx_copy(char *to, const char *f
 void soft_rx_copy(char *to, const char *from, uint64_t n)
 {
 	if (n) /* an empty piece may have no address */
-		memmove(to, from, n);
+		aio_copy(to, from, n);
 }
 #endif
 
