@@ -36,13 +36,21 @@ cdef class RpcMessage:
     cdef Py_ssize_t _need(self, message, Py_ssize_t at, Py_ssize_t count, Py_ssize_t size) except -1
     cdef _end(self, Py_ssize_t at, Py_ssize_t size)
 
+cdef bytearray _ROOM
+cpdef bytearray room(int size)
 @cython.locals(piece=bytes)
 cpdef bytes part(const unsigned char* data, Py_ssize_t begin, Py_ssize_t end)
 cdef uint32_t _u32(const unsigned char* data, int at) noexcept
 cdef void _put(unsigned char* out, int kind, int flags, int encoding, int extra, uint32_t call_id,
                uint32_t more) noexcept
+@cython.locals(out=bytearray)
 cdef bytes _header(int kind, int flags, int encoding, int extra, uint32_t call_id)
+@cython.locals(out=bytearray)
 cdef bytes _longer_header(int kind, int flags, int encoding, int extra, uint32_t call_id, uint32_t more)
+@cython.locals(out=bytearray)
+cdef bytes _traced_header(int kind, int encoding, int extra, uint32_t call_id, uint32_t more, int size, bytes block)
+@cython.locals(place=int)
+cdef void _put_block(unsigned char* out, int at, const unsigned char* block) noexcept
 
 @cython.locals(flags=int)
 cpdef bytes call_head(unsigned int call_id, int kind, int encoding, unsigned int method, name=*, deadline_us=*,

@@ -197,6 +197,16 @@ def decode_metadata(data: bytes) -> dict[str, str | bytes]:
 # ---- building
 
 
+#: Compiled, headers are put together in one place: nothing else of Python runs before they are copied out
+#: of it, and a new bytearray costs more than all that is put into it.
+_ROOM = bytearray(64) if __file__.endswith((".so", ".pyd")) else None
+
+
+def room(size: int) -> bytearray:
+    """``size`` bytes, at most 64, to be filled and copied by :func:`part`. What they hold is not defined."""
+    return bytearray(size) if _ROOM is None else _ROOM
+
+
 def part(data: bytes | bytearray, begin: int, end: int) -> bytes:
     """A part of ``data``, as bytes."""
     piece = data[begin:end]
@@ -224,15 +234,32 @@ def _put(out: bytearray, kind: int, flags: int, encoding: int, extra: int, call_
 
 
 def _header(kind: int, flags: int, encoding: int, extra: int, call_id: int) -> bytes:
-    out = bytearray(12)
+    out = room(12)
     _put(out, kind, flags, encoding, extra, call_id, 0)
     return part(out, 0, 8)
 
 
 def _longer_header(kind: int, flags: int, encoding: int, extra: int, call_id: int, more: int) -> bytes:
-    out = bytearray(12)
+    out = room(12)
     _put(out, kind, flags, encoding, extra, call_id, more)
     return part(out, 0, 12)
+
+
+def _traced_header(
+    kind: int, encoding: int, extra: int, call_id: int, more: int, size: int, block: bytes
+) -> bytes:
+    """A header of ``size`` bytes (8 or 12) and the trace block behind it."""
+    if len(block) != TRACE_BYTES:
+        raise ValueError(f"a trace block of {len(block)} bytes: it has {TRACE_BYTES}")
+    out = room(12 + TRACE_BYTES)
+    _put(out, kind, FLAG_TRACE, encoding, extra, call_id, more)
+    _put_block(out, size, block)
+    return part(out, 0, size + 40)
+
+
+def _put_block(out: bytearray, at: int, block: bytes) -> None:
+    for place in range(40):
+        out[at + place] = block[place]
 
 
 def hello_message(hello: Hello) -> bytes:
@@ -260,7 +287,7 @@ def call_head(  # noqa: PLR0913  # the fields of one message
     if name is None and deadline_us < 0 and metadata is None and not kind & 1:
         if trace is None:
             return _longer_header(CALL, 0, encoding, kind, call_id, method)
-        return _longer_header(CALL, FLAG_TRACE, encoding, kind, call_id, method) + trace
+        return _traced_header(CALL, encoding, kind, call_id, method, 12, trace)
     tail = b""
     if name is not None:
         flags |= FLAG_NAME
@@ -291,7 +318,7 @@ def reply_head(
     if metadata is None and trailing is None:
         if trace is None:
             return _header(REPLY, 0, encoding, 0, call_id)
-        return _header(REPLY, FLAG_TRACE, encoding, 0, call_id) + trace
+        return _traced_header(REPLY, encoding, 0, call_id, 0, 8, trace)
     return _reply(call_id, 0, encoding, metadata, trailing, trace, 0)
 
 

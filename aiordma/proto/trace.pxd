@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from .rpc cimport part
+from .rpc cimport part, room
 
 @cython.locals(time=uint64_t)
 cdef int64_t _time(const unsigned char* block, int at) noexcept
@@ -11,6 +11,7 @@ cdef uint64_t _u64(const unsigned char* data, int at) noexcept
 
 @cython.locals(place=int)
 cdef void _put(unsigned char* out, int at, uint64_t value) noexcept
+@cython.locals(out=bytearray)
 cdef bytes _block(uint64_t number, uint64_t first, uint64_t second, uint64_t third, uint64_t fourth)
 
 @cython.final

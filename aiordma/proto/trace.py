@@ -24,7 +24,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from .rpc import part
+from .rpc import part, room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ def _put(out: bytearray, at: int, value: int) -> None:
 
 
 def _block(number: int, first: int, second: int, third: int, fourth: int) -> bytes:
-    out = bytearray(BLOCK_BYTES)
+    out = room(BLOCK_BYTES)
     _put(out, 0, number)
     _put(out, 8, first)
     _put(out, 16, second)
@@ -296,6 +296,8 @@ def bucket_of(value: int) -> int:
     if value >= 1 << 41:
         return 639
     shift = 0
+    while value >> shift >= 512:
+        shift += 4
     while value >> shift >= 32:
         shift += 1
     return (shift << 4) + (value >> shift)

@@ -22,7 +22,7 @@ SOFTDEV = ROOT / "aiordma" / "_softdev"
 LAYERS: list[set[str]] = [{"base"}, {"core"}, {"shm", "roce"}, {"verbs"}, {"cm"}, {"preload"}]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-# Next to the folders; the headers are those for programs and for the rest of aiordma, which every folder may know.
+# Next to the folders; every folder may know the headers, for programs and for the rest of aiordma.
 PUBLIC_HEADERS = {"aiordma_soft.h", "aio_copy.h"}
 BESIDE = {*PUBLIC_HEADERS, "CMakeLists.txt", "tests"}
 

@@ -142,6 +142,14 @@ def test_fields_of_a_call(core: Any) -> None:
     assert (message.name, message.deadline_us, message.metadata, message.trace) == (None, -1, None, None)
 
 
+@pytest.mark.parametrize("size", [0, 39, 41])
+def test_a_trace_block_has_its_size(core: Any, size: int) -> None:
+    with pytest.raises(ValueError, match=f"a trace block of {size} bytes"):
+        core.rpc.call_head(7, 0, 0, 3, trace=bytes(size))
+    with pytest.raises(ValueError, match=f"a trace block of {size} bytes"):
+        core.rpc.reply_head(7, 0, trace=bytes(size))
+
+
 def test_another_version_is_told_both_versions(core: Any) -> None:
     data = bytearray(samples(core.rpc)["hello"])
     data[13] = 9
