@@ -15,8 +15,9 @@ BASE = "tcp-uvloop"
 THROUGHPUT_NOTE = """\
 Median over the rounds, [smallest-largest], (ratio to uvloop TCP streams); CPU: sender's + receiver's. A
 receiver that returns `bytes` of up to 256 KiB pays page faults for them or not, depending on the layout
-of its heap, so some rows differ much from round to round. "Memory kept" is the same with glibc configured,
-in all processes, to keep freed memory.
+of its heap, and some CPUs copy ten times more slowly between certain addresses (aiordma's own copies avoid
+those), so some rows differ much from round to round. "Memory kept" is the same with glibc configured, in all
+processes, to keep freed memory.
 """
 
 
