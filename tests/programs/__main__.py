@@ -1,13 +1,13 @@
 """Runs each suite without aiordma and under `aiordma run`, and prints a table. Exit status 1: they differ.
 
-Usage: python -m tests.programs [--list] [SUITE ...]
-
 The table is also in build/programs/outcome.json, what pytest printed in build/programs/SUITE/*.log.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -139,19 +139,38 @@ def keep(rows: list[dict[str, Any]]) -> None:
     file.write_text(json.dumps(sorted(all_rows, key=lambda row: str(row["suite"])), indent=1) + "\n")
 
 
+def chosen(words: list[str], suites: list[Suite]) -> list[Suite]:
+    """What the command line asks for; it may end the program."""
+    parser = argparse.ArgumentParser(
+        prog="make test-programs ARGS=...",
+        description="Other projects' own tests, without aiordma and under `aiordma run`, and what differs.",
+        epilog="Exit status 1: a test passes without aiordma only, or a suite could not be run.",
+    )
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="these only; default: all")
+    parser.add_argument("--list", action="store_true", help="list the suites and where they come from")
+    parser.add_argument(
+        "--source", action="append", default=[], metavar="SUITE=DIRECTORY",
+        help="take this suite's tests from a copy of its source, where they cannot be fetched",
+    )  # fmt: skip
+    arguments = parser.parse_args(words)
+    if arguments.list:
+        parser.exit(message="".join(f"{suite.name:12} {suite.origin}\n" for suite in suites))
+    given = dict(each.partition("=")[::2] for each in arguments.source)
+    if strangers := sorted({*arguments.suites, *given} - {suite.name for suite in suites}):
+        parser.error(f"no such suite: {', '.join(strangers)}; see --list")
+    if missing := sorted(path for path in given.values() if not os.path.isdir(path)):
+        parser.error(f"no such directory: {', '.join(missing)}")
+    return [
+        dataclasses.replace(suite, given=given.get(suite.name))
+        for suite in suites
+        if not arguments.suites or suite.name in arguments.suites
+    ]
+
+
 def main(words: list[str]) -> int:
     """The whole table, or those suites that are named."""
-    suites = load()
-    if "--list" in words:
-        print("\n".join(f"{suite.name:10} {suite.origin}" for suite in suites))
-        return 0
-    if strangers := sorted(set(words) - {suite.name for suite in suites}):
-        print(f"no such suite: {', '.join(strangers)}; see --list", file=sys.stderr)
-        return 2
     known, rows, broken = known_exceptions(), [], False
-    for suite in suites:
-        if words and suite.name not in words:
-            continue
+    for suite in chosen(words, load()):
         try:
             prepare(suite)
             with server_of(suite):

@@ -37,6 +37,7 @@ class Suite:
     env: dict[str, str] = field(default_factory=dict)
     server: str | None = None
     proxy: bool = False
+    given: str | None = None
 
     @property
     def origin(self) -> str:
@@ -61,7 +62,7 @@ class Suite:
     @property
     def pin(self) -> str:
         """What distinguishes one set-up from another."""
-        rows = [self.sdist, self.deb, self.source_of, self.drop, self.needs, _COMMON]
+        rows = [self.given, self.sdist, self.deb, self.source_of, self.drop, self.needs, _COMMON]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -85,7 +86,9 @@ def prepare(suite: Suite) -> None:
         print(f"== {suite.name}: fetching and installing", flush=True)
         shutil.rmtree(suite.folder, ignore_errors=True)
         suite.folder.mkdir(parents=True)
-        if suite.sdist is not None:
+        if suite.given is not None:
+            shutil.copytree(suite.given, suite.source, ignore=shutil.ignore_patterns(".git"))
+        elif suite.sdist is not None:
             _unpack_sdist(suite, suite.sdist)
         elif suite.source_of is not None:
             _unpack_source(suite, suite.source_of)
