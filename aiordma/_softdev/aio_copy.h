@@ -1,12 +1,11 @@
 /*
  * Copies of payload, of the device and of what stands on it: memmove(), but for one case in which it is slow.
  *
- * The C library copies 4 KiB and more by "rep movsb" where the CPU announces it. AMD's Zen 3 and Zen 4 need 10 to 30
- * times as long for that as for ordinary loads and stores if the target is 1 to 31 bytes ahead of the source modulo
+ * The C library copies 4 KiB and more by "rep movsb" where the CPU announces it. AMD's Zen 3 needs 10 to 30 times
+ * as long for that as for ordinary loads and stores if the target is 1 to 31 bytes ahead of the source modulo
  * 4096, and twice as long up to about 100 bytes (measured with glibc 2.36: 64 KiB at 1.9 and 21 GB/s instead of 47). A
  * bytes object of malloc() starts 48 bytes behind a page, and what a ring holds starts wherever the last message ended,
- * so a stream of 1 MiB messages ran at 1.7 GB/s or at 12, by its first few bytes. Newer C libraries avoid the
- * instruction there.
+ * so a stream of 1 MiB messages ran at 1.7 GB/s or at 12, by its first few bytes.
  */
 #ifndef AIO_COPY_H
 #define AIO_COPY_H
@@ -16,7 +15,7 @@
 #include <string.h>
 
 enum {
-	AIO_COPY_LONG = 2048,  /* no C library uses the instruction for less */
+	AIO_COPY_LONG = 2048,  /* glibc takes ordinary loads and stores for less */
 	AIO_COPY_PIECE = 1024, /* copied by loads and stores */
 	AIO_COPY_PAGE = 4096,
 	AIO_COPY_NEAR = 128, /* bytes ahead, modulo a page, that are avoided */
