@@ -1,4 +1,4 @@
-# cython: annotation_typing=False
+# cython: annotation_typing=False, freethreading_compatible=False
 """The messages of calls, as they lie on a message channel: built, parsed, and nothing else.
 
 What may be sent when is the business of ``calls.py``. Every message begins with eight bytes, big-endian:
