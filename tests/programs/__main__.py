@@ -158,8 +158,8 @@ def chosen(words: list[str], suites: list[Suite]) -> list[Suite]:
     given = dict(each.partition("=")[::2] for each in arguments.source)
     if strangers := sorted({*arguments.suites, *given} - {suite.name for suite in suites}):
         parser.error(f"no such suite: {', '.join(strangers)}; see --list")
-    if missing := sorted(path for path in given.values() if not os.path.isdir(path)):
-        parser.error(f"no such directory: {', '.join(missing)}")
+    if missing := sorted(name for name, path in given.items() if not os.path.isdir(path)):
+        parser.error(f"--source {missing[0]}={given[missing[0]]}: that is no directory")
     return [
         dataclasses.replace(suite, given=given.get(suite.name))
         for suite in suites

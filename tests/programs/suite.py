@@ -42,7 +42,7 @@ class Suite:
     @property
     def origin(self) -> str:
         """Where its tests come from, with the version where one is pinned."""
-        return self.sdist or self.source_of or self.deb or ""
+        return self.given or self.sdist or self.source_of or self.deb or ""
 
     @property
     def folder(self) -> Path:
@@ -82,7 +82,7 @@ def prepare(suite: Suite) -> None:
     :raises RuntimeError: that failed; with the last lines of the tool's output.
     """
     stamp = suite.folder / "stamp"
-    if not stamp.exists() or stamp.read_text() != suite.pin:
+    if suite.given is not None or not stamp.exists() or stamp.read_text() != suite.pin:
         print(f"== {suite.name}: fetching and installing", flush=True)
         shutil.rmtree(suite.folder, ignore_errors=True)
         suite.folder.mkdir(parents=True)
