@@ -102,10 +102,10 @@ install: .venv/.installed .venv/.dask ## a ready .venv: pyverbs, the built packa
 
 # ---- checks ------------------------------------------------------------------------------------------------
 
-# The tests wait for timers and for each other's processes as long as they compute: two at a time on each CPU.
-WORKERS := -n $(shell expr 2 \* $$(nproc)) --dist loadgroup
+WORKERS := -n $(shell nproc) --dist loadgroup
+# What fails is run once more, alone: see tests/retry. With ARGS, it is not.
 test: install softdev-test .venv/.examples ## all tests (ARGS="tests/wake -k close -x" goes to pytest instead)
-	$(PY) -m pytest -q $(or $(ARGS),$(WORKERS))
+	$(PY) -m $(if $(ARGS),pytest,tests.retry) -q $(or $(ARGS),$(WORKERS))
 
 test-quick: install .venv/.examples ## most tests, on one event loop each, in under two minutes; no C tests, no slow ones
 	$(PY) -m pytest -q $(WORKERS) --one-loop -m "not slow" $(ARGS)
@@ -180,7 +180,7 @@ test-rxe: install .venv/.apt-vm .venv/.examples ## part of the tests on the kern
 	$(call collected,$(or $(ARGS),@tests/vm/suite.txt))
 	tests/vm/run --timeout $(RXE_LIMIT) --env AIORDMA_VERBS --env AIORDMA_TEST_DEVICE=rxe0 \
 	  --env AIORDMA_TEST_SLOWER=10 -- \
-	  $(PY) -m pytest -p no:cacheprovider --durations 10 $(or $(ARGS),@tests/vm/suite.txt)
+	  $(PY) -m $(if $(ARGS),pytest,tests.retry) -p no:cacheprovider --durations 10 $(or $(ARGS),@tests/vm/suite.txt)
 
 test-rxe-long: ## the tests for rxe that take longest there, and are not a part of .ci/run
 	@$(MAKE) --no-print-directory test-rxe ARGS=@tests/vm/long.txt
@@ -191,7 +191,7 @@ test-wire-rxe: VM := wire
 test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's rxe over a cable, in QEMU (ARGS, RXE_LIMIT)
 	$(call collected,$(or $(ARGS),tests/vm/wire))
 	tests/vm/run --net none --env AIORDMA_VM=wire --timeout $(RXE_LIMIT) -- \
-	  $(PY) -m pytest -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
+	  $(PY) -m $(if $(ARGS),pytest,tests.retry) -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
 
 # Debian's kernel has no siw: it is built from the source of the very same version.
 VM_KERNEL = $(or $(AIORDMA_VM_KERNEL),build/vm/kernel)
