@@ -6,6 +6,7 @@ from .datapath._bytes_pool cimport SpareBytes
 from .datapath._fairness cimport BatchReceiver, FairQueue, SendQueueWaiter
 from .datapath._spin cimport SpinPolicy
 from .datapath._verbs cimport ibv_comp_channel, ibv_cq, ibv_wc
+from .wake._clock cimport Clock
 
 cdef enum:
     BATCH = 32              # completions taken by one ibv_poll_cq
@@ -13,8 +14,6 @@ cdef enum:
 
 ctypedef int (*get_cq_event_fn)(ibv_comp_channel *, ibv_cq **, void **) noexcept nogil
 ctypedef void (*ack_cq_events_fn)(ibv_cq *, unsigned int) noexcept nogil
-
-cdef int64_t clock_ns() noexcept nogil
 
 cdef class CompletionOwner:
     """What completions are dispatched to: the data path of one queue pair."""
@@ -36,6 +35,7 @@ cdef class CompletionPoller:
     cdef uint32_t fragments, max_fragments  # WRITEs from registered memory under way on all QPs, and their limit
     cdef uint32_t reserved_fragments        # those that waiters hold a reservation for
     cdef uint32_t generation
+    cdef Clock clock                        # waker.clock
     cdef object call_soon                   # waker.call_soon
     cdef object ready                       # the loop's ready queue, or None where it cannot be seen
     cdef object keep                        # owners of the C objects

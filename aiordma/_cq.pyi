@@ -4,6 +4,7 @@ from typing_extensions import disjoint_base
 
 from .datapath._between_turns import BetweenTurns
 from .datapath._bytes_pool import SpareBytes
+from .wake._clock import Clock
 
 @disjoint_base
 class CompletionOwner: ...
@@ -33,6 +34,7 @@ class CompletionPoller:
         channel: int,
         get_event: int,
         ack_events: int,
+        clock: Clock,
         call_soon: Callable[[Callable[[], None]], object],
         ready: Sized | None,
         busy_poll_us: int | None,

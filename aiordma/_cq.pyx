@@ -31,13 +31,7 @@ from .datapath._between_turns cimport BetweenTurns
 from .datapath._bytes_pool cimport SpareBytes
 from .datapath._spin cimport RunQueueDelay, SpinPolicy
 from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
-
-cdef extern from "<time.h>" nogil:
-    cdef struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *now)
-    int CLOCK_MONOTONIC
+from .wake._clock cimport Clock
 
 cdef extern from * nogil:
     """
@@ -64,12 +58,6 @@ cdef enum:
     LINGER_REST = 64        # events until the next try to linger in such a loop
 
 
-cdef int64_t clock_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
-
-
 cdef class CompletionOwner:
     cdef int on_completion(self, ibv_wc *wc) except -1:
         raise NotImplementedError
@@ -83,6 +71,7 @@ cdef class CompletionPoller:
 
     :param cq, channel: addresses of ``struct ibv_cq`` and of its ``struct ibv_comp_channel`` (fd non-blocking).
     :param get_event, ack_events: addresses of ``ibv_get_cq_event`` and ``ibv_ack_cq_events`` (the others are inline).
+    :param clock: the loop's. Where it is not the system's, there is no busy polling: nothing would end it.
     :param call_soon: the loop's ``call_soon``.
     :param ready: the loop's queue of ready callbacks where it can be seen (asyncio), else None.
     :param busy_poll_us: None = adaptive, 0 = events only, else a fixed time.
@@ -91,11 +80,13 @@ cdef class CompletionPoller:
     """
 
     def __init__(self, uintptr_t cq, *, uintptr_t channel, uintptr_t get_event, uintptr_t ack_events,
-                 object call_soon, object ready, object busy_poll_us, uint32_t max_fragments, object keep):
+                 Clock clock not None, object call_soon, object ready, object busy_poll_us, uint32_t max_fragments,
+                 object keep):
         self.cq = <ibv_cq *>cq
         self.channel = <ibv_comp_channel *>channel
         self.get_event = <get_cq_event_fn>get_event
         self.ack_events = <ack_cq_events_fn>ack_events
+        self.clock = clock
         self.call_soon = call_soon
         self.ready = ready
         self.keep = keep
@@ -118,6 +109,8 @@ cdef class CompletionPoller:
 
     def set_busy_poll(self, busy_poll_us: int | None) -> None:
         """Change the polling policy at run time: None = adaptive, 0 = events only, else microseconds."""
+        if not self.clock.real:
+            busy_poll_us = 0
         self.adaptive = busy_poll_us is None
         self.spin.set(-1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000)
         self.between.policy.set(-1 if busy_poll_us is None else <int64_t>busy_poll_us * 1000)
@@ -164,21 +157,21 @@ cdef class CompletionPoller:
 
     cdef void mark_dirty(self, CompletionOwner owner):
         if not self.dirty:
-            self.deferred_at = clock_ns()
+            self.deferred_at = self.clock.ns()
         self.dirty.append(owner)
         self.schedule()
 
     cdef int flush_if_late(self) except -1:
         """Do the deferred work now if some of it waits for long: what is sent with work of the program's in between
         shall reach the peer while the program works on, and not all of it at the end."""
-        if self.dirty and clock_ns() - self.deferred_at >= LATE_NS:
+        if self.dirty and self.clock.ns() - self.deferred_at >= LATE_NS:
             return self.flush()
         return 0
 
     cdef bint may_hold(self):
         """Whether deferred work may wait for what others, who are ready to run, will add to it."""
         return (self.between.crowded and self.ready is not None and len(self.ready) > 0 and len(self.dirty) > 0
-                and clock_ns() - self.deferred_at < LATE_NS)
+                and self.clock.ns() - self.deferred_at < LATE_NS)
 
     cdef int flush(self) except -1:
         cdef list work
@@ -221,7 +214,7 @@ cdef class CompletionPoller:
             self.empty_polls += 1
             return 0
         if self.slow_poll_ns:
-            started = clock_ns()
+            started = self.clock.ns()
         self.completions += n
         self.batches += 1
         self.activity = True
@@ -283,7 +276,7 @@ cdef class CompletionPoller:
         self.asked_at = 0
 
     cdef void look_at_gap(self, int64_t since, str where):
-        cdef int64_t took = clock_ns() - since
+        cdef int64_t took = self.clock.ns() - since
         if took > self.slowest_poll_ns:
             self.slowest_poll_ns = took
         if self.slow_poll_ns and took >= self.slow_poll_ns:
@@ -319,7 +312,7 @@ cdef class CompletionPoller:
         self.armed = True
         self.arms += 1
         if self.adaptive:
-            self.armed_at = clock_ns()
+            self.armed_at = self.clock.ns()
         if self.poll() == BATCH:
             self.schedule()     # completions from before the arming may be left, and raise no event
         return 0
@@ -329,7 +322,7 @@ cdef class CompletionPoller:
             self.scheduled = True
             self.first = self.ready is not None and len(self.ready) == 0
             if self.slow_poll_ns:
-                self.asked_at = clock_ns()
+                self.asked_at = self.clock.ns()
             self.call_soon(self._service)
 
     def _service(self) -> None:
@@ -346,7 +339,7 @@ cdef class CompletionPoller:
         if self.idle_since:
             # A loop that is busy with other tasks polls often enough anyway. Keeping it from sleeping only makes its
             # batches smaller, and takes the CPU from the processes whose work it waits for.
-            if clock_ns() - self.idle_since > IDLE_TURN_NS:
+            if self.clock.ns() - self.idle_since > IDLE_TURN_NS:
                 self.linger, self.linger_rest = 0, LINGER_REST
             self.idle_since = 0
         if self.fair_queue.needs_next_turn:
@@ -377,7 +370,7 @@ cdef class CompletionPoller:
             self.hits_seen = self.spin_hits
             self.schedule()
             if self.linger > 0 and self.completions == seen:
-                self.idle_since = clock_ns()    # what the loop does until the next turn was not called from here
+                self.idle_since = self.clock.ns()    # what the loop does until the next turn was not called from here
         elif not self.armed:
             self.activity = False
             self.arm()
@@ -393,7 +386,7 @@ cdef class CompletionPoller:
             return
         if self.adaptive and self.armed_at:
             # Woken right after it slept: another turn of polling would have found this without a system call.
-            now = clock_ns()
+            now = self.clock.ns()
             if now - self.armed_at < LINGER_PAYS_NS:
                 if self.linger_rest > 0:
                     self.linger_rest -= 1
@@ -415,7 +408,7 @@ cdef class CompletionPoller:
         if batches == BUDGET:
             self.budget_exhausted += 1
         if self.wakes != woken:
-            now = clock_ns()
+            now = self.clock.ns()
             self.spin.woken(now)
             self.between.policy.woken(now)
         self.flush()
@@ -447,6 +440,7 @@ cdef class CompletionPoller:
         """Poll until completions were dispatched (their number) or the deadline has passed (0). Without the GIL: it may
         take long."""
         cdef int n = 0, turn
+        cdef Clock clock = self.clock
         with nogil:
             while True:
                 for turn in range(POLLS_PER_CLOCK):
@@ -454,7 +448,7 @@ cdef class CompletionPoller:
                     if n:
                         break
                     aio_relax()
-                if n or clock_ns() >= deadline:
+                if n or clock.ns() >= deadline:
                     break
         if n:
             self.polls += 1
@@ -477,14 +471,14 @@ cdef class CompletionPoller:
         self.spin_hits += 1
         # Read the clock now and then only: every message of a busy stream passes here.
         if self.spin_hits % 16 == 0:
-            self.spin.found_after(clock_ns() - started)
+            self.spin.found_after(self.clock.ns() - started)
         else:
             self.spin.found()
 
     cdef void will_park(self):
         """An operation found nothing and will wait; the time it waits shows whether polling would have paid."""
         if self.adaptive:
-            self.spin.park(clock_ns())
+            self.spin.park(self.clock.ns())
 
     cdef void spin_wasted(self):
         self.spin.missed()
@@ -494,7 +488,7 @@ cdef class CompletionPoller:
     cdef void served(self):
         """Something has come for a transport."""
         if self.between.since:
-            self.between.found(clock_ns())
+            self.between.found(self.clock.ns())
         self.expect(False)
 
     cdef void sent(self):
@@ -506,7 +500,7 @@ cdef class CompletionPoller:
         cdef int64_t now
         if self.between.expecting:
             return
-        now = clock_ns()
+        now = self.clock.ns()
         if self.between.sent(now) if sent else self.between.expect(now):
             self.schedule()
         elif self.adaptive and not self.between.crowded and not self.between.policy.parked_at:
@@ -514,13 +508,14 @@ cdef class CompletionPoller:
 
     cdef bint look_on(self, bint alone) except -1:
         """Poll for what transports expect, if nothing else is ready to run; whether to go on in the next turn."""
-        cdef int64_t now = clock_ns(), before
+        cdef Clock clock = self.clock
+        cdef int64_t now = clock.ns(), before
         cdef int64_t end = self.between.look(now)
         if end > 0 and alone:
             before = now
             with nogil:
                 sched_yield()
-                now = clock_ns()
+                now = clock.ns()
             end = self.between.yielded(before, now)
             if end > 0:
                 self.spin_once(end)

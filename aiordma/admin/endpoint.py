@@ -19,6 +19,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..observe import connections
+from ..wake import clock
 from ..wake.accepting import WatchedListener
 from ..wake.base import run_guarded
 from ..wake.beside import start_thread
@@ -136,6 +137,7 @@ class Endpoint:
 
     # ---- the page
 
+    @clock.periodic
     def _beat(self) -> None:
         engine = self.waker.locals.get("engine")
         done = 0 if engine is None else sum(each.poller.completions for each in engine.devices.engines)

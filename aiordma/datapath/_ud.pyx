@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from .._cq cimport CompletionOwner, CompletionPoller, clock_ns
+from .._cq cimport CompletionOwner, CompletionPoller
 from ._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -313,7 +313,7 @@ cdef class UdPort(CompletionOwner):
             cq.will_park()
             return False
         cq.spins += 1
-        started = clock_ns()
+        started = cq.clock.ns()
         while cq.spin_once(started + cq.spin.budget_ns):
             if self.queue:
                 cq.spin_paid(started)

@@ -27,6 +27,7 @@ from ..verbs.events import AsyncEvents, DeviceEvent
 from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.memory.pool import MemoryPool
+from ..wake import clock
 from ..wake.beside import LoopEndedError
 from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
@@ -99,6 +100,7 @@ class Engine:
             channel=self.cq.channel_pointer,
             get_event=self.backend.symbol("ibv_get_cq_event"),
             ack_events=self.backend.symbol("ibv_ack_cq_events"),
+            clock=waker.clock,
             call_soon=waker.call_soon,
             ready=waker.ready,
             busy_poll_us=config.busy_poll_us,
@@ -386,6 +388,7 @@ class Engine:
         keepalive = self.config.keepalive_ms / 4000 or _TICK_SECONDS
         self._timer = self.waker.call_at(self.waker.now() + min(_TICK_SECONDS, keepalive), self._tick)
 
+    @clock.periodic
     def _tick(self) -> None:
         if self.closed:
             return

@@ -24,7 +24,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from anyio import BrokenResourceError, ClosedResourceError
 
-from .._cq cimport CompletionPoller, clock_ns
+from .._cq cimport CompletionPoller
 from ..datapath._qp cimport Flow, QueuePair
 from ..proto.message cimport SendBudget
 from ._link_channel_format cimport ANNOUNCE, CLOSE, CREDIT, FLAG_ABORT, FLAG_WAITING, HEADER_BYTES, MESSAGE, get32
@@ -385,7 +385,7 @@ cdef class MessageChannel(Flow):
             if cq.wakes != woken:
                 return False
             cq.flush()
-        started = clock_ns()
+        started = cq.clock.ns()
         while cq.spin_once(started + cq.spin.budget_ns):
             if self.inbox.message_count != before or self.over:
                 cq.spin_paid(started)

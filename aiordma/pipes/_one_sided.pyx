@@ -17,7 +17,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
-from .._cq cimport CompletionPoller, clock_ns
+from .._cq cimport CompletionPoller
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
 from ..datapath._verbs cimport (
@@ -376,7 +376,7 @@ cdef class OneSided(Flow):
         return transfer.done
 
     cdef bint spins(self, Transfer transfer, CompletionPoller cq) except -1:
-        cdef int64_t started = clock_ns()
+        cdef int64_t started = cq.clock.ns()
         cdef uint64_t woken = cq.wakes
         if not cq.may_spin():
             return False
@@ -385,7 +385,7 @@ cdef class OneSided(Flow):
             if transfer.done:
                 cq.spin_paid(started)
                 return True
-            if cq.wakes != woken or clock_ns() - started > SPIN_NS:
+            if cq.wakes != woken or cq.clock.ns() - started > SPIN_NS:
                 return False        # something else of this loop was woken, or waits: let it run
             cq.flush()
         cq.spin_wasted()

@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from .._cq cimport CompletionPoller, clock_ns
+from .._cq cimport CompletionPoller
 from ._ring cimport RingPipe
 from ._ring_cursors cimport CLOSED, SENDING_DONE
 from ._ring_failover cimport LEFT, ON_RDMA
@@ -46,7 +46,7 @@ cdef bint busy_poll(RingPipe ring, bint reading, uint32_t least) except -1:
         if cq.wakes != woken:
             return False
         cq.flush()
-    started = clock_ns()
+    started = cq.clock.ns()
     while cq.spin_once(started + cq.spin.budget_ns):
         if ready(ring, reading, least):
             cq.spin_paid(started)

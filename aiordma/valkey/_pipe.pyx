@@ -15,7 +15,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
-from .._cq cimport CompletionOwner, CompletionPoller, clock_ns
+from .._cq cimport CompletionOwner, CompletionPoller
 from ..datapath._verbs cimport (
     IBV_SEND_INLINE,
     IBV_SEND_SIGNALED,
@@ -517,7 +517,7 @@ cdef class ValkeyPipe(CompletionOwner):
             cq.will_park()
             return False
         cq.spins += 1
-        started = clock_ns()
+        started = cq.clock.ns()
         while cq.spin_once(started + cq.spin.budget_ns):
             if self.ready(reading):
                 cq.spin_paid(started)

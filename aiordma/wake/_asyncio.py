@@ -7,12 +7,12 @@ import logging
 import math
 import os
 import threading
-import time
 from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
+from . import clock
 from ._eager import EagerHosts
 from ._private import new_cancel_check, new_wake_ups, ready_queue
 from .base import SHARE_OPERATIONS, SHARE_SECONDS
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .base import Callback, ClosedCallback, EndCallback, Handle, LoopBound, Starter, Waiter
 
 _log = logging.getLogger("aiordma.wake")
+
+_SHARE_NS = int(SHARE_SECONDS * 1e9)
 
 
 def new_waker(loop: asyncio.AbstractEventLoop) -> AsyncioWaker:
@@ -131,6 +133,7 @@ class AsyncioWaker:
         "_whole_share",
         "call_at",
         "cancel_requested",
+        "clock",
         "locals",
         "name",
         "now",
@@ -146,9 +149,10 @@ class AsyncioWaker:
         self.thread = threading.get_ident()
         self.name = "uvloop" if type(loop).__module__.partition(".")[0] == "uvloop" else "asyncio"
         # In debug mode every operation yields.
+        self.clock = clock.of_asyncio_loop(loop)
         self._whole_share = 0 if loop.get_debug() else SHARE_OPERATIONS
         self.share = self._whole_share
-        self._share_ends = time.monotonic() + SHARE_SECONDS
+        self._share_ends = self.clock.now_ns() + _SHARE_NS
         self.call_at: Callable[[float, Callback], Handle] = loop.call_at
         self.now: Callable[[], float] = loop.time
         self.ready = ready_queue(loop)
@@ -291,7 +295,7 @@ class AsyncioWaker:
     async def checkpoint(self) -> None:
         await anyio.lowlevel.checkpoint()
         self.share = self._whole_share
-        self._share_ends = time.monotonic() + SHARE_SECONDS
+        self._share_ends = self.clock.now_ns() + _SHARE_NS
 
     async def cancel_check(self) -> None:
         if self.cancel_requested():
@@ -304,10 +308,10 @@ class AsyncioWaker:
 
     def renew_share(self) -> None:
         self.share = self._whole_share
-        self._share_ends = time.monotonic() + SHARE_SECONDS
+        self._share_ends = self.clock.now_ns() + _SHARE_NS
 
     def share_overdue(self) -> bool:
-        return time.monotonic() > self._share_ends
+        return self.clock.now_ns() > self._share_ends
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

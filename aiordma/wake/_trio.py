@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from . import clock
 from .base import run_guarded
 from .ending import Ending, refuse_other_loop
 
@@ -149,6 +150,7 @@ class TrioWaker:
     ready = None
 
     def __init__(self) -> None:
+        self.clock = clock.of_trio_run(trio.lowlevel.current_clock())
         self._watches: dict[int, _Watch] = {}
         self._writable_watches: dict[int, _Watch] = {}
         self._soon: deque[Callback] = deque()

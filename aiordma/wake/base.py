@@ -8,7 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sized
 from contextvars import Context
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .clock import Clock
 
 __all__ = [
     "SHARE_OPERATIONS",
@@ -117,6 +120,8 @@ class Waker(Protocol):
 
     #: "asyncio", "uvloop" or "trio".
     name: str
+    #: The clock of what runs in the loop, for times that are shorter than the turns of :meth:`now`.
+    clock: Clock
     #: What is left of the share of operations that may complete without yielding (see ``SHARE_OPERATIONS``).
     #: Always 0 on trio, where each call is a full checkpoint.
     share: int

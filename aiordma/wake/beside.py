@@ -101,6 +101,7 @@ class Beside(Generic[T, V]):
         self._over = self._loop_has_ended = False
         #: What went wrong.
         self.error: BaseException | None = None
+        self._release = waker.clock.hold()
         waker.bind(self)
         start_thread(self._run, after)
 
@@ -142,6 +143,7 @@ class Beside(Generic[T, V]):
 
     def _end(self) -> None:
         self._over = True
+        self._release()
         run_guarded(self._done)
         for waiter in self._waiters:
             run_guarded(waiter.set)
