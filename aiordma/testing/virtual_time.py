@@ -1,0 +1,93 @@
+"""An asyncio loop for tests whose time jumps: a timeout of ten minutes takes no time at all."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["VirtualLoop"]
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Where the loop would sleep until its next timer and nothing else can happen, time jumps to it."""
+
+    def __init__(self, grace: float) -> None:
+        super().__init__()
+        self._grace = grace
+        #: Nothing has happened, since the last look, that the kernel could answer a moment later.
+        self.quiet = False
+        #: the loop's time, in seconds
+        self.now = 0.0
+        #: Work in threads that has not come back. Time stands still meanwhile.
+        self.threads = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout <= 0 or self.threads:
+            self.quiet = False
+            return super().select(None if timeout is None or timeout > 0 else 0)
+        found = super().select(0 if self.quiet else self._grace)
+        self.quiet = not found
+        if not found:
+            self.now += timeout
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """As trio's ``MockClock(autojump_threshold=grace)``, for asyncio.
+
+    :meth:`time` begins at 0 and stands still while anything runs. When every task waits, no file descriptor
+    is ready, and no work of ``run_in_executor`` or of aiordma's own threads is under way, it jumps to the
+    next timer. Everything of aiordma in this loop takes its time from it: deadlines, keepalive, back-off,
+    delayed acknowledgements. Busy polling is off.
+
+    Both ends of what is tested run in this loop, on the software device or on TCP; another process has a time
+    of its own, and would find its peer gone for hours. Use it with
+    ``asyncio.Runner(loop_factory=VirtualLoop)``.
+
+    :param grace: for so many real seconds nothing may happen before time jumps. The kernel hands on what a
+        socket has sent a moment later when the machine is busy; what stays in the loop needs no grace.
+    """
+
+    #: Tells aiordma to read the time from this loop (``aiordma/wake/clock.py``).
+    virtual_time = True
+
+    def __init__(self, grace: float = 0.01) -> None:
+        self._jumping = _Jumping(grace)
+        super().__init__(self._jumping)
+        if grace < 0:
+            self.close()
+            raise ValueError(f"grace={grace} is not valid: seconds, 0 or more")
+        # asyncio runs timers that are due within the resolution of its clock; this one has no steps.
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self._jumping.now
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        if not getattr(callback, "periodic", False):
+            callback, args = self._call, (callback, *args)
+        return super().call_at(when, callback, *args, context=context)
+
+    def _call(self, callback: Callable[..., object], *args: Any) -> None:
+        self._jumping.quiet = False
+        callback(*args)
+
+    def hold_time(self) -> Callable[[], None]:
+        """Time stands still until what is returned is called, in the loop: for work outside of it."""
+        self._jumping.threads += 1
+        held = [True]
+
+        def release() -> None:
+            if held:
+                held.clear()
+                self._jumping.threads -= 1
+
+        return release
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        release = self.hold_time()
+        future.add_done_callback(lambda _: release())
+        return future
