@@ -135,6 +135,26 @@ static bool on_refused(struct soft_link *link, const struct soft_message *msg, s
 	return true;
 }
 
+/* A peer speaks for its own queue pairs only: not of what this process has to do with other peers. */
+static bool of_peer(const struct soft_link *link, const struct soft_message *msg)
+{
+	const bool none = !msg->src_qpn || msg->src_qpn == UINT32_MAX; /* all of the link; a bell */
+
+	switch (msg->type) {
+	case SOFT_ATTACH:
+	case SOFT_RESOLVE:
+		return msg->src_qpn >> SOFT_QPN_INDEX_BITS == link->slot;
+	case SOFT_ATTACHED:
+	case SOFT_RESOLVED:
+	case SOFT_ABSENT:
+		return msg->dst_qpn >> SOFT_QPN_INDEX_BITS == link->slot;
+	case SOFT_REFUSED:
+		return none || (link->dialled ? msg->dst_qpn : msg->src_qpn) >> SOFT_QPN_INDEX_BITS == link->slot;
+	default:
+		return true;
+	}
+}
+
 bool soft_attach_incomplete(struct soft_link *link, const struct soft_message *msg, struct soft_after *after)
 {
 	struct soft_message less = *msg;
@@ -144,6 +164,8 @@ bool soft_attach_incomplete(struct soft_link *link, const struct soft_message *m
 		soft_attach_none(link, EMFILE, after);
 		return false;
 	}
+	if (!of_peer(link, msg))
+		return false;
 	switch (msg->type) {
 	case SOFT_ATTACH:
 		soft_attach_refuse(link, msg, EMFILE);
@@ -161,6 +183,8 @@ bool soft_attach_incomplete(struct soft_link *link, const struct soft_message *m
 
 bool soft_attach_message(struct soft_link *link, const struct soft_message *msg, int *fds, struct soft_after *after)
 {
+	if (!of_peer(link, msg))
+		return false;
 	switch (msg->type) {
 	case SOFT_ATTACH:
 		return !link->dialled && soft_attach_question(link, msg, fds);

@@ -121,7 +121,7 @@ bool soft_attach_question(struct soft_link *link, const struct soft_message *msg
 
 	if (msg->qp_type == IBV_QPT_UD)
 		return soft_ud_attach(link, msg);
-	if (msg->cq >= SOFT_MAX_CQ || msg->bit >= SOFT_DOOR_BITS || msg->src_qpn >> SOFT_QPN_INDEX_BITS != link->slot)
+	if (msg->cq >= SOFT_MAX_CQ || msg->bit >= SOFT_DOOR_BITS)
 		return false;
 	if (msg->event_id != SOFT_NO_EVENT && !(event = soft_event_get(link, msg->event_id, fds[0]))) {
 		if (errno == EINVAL)

@@ -143,8 +143,7 @@ bool soft_attach_answer(struct soft_link *link, const struct soft_message *msg, 
 	struct soft_qp *qp = soft_qp_find(msg->src_qpn);
 	struct soft_event *event = NULL;
 
-	if (msg->cq >= SOFT_MAX_CQ || msg->bit >= SOFT_DOOR_BITS || fds[0] < 0 ||
-	    msg->dst_qpn >> SOFT_QPN_INDEX_BITS != link->slot)
+	if (msg->cq >= SOFT_MAX_CQ || msg->bit >= SOFT_DOOR_BITS || fds[0] < 0)
 		return false;
 	if (msg->event_id != SOFT_NO_EVENT && !(event = soft_event_get(link, msg->event_id, fds[1]))) {
 		if (errno == EINVAL)

@@ -77,6 +77,12 @@ struct soft_reth {
 	uint64_t compare_add, swap; /* atomics */
 };
 
+/* Of a datagram; follows struct soft_rec. */
+struct soft_deth {
+	uint32_t src_qpn, qkey;
+	uint8_t grh[SOFT_GRH_BYTES];
+};
+
 _Static_assert(sizeof(struct soft_rec) == 16, "a 44 byte message and its header share one cache line");
 
 /* A completion channel of the peer: the pipe that is its bell, shared by all lanes to that channel. */
@@ -185,6 +191,9 @@ static inline struct soft_reg *soft_reg_place(struct soft_out *out, uint32_t rke
 /* Any place where it is; NULL: it is not known. */
 struct soft_reg *soft_reg_elsewhere(struct soft_out *out, uint32_t rkey);
 
+/* The message that the next record must go on with. */
+enum soft_in_message { SOFT_IN_NONE, SOFT_IN_SEND, SOFT_IN_WRITE, SOFT_IN_READ };
+
 /* Responder's end. rq_lock. */
 struct soft_in {
 	struct soft_seg *seg;
@@ -197,8 +206,9 @@ struct soft_in {
 	uint64_t head, acked;
 	uint64_t published; /* what of it the requester can see */
 	uint64_t resp_tail, resp_head;
-	bool in_message, dropping; /* between FIRST and LAST; its receive was missing (UC) */
-	bool stopped;              /* refused a request: accepts no more */
+	uint8_t message; /* enum soft_in_message: between FIRST and LAST, or a READ that is not answered completely */
+	bool dropping;   /* its receive was missing (UC) */
+	bool stopped;    /* refused a request: accepts no more */
 	uint32_t placed, total;
 	uint32_t answered; /* READ: bytes returned so far */
 };

@@ -105,7 +105,8 @@ static enum take deliver(struct soft_qp *qp, const struct soft_rec *rec, bool wr
 	};
 	int status = in->dropping ? 0 : soft_rx_receive_done(qp, &rx, after);
 
-	in->dropping = in->in_message = false;
+	in->dropping = false;
+	in->message = SOFT_IN_NONE;
 	if (soft_unlikely(status))
 		return nak(qp, status);
 	in->acked++;
@@ -118,7 +119,7 @@ static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const
 	struct soft_in *in = qp->in;
 
 	if (rec->flags & SOFT_REC_FIRST) {
-		if (soft_unlikely(in->in_message))
+		if (soft_unlikely(in->message != SOFT_IN_NONE))
 			return corrupt(qp, after);
 		if (soft_unlikely(receive_for(qp) == STOP))
 			return STOP;
@@ -126,10 +127,10 @@ static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const
 			soft_rx_receive_error(qp, IBV_WC_LOC_LEN_ERR, after);
 			return nak(qp, IBV_WC_REM_INV_REQ_ERR);
 		}
-		in->in_message = true;
+		in->message = SOFT_IN_SEND;
 		in->placed = 0;
 		in->total = rec->total;
-	} else if (soft_unlikely(!in->in_message)) {
+	} else if (soft_unlikely(in->message != SOFT_IN_SEND)) {
 		return corrupt(qp, after);
 	}
 	if (soft_unlikely(rec->length > in->total - in->placed))
@@ -137,7 +138,7 @@ static enum take take_send(struct soft_qp *qp, const struct soft_rec *rec, const
 	if (!in->dropping && rec->length) {
 		int status = soft_rx_place(qp, in->placed, payload, rec->length, after);
 		if (soft_unlikely(status)) {
-			in->in_message = false;
+			in->message = SOFT_IN_NONE;
 			return nak(qp, status);
 		}
 	}
@@ -160,14 +161,14 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 	char *at;
 
 	if (rec->flags & SOFT_REC_FIRST) {
-		if (in->in_message)
+		if (in->message != SOFT_IN_NONE)
 			return corrupt(qp, after);
 		in->placed = 0;
 		in->total = rec->total;
 		if (in->total > rec->length &&
 		    !soft_rx_remote(qp, IBV_WR_RDMA_WRITE, reth->rkey, addr, in->total, &status, after))
 			return nak(qp, status);
-	} else if (!in->in_message) {
+	} else if (in->message != SOFT_IN_WRITE) {
 		return corrupt(qp, after);
 	}
 	if (rec->length > in->total - in->placed)
@@ -183,7 +184,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 		return nak(qp, status);
 	}
 	soft_rx_copy(at, payload, rec->length);
-	in->in_message = true;
+	in->message = SOFT_IN_WRITE;
 	in->placed += rec->length;
 	if (!last)
 		return TAKEN;
@@ -191,7 +192,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 		return corrupt(qp, after);
 	if (imm)
 		return deliver(qp, rec, true, after);
-	in->in_message = false;
+	in->message = SOFT_IN_NONE;
 	in->acked++;
 	return TAKEN;
 }
@@ -199,7 +200,7 @@ static enum take take_write(struct soft_qp *qp, const struct soft_rec *rec, cons
 /* The data of a direct WRITE has been written; its immediate consumes a receive. */
 static enum take take_imm(struct soft_qp *qp, const struct soft_rec *rec, struct soft_after *after)
 {
-	if (qp->in->in_message)
+	if (qp->in->message != SOFT_IN_NONE)
 		return corrupt(qp, after);
 	if (receive_for(qp) == STOP)
 		return STOP;
@@ -244,12 +245,17 @@ static enum take take_read(struct soft_qp *qp, const struct soft_rec *rec, const
 {
 	struct soft_in *in = qp->in;
 	int status = 0;
+
+	/* The peer can change the record while it waits for room. */
+	if (in->message != SOFT_IN_NONE && (in->message != SOFT_IN_READ || in->answered > rec->total))
+		return corrupt(qp, after);
 	/* Looked up at each continuation: the region may have been deregistered while the ring was full. */
 	const char *from = soft_rx_remote(qp, IBV_WR_RDMA_READ, reth->rkey, reth->addr, rec->total, &status, after);
 
 	if (!from)
 		return nak(qp, status);
 	const uint32_t begin = in->answered;
+	in->message = SOFT_IN_READ;
 	while (in->answered < rec->total) {
 		if (soft_unlikely(in->answered - begin > SOFT_TURN_BYTES)) {
 			ring_requester(in, false);
@@ -269,6 +275,7 @@ static enum take take_read(struct soft_qp *qp, const struct soft_rec *rec, const
 		in->answered += n;
 	}
 	in->answered = 0;
+	in->message = SOFT_IN_NONE;
 	in->acked++;
 	return TAKEN;
 }
@@ -279,6 +286,9 @@ static enum take take_atomic(struct soft_qp *qp, const struct soft_rec *rec, con
 	struct soft_in *in = qp->in;
 	uint8_t opcode = rec->op == SOFT_OP_FETCH_ADD ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
 	int status = 0;
+
+	if (in->message != SOFT_IN_NONE)
+		return corrupt(qp, after);
 	char *word = soft_rx_remote(qp, opcode, reth->rkey, reth->addr, 8, &status, after);
 
 	if (!word)
@@ -295,10 +305,37 @@ static enum take take_atomic(struct soft_qp *qp, const struct soft_rec *rec, con
 
 /* ---- the ring --------------------------------------------------------------------------------------- */
 
+/*
+ * A record has all flags of `must`, and no other than these and those of `may`. Flags that do not fit would turn one
+ * operation into another: a WRITE that invalidates would complete as a SEND, with more bytes than its receive has.
+ */
+static bool flags_ok(const struct soft_rec *rec, bool reliable)
+{
+	enum { WHOLE = SOFT_REC_FIRST | SOFT_REC_LAST };
+	static const struct {
+		uint8_t must, may;
+	} rules[] = {
+		[SOFT_OP_SEND] = { 0, WHOLE | SOFT_REC_SOLICITED | SOFT_REC_IMM | SOFT_REC_INV },
+		[SOFT_OP_WRITE] = { SOFT_REC_REMOTE, WHOLE | SOFT_REC_SOLICITED | SOFT_REC_IMM },
+		[SOFT_OP_IMM] = { WHOLE | SOFT_REC_IMM, SOFT_REC_SOLICITED },
+		[SOFT_OP_READ] = { WHOLE | SOFT_REC_REMOTE, 0 },
+		[SOFT_OP_COMPARE_SWAP] = { WHOLE | SOFT_REC_REMOTE, 0 },
+		[SOFT_OP_FETCH_ADD] = { WHOLE | SOFT_REC_REMOTE, 0 },
+	};
+	const uint8_t both = SOFT_REC_IMM | SOFT_REC_INV;
+
+	if (rec->op < SOFT_OP_SEND || rec->op > SOFT_OP_FETCH_ADD)
+		return false;
+	if ((rec->flags & both) == both || ((rec->flags & SOFT_REC_INV) && !reliable))
+		return false;
+	return (rec->flags & rules[rec->op].must) == rules[rec->op].must &&
+	       !(rec->flags & ~(rules[rec->op].must | rules[rec->op].may));
+}
+
 /* Processes one record at head, of at most `left` bytes. *size: how far to advance. */
 static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uint32_t *size, struct soft_after *after)
 {
-	const bool fetch_ok = qp->qp.qp_type == IBV_QPT_RC;
+	const bool reliable = qp->qp.qp_type == IBV_QPT_RC;
 	struct soft_rec rec;
 	struct soft_reth reth = { 0 };
 	uint32_t head = sizeof(rec);
@@ -306,7 +343,8 @@ static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uin
 	memcpy(&rec, at, sizeof(rec));
 	if (rec.flags & SOFT_REC_REMOTE)
 		head += sizeof(reth);
-	if (soft_unlikely(rec.length > SOFT_FRAGMENT || align(head + rec.length) > left || rec.total > SOFT_MAX_MSG))
+	if (soft_unlikely(rec.length > SOFT_FRAGMENT || align(head + rec.length) > left || rec.total > SOFT_MAX_MSG ||
+			  !flags_ok(&rec, reliable)))
 		return corrupt(qp, after);
 	*size = align(head + rec.length);
 	if (rec.flags & SOFT_REC_REMOTE)
@@ -319,10 +357,10 @@ static enum take take_one(struct soft_qp *qp, const char *at, uint64_t left, uin
 	case SOFT_OP_IMM:
 		return take_imm(qp, &rec, after);
 	case SOFT_OP_READ:
-		return fetch_ok ? take_read(qp, &rec, &reth, after) : corrupt(qp, after);
+		return reliable ? take_read(qp, &rec, &reth, after) : corrupt(qp, after);
 	case SOFT_OP_COMPARE_SWAP:
 	case SOFT_OP_FETCH_ADD:
-		return fetch_ok ? take_atomic(qp, &rec, &reth, after) : corrupt(qp, after);
+		return reliable ? take_atomic(qp, &rec, &reth, after) : corrupt(qp, after);
 	default:
 		return corrupt(qp, after);
 	}

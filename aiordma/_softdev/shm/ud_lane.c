@@ -16,12 +16,6 @@ enum {
 	REQ_MASK = SOFT_REQ_RING - 1
 };
 
-/* Follows struct soft_rec. */
-struct deth {
-	uint32_t src_qpn, qkey;
-	uint8_t grh[SOFT_GRH_BYTES];
-};
-
 enum out_state { ASKED, READY, ABSENT };
 
 /* soft_shm.ud_lock. */
@@ -145,7 +139,7 @@ static char *reserve(struct soft_ud_out *out, uint32_t bytes)
 enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qkey, const uint8_t grh[SOFT_GRH_BYTES],
 			   const char *payload)
 {
-	const uint32_t bytes = (uint32_t)(sizeof(struct soft_rec) + sizeof(struct deth)) + wqe->length;
+	const uint32_t bytes = (uint32_t)(sizeof(struct soft_rec) + sizeof(struct soft_deth)) + wqe->length;
 	bool hopeless = false;
 	char *at = NULL;
 
@@ -154,7 +148,7 @@ enum soft_run soft_ud_send(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t qk
 	if (out)
 		at = reserve(out, bytes);
 	if (at) {
-		struct deth *deth = (struct deth *)(void *)(at + sizeof(struct soft_rec));
+		struct soft_deth *deth = (struct soft_deth *)(void *)(at + sizeof(struct soft_rec));
 		*(struct soft_rec *)(void *)at = (struct soft_rec){
 			.length = wqe->length,
 			.op = SOFT_OP_SEND,
@@ -197,7 +191,7 @@ static bool take_lane(struct soft_qp *qp, struct soft_ud_in *in, struct soft_aft
 		uint32_t at = (uint32_t)(in->head & REQ_MASK), size = SOFT_REQ_RING - at;
 		uint64_t left = tail - in->head < size ? tail - in->head : size;
 		struct soft_rec rec;
-		struct deth deth;
+		struct soft_deth deth;
 
 		memcpy(&rec, in->seg->req + at, sizeof(rec));
 		if (rec.op != SOFT_OP_PAD) {
@@ -205,11 +199,13 @@ static bool take_lane(struct soft_qp *qp, struct soft_ud_in *in, struct soft_aft
 			if (rec.op != SOFT_OP_SEND || rec.length > SOFT_UD_MTU || align(head + rec.length) > left)
 				return false;
 			memcpy(&deth, in->seg->req + at + sizeof(rec), sizeof(deth));
+			if (deth.src_qpn >> SOFT_QPN_INDEX_BITS != in->link->slot)
+				return false; /* another process's queue pair */
 			struct soft_rx rx = {
 				.opcode = rec.flags & SOFT_REC_IMM ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND,
 				.solicited = rec.flags & SOFT_REC_SOLICITED,
 				.imm = rec.imm,
-				.src_qp = deth.src_qpn & 0xffffff,
+				.src_qp = deth.src_qpn,
 				.length = rec.length,
 			};
 			soft_ud_deliver(qp, &rx, deth.qkey, deth.grh, (const char *)in->seg->req + at + head, after);
