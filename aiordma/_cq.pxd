@@ -75,6 +75,7 @@ cdef class CompletionPoller:
         return self.max_fragments - used if used < self.max_fragments else 0
 
     cdef int serve_waiters(self) except -1
+    cdef int report(self, error) except -1
     cdef bint may_hold(self)
     cdef int flush(self) except -1
     cdef int poll(self) except -1

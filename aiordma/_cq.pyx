@@ -33,6 +33,8 @@ from .datapath._spin cimport RunQueueDelay, SpinPolicy
 from .datapath._verbs cimport IBV_WC_SUCCESS, ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc
 from .wake._clock cimport Clock
 
+from .wake.escaping import contain
+
 cdef extern from * nogil:
     """
     #if defined(__x86_64__) || defined(__i386__)
@@ -233,10 +235,9 @@ cdef class CompletionPoller:
                 owner = <CompletionOwner>found
                 try:
                     owner.on_completion(&self.wc[i])
-                except Exception:
+                except BaseException as error:
                     # A failing owner must not keep the others from their completions.
-                    self.dispatch_errors += 1
-                    logger.exception("completion handler failed")
+                    self.report(error)
             if self.receivers:
                 self.end_batch()
         finally:
@@ -261,9 +262,15 @@ cdef class CompletionPoller:
                 receiver.batch = 0
                 try:
                     receiver.end_of_batch()
-                except Exception:
-                    self.dispatch_errors += 1
-                    logger.exception("completion handler failed")
+                except BaseException as error:
+                    self.report(error)
+        return 0
+
+    cdef int report(self, error) except -1:
+        """What a completion called has failed."""
+        self.dispatch_errors += 1
+        if not contain(error):
+            logger.error("completion handler failed", exc_info=error)
         return 0
 
     # ---- slow polls

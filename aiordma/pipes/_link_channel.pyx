@@ -34,6 +34,7 @@ from ._rendezvous cimport Pulls, Sources
 
 from ..errors import LinkError
 from ..proto.message import ChannelStatistics
+from ..wake.escaping import contain
 
 logger = logging.getLogger("aiordma.channel")
 
@@ -233,8 +234,9 @@ cdef class MessageChannel(Flow):
             self.qp.cq.wakes += 1
             try:
                 self.on_writable()
-            except Exception as error:
+            except BaseException as error:
                 self.fail_by_user(error)
+                contain(error)
         return 0
 
     cdef int flush(self) except -1:
@@ -460,8 +462,9 @@ cdef class MessageChannel(Flow):
             self.qp.cq.wakes += 1
             try:
                 callback(error)
-            except Exception:
+            except BaseException as failure:
                 logger.exception("on_closed of a channel failed")
+                contain(failure)
         return 0
 
     cdef int violation(self, str text) except -1:

@@ -20,6 +20,7 @@ from ._link_channel_format cimport ANNOUNCE_BYTES, HEADER_BYTES, HEAD_MOST, get3
 from ._rendezvous cimport Pull, Pulls
 
 from ..errors import RemoteProtocolError
+from ..wake.escaping import contain
 
 
 cdef object broken_rule(str text):
@@ -107,7 +108,8 @@ cdef class Inbox:
                 self.on_message(message)
             elif self.pulls.placer is not None:
                 self.pulls.placer.placed(message, placement)
-        except Exception as error:
+        except BaseException as error:
+            contain(error)
             self.error = error
             return USER_FAILED
         return GOES_ON

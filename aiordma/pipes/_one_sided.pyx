@@ -34,6 +34,8 @@ from ..verbs._spans cimport Spans, span
 
 from anyio import ClosedResourceError
 
+from ..wake.escaping import contain
+
 logger = logging.getLogger("aiordma.memory")
 
 cdef enum:
@@ -340,8 +342,9 @@ cdef class OneSided(Flow):
             self.qp.cq.wakes += 1
         try:
             callback(transfer)
-        except Exception:
-            logger.exception("the callback of a transfer failed")
+        except BaseException as failure:
+            if not contain(failure):
+                logger.exception("the callback of a transfer failed")
         return 0
 
     cdef int on_broken(self, object reason) except -1:

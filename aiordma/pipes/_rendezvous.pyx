@@ -22,6 +22,8 @@ from libc.string cimport memcpy
 
 from anyio import ClosedResourceError
 
+from ..wake.escaping import contain
+
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, SendQueueWaiter
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
 from ..datapath._verbs cimport IBV_SEND_SIGNALED, aio_chain, aio_chain_read
@@ -141,7 +143,8 @@ cdef class Puller(SendQueueWaiter):
                 continue
             try:
                 more = pulls.post_read()
-            except Exception as error:
+            except BaseException as error:
+                contain(error)
                 # There will never be enough memory, or the user's code failed (and may have closed the channel).
                 if pulls.flow is not None:
                     pulls.flow.on_broken(error)

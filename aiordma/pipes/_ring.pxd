@@ -72,6 +72,7 @@ cdef class RingPipe(Flow):
     cdef int take_early(self) except -1
     cdef void wake_readers(self)
     cdef void wake_writers(self)
+    cdef int call(self, callback) except -1
     cdef int shut_down(self, unsigned int flags) except -1
     cdef int abort_after_fault(self) except -1
     cdef bint last_delivered(self) noexcept

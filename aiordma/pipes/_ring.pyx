@@ -221,17 +221,25 @@ cdef class RingPipe(Flow):
                 if self.qp.cq.dispatching:
                     self.qp.cq.call_after_batch(self)
                     return
-            self._on_readable()
+            self.call(self._on_readable)
 
     cdef int end_of_batch(self) except -1:
         if self._on_readable is not None:
-            self._on_readable()
+            self.call(self._on_readable)
         return 0
 
     cdef void wake_writers(self):
         if self._on_writable is not None:
             self.qp.cq.wakes += 1
-            self._on_writable()
+            self.call(self._on_writable)
+
+    cdef int call(self, callback) except -1:
+        """Call what may be code of the program, in the midst of a completion."""
+        try:
+            callback()
+        except BaseException as error:
+            self.qp.cq.report(error)
+        return 0
 
     # ---- sending
 

@@ -21,6 +21,7 @@ from .. import wake
 from ..errors import LinkError, RemoteProtocolError
 from ..proto.channel_frames import CLOSE_FRAME, SHORT_BYTES, ChannelAssembler, greeting, message_header
 from ..proto.message import ChannelStatistics, check_size
+from ..wake.escaping import contain
 from .draining import Draining
 
 if TYPE_CHECKING:
@@ -284,9 +285,10 @@ class TcpChannel:
             self._fail(error)
         except BrokenResourceError as error:
             self._lost(error)
-        except Exception as error:
+        except BaseException as error:
             _log.exception("a callback of a channel failed: the channel is broken")
             self._fail(error)
+            contain(error)
         finally:
             self._reading = False
 
@@ -349,10 +351,11 @@ class TcpChannel:
     def _guarded(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception as error:
+        except BaseException as error:
             _log.exception("a callback of a channel failed: the channel is broken")
             if not self._closed:
                 self._fail(error)
+            contain(error)
 
     # -- the end
 
@@ -394,8 +397,9 @@ class TcpChannel:
         if callback is not None:
             try:
                 callback(error)
-            except Exception:
+            except BaseException as failure:
                 _log.exception("on_closed of a channel failed")
+                contain(failure)
 
     def _send_close(self) -> None:
         if not self._close_sent:

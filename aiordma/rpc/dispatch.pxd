@@ -28,6 +28,7 @@ cdef class Dispatch:
     cdef public dict routes
     cdef public bint places
     cdef public object start
+    cdef public object is_cancelled
     cdef public object variables
     cdef public bint expose_errors
 

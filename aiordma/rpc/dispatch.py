@@ -15,6 +15,8 @@ import traceback
 from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto.call import Call
@@ -22,6 +24,7 @@ from ..proto.calls import ServerCalls
 from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
 from ..proto.trace import TIMED_MASK, Tracer  # (asked as in reply.py)
 from ..wake.base import SHARE_SECONDS
+from ..wake.escaping import contain
 from .context import Context
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
 from .interceptor import ServerCall, as_async, chain_stream, chain_unary
@@ -98,6 +101,7 @@ class Dispatch:
         #: some method has an allocator
         self.places = any(route.place is not None for route in self.routes.values())
         self.start = starter.start
+        self.is_cancelled = starter.is_cancelled
         #: handlers run in copies of it
         self.variables = variables
         self.expose_errors = expose_errors
@@ -268,7 +272,7 @@ class ServerConnection(Multiplexer):
                 if trace is not None:
                     Tracer.started(recorder, trace)
                 encoding, payload = route.encode(route.handler(*args, **kwargs))
-        except Exception as exc:
+        except BaseException as exc:
             self._handler_failed(call, route, exc, context)
             return
         if route.is_async or route.unary is not None:
@@ -328,11 +332,11 @@ class ServerConnection(Multiplexer):
             if trace is not None:
                 Tracer.finished(recorder, trace)
             encoding, payload = route.encode(result)
-        except Exception as exc:
+        except BaseException as exc:
+            if self._is_cancelled(call, exc):
+                self._handler_cancelled(call, context)
+                raise
             self._handler_failed(call, route, exc, context)
-        except BaseException:
-            self._handler_cancelled(call, context)
-            raise
         else:
             if not call.closed:
                 self._reply(call, encoding, payload, context)
@@ -352,7 +356,7 @@ class ServerConnection(Multiplexer):
         context = Context(self, call, route.method.name, message.metadata)
         try:
             args, kwargs = route.decode(message.encoding, message.payload)
-        except Exception as exc:
+        except BaseException as exc:
             self._handler_failed(call, route, exc, context)
             return
         if route.context_index >= 0:
@@ -370,7 +374,7 @@ class ServerConnection(Multiplexer):
         if not route.is_async and route.unary is None:
             try:
                 encoding, payload = route.encode(route.handler(*args, **kwargs))
-            except Exception as exc:
+            except BaseException as exc:
                 self._handler_failed(call, route, exc, context)
             else:
                 self._reply(call, encoding, payload, context)
@@ -402,11 +406,11 @@ class ServerConnection(Multiplexer):
                 for item in items:
                     self._send_headers(call, context)
                     await send(*encode(item))
-        except Exception as exc:
+        except BaseException as exc:
+            if self._is_cancelled(call, exc):
+                self._handler_cancelled(call, context)
+                raise
             self._handler_failed(call, route, exc, context)
-        except BaseException:
-            self._handler_cancelled(call, context)
-            raise
         else:
             if not call.closed:
                 self._reply(call, 0, b"", context)
@@ -485,13 +489,24 @@ class ServerConnection(Multiplexer):
         code = Code(call.stop) if call.stop else Code.CANCELLED
         return RpcError.of(code, texts.get(code, "the server is shutting down"))
 
+    def _is_cancelled(self, call: Call, exc: BaseException) -> bool:
+        """Whether ``exc`` has ended a handler because its task is cancelled, or its coroutine closed."""
+        if isinstance(exc, anyio.get_cancelled_exc_class()):
+            return call.stop != 0 or self._dispatch.is_cancelled()
+        return isinstance(exc, GeneratorExit)
+
     def _handler_cancelled(self, call: Call, context: Context | None) -> None:
         if not call.stop:
             call.stop = Code.UNAVAILABLE  # not by us: the event loop ends
         error = self.stopped(call)
         self._fail(call, error.code, error.message, context=context)
 
-    def _handler_failed(self, call: Call, route: Route, exc: Exception, context: Context | None) -> None:
+    def _handler_failed(self, call: Call, route: Route, exc: BaseException, context: Context | None) -> None:
+        """It has raised ``exc``, which goes no further: this may run in the callback for others' messages, or
+        in the task of another operation, which polls."""
+        if contain(exc):
+            self._fail(call, Code.UNAVAILABLE, "the server is shutting down", context=context)
+            return
         if call.closed:
             return  # the connection is lost, and the handler noticed
         if isinstance(exc, RpcError):

@@ -26,6 +26,7 @@ from ..errors import LinkError, RemoteProtocolError
 from ..observe.calls import fold
 from ..proto.rpc import ITEM, RpcMessage
 from ..wake import current
+from ..wake.escaping import contain
 from .bulk import Bulk
 from .codec import Encoding
 from .errors import Code, RpcError
@@ -281,9 +282,10 @@ class Multiplexer:
             return self._place(kind, message, front, body_bytes)
         except (RemoteProtocolError, RpcError, msgspec.MsgspecError):
             return None
-        except Exception:
+        except BaseException as exc:
             # An allocator failed. It is asked again when the call has come; that is where the error is
             # reported.
+            contain(exc)
             _log.debug("%s: no memory was named for a message", self.peer, exc_info=True)
             return None
         finally:

@@ -15,6 +15,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from ..errors import LinkError
 from ..proto.message import ChannelStatistics, ReceiveBudget, SendBudget, check_size
+from ..wake.escaping import contain
 from .memory import Schedule, _loop_schedule
 
 if TYPE_CHECKING:
@@ -168,11 +169,12 @@ class MemoryChannel:
         self._delivering = True
         try:
             self._hand_over()
-        except Exception as error:
+        except BaseException as error:
             _log.exception("a message handler failed: the channel is broken")
             self._peer._coming_error = LinkError("the peer aborted the connection")
             self._peer._notify()
             self._fail(error)
+            contain(error)
         finally:
             self._delivering = False
 

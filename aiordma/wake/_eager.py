@@ -18,6 +18,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from ._private import current_task, task_switch
+from .escaping import contain
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -183,9 +184,13 @@ class EagerHosts:
         self._nested = True
         try:
             awaited = first_step(loop, self._enter, self._leave, running, task, coro, context, _ENDED)
-        except BaseException:
+        except BaseException as error:
             task.cancel()
-            raise
+            self._park()
+            if not isinstance(error, asyncio.CancelledError) and not contain(error):
+                message = "a coroutine failed in its first step"
+                loop.call_exception_handler({"message": message, "exception": error, "task": task})
+            return None
         finally:
             self._nested = False
         if awaited is _ENDED:
@@ -199,6 +204,11 @@ class EagerHosts:
         host.adopt(coro, context, awaited)
         self._park()
         return host
+
+    def is_cancelled(self) -> bool:
+        # A task that nobody has cancelled gets the exception from what it awaits.
+        task = current_task(self._loop)
+        return task is not None and task.cancelling() > 0
 
     def _park(self) -> None:
         parked = self._parked

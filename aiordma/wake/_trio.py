@@ -15,6 +15,7 @@ import trio
 from . import clock
 from .base import run_guarded
 from .ending import Ending, refuse_other_loop
+from .escaping import ENDS_PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -83,11 +84,21 @@ class TrioJob:
         try:
             with self._scope:
                 await main()
-        except Exception:
+        except BaseException as error:
             # What escapes a system task ends the whole trio run.
+            if _passes(error):
+                raise
             _log.exception("background task %r failed", main)
         finally:
             self.done = True
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether an exception of a task is a cancellation, or to end the program; or has such a one in it."""
+    kinds = (trio.Cancelled, *ENDS_PROGRAM)
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(kinds) is not None
+    return isinstance(error, kinds)
 
 
 class TrioStarter:
@@ -97,6 +108,9 @@ class TrioStarter:
         job = TrioJob()
         trio.lowlevel.spawn_system_task(job.run, lambda: coro, name="aiordma coroutine", context=context)
         return job
+
+    def is_cancelled(self) -> bool:
+        return True  # there is no other way to get the exception
 
     def close(self) -> None:
         """Nothing was made in advance."""

@@ -41,10 +41,15 @@ _log = logging.getLogger("aiordma.wake")
 
 
 def run_guarded(callback: Callback) -> None:
-    """Run a callback of ours where an exception would end the program's loop: log it and go on."""
+    """Run a callback where an exception would end the program's loop: log it and go on.
+
+    :raises KeyboardInterrupt, SystemExit: they are to end it.
+    """
     try:
         callback()
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
         _log.exception("callback %r failed", callback)
 
 
@@ -110,6 +115,9 @@ class Starter(Protocol):
         """Begin ``coro`` in ``context``: at once where the loop allows it (asyncio), else soon. None when it
         has ended already. It must handle its own exceptions; one that escapes is logged.
         """
+
+    def is_cancelled(self) -> bool:
+        """Whether the coroutine that runs, and has got the loop's exception for that, is cancelled."""
 
     def close(self) -> None:
         """Release what was made in advance. What runs goes on."""

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from .base import run_guarded
+from .escaping import contain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,10 @@ class CloseCallbacks:
         self._reported = False
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            run_guarded(functools.partial(_call_one, callback, owner))
+            try:
+                run_guarded(functools.partial(_call_one, callback, owner))
+            except BaseException as error:  # it ends the program, and not the others' being called
+                contain(error)
 
 
 def _call_one(callback: Callable[[Any], object], owner: Any) -> None:

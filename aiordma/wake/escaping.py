@@ -1,0 +1,41 @@
+"""What the program's code may raise that is no ``Exception``, where code of ours has called it.
+
+A handler or callback may be called in the midst of other work: a batch of completions, a message that is
+half taken, the task of somebody else whose operation polls. What it raises must not end that work, nor come
+out of an operation that has nothing to do with it: a ``CancelledError`` would look like a cancellation there.
+So every such place catches ``BaseException``, does what it does for an error, and hands it to
+:func:`contain`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from . import current
+
+__all__ = ["ENDS_PROGRAM", "contain"]
+
+#: What asyncio lets out of its callbacks and tasks, and out of the loop.
+ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
+
+
+def contain(error: BaseException) -> bool:
+    """Let ``error`` go no further, unless it is to end the program: then the loop raises it in its next turn,
+    and this returns True.
+
+    asyncio: as if a callback of the loop had raised it. trio: the run ends with ``TrioInternalError``, whose
+    cause it is.
+
+    :raises BaseException: it is to end the program, and no loop is there to raise it.
+    """
+    if isinstance(error, ENDS_PROGRAM):
+        try:
+            current().call_soon(partial(_raise, error))
+        except RuntimeError:
+            raise error from None
+        return True
+    return False
+
+
+def _raise(error: BaseException) -> None:
+    raise error
