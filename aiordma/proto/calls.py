@@ -40,6 +40,7 @@ from .rpc import (
     HELLO,
     ITEM,
     ITEM_COST,
+    MAX_DETAILS_BYTES,
     MAX_NAME_BYTES,
     REPLY,
     Hello,
@@ -250,9 +251,7 @@ class ClientCalls(Calls):
                 f"{len(metadata)} bytes of metadata; the server takes {self.peer.metadata}"
             )
         name = None if method.told else method.name
-        method.calls += 1
-        call.method = method
-        return call_head(
+        head = call_head(
             call.id,
             call.kind,
             encoding,
@@ -263,6 +262,9 @@ class ClientCalls(Calls):
             metadata,
             trace,
         )
+        method.calls += 1
+        call.method = method
+        return head
 
     def forget(self, call: Call) -> None:
         """The CALL was not sent and never will be."""
@@ -534,10 +536,14 @@ class ServerCalls(Calls):
     ) -> bytes:
         """The call ends well: the REPLY up to its payload.
 
-        :raises LocalProtocolError: it has ended already.
+        :raises LocalProtocolError: it has ended already; more metadata than the client takes. Then the call
+            has not ended.
         """
+        if metadata is not None or trailing is not None:
+            self._check_sent(metadata, trailing)
+        head = reply_head(call.id, encoding, metadata, trailing, trace)
         self._close(call)
-        return reply_head(call.id, encoding, metadata, trailing, trace)
+        return head
 
     def fail(
         self,
@@ -551,14 +557,25 @@ class ServerCalls(Calls):
     ) -> bytes:
         """The call fails: the whole REPLY.
 
-        :raises LocalProtocolError: it has ended already, or the code is 0.
+        :raises LocalProtocolError: it has ended already; the code is 0; more metadata, or longer details,
+            than the client takes. Then, and with values of other types, the call has not ended.
         """
         if not 1 <= code <= 255:
             raise LocalProtocolError(f"code {code} is no error")
+        if details is not None and len(details) > MAX_DETAILS_BYTES:
+            raise LocalProtocolError(f"details of {len(details)} bytes; {MAX_DETAILS_BYTES} are allowed")
+        if metadata is not None or trailing is not None:
+            self._check_sent(metadata, trailing)
+        message = error_message(call.id, code, text, details, metadata, trailing, trace)
         self._close(call)
         if call.method is not None:
             call.method.errors += 1
-        return error_message(call.id, code, text, details, metadata, trailing, trace)
+        return message
+
+    def _check_sent(self, metadata: bytes | None, trailing: bytes | None) -> None:
+        size = len(metadata or b"") + len(trailing or b"")
+        if self.peer is not None and size > self.peer.metadata:
+            raise LocalProtocolError(f"{size} bytes of metadata; the client takes {self.peer.metadata}")
 
     def _close(self, call: Call) -> None:
         if call.closed:

@@ -446,15 +446,15 @@ class ServerConnection(Multiplexer):
 
     def _finish(self, call: Call, head: bytes, payload: Buffer, what: str) -> None:
         """Send the REPLY, or that it cannot be sent."""
-        if not call.kind and len(head) + len(payload) <= SHORT_BYTES:
-            self.send_short(head, payload)
-            return
 
         def instead(exc: Exception) -> bytes:
             return error_message(call.id, Code.RESOURCE_EXHAUSTED, f"{what} cannot be sent: {exc}")
 
         try:
-            self.send(head, payload, instead)  # of a stream, behind its items
+            if not call.kind and len(head) + len(payload) <= SHORT_BYTES:
+                self.send_short(head, payload)
+            else:
+                self.send(head, payload, instead)  # of a stream, behind its items
         except ValueError as exc:
             self.send(instead(exc))
 
@@ -474,7 +474,11 @@ class ServerConnection(Multiplexer):
             headers = context.take_headers()
             trailing = trailing or context.trailing
         block = None if call.trace is None else Tracer.reply(recorder, call.trace, code, self.peer)
-        message = self.machine.fail(call, code, text, details, headers, trailing, block)
+        try:
+            message = self.machine.fail(call, code, text, details, headers, trailing, block)
+        except Exception:  # each error has its reply: a caller waits for it
+            _log.exception("an error cannot be sent as it is: only its code and message are")
+            message = self.machine.fail(call, code, text, None, None, None, block)
         self._finish(call, message, b"", "the error of the call")
         if self._drained is not None:
             self._look_whether_drained()
@@ -509,14 +513,14 @@ class ServerConnection(Multiplexer):
             return
         if call.closed:
             return  # the connection is lost, and the handler noticed
-        if isinstance(exc, RpcError):
+        if isinstance(exc, RpcError) and hasattr(exc, "code"):  # a class of theirs may not have called ours
             trailing = None
-            if exc.metadata:
-                try:
-                    trailing = encode_metadata(exc.metadata)
-                except (TypeError, ValueError):
-                    _log.exception("%s: metadata of an error cannot be sent", route.method.name)
-            self._fail(call, exc.code, exc.message, exc.details, context, trailing)
+            try:
+                trailing = encode_metadata(exc.metadata) if exc.metadata else None
+            except Exception:
+                _log.exception("%s: metadata of an error cannot be sent", route.method.name)
+            code, text = _plain(exc.code, exc.message)
+            self._fail(call, code, text, exc.details, context, trailing)
             return
         if isinstance(exc, LocalProtocolError) and call.stop:
             self._handler_cancelled(call, context)
@@ -524,7 +528,7 @@ class ServerConnection(Multiplexer):
         _log.error("handler of %s failed", route.method.name, exc_info=exc)
         text, details = "the handler failed; the server's log says why", None
         if self._dispatch.expose_errors:
-            text = f"{type(exc).__name__}: {exc}"
+            text = _shown(exc)
             details = "".join(traceback.format_exception(exc)).encode("utf-8", "replace")[-MAX_DETAILS_BYTES:]
         self._fail(call, Code.UNKNOWN, text, details, context)
 
@@ -593,6 +597,19 @@ class Received:
         if item is None:
             raise StopAsyncIteration
         return self._decode(*item)
+
+
+def _plain(code: object, text: object) -> tuple[int, str]:
+    """Code and message of an error, which its owner may have changed to anything."""
+    known = code if isinstance(code, int) and 0 < code <= 255 else Code.UNKNOWN
+    return int(known), text if isinstance(text, str) else repr(text)
+
+
+def _shown(exc: BaseException) -> str:
+    try:
+        return f"{type(exc).__name__}: {exc}"
+    except Exception:
+        return f"{type(exc).__name__}, whose text cannot be shown"
 
 
 def _wrong_kind(route: Route, kind: int) -> str:

@@ -77,6 +77,7 @@ class RpcError(AioRdmaError):
     :param details: anything for programs, at most ``MAX_DETAILS_BYTES``; both ends must agree on its meaning.
     :param metadata: trailing metadata of the failed call; empty when there was none.
     :raises ValueError: the code is ``OK`` or no code; the details are too long.
+    :raises TypeError: the message is no ``str``; the details are not bytes-like.
     """
 
     code: Code
@@ -96,6 +97,12 @@ class RpcError(AioRdmaError):
         self.code = Code(code)
         if self.code is Code.OK:
             raise ValueError("code=OK: a call that ended well is not an error; return a result instead")
+        if not isinstance(message, str):
+            raise TypeError(f"message={message!r:.64}: must be a str, the sentence for people")
+        if details is not None and type(details) is not bytes:
+            if not isinstance(details, (bytes, bytearray, memoryview)):
+                raise TypeError(f"details={details!r:.64}: must be bytes, for programs; encode a text")
+            details = bytes(details)
         if details is not None and len(details) > MAX_DETAILS_BYTES:
             raise ValueError(
                 f"details of {len(details)} bytes: at most {MAX_DETAILS_BYTES} travel with an error; "
