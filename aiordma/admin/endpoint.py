@@ -43,17 +43,26 @@ _SESSIONS = 8
 _SWEPT = 32
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+#: The log has it already that there is no place for the files.
+_warned = False
 
 
 def prepare(loop: str) -> Files | None:
-    """The files of an endpoint; None if it cannot be had, which keeps no program from running.
+    """The files of an endpoint; None if it cannot be had, which keeps no program from running. Of that the
+    log has one warning, however many loops the process begins.
 
     :param loop: name of the kind of loop.
     """
+    global _warned
     try:
         return Files(loop)
     except OSError as error:
-        _log.info("aiordma stat will not see this process: %s", error)
+        _log.log(
+            logging.INFO if _warned else logging.WARNING,
+            "aiordma stat will not see this process: %s (AIORDMA_ADMIN=off does without)",
+            error,
+        )
+        _warned = True
         return None
 
 
@@ -64,12 +73,13 @@ def begin(waker: Waker, files: Files) -> Endpoint:
 
 def tidy() -> None:
     """Remove what processes have left that were killed."""
-    with contextlib.suppress(OSError), contextlib.closing(place.makeable()) as home:
-        for stem in home.stems()[:_SWEPT]:
-            page = read(home, stem)
-            if page is not None and page.is_over:
-                home.remove(stem)
-        home.remove_drafts_of_the_dead()
+    for home in place.makeable():
+        with contextlib.suppress(OSError), contextlib.closing(home):
+            for stem in home.stems()[:_SWEPT]:
+                page = read(home, stem)
+                if page is not None and page.is_over:
+                    home.remove(stem)
+            home.remove_drafts_of_the_dead()
 
 
 class Files:
@@ -79,18 +89,28 @@ class Files:
     """
 
     def __init__(self, loop: str) -> None:
+        problem = OSError("there is no directory for its socket")
+        for home in place.makeable():
+            with contextlib.closing(home):
+                try:
+                    self._settle(home, loop)
+                    return
+                except OSError as error:
+                    problem = error
+        raise problem
+
+    def _settle(self, home: place.Place, loop: str) -> None:
+        self.path, self.stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            with contextlib.closing(place.makeable()) as home:
-                self.path, self.stem = home.path, f"{os.getpid()}-{secrets.token_hex(4)}"
-                self.page = PageWriter(home, self.stem, loop)
-                try:
-                    self.sock.bind(home.address(self.stem + place.SOCKET))
-                    self.sock.listen(_SESSIONS)
-                except BaseException:
-                    home.remove(self.stem)
-                    self.page.close()
-                    raise
+            self.page = PageWriter(home, self.stem, loop)
+            try:
+                self.sock.bind(home.address(self.stem + place.SOCKET))
+                self.sock.listen(_SESSIONS)
+            except BaseException:
+                home.remove(self.stem)
+                self.page.close()
+                raise
         except BaseException:
             self.sock.close()
             raise

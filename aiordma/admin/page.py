@@ -1,12 +1,13 @@
 """The page of one event loop: a small file that its timer writes, so that tools see a loop that has stopped.
 
-Readers take it for what any process of its owner may have written: they check lengths and names, and map
-nothing.
+Readers take it for what any process of its owner may have written: they check lengths and names. Nobody maps
+it: its file system may be full, and others may cut it off, which would end the process with SIGBUS.
 """
 
 from __future__ import annotations
 
-import mmap
+import contextlib
+import errno
 import os
 import stat
 import struct
@@ -70,35 +71,43 @@ def program() -> str:
 
 
 class PageWriter:
-    """The page of this loop; close it. :raises OSError:"""
+    """The page of this loop; close it. :raises OSError: there is no room for it, for example."""
 
     def __init__(self, home: Place, stem: str, loop: str) -> None:
         self._names = loop.encode()[:16], program().encode("utf-8", "replace")[:256]
         self._ids = os.getpid(), place.namespace(), place.started(os.getpid())
         self._generation = 0
+        self._data = bytearray(_BYTES)
         draft = stem + place.DRAFT
-        fd = home.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._fd = home.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            os.ftruncate(fd, _BYTES)
-            self._map = mmap.mmap(fd, _BYTES)  # which takes a descriptor: there may be none left
+            self._write(0, 0)
+            home.publish(draft, stem + place.PAGE)
         except BaseException:
+            self.close()
             home.remove(stem)
             raise
-        finally:
-            os.close(fd)
-        self.beat(0, 0)
-        home.publish(draft, stem + place.PAGE)
 
     def beat(self, connections: int, completions: int) -> None:
-        """The loop has come by."""
+        """The loop has come by. What cannot be written is not: the page looks as old as it is then."""
+        with contextlib.suppress(OSError):
+            self._write(connections, completions)
+
+    def _write(self, connections: int, completions: int) -> None:
+        """:raises OSError:"""
         self._generation += 1
         numbers = self._generation, *self._ids, time.monotonic_ns(), connections, completions
-        _FIXED.pack_into(self._map, 0, _MAGIC, *numbers, *self._names)
+        _FIXED.pack_into(self._data, 0, _MAGIC, *numbers, *self._names)
         # What is read while this is written has two generations.
-        _END.pack_into(self._map, _FIXED.size, self._generation)
+        _END.pack_into(self._data, _FIXED.size, self._generation)
+        if os.pwrite(self._fd, self._data, 0) != _BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        self._map.close()
+        """Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def read(home: Place, stem: str) -> Page | None:

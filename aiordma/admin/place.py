@@ -101,19 +101,22 @@ def _bases(uid: int) -> Iterator[str]:
             yield f"{shared}/aiordma-{uid}" + (f".{number}" if number else "")
 
 
-def makeable() -> Place:
-    """The directory of this process's user, made if need be. :raises OSError: there is no place for one."""
-    uid, problem = os.getuid(), OSError("there is no directory for it")
+def makeable() -> Iterator[Place]:
+    """The directories that this process's user may have, made if need be: the first one that is possible on
+    each file system, as the first may have no room for a file. Close each."""
+    uid, had = os.getuid(), set()
     for base in _bases(uid):
-        try:
+        parent = os.path.dirname(base)
+        if parent in had:
+            continue
+        with contextlib.suppress(OSError):
             for path in (base, f"{base}/admin"):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, 0o700)
                 Place(path, uid).close()
-            return Place(f"{base}/admin", uid)
-        except OSError as error:
-            problem = error
-    raise problem
+            found = Place(f"{base}/admin", uid)
+            had.add(parent)
+            yield found
 
 
 def at(path: str, uid: int) -> Place | None:

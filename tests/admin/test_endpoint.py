@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import mmap
 import os
 import random
 import socket
@@ -212,31 +211,59 @@ def test_a_loop_that_begins_sweeps_what_killed_processes_have_left() -> None:
 
 
 def _own_files() -> list[str]:
-    with contextlib.closing(place.makeable()) as home:
+    with contextlib.closing(next(place.makeable())) as home:
         return [name for name in os.listdir(home.path) if name.startswith(f"{os.getpid()}-")]
 
 
-@pytest.mark.parametrize("step", ["mmap", "bind", "listen"])
-def test_an_endpoint_that_cannot_be_had_leaves_no_files(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process without descriptors left drafts of its page behind, since a mapping takes one, too."""
-    before = _own_files()
+@pytest.mark.parametrize("step", ["pwrite", "short pwrite", "bind", "listen"])
+def test_an_endpoint_that_cannot_be_had_leaves_no_files(
+    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried in each place, and the log has one warning."""
+    before, tried = _own_files(), []
+    descriptors = len(os.listdir("/proc/self/fd"))
 
     def fail(*_: object) -> None:
+        tried.append(step)
         raise OSError(errno.EMFILE, "Too many open files")
 
-    if step == "mmap":
-        monkeypatch.setattr(mmap, step, fail)
-    else:
+    def write_some(*_: object) -> int:
+        tried.append(step)
+        return 100
+
+    monkeypatch.setattr(endpoint, "_warned", False)
+    if step in ("bind", "listen"):
         monkeypatch.setattr(socket, "socket", type("Socket", (socket.socket,), {step: fail}))
-    assert endpoint.prepare("asyncio") is None
+    else:
+        monkeypatch.setattr(os, "pwrite", fail if step == "pwrite" else write_some)
+    assert endpoint.prepare("asyncio") is endpoint.prepare("asyncio") is None
     assert _own_files() == before
+    assert len(tried) == 2 * len(list(map(place.Place.close, place.makeable())))
+    assert [record.levelname for record in caplog.records if "will not see" in record.message] == ["WARNING"]
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_page_that_is_cut_off_kills_nobody(tmp_path: Path) -> None:
+    """It was a mapping: whoever cut it off ended the process with SIGBUS at its next beat."""
+    with contextlib.closing(place.Place(str(tmp_path), os.getuid())) as home:
+        writer = page.PageWriter(home, "8-a", "asyncio")
+        child = os.fork()
+        if not child:
+            os.truncate(tmp_path / "8-a.page", 0)
+            writer.beat(3, 4)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        found = page.read(home, "8-a")
+        assert found is not None
+        assert (found.connections, found.completions) == (3, 4)
+        writer.close()
 
 
 def test_drafts_of_the_dead_are_swept() -> None:
     """What a process leaves that is killed in the microseconds in which it has one."""
     with subprocess.Popen(["true"]) as dead:
         dead.wait()
-    with contextlib.closing(place.makeable()) as home:
+    with contextlib.closing(next(place.makeable())) as home:
         left, own = (Path(home.path, f"{pid}-x{place.DRAFT}") for pid in (dead.pid, os.getpid()))
         try:
             for each in (left, own):
@@ -300,7 +327,7 @@ def test_a_slow_process_gets_more_time_than_its_first_second(monkeypatch: pytest
 
     monkeypatch.setattr(asking.Loop, "comes_by", counted)
     stem = f"{os.getpid()}-slow"
-    with contextlib.closing(place.makeable()) as home, socket.socket(socket.AF_UNIX) as listening:
+    with contextlib.closing(next(place.makeable())) as home, socket.socket(socket.AF_UNIX) as listening:
         writer = page.PageWriter(home, stem, "asyncio")
         listening.bind(home.address(stem + place.SOCKET))
         listening.listen()
