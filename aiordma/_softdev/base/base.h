@@ -105,6 +105,11 @@ static inline bool soft_gid_is_ipv4(const uint8_t gid[16])
 /* A mapped memfd of that many bytes that cannot be resized. -1 with errno. */
 int soft_memfd_create(const char *name, size_t length, void **map);
 /*
+ * Whether the kernel promises no more memory than it has (vm.overcommit_memory is 2). It counts a memfd page by page
+ * then, as they are touched, and may have none left. So theirs are all made at once, and never given back before the end.
+ */
+bool soft_memfd_strict(void);
+/*
  * To be called before a peer gets the descriptor: it can add no seals then, and if it is not to write, it can neither
  * map the memory writable nor open it so. 0, EPERM if the memfd was shared the other way before, EINVAL if the kernel
  * cannot forbid writing (before Linux 5.1).
@@ -112,7 +117,7 @@ int soft_memfd_create(const char *name, size_t length, void **map);
 int soft_memfd_share(int fd, bool writable);
 /* A read-only descriptor of the same memory. -1: not available (no /proc). */
 int soft_memfd_read_only(int fd);
-/* Maps a memfd made by another process; refuses one that could shrink while mapped. NULL with errno. */
+/* Maps a memfd made by another process; refuses one that could shrink while mapped, and huge pages. NULL with errno. */
 void *soft_memfd_map(int fd, size_t length, int prot);
 
 /* ---- injected faults -------------------------------------------------------------------------------- */
