@@ -11,10 +11,10 @@ keep their meaning.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from .requests import (
     Capture,
@@ -465,10 +465,10 @@ class Packet(Struct):
     """A message that was captured, as an IP packet around it."""
 
     #: nanoseconds since the epoch
-    at_ns: int
+    at_ns: Annotated[int, Meta(ge=0)]
     outbound: bool
     #: with the payload that was left out of ``data``
-    length: int
+    length: Annotated[int, Meta(ge=0, lt=1 << 32)]
     data: bytes
 
 

@@ -1,7 +1,7 @@
 """The page of one event loop: a small file that its timer writes, so that tools see a loop that has stopped.
 
-Readers take it for what any process of its owner may have written: they check lengths and names. Nobody maps
-it: its file system may be full, and others may cut it off, which would end the process with SIGBUS.
+Readers take it for what any process of its owner may have written: they check lengths and names. It is
+not mapped: its file system may be full, and others may cut it off, which would end the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -53,6 +53,31 @@ class Page(NamedTuple):
     def silent_s(self) -> float:
         """Seconds since the loop came by."""
         return max(0.0, (time.monotonic_ns() - self.beat_ns) / 1e9)
+
+    @property
+    def process(self) -> tuple[int, int, int]:
+        """What names its process: a pid alone is given again, and there is one in each namespace."""
+        return self.namespace, self.pid, self.started
+
+    @property
+    def is_own(self) -> bool:
+        """It is of this process."""
+        return (self.namespace, self.pid) == (place.namespace(), os.getpid())
+
+    def is_possible(self, uid: int) -> bool:
+        """Whether a process of this user may have written it: it may name anybody's. (Root's files are
+        trusted: a process may have become somebody else after it began.)"""
+        return uid == 0 or self.namespace != place.namespace() or place.user(self.pid) == uid
+
+    def is_of(self, pid: int, uid: int) -> bool:
+        """Whether it is that of a process which has this number here.
+
+        :param uid: whose files it is among.
+        """
+        if self.namespace == place.namespace():
+            return pid == self.pid and self.is_possible(uid) and not self.is_over
+        # That process, or the one that asks, is in a container. It may have no number here.
+        return pid == 0 or (place.innermost(pid) == self.pid and (uid == 0 or place.user(pid) == uid))
 
     @property
     def is_over(self) -> bool:

@@ -9,12 +9,14 @@ the software device does it (`_softdev/core/home.c`): in ``$XDG_RUNTIME_DIR`` an
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
 __all__ = [
@@ -23,11 +25,13 @@ __all__ = [
     "SOCKET",
     "Place",
     "at",
+    "innermost",
     "is_running",
     "makeable",
     "namespace",
     "places",
     "started",
+    "user",
 ]
 
 SOCKET, PAGE, DRAFT = ".sock", ".page", ".draft"
@@ -57,6 +61,16 @@ class Place:
     def address(self, name: str) -> str:
         """For bind() and connect(): short, however long the path is."""
         return f"/proc/self/fd/{self._fd}/{name}"
+
+    def connect(self, sock: socket.socket, name: str) -> None:
+        """To a socket that is here, and not where a link leads. :raises OSError:"""
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "there is no socket of it")
+            sock.connect(f"/proc/self/fd/{fd}")
+        finally:
+            os.close(fd)
 
     def open(self, name: str, flags: int) -> int:
         """A descriptor of a file in it. :raises OSError:"""
@@ -164,3 +178,22 @@ def started(pid: int) -> int:
 def is_running(pid: int, began: int) -> bool:
     """Whether the process that had this pid, and began then, is there."""
     return started(pid) == began
+
+
+def _status(pid: int, name: bytes) -> list[int]:
+    """Numbers of a line of a process's status; none if there is no such process."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(name):
+                return [int(number) for number in line.split()[1:]]
+    return []
+
+
+def user(pid: int) -> int | None:
+    """Whose process it is (its real user id); None: there is none."""
+    return next(iter(_status(pid, b"Uid:")), None)
+
+
+def innermost(pid: int) -> int | None:
+    """The number of a process in its own namespace of process ids; None: there is none."""
+    return next(reversed(_status(pid, b"NSpid:")), None)

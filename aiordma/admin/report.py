@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pwd
 import time
 from typing import TYPE_CHECKING, Any
@@ -105,14 +104,19 @@ def user_name(uid: int) -> str:
     return str(uid)
 
 
-def collect(views: Iterable[View], wanted: Callable[[Page], bool] | None = None) -> Report:
-    """Ask all processes that this user may ask, except this one."""
+def collect(
+    views: Iterable[View], wanted: Callable[[Page], bool] | None = None, pid: int | None = None
+) -> Report:
+    """Ask all processes that this user may ask, except this one.
+
+    :param wanted, pid: only these.
+    """
 
     def others(page: Page) -> bool:
-        return page.pid != os.getpid() and (wanted is None or wanted(page))
+        return not page.is_own and (wanted is None or wanted(page))
 
     views = tuple(views)
-    found = ask(Show(views), loops(others))
+    found = ask(Show(views), loops(others, pid))
     return Report(SCHEMA, time.time(), [_process(each, views) for each in found])
 
 
@@ -133,8 +137,9 @@ def _process(loop: Loop, views: tuple[View, ...]) -> Process:
     if loop.state == "answered":
         for view in views:
             if view == "totals":
-                process.totals = next(part for part in loop.parts if isinstance(part, Totals))
-                process.open_connections = process.totals.open
+                process.totals = next((part for part in loop.parts if isinstance(part, Totals)), None)
+                if process.totals is not None:
+                    process.open_connections = process.totals.open
             else:
                 parts: list[Any] = [part for part in loop.parts if isinstance(part, _ROWS[view])]
                 setattr(process, view, [row for part in parts for row in part.rows])

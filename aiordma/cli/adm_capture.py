@@ -78,7 +78,7 @@ def capture(
         raise click.UsageError("-o FILE says where the messages go")
     loops = target.loops(changes=True)
     # All loops of a process share one capture.
-    loops = list({loop.page.pid: loop for loop in loops}.values())
+    loops = list({loop.page.process: loop for loop in loops}.values())
     if action in (None, "start"):
         begun = target.ask(Capture("start", keep * 1024, payload), loops)
         if action == "start" or any(loop.state != "answered" for loop in begun):

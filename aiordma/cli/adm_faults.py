@@ -42,7 +42,7 @@ def faults(target: Target, action: str, rules: tuple[str, ...]) -> None:
         request = Faults()
     loops = target.loops(changes=action != "list")
     # All loops of a process share the rules.
-    answered = target.ask(request, list({loop.page.pid: loop for loop in loops}.values()))
+    answered = target.ask(request, list({loop.page.process: loop for loop in loops}.values()))
     found = {
         loop: [row for part in loop.parts if isinstance(part, FaultRules) for row in part.rows]
         for loop in answered

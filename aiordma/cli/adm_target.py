@@ -35,20 +35,19 @@ class Target:
         several processes and ``--all`` was not given."""
         from ..admin.asking import loops  # not for --help
 
-        found = loops(
-            lambda page: (
-                (self.pid is None or page.pid == self.pid)
-                and (self.program is None or self.program in page.program)
-            )
-        )
+        found = loops(lambda page: self.program is None or self.program in page.program, self.pid)
         if not found:
             click.echo("no process uses aiordma (of those that this user may change)", err=True)
             sys.exit(_NOBODY)
-        pids = {each.page.pid: each.page.program for each in found}
+        # Several may have one number: those of containers.
+        pids = {each.page.process: each.page for each in found}
         if changes and len(pids) > 1 and not self.everyone:
-            names = "\n".join(f"  --pid {pid}  {clean(name)}" for pid, name in sorted(pids.items()))
+            names = "\n".join(
+                f"  --pid {page.pid}  {clean(page.program)}" for _, page in sorted(pids.items())
+            )
             raise click.UsageError(
-                f"there are {len(pids)} processes; choose one, or all with --all:\n{names}"
+                f"there are {len(pids)} processes; choose one (by --program, if their numbers are the same), "
+                f"or all with --all:\n{names}"
             )
         return found
 

@@ -109,7 +109,7 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
     from .stat import VIEWS
 
     def wanted(page: Page) -> bool:
-        return page.pid != os.getpid() and (pid is None or page.pid == pid)
+        return not page.is_own
 
     yield (
         "bundle.json",
@@ -128,15 +128,15 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
             }
         ),
     )
-    yield "stat.json", msgspec.json.encode(collect(VIEWS, wanted))
-    for loop in ask(Inspect(), loops(wanted), _PATIENCE_S):
+    yield "stat.json", msgspec.json.encode(collect(VIEWS, wanted, pid))
+    for loop in ask(Inspect(), loops(wanted, pid), _PATIENCE_S):
         folder = f"process-{loop.page.pid}-{loop.stem.rpartition('-')[2]}"
         yield f"{folder}/inspect.json", _inspected(loop)
         if packets := packets_of(loop):
             yield f"{folder}/packets.pcapng", pcapng(packets)
-        for name in _PROC:
+        for name in _PROC if loop.pid else ():
             try:
-                yield f"{folder}/{name}", Path(f"/proc/{loop.page.pid}/{name}").read_bytes()
+                yield f"{folder}/{name}", Path(f"/proc/{loop.pid}/{name}").read_bytes()
             except OSError as error:
                 yield f"{folder}/{name}", f"cannot be read: {error.strerror}\n".encode()
     if doctor:
@@ -198,7 +198,7 @@ def _show(name: str, data: bytes) -> None:
             lines = [f"{len(data)} bytes for Wireshark: unpack the file, and tshark -r {name}"]
         else:
             lines = data.decode("utf-8", "replace").splitlines()
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, OSError) as error:
         lines = [f"it is damaged: {error}"]
     click.echo("\n".join(clean(line.replace("\t", "    ")) for line in lines))
 

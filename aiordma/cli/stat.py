@@ -38,13 +38,11 @@ class Wanted:
     """The filters of the command line."""
 
     def __init__(self, pid: int | None, program: str | None, rows: dict[str, str | None]) -> None:
-        self._pid, self._program = pid, program
+        self.pid, self._program = pid, program
         self._rows = {name: value for name, value in rows.items() if value is not None}
 
     def process(self, page: Page) -> bool:
         """Whether this process is to be asked."""
-        if self._pid is not None and page.pid != self._pid:
-            return False
         return self._program is None or self._program in page.program
 
     def narrow(self, report: Report) -> None:
@@ -144,7 +142,7 @@ def stat(**given: Any) -> None:
 def _collect(views: tuple[View, ...], wanted: Wanted, *, absolute: bool) -> Report:
     from ..admin.report import collect  # not for --help
 
-    report = collect(views, wanted.process)
+    report = collect(views, wanted.process, wanted.pid)
     wanted.narrow(report)
     if "totals" in views and not absolute:
         from .baseline import Baseline

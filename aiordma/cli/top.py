@@ -81,11 +81,11 @@ def _looks(interval: float, count: int | None, pid: int | None, program: str | N
     from .topping import VIEWS, compare
 
     def wanted(page: Page) -> bool:
-        return (pid is None or page.pid == pid) and (program is None or program in page.program)
+        return program is None or program in page.program
 
     before, number, following = None, 0, time.monotonic()
     while True:
-        report = collect(VIEWS, wanted)
+        report = collect(VIEWS, wanted, pid)
         yield compare(before, report)
         before, number = report, number + 1
         if number == count:

@@ -23,7 +23,7 @@ import pytest
 
 import aiordma
 from aiordma import wake
-from aiordma.admin import asking, endpoint, page, place
+from aiordma.admin import asking, conversation, endpoint, page, place
 from aiordma.admin.messages import (
     HEADER,
     Connection,
@@ -315,7 +315,7 @@ def _descriptors(pid: int) -> set[str]:
 
 def test_a_slow_process_gets_more_time_than_its_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its page says that its loop comes by: a machine that is busy. Answered after the third look at it."""
-    monkeypatch.setattr(asking, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(conversation, "PATIENCE_S", 0.02)
     looked, comes_by = [0], asking.Loop.comes_by
     enough = threading.Event()
 
@@ -341,7 +341,8 @@ def test_a_slow_process_gets_more_time_than_its_first_second(monkeypatch: pytest
         thread = threading.Thread(target=answer)
         thread.start()
         try:
-            (loop,) = asking.ask(EVERYTHING, [each for each in loops_of(os.getpid()) if each.stem == stem])
+            mine = [each for each in loops_of(os.getpid()) if each.stem == stem]
+            (loop,) = asking.ask(EVERYTHING, mine, 0.02)
         finally:
             enough.set()
             thread.join()
