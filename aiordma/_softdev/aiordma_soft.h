@@ -108,7 +108,9 @@ uint64_t aiordma_soft_wire_count(const char *name);
 /*
  * Captures every RoCEv2 packet that this process sends and receives from now on into a pcapng file, which Wireshark
  * reads; NULL or "" ends the capture. The environment variable AIORDMA_SOFT_CAPTURE captures from the start; a "%" in
- * it becomes the process id. Returns 0 or errno.
+ * it becomes the process id. The file is new, and the user's alone, as packets have keys of memory and payload in them:
+ * a file of the user's that is there gives way; a link, a pipe, a device or another user's file is refused. When the disk
+ * is full the capture ends, which is said on standard error, and the program goes on. Returns 0 or errno.
  */
 int aiordma_soft_capture(const char *path);
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .adm_target import Target
+from .private_file import private_file
 
 if TYPE_CHECKING:
     from ..admin.asking import Loop
@@ -33,8 +34,8 @@ def _save(path: Path, answered: list[Loop]) -> None:
 
     found = [packet for loop in answered for packet in packets_of(loop)]
     try:
-        path.write_bytes(pcapng(sorted(found)))
-        path.chmod(0o600)
+        with private_file(path) as file:
+            file.write(pcapng(sorted(found)))
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"{path}: {len(found)} messages", err=True)

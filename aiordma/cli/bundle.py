@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .private_file import private_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -65,19 +67,14 @@ def debug_bundle(output: str | None, pid: int | None, doctor: bool, to_read: str
         return
     path = Path(output or time.strftime("aiordma-%Y%m%d-%H%M%S.tar.gz"))
     found = dict(_collected(pid, doctor))
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with tarfile.open(draft, "w:gz") as tar:
+        with private_file(path) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
             for name, data in found.items():
                 entry = tarfile.TarInfo(f"aiordma/{name}")
                 entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
                 tar.addfile(entry, io.BytesIO(data))
-        draft.chmod(0o600)
-        draft.replace(path)
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        draft.unlink(missing_ok=True)
     loops = sum(name.endswith("/inspect.json") for name in found)
     click.echo(f"{path}: {path.stat().st_size} bytes, {loops} event loops")
     sys.exit(0 if loops else _NOBODY)

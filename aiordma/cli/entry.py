@@ -7,13 +7,16 @@ Everything else is click's.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from ..launch.starting import Request, planned
 
 __all__ = ["main", "request_of"]
 
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _FLAGS = {"--no-children", "--report", "--outside-tls", "-m"}
 _RULES = {"--allow": "allow", "--deny": "deny"}
 
@@ -55,4 +58,19 @@ def main(**options: Any) -> None:
         plan()
     from .main import main as by_click
 
-    by_click(**options)
+    try:
+        by_click(**options)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or sys.argv[1:2] == ["run"]:  # a program's own are its own
+            raise
+        _end_without_room(error)
+
+
+def _end_without_room(error: OSError) -> NoReturn:
+    """What cannot be written is lost: say so, and leave nothing in stdout that would fail again at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    where = f"{error.filename}: " if error.filename else ""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"Error: the output cannot be written: {where}{error.strerror}\n")
+    sys.exit(1)

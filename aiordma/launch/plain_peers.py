@@ -63,17 +63,18 @@ class PlainPeers:
     def _read(self) -> bytes:
         """The file's lines; none if it is not the user's own."""
         try:
-            with open(self._path, "rb") as file:
+            # A pipe would keep the program waiting.
+            with open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
                     return b""
-                return file.read(2 * _MAX_BYTES)
+                return file.read(2 * _MAX_BYTES) if stat.S_ISREG(status.st_mode) else b""
         except OSError:
             return b""
 
     def _append(self, line: bytes) -> None:
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self._path, flags, 0o600)
         try:
             os.write(descriptor, line)
@@ -87,11 +88,16 @@ class PlainPeers:
         now = time.time()
         valid = [(until, *peer) for peer, until in _parse(self._read()).items() if until > now]
         lines = [f"{int(until)} {host} {port}\n" for until, host, port in sorted(valid)[-_KEPT_LINES:]]
-        temporary = f"{self._path}.{os.getpid()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.writelines(lines)
-        os.replace(temporary, self._path)
+        temporary = f"{self._path}.{os.urandom(8).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            with open(os.open(temporary, flags, 0o600), "w", encoding="ascii") as file:
+                file.writelines(lines)
+            os.replace(temporary, self._path)
+        except OSError:  # a full disk, for example
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def _fits(host: str) -> bool:

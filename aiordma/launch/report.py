@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -39,7 +40,8 @@ class Report:
     def print(self) -> None:
         """Print it on standard error; nothing if there were no connections."""
         if self.counts and sys.stderr is not None:
-            sys.stderr.write("\n".join(self.lines()) + "\n")
+            with contextlib.suppress(OSError):  # a full disk
+                sys.stderr.write("\n".join(self.lines()) + "\n")
 
     def lines(self) -> list[str]:
         """The report."""

@@ -62,3 +62,20 @@ def test_a_shell_completes(script: str, line: str, expected: set[str]) -> None:
     )
     assert done.stderr == ""
     assert {each.partition(",")[2] for each in done.stdout.splitlines()} == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["stat", "--schema"], ["doctor", "--help"], ["fabric", "plan", "clos64.toml", "-o", "/dev/full"]],
+    ids=lambda words: words[0],
+)
+def test_a_full_disk_is_said_in_one_line(arguments: list[str]) -> None:
+    """It was a traceback."""
+    folder = Path(__file__).parents[2] / "examples" / "fabric"
+    command = [sys.executable, "-m", "aiordma", *arguments]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1

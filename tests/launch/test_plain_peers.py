@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -72,6 +73,36 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     peers = PlainPeers(tmp_path / "file" / "plain-peers")
     peers.remember("db", 5000, True)
     assert peers.is_plain("db", 5000)  # in this process
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path, 0o600)
+    peers = PlainPeers(path)
+    assert not peers.is_plain("db", 5000)
+    peers.remember("db", 5000, True)
+    assert peers.is_plain("db", 5000)
+    assert not PlainPeers(path).is_plain("db", 5000)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one that could not be written stayed beside it."""
+    monkeypatch.setattr(plain_peers, "_MAX_BYTES", 15)
+    path.parent.mkdir()
+    victim = path.parent / "victim"
+    victim.write_text("precious")
+    (path.parent / f"plain-peers.{os.getpid()}").symlink_to(victim)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fail)
+        PlainPeers(path).remember("db", 5000, True)
+    assert PlainPeers(path).is_plain("db", 5000)
+    assert sorted(os.listdir(path.parent)) == ["plain-peers", f"plain-peers.{os.getpid()}", "victim"]
+    assert victim.read_text() == "precious"
 
 
 def test_the_file_stays_small(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -24,8 +27,20 @@ enum {
 struct roce_capture {
 	int fd;
 	bool failed;
+	off_t end; /* of the last whole block */
 	pthread_mutex_t lock;
 };
+
+/* One write per block. Returns errno, without the signal that the kernel sends to who exceeds RLIMIT_FSIZE. */
+static int write_block(const struct roce_capture *capture, struct iovec *iov, int parts, size_t total)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_FSIZE, &limit) && (rlim_t)capture->end + total > limit.rlim_cur)
+		return EFBIG;
+	const ssize_t written = writev(capture->fd, iov, parts);
+	return written == (ssize_t)total ? 0 : written < 0 ? errno : ENOSPC;
+}
 
 static bool put(struct roce_capture *capture, struct iovec *iov, int parts)
 {
@@ -33,10 +48,35 @@ static bool put(struct roce_capture *capture, struct iovec *iov, int parts)
 
 	for (int i = 0; i < parts; i++)
 		total += iov[i].iov_len;
-	/* One write per block: a truncated file ends with whole blocks, or nearly. */
-	if (writev(capture->fd, iov, parts) != (ssize_t)total)
-		capture->failed = true;
-	return !capture->failed;
+	const int err = write_block(capture, iov, parts, total);
+	if (!err) {
+		capture->end += (off_t)total;
+		return true;
+	}
+	capture->failed = true;
+	/* A full disk takes a part of a block, which readers would call damage. */
+	(void)!ftruncate(capture->fd, capture->end);
+	errno = err;
+	return false;
+}
+
+/*
+ * A new file that no other user can read: packets have keys of memory and payload in them. One that the user has left
+ * there gives way, and with it who has opened it; links are not followed, and nothing else is written to.
+ */
+static int create(const char *path)
+{
+	struct stat st;
+
+	if (!lstat(path, &st)) {
+		if (!S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
+			errno = S_ISLNK(st.st_mode) ? ELOOP : EPERM;
+			return -1;
+		}
+		if (unlink(path))
+			return -1;
+	}
+	return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 }
 
 struct roce_capture *roce_capture_open(const char *path)
@@ -49,7 +89,7 @@ struct roce_capture *roce_capture_open(const char *path)
 
 	if (!capture)
 		return NULL;
-	*capture = (struct roce_capture){ .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) };
+	*capture = (struct roce_capture){ .fd = create(path) };
 	pthread_mutex_init(&capture->lock, NULL);
 	if (capture->fd < 0 || !put(capture, iov, 2)) {
 		int error = errno;
@@ -148,7 +188,11 @@ bool roce_capture_packet(struct roce_capture *capture, const struct roce_capture
 	bool ok;
 
 	pthread_mutex_lock(&capture->lock);
-	ok = !capture->failed && put(capture, iov, 5);
+	ok = !capture->failed;
+	if (ok && !put(capture, iov, 5)) {
+		fprintf(stderr, "aiordma: no more packets are captured: %s\n", strerror(errno));
+		ok = false;
+	}
 	pthread_mutex_unlock(&capture->lock);
 	return ok;
 }

@@ -12,7 +12,7 @@
 #include "roce/icrc.h"
 
 struct roce_capture;
-/* Creates the file or truncates it. NULL with errno. */
+/* Creates the file, for this user only, in place of one of this user's. NULL with errno. */
 struct roce_capture *roce_capture_open(const char *path);
 void roce_capture_close(struct roce_capture *capture);
 /* Header fields of a packet. */
@@ -22,8 +22,8 @@ struct roce_capture_origin {
 	uint8_t tos;         /* traffic class with its ECN bits */
 	bool inbound;
 };
-/* Writes one UDP payload including its ICRC. now_ns: time of day. False: writing failed; later packets are not
- * written. */
+/* Writes one UDP payload including its ICRC. now_ns: time of day. False: writing failed, which is said once on standard
+ * error; later packets are not written, and the file ends with the last whole one. */
 bool roce_capture_packet(struct roce_capture *capture, const struct roce_capture_origin *origin, uint64_t now_ns,
 			 const uint8_t *bytes, size_t size);
 

@@ -1,9 +1,15 @@
 /* Captures: checks the block structure, and the output of tshark where it is installed. */
+#include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "roce/capture.h"
@@ -66,13 +72,13 @@ static unsigned int write_all(const char *name)
     return count;
 }
 
-static void blocks(void)
+/* How many packets the file has, which consists of whole blocks. */
+static unsigned int count_packets(const char *name)
 {
     static uint8_t file[1 << 16];
-    char name[] = "/tmp/wire-capture-XXXXXX";
-    int fd = mkstemp(name);
-    unsigned int count = write_all(name), packets = 0;
-    ssize_t size = read(fd, file, sizeof file);
+    const int fd = open(name, O_RDONLY | O_CLOEXEC);
+    const ssize_t size = read(fd, file, sizeof file);
+    unsigned int packets = 0;
 
     CHECK(size > 60);
     for (size_t at = 0; at < (size_t)size;) {
@@ -84,9 +90,124 @@ static void blocks(void)
         packets += head[0] == 6;
         at += head[1];
     }
-    CHECK_EQ(packets, count);
     close(fd);
+    return packets;
+}
+
+static void blocks(void)
+{
+    char name[] = "/tmp/wire-capture-XXXXXX";
+
+    close(mkstemp(name));
+    unsigned int count = write_all(name);
+    CHECK_EQ(count_packets(name), count);
     unlink(name);
+}
+
+/* Who may read it, and what was there before: another user may have put that there, or have it open. */
+static void the_users_alone(void)
+{
+    char folder[] = "/tmp/wire-capture-XXXXXX", name[64], other[64], byte;
+    struct stat st;
+    const mode_t mask = umask(0);
+
+    CHECK(mkdtemp(folder));
+    snprintf(name, sizeof name, "%s/it", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+    int before = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    CHECK(before >= 0);
+    write_all(name);
+    CHECK(!stat(name, &st));
+    CHECK_EQ(st.st_mode & 0777, 0600);
+    CHECK_EQ(read(before, &byte, 1), 0);
+    close(before);
+    unlink(name);
+
+    CHECK(!symlink(other, name));
+    CHECK(!roce_capture_open(name));
+    CHECK_EQ(errno, ELOOP);
+    CHECK(stat(other, &st));
+    unlink(name);
+
+    CHECK(!mkfifo(name, 0600));
+    CHECK(!roce_capture_open(name));
+    CHECK_EQ(errno, EPERM);
+    unlink(name);
+
+    before = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (!fchown(before, 65534, 65534) && geteuid() == 0) {
+        CHECK(!roce_capture_open(name));
+        CHECK_EQ(errno, EPERM);
+    }
+    close(before);
+    unlink(name);
+    rmdir(folder);
+    umask(mask);
+}
+
+/* Writes until that fails; what is there then is whole. */
+static int write_until_full(const char *name)
+{
+    struct roce_capture *capture = roce_capture_open(name);
+    struct roce_packet packet = {.opcode = 4, .qpn = 17, .src_qpn = 18, .payload_length = 100};
+    uint8_t bytes[256];
+    unsigned int count = 0;
+
+    CHECK(capture);
+    const size_t size = make(&v4, &packet, bytes);
+    const struct roce_capture_origin origin = {.path = &v4};
+    while (roce_capture_packet(capture, &origin, 1, bytes, size))
+        count++;
+    CHECK(!roce_capture_packet(capture, &origin, 1, bytes, size));
+    roce_capture_close(capture);
+    CHECK(count);
+    CHECK_EQ(count_packets(name), count);
+    return 0;
+}
+
+static int on_a_full_disk(const char *folder)
+{
+    char name[64];
+
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", folder, "tmpfs", 0, "size=8k"))
+        return 77;
+    snprintf(name, sizeof name, "%s/it", folder);
+    return write_until_full(name);
+}
+
+static int beyond_the_limit(const char *folder)
+{
+    const struct rlimit limit = {5000, 5000};
+    char name[64];
+
+    signal(SIGXFSZ, SIG_DFL);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &limit));
+    snprintf(name, sizeof name, "%s/it", folder);
+    const int status = write_until_full(name);
+    unlink(name);
+    return status;
+}
+
+/* In a process of its own: no signal ends it. */
+static void no_room(void)
+{
+    static int (*const ways[])(const char *) = {on_a_full_disk, beyond_the_limit};
+    char folder[] = "/tmp/wire-capture-XXXXXX";
+    int status;
+
+    CHECK(mkdtemp(folder));
+    for (int i = 0; i < 2; i++) {
+        const pid_t child = fork();
+        if (!child)
+            _exit(ways[i](folder));
+        CHECK_EQ(waitpid(child, &status, 0), child);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+            puts("  left out: this user cannot mount anything");
+        else
+            CHECK_EQ(status, 0);
+    }
+    rmdir(folder);
 }
 
 static void not_writable(void)
@@ -124,4 +245,4 @@ static void dissector(void)
     unlink(name);
 }
 
-TEST_MAIN(TEST(blocks), TEST(not_writable), TEST(dissector))
+TEST_MAIN(TEST(blocks), TEST(the_users_alone), TEST(no_room), TEST(not_writable), TEST(dissector))
