@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ __all__ = ["Baseline"]
 
 #: Counters of an engine that are no maximum.
 _COUNTERS = tuple(name for name in Engine.__struct_fields__ if name not in ("device", "slowest_poll_ns"))
+
+
+#: Of the file.
+_MOST_BYTES = 64 << 20
 
 
 class _Taken(Struct):
@@ -45,8 +50,8 @@ class Baseline(Struct):
     def load(cls) -> Baseline:
         """The one of this user; an empty one if there is none."""
         try:
-            return msgspec.json.decode(cls._path().read_bytes(), type=cls)
-        except (OSError, msgspec.DecodeError):
+            return msgspec.json.decode(_read(cls._path()), type=cls)
+        except (OSError, msgspec.DecodeError, RecursionError):
             return cls()
 
     def take(self, report: Report) -> None:
@@ -98,3 +103,9 @@ def _subtract(now: Totals, before: Totals) -> None:
         if (old := earlier.get(engine.device)) is not None:
             for name in _COUNTERS:
                 setattr(engine, name, getattr(engine, name) - getattr(old, name))
+
+
+def _read(path: Path) -> bytes:
+    """What a file has, up to a limit; nothing of a pipe, which would not end. :raises OSError:"""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""

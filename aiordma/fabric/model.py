@@ -7,6 +7,7 @@ bytes, and in cells of the switch where the name says so.
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -40,6 +41,11 @@ __all__ = [
 ROCE_HEADERS = 62
 #: Preamble and gap between frames: on the wire, not in the buffer.
 WIRE_EXTRA = 20
+
+#: Of a file: its size, what it describes, and any number in it.
+_MOST_BYTES = 4 << 20
+_MOST_MEMBERS, _MOST_CABLES = 20_000, 100_000
+_MOST_NUMBER = 1e12
 
 _T = TypeVar("_T")
 
@@ -259,9 +265,11 @@ class _Reader:
         if not ok:
             what = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
             wants = what.get(kind, "a table of whole numbers")
-            raise self.fail(path, f"{path[-1]} = {given!r} is not {wants}")
+            raise self.fail(path, f"{path[-1]} = {reprlib.repr(given)} is not {wants}")
         limits = wanted.metadata
         if isinstance(given, int | float):
+            if not -_MOST_NUMBER <= given <= _MOST_NUMBER:  # also what is no number
+                raise self.fail(path, f"{path[-1]} is no number up to {_MOST_NUMBER:.0e}")
             if given < limits.get("least", given):
                 raise self.fail(path, f"{path[-1]} = {given} is less than {limits['least']}")
             if given > limits.get("most", given):
@@ -277,8 +285,12 @@ class _Reader:
             if key not in {"name", "mtu", *tables, *lists}:
                 raise self.fail((key,), f"unknown key {key!r}")
         name, mtu = raw.get("name", self.file), raw.get("mtu", 1024)
+        if not isinstance(name, str):
+            raise self.fail(("name",), "name is not a text")
         if mtu not in (256, 512, 1024, 2048, 4096):
-            raise self.fail(("mtu",), f"mtu = {mtu!r} is none of RoCE's: 256, 512, 1024, 2048, 4096")
+            raise self.fail(
+                ("mtu",), f"mtu = {reprlib.repr(mtu)} is none of RoCE's: 256, 512, 1024, 2048, 4096"
+            )
         values: dict[str, Any] = {}
         for key, kind in tables.items():
             if key in raw:
@@ -305,10 +317,11 @@ class _Reader:
                 names[group.name] = (key, at)
         for at, switch in enumerate(network.switches):
             for dscp, queue in switch.dscp_queue.items():
-                if not (dscp.isdecimal() and int(dscp) < 64 and queue in range(8)):
+                if not (dscp.isdecimal() and len(dscp) < 3 and int(dscp) < 64 and queue in range(8)):
                     raise self.fail(
                         ("switches", at, "dscp_queue"),
-                        f"dscp_queue: {dscp} = {queue!r} is no DSCP below 64 with a queue below 8",
+                        f"dscp_queue: {dscp[:20]} = {reprlib.repr(queue)} is no DSCP below 64 with a queue "
+                        "below 8",
                     )
         for at, link in enumerate(network.links):
             for end in ("a", "b"):
@@ -317,7 +330,21 @@ class _Reader:
                     raise self.fail(
                         ("links", at, end), f"{end} = {getattr(link, end)!r} is no switch or host ({known})"
                     )
+        self.judge_size(network)
         judge_numbers(network)
+
+    def judge_size(self, network: Network) -> None:
+        """That the planner ends soon, and fits into memory."""
+        counts = {switch.name: switch.count for switch in network.switches}
+        counts |= {host.name: host.count for host in network.hosts}
+        if sum(counts.values()) > _MOST_MEMBERS:
+            raise NetworkError(f"{self.file}:1: there are more than {_MOST_MEMBERS} switches and hosts")
+        cables = 0
+        for at, link in enumerate(network.links):
+            ends = counts[link.a], counts[link.b]
+            cables += link.count * (ends[0] * ends[1] if link.pattern == "mesh" else max(ends))
+            if cables > _MOST_CABLES:
+                raise self.fail(("links", at), f"there are more than {_MOST_CABLES} cables")
 
 
 def judge_numbers(network: Network) -> None:
@@ -360,7 +387,9 @@ def parse(text: str, file: str = "network") -> Network:
     """
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise NetworkError(f"{file}:1: tables or lists are nested too deeply") from None
+    except ValueError as error:  # tomllib's own, or that of a number with thousands of digits
         line = str(error).rpartition("at line ")[2].split(",")[0]
         at = line if line.isdecimal() else str(len(text.splitlines()) or 1)
         raise NetworkError(f"{file}:{at}: {error}") from None
@@ -373,5 +402,12 @@ def load(path: str | os.PathLike[str]) -> Network:
     :raises NetworkError: with `file:line` and what is wrong there.
     :raises OSError: if the file cannot be read.
     """
-    with open(path, encoding="utf-8") as stream:
-        return parse(stream.read(), str(path))
+    with open(path, "rb") as stream:
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise NetworkError(f"{path}:1: the file has more than {_MOST_BYTES} bytes")
+    try:
+        return parse(data.decode(), str(path))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise NetworkError(f"{path}:{line}: the file is not UTF-8") from None
