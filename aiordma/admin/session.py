@@ -64,7 +64,7 @@ class Session:
             data = self._sock.recv(MAX_REQUEST_BYTES)
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, MemoryError):
             data = b""
         if not data:  # also in the middle of the answer: the tool is gone
             self.close()

@@ -11,6 +11,7 @@ take memory, and none can stop the others.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import socket
@@ -283,6 +284,11 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
             except OSError as exc:
                 _log.debug("%r: %s", self, exc)  # an ICMP error of something sent before
                 continue
+            except MemoryError:  # dropped, or the loop would call endlessly for it
+                self._full += 1
+                with contextlib.suppress(OSError, MemoryError):
+                    self._sock.recv(1)
+                break
             for level, kind, value in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, SO_RXQ_OVFL) and len(value) == 4:
                     self._by_kernel = struct.unpack("=I", value)[0]

@@ -285,7 +285,7 @@ class PeerTable:
             data = sock.recv(len(MOVED))
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
+        except (OSError, MemoryError):
             pass
         if data == MOVED:
             self._on_moved(peer)

@@ -220,7 +220,7 @@ class Member:
             data = carrier.recv(MESSAGE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.lose_tcp(lost_because(error))
             return
         if not data:

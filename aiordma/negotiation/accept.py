@@ -7,6 +7,7 @@ client does not delay the others. :meth:`ConnectionListener.accept` hands out wh
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import math
@@ -322,10 +323,15 @@ class ConnectionListener(anyio.abc.Listener[T]):
                 sock, _ = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as exc:
-                if exc.errno in OUT_OF_RESOURCES:
-                    hint = remedy(exc.errno or 0)
-                    _log.error("cannot accept connections for now: %s%s", exc, hint and f"; {hint}")
+            except (OSError, MemoryError) as exc:
+                number = exc.errno or 0 if isinstance(exc, OSError) else errno.ENOMEM
+                if number in OUT_OF_RESOURCES:
+                    hint = remedy(number)
+                    _log.error(
+                        "cannot accept connections for now: %s%s",
+                        str(exc) or "no memory",
+                        hint and f"; {hint}",
+                    )
                     self._stop_accepting()
                     self._waker.call_at(self._waker.now() + PAUSE_S, self._accept_again)
                     return

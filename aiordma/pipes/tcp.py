@@ -38,8 +38,14 @@ _log = logging.getLogger("aiordma.clc")
 #: Bytes asked of the kernel at once: at first, and at most when the peer keeps filling that.
 _READ_FIRST = 64 * 1024
 _READ_MOST = 256 * 1024
+#: Without memory for more.
+_READ_LEAST = 2048
 
 _ABORT = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so close() sends RST
+
+
+def _text(error: BaseException | None) -> str:
+    return str(error) or type(error).__name__  # MemoryError says nothing
 
 
 class TcpStatistics(NamedTuple):
@@ -81,7 +87,7 @@ class TcpPipe:
         self._on_readable: Callable[[], None] | None = None
         self._on_writable: Callable[[], None] | None = None
         self._eof = self._eof_sent = self._closed = False
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self.pushes = False  # the kernel wakes the loop in any case
         self._sent = self._received = self._short_sends = self._pauses = 0
 
@@ -97,9 +103,9 @@ class TcpPipe:
             sent = self._sock.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             self._fail(exc)
-            raise BrokenResourceError(f"the TCP connection is lost: {exc}") from exc
+            raise BrokenResourceError(f"the TCP connection is lost: {_text(exc)}") from exc
         self._sent += sent
         if sent < len(data):
             self._short_sends += 1
@@ -110,7 +116,7 @@ class TcpPipe:
     def _refuse_sending(self) -> None:
         if self._closed or self._eof_sent:
             raise ClosedResourceError("this end was closed, or has finished sending")
-        raise BrokenResourceError(f"the TCP connection is lost: {self._error}") from self._error
+        raise BrokenResourceError(f"the TCP connection is lost: {_text(self._error)}") from self._error
 
     def _watch_writable(self) -> None:
         self._watching_writable = True
@@ -179,7 +185,7 @@ class TcpPipe:
                 count = self._sock.recv_into(view)
             except (BlockingIOError, InterruptedError):
                 pass
-            except OSError as exc:
+            except (OSError, MemoryError) as exc:
                 self._fail(exc)
             else:
                 self._eof = not count
@@ -214,7 +220,7 @@ class TcpPipe:
         if self._closed:
             raise ClosedResourceError("this end was closed, or has finished sending")
         if self._error is not None:
-            raise BrokenResourceError(f"the TCP connection is lost: {self._error}") from self._error
+            raise BrokenResourceError(f"the TCP connection is lost: {_text(self._error)}") from self._error
         if self._eof:
             return b""
         if self._on_readable is not None and not self._watching:
@@ -225,11 +231,14 @@ class TcpPipe:
         if self._eof or self._closed or self._error is not None:
             return b""
         try:
-            data = self._sock.recv(size)
+            try:
+                data = self._sock.recv(size)
+            except MemoryError:  # the heap may still have a little
+                data = self._sock.recv(min(size, _READ_LEAST))
         except (BlockingIOError, InterruptedError):
             self._flowing = False
             return b""
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             self._fail(exc)
             return b""
         self._flowing = len(data) == size
@@ -278,6 +287,17 @@ class TcpPipe:
             self._waker.unwatch_fd(self._fd)
 
     def _readable_now(self) -> None:
+        try:
+            self._take_what_came()
+        except Exception as exc:
+            # The loop would call endlessly.
+            _log.exception("reading from a TCP connection failed: the connection ends")
+            self._unwatch()
+            if self._error is None and not self._closed:
+                with contextlib.suppress(Exception):
+                    self._fail(exc)
+
+    def _take_what_came(self) -> None:
         if self._chunk:
             # What is here already is not taken: leave the rest to the kernel, which slows the sender down.
             self._pauses += 1
@@ -350,7 +370,7 @@ class TcpPipe:
 
     # -- the end
 
-    def _fail(self, exc: OSError) -> None:
+    def _fail(self, exc: Exception) -> None:
         self._error = exc
         for callback in (self._on_readable, self._on_writable):
             if callback is not None:

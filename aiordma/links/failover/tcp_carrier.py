@@ -32,9 +32,10 @@ _RESET = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so that close(
 _PROBES = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
-def lost_because(error: OSError) -> str:
+def lost_because(error: OSError | MemoryError) -> str:
     """In words: TCP failed with ``error``."""
-    return f"the TCP connection to the peer broke ({errno.errorcode.get(error.errno or 0, error)})"
+    number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno or 0
+    return f"the TCP connection to the peer broke ({errno.errorcode.get(number, error)})"
 
 
 class TcpCarrier:
@@ -144,7 +145,7 @@ class TcpCarrier:
             return self._carrier.recv(size)
         except (BlockingIOError, InterruptedError):
             return None
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise LinkError(lost_because(error)) from error
 
     def watch(self, on: bool) -> None:

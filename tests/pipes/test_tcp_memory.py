@@ -1,0 +1,144 @@
+"""Reading fails as nothing else does, for want of memory: one connection ends, and nothing spins."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import anyio.lowlevel
+import pytest
+from anyio import BrokenResourceError
+
+import aiordma
+from aiordma.pipes.tcp import TcpPipe
+from tests.health import until
+from tests.roles import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+
+class Poor:
+    """A socket of a process that has no memory for more than ``room`` bytes."""
+
+    def __init__(self, sock: socket.socket, room: int) -> None:
+        self._sock, self.room, self.calls = sock, room, 0
+
+    def recv(self, size: int, *more: Any) -> bytes:
+        self.calls += 1
+        if size > self.room:
+            raise MemoryError
+        return self._sock.recv(size, *more)
+
+    def recvmsg(self, *_: int) -> Any:
+        self.calls += 1
+        raise MemoryError
+
+    def accept(self) -> Any:
+        self.calls += 1
+        raise MemoryError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        one.setblocking(False)
+        yield one, other
+
+
+async def is_quiet(calls: Any) -> None:
+    """The loop goes on, and does not call any more."""
+    before = calls()
+    for _ in range(1000):
+        await anyio.lowlevel.checkpoint()
+    assert calls() - before < 20
+
+
+async def test_a_little_memory_is_enough(pair: tuple[socket.socket, socket.socket]) -> None:
+    sock = Poor(pair[0], 4096)
+    pipe, data = TcpPipe(sock), bytes(range(256)) * 100
+    pipe.on_readable = lambda: None
+    assert pipe.try_receive(1 << 20) is None
+    pair[1].sendall(data)
+    found = b""
+
+    def took_all() -> bool:
+        nonlocal found
+        found += pipe.try_receive(1 << 20) or b""
+        return len(found) == len(data)
+
+    await until(took_all)
+    assert found == data
+    pipe.close()
+
+
+async def test_without_memory_the_connection_ends(pair: tuple[socket.socket, socket.socket]) -> None:
+    sock = Poor(pair[0], 1 << 20)
+    pipe, told = TcpPipe(sock), 0
+
+    def readable() -> None:
+        nonlocal told
+        told += 1
+
+    pipe.on_readable = readable
+    assert pipe.try_receive(10) is None
+    sock.room = 0
+    pair[1].sendall(b"data")
+    await until(lambda: pipe.error is not None)
+    await is_quiet(lambda: sock.calls)
+    assert isinstance(pipe.error, MemoryError)
+    assert told
+    with pytest.raises(BrokenResourceError, match="MemoryError"):
+        pipe.try_receive(10)
+    with pytest.raises(BrokenResourceError, match="MemoryError"):
+        pipe.try_send(b"x")
+    pipe.close()
+
+
+async def test_a_callback_that_fails_is_not_called_endlessly(
+    pair: tuple[socket.socket, socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each time it failed, there was a traceback: thousands of them."""
+    calls = 0
+
+    def readable() -> None:
+        nonlocal calls
+        calls += 1
+        raise ZeroDivisionError
+
+    pipe = TcpPipe(pair[0])
+    pipe.on_readable = readable
+    assert pipe.try_receive(10) is None
+    pair[1].close()
+    await until(lambda: calls > 0)
+    await is_quiet(lambda: calls)
+    assert isinstance(pipe.error, ZeroDivisionError)
+    assert [record.levelname for record in caplog.records if record.name == "aiordma.clc"] == ["ERROR"]
+    pipe.close()
+
+
+async def test_datagrams_are_dropped() -> None:
+    async with await aiordma.open_datagram_endpoint(
+        (LOCAL, 0), config=aiordma.Config(mode="tcp")
+    ) as endpoint:
+        sock: Any = Poor(endpoint._sock, 4096)
+        endpoint._sock = sock
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+            for _ in range(3):
+                other.sendto(b"data", endpoint.local_address)
+        await until(lambda: sock.calls >= 3)
+        await is_quiet(lambda: sock.calls)
+
+
+async def test_accepting_pauses() -> None:
+    async with await aiordma.listen(LOCAL) as listener:
+        sock: Any = Poor(listener._sockets[0], 0)
+        listener.accept_some(sock)
+        assert (sock.calls, listener._accepting) == (1, False)
+        await until(lambda: listener._accepting)
