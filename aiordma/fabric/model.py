@@ -285,8 +285,6 @@ class _Reader:
             if key not in {"name", "mtu", *tables, *lists}:
                 raise self.fail((key,), f"unknown key {key!r}")
         name, mtu = raw.get("name", self.file), raw.get("mtu", 1024)
-        if not isinstance(name, str):
-            raise self.fail(("name",), "name is not a text")
         if mtu not in (256, 512, 1024, 2048, 4096):
             raise self.fail(
                 ("mtu",), f"mtu = {reprlib.repr(mtu)} is none of RoCE's: 256, 512, 1024, 2048, 4096"

@@ -38,7 +38,6 @@ cdef class TcpPipe:
     cpdef _watch(self)
     cdef _unwatch(self)
     cpdef _readable_now(self)
-    cdef _take_what_came(self)
     cpdef _fail(self, exc)
     cpdef close(self)
     cpdef abort(self)

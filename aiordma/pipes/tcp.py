@@ -287,17 +287,6 @@ class TcpPipe:
             self._waker.unwatch_fd(self._fd)
 
     def _readable_now(self) -> None:
-        try:
-            self._take_what_came()
-        except Exception as exc:
-            # The loop would call endlessly.
-            _log.exception("reading from a TCP connection failed: the connection ends")
-            self._unwatch()
-            if self._error is None and not self._closed:
-                with contextlib.suppress(Exception):
-                    self._fail(exc)
-
-    def _take_what_came(self) -> None:
         if self._chunk:
             # What is here already is not taken: leave the rest to the kernel, which slows the sender down.
             self._pauses += 1

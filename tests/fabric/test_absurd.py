@@ -35,7 +35,6 @@ ABSURD = {
     "less deep lists": PLAIN + "length_m = " + "[" * 200 + "]" * 200 + "\n",
     "deep tables": PLAIN + "x = " + "{a=" * 5000 + "1" + "}" * 5000 + "\n",
     "a long dscp": PLAIN.replace('name = "s"', f'name = "s"\ndscp_queue = {{ {"1" * 5000} = 5 }}'),
-    "no text as its name": "name = [1]\n" + PLAIN,
 }
 
 

@@ -101,28 +101,6 @@ async def test_without_memory_the_connection_ends(pair: tuple[socket.socket, soc
     pipe.close()
 
 
-async def test_a_callback_that_fails_is_not_called_endlessly(
-    pair: tuple[socket.socket, socket.socket], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each time it failed, there was a traceback: thousands of them."""
-    calls = 0
-
-    def readable() -> None:
-        nonlocal calls
-        calls += 1
-        raise ZeroDivisionError
-
-    pipe = TcpPipe(pair[0])
-    pipe.on_readable = readable
-    assert pipe.try_receive(10) is None
-    pair[1].close()
-    await until(lambda: calls > 0)
-    await is_quiet(lambda: calls)
-    assert isinstance(pipe.error, ZeroDivisionError)
-    assert [record.levelname for record in caplog.records if record.name == "aiordma.clc"] == ["ERROR"]
-    pipe.close()
-
-
 async def test_datagrams_are_dropped() -> None:
     async with await aiordma.open_datagram_endpoint(
         (LOCAL, 0), config=aiordma.Config(mode="tcp")
