@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import mmap
 from dataclasses import dataclass
 from errno import ENOMEM
@@ -84,13 +83,12 @@ class DeviceRegistrar:
 
     def empty(self, address: int, length: int) -> bool:
         """See Registrar. Only for shared memory of the software device: a card would use the old pages."""
-        if self._backend.soft is None or self._private or _is_memory_counted():
+        if self._backend.soft is None or self._private or _MEMORY_IS_COUNTED:
             return False
         result: int = _madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_REMOVE)
         return result == 0
 
 
-@functools.cache
 def _is_memory_counted() -> bool:
     """Whether the kernel may have no page left to put in the place of one that was given back, and would send
     SIGBUS to who touches it (``soft_memfd_strict()`` in ``_softdev/base``)."""
@@ -98,6 +96,10 @@ def _is_memory_counted() -> bool:
         return Path("/proc/sys/vm/overcommit_memory").read_bytes()[:1] == b"2"
     except OSError:
         return False
+
+
+#: Read when this is imported: event loops use it, and must not wait for files.
+_MEMORY_IS_COUNTED = _is_memory_counted()
 
 
 @dataclass(slots=True, eq=False)
