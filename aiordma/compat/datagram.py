@@ -244,8 +244,13 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
         queue = self._queue
         while queue and not self._lost:
             data, addr = queue[0]
-            if not self._attempt(data, addr):
-                return
+            try:
+                if not self._attempt(data, addr):
+                    return
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as exc:  # its own fault or error_received()'s: the next ones are sent
+                self._report(exc, "A datagram cannot be sent, or protocol.error_received() call failed.")
             if queue:  # the protocol may have aborted in error_received()
                 queue.popleft()
                 self._queued -= len(data)
@@ -282,17 +287,23 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
         self._scheduled = False
         if not self._received and not self._fill():
             return
-        received, deliver = self._received, self._protocol.datagram_received
-        while received and not self._paused and not self._closing:
-            try:
-                deliver(*received.popleft())
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as exc:
-                self._fail(exc, "Fatal error: protocol.datagram_received() call failed.")
-                return
-        if not self._paused and not self._closing:
-            self._schedule()
+        try:
+            while self._received and not self._paused and not self._closing:
+                self._deliver()
+        finally:
+            if not self._paused and not self._closing:
+                self._schedule()
+
+    def _deliver(self) -> None:
+        """Give the protocol the next datagram. Should that fail, it is reported, and the next ones come all
+        the same, as with asyncio: what one peer sends must not end what others use.
+        """
+        try:
+            self._protocol.datagram_received(*self._received.popleft())
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as exc:
+            self._report(exc, "protocol.datagram_received() call failed.")
 
     def _fill(self) -> bool:
         """Whether there is something to deliver."""
@@ -334,13 +345,10 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
         self._closing = True
         self._finish(as_connection_error(exc.__cause__ or exc))
 
-    def _fail(self, exc: BaseException, message: str) -> None:
+    def _report(self, exc: BaseException, message: str) -> None:
         self._loop.call_exception_handler(
             {"message": message, "exception": exc, "transport": self, "protocol": self._protocol}
         )
-        self._closing = True
-        self._carrier.abort()
-        self._finish(exc)
 
     def _finish(self, exc: BaseException | None) -> None:
         if self._lost:

@@ -233,17 +233,69 @@ async def test_an_abort_is_an_error_at_the_peer(mode: str) -> None:
     server.close()
 
 
-async def test_an_exception_in_the_protocol(reported: list[dict[str, Any]]) -> None:
-    class Broken(Recorder):
-        def datagram_received(self, data: bytes, addr: Any) -> None:
+class Picky(Echo):
+    """Fails for some datagrams, and for each error."""
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        super().datagram_received(data, addr)
+        if data.startswith(b"bad"):
             raise RuntimeError("oops")
 
-    client, other, server = await connected("rdma", Broken)
-    client.transport.sendto(b"x")
-    assert str(await other.lost) == "oops"
-    assert isinstance(await client.lost, ConnectionError)
-    assert "datagram_received() call failed" in reported[0]["message"]
-    server.close()
+    def error_received(self, exc: Exception) -> None:
+        super().error_received(exc)
+        raise RuntimeError("in error_received")
+
+
+@pytest.mark.parametrize("mode", PATHS)
+async def test_a_protocol_that_fails_for_one_datagram_goes_on(
+    mode: str, reported: list[dict[str, Any]]
+) -> None:
+    client, other, server = await connected(mode, Picky)
+    for data in (b"one", b"bad", b"two", b"bad", b"three"):
+        client.transport.sendto(data)
+    assert await client.have(5) == [b"one", b"bad", b"two", b"bad", b"three"]
+    assert [str(context["exception"]) for context in reported] == ["oops", "oops"]
+    assert reported[0]["transport"] is other.transport
+    assert reported[0]["protocol"] is other
+    await end(client, other, server)
+
+
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+async def test_an_endpoint_whose_protocol_fails_serves_its_other_peers(
+    mode: Any, reported: list[dict[str, Any]]
+) -> None:
+    serving, other = await aiordma.create_datagram_endpoint(Picky, (LOCAL, 0), mode=mode)
+    address = serving.get_extra_info("sockname")
+    clients = [await aiordma.create_datagram_endpoint(Recorder, (LOCAL, 0), mode=mode) for _ in "ab"]
+    for number in range(3):
+        for data, (client, protocol) in zip((b"bad", b"good"), clients, strict=True):
+            client.sendto(data, address)
+            await protocol.have(number + 1)
+    assert [str(context["exception"]) for context in reported] == ["oops"] * 3
+    for transport, protocol in ((serving, other), *clients):
+        transport.close()
+        assert await protocol.lost is None
+
+
+async def test_what_cannot_be_sent_does_not_hold_up_what_follows(reported: list[dict[str, Any]]) -> None:
+    """Datagrams that waited for room: one is too long and error_received() fails, one has no valid address."""
+    client, other, server = await connected("tcp")
+    protocol = Picky()
+    client.transport.set_protocol(protocol)
+    other.transport.pause_reading()
+    sent = 0
+    while not client.transport.get_write_buffer_size():
+        client.transport.sendto(bytes(5_000))
+        sent += 1
+    client.transport.sendto(bytes(1 << 20))
+    client.transport.sendto(b"to nobody", (LOCAL, 9))
+    client.transport.sendto(b"after")
+    other.transport.resume_reading()
+    assert (await other.have(sent + 1))[-1] == b"after"
+    assert len(protocol.errors) == 1
+    assert len(reported) == 2
+    client.transport.set_protocol(client)
+    await end(client, other, server)
 
 
 async def test_a_transport_left_open_warns() -> None:
