@@ -54,6 +54,8 @@ _RECEIVE_BYTES = 256 * 1024
 _RECEIVE_BUDGET = 16
 #: queued writes below this size are gathered in one buffer, and writelines() joins up to it
 _GATHER_BYTES = 64 * 1024
+#: seconds in which a program that has paused reading may write after the peer's end, as if on a long way
+_DISCARD_S = 0.2
 #: polls for room in one drain() before it parks
 _FLUSH_BUDGET = 64
 
@@ -69,6 +71,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         "_conn_lost",
         "_context",
         "_direct",
+        "_discards_until",
         "_eof",
         "_eof_received",
         "_head",
@@ -131,6 +134,8 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         self._queued = 0
         self._head = 0  # bytes of the first queued buffer that are sent
         self._direct = True  # a write may go straight into the ring: open, nothing queued
+        #: The peer takes nothing more, and what it sent before is not delivered yet.
+        self._discards_until: float | None = None
         self._closing = False
         self._conn_lost = False  # connection_lost() is scheduled or over
         self._lost_writes = 0
@@ -249,7 +254,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         if not self._closing:
             self._started = True
             self._pipe.on_readable = self._on_readable
-            self._pump()
+            self._look_again()  # what connection_made() has scheduled comes first, as in every loop
 
     def _look_again(self) -> None:
         if self._started:
@@ -276,8 +281,12 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             return
         self._pumping = True
         try:
-            for _ in range(_RECEIVE_BUDGET):
-                if self._paused or self._closing or self._eof_received or not self._receive():
+            for turn in range(_RECEIVE_BUDGET):
+                if self._paused or self._closing or self._eof_received:
+                    return
+                if turn and self._pipe.at_eof:
+                    break  # the end has a callback of its own, after what the protocol has scheduled
+                if not self._receive():
                     return
         finally:
             self._pumping = False
@@ -380,6 +389,9 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             return
         if not keep_open:
             self.close()
+        elif self._discards_until is not None:
+            self._discards_until = None
+            self._direct = not self.is_closing() and not self._eof
 
     # ---- writing --------------------------------------------------------------------------------------
 
@@ -393,7 +405,8 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             try:
                 n = self._try_send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
-                self.ring_failed(exc)
+                if data:
+                    self._send_failed(exc)
                 return
             if n != len(data):
                 self._enqueue(data, n)
@@ -412,15 +425,44 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             return
         if isinstance(data, memoryview):
             data = data.cast("B") if data.c_contiguous else data.tobytes()
+        if self._discards_until is not None:
+            self._discard()
+            return
         n = 0
         if self._direct:
             try:
                 n = self._try_send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
-                self.ring_failed(exc)
+                self._send_failed(exc)
                 return
         if n != len(data):
             self._enqueue(data, n)
+
+    def _send_failed(self, exc: BaseException) -> None:
+        """The peer takes nothing more. What it has sent before is read first, as on TCP, where the write that
+        meets the peer's end succeeds: an answer may explain why the rest was not wanted.
+        """
+        pipe = self._pipe
+        if self._closing or self._eof_received or not (pipe.readable or pipe.at_eof):
+            self.ring_failed(exc)
+            return
+        self._queue.clear()
+        self._queued = self._head = 0
+        self._direct = False
+        self._discards_until = self._loop.time() + _DISCARD_S
+        if self._reader is not None and not self._paused:
+            self._reader.ring_attached(self, None)  # takes all that is there, and the end or the failure
+        else:
+            self._look_again()
+        self._maybe_resume_protocol()
+
+    def _discard(self) -> None:
+        """Something is written meanwhile. Who does not read shall learn soon that nobody does at the other
+        end.
+        """
+        assert self._discards_until is not None
+        if self._paused and self._loop.time() > self._discards_until:
+            self.ring_failed(anyio.ClosedResourceError())
 
     def _warn_lost_write(self) -> None:
         self._lost_writes += 1
@@ -475,7 +517,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
                 queue.popleft()
                 self._head = 0
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
-            self.ring_failed(exc)
+            self._send_failed(exc)
             return
         if not queue:
             self._direct = not self._closing and not self._eof

@@ -54,6 +54,11 @@ class _Stream(RdmaStream):
         await self._send_when_room(OutgoingMessage(look, look), begun=False)
 
     @property
+    def ended_in_order(self) -> bool:
+        """The peer has closed, and no error is what ended the connection."""
+        return self._pipe.error is None
+
+    @property
     def readable(self) -> bool:
         """Whether a receive would not wait."""
         try:
@@ -94,6 +99,7 @@ class StreamSocket(trio.socket.SocketType):
         #: a socket without descriptor is one that the program has closed. anyio shows it as the raw socket.
         self._sock = tcp.dup()
         self._shut_down = False
+        self._met_end = False
         self._names = tcp.getsockname(), tcp.getpeername()
 
     @property
@@ -211,7 +217,14 @@ class StreamSocket(trio.socket.SocketType):
         if self._shut_down:
             raise OSError(errno.EPIPE, "this end has finished sending")
         with _errors(errno.EPIPE):
-            await self._stream.send(data)
+            try:
+                await self._stream.send(data)
+            except anyio.BrokenResourceError:
+                # On TCP the send that meets the peer's end succeeds, and what the peer sent before is read.
+                if self._met_end or not self._stream.ended_in_order:
+                    raise
+                self._met_end = True
+                await trio.lowlevel.checkpoint()
         return len(data) if isinstance(data, bytes) else memoryview(data).nbytes
 
 

@@ -39,6 +39,7 @@ cdef class TcpPipe:
     cdef _unwatch(self)
     cpdef _readable_now(self)
     cpdef _fail(self, exc)
+    cpdef _fail_sending(self, exc)
     cpdef close(self)
     cpdef abort(self)
     cpdef _reset_on_close(self)

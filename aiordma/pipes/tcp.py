@@ -104,7 +104,7 @@ class TcpPipe:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except (OSError, MemoryError) as exc:
-            self._fail(exc)
+            self._fail_sending(exc)
             raise BrokenResourceError(f"the TCP connection is lost: {_text(exc)}") from exc
         self._sent += sent
         if sent < len(data):
@@ -117,6 +117,19 @@ class TcpPipe:
         if self._closed or self._eof_sent:
             raise ClosedResourceError("this end was closed, or has finished sending")
         raise BrokenResourceError(f"the TCP connection is lost: {_text(self._error)}") from self._error
+
+    def _fail_sending(self, exc: OSError | MemoryError) -> None:
+        """The peer takes nothing more. What it has sent before is received first, and its end, if that was in
+        order."""
+        parts = [self._chunk[self._offset :]]
+        while data := self._read(_READ_MOST):
+            parts.append(data)
+        self._chunk = b"".join(parts)
+        self._offset = 0
+        if not self._eof:
+            self._fail(exc)
+        elif self._on_readable is not None:
+            self._on_readable()  # the kernel will announce nothing of what was read here
 
     def _watch_writable(self) -> None:
         self._watching_writable = True

@@ -229,7 +229,10 @@ class TlsPipe(TcpPipe):
     def try_send(self, data: Buffer, start: int = 0) -> int:
         """As in :class:`TcpPipe`; ciphertext that is left goes out by itself."""
         sent = super().try_send(data, start)
-        self._send_left_later()
+        try:
+            self._send_left_later()
+        except OSError as exc:  # the bytes are accepted, as by the kernel: the next call raises
+            self._fail_sending(exc)
         return sent
 
     def _send_left_later(self) -> None:
@@ -247,7 +250,7 @@ class TlsPipe(TcpPipe):
             gone = self._layer.flush()
         except OSError as exc:
             gone = True
-            self._fail(exc)
+            self._fail_sending(exc)
         if gone:
             super()._writable_again()
             if self._draining:

@@ -99,12 +99,19 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
             item = memoryview(item).cast("B")
         waker = self._waker
         if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
-            placed = self._try_send(item)
+            try:
+                placed = self._try_send(item)
+            except BrokenResourceError:
+                if len(item):
+                    raise
+                return  # nothing is nothing to everybody, as on TCP
             waker.share -= 1 + (placed >> 12)
             if placed != len(item):
                 await self._send_rest(item, placed, begun=True)
-        else:
+        elif len(item) or self._send_guard is not None:
             await self._send_rest(item, 0, begun=False)
+        else:
+            await waker.checkpoint()
 
     async def _send_rest(self, item: Buffer, placed: int, *, begun: bool) -> None:
         outbox = self._outbox

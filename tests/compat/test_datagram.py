@@ -278,7 +278,7 @@ async def test_an_endpoint_whose_protocol_fails_serves_its_other_peers(
 
 
 async def test_what_cannot_be_sent_does_not_hold_up_what_follows(reported: list[dict[str, Any]]) -> None:
-    """Datagrams that waited for room: one is too long and error_received() fails, one has no valid address."""
+    """Of datagrams that waited, one is too long (and error_received() fails), one has no valid address."""
     client, other, server = await connected("tcp")
     protocol = Picky()
     client.transport.set_protocol(protocol)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 from typing import Any
 
+import anyio
 import pytest
 
 from aiordma.testing.memory import memory_pipe_pair
 
-from .recorder import Recorder, collect, connect_pipe, drain_far, one_transport, settle
+from .recorder import BufferedRecorder, Recorder, collect, connect_pipe, drain_far, one_transport, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -126,16 +128,100 @@ async def test_data_that_arrived_before_the_break_is_delivered() -> None:
 
 
 async def test_error_found_by_write_reaches_the_protocol_from_the_loop() -> None:
+    protocol = Recorder(keep_open=True)
+    near, far = memory_pipe_pair(64, delivery="immediate")
+    transport = connect_pipe(near, protocol)
+    await settle()
+    far.close()
+    await settle()
+    transport.write(b"nobody")
+    assert protocol.events == ["made", "eof"]
+    exc = await protocol.lost
+    assert isinstance(exc, BrokenPipeError)
+
+
+@pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
+@pytest.mark.parametrize("keep_open", [True, False])
+@pytest.mark.parametrize("queued", [False, True])
+async def test_a_write_after_the_peers_end_leaves_what_it_sent(
+    kind: Any, keep_open: bool, queued: bool
+) -> None:
+    """As on TCP, where the peer's answer explains why it wants no more."""
+    protocol = kind(keep_open=keep_open)
+    near, far = memory_pipe_pair(16, delivery="immediate")
+    transport = connect_pipe(near, protocol)
+    await settle()
+    transport.pause_reading()
+    if queued:
+        transport.write(bytes(30))
+    far.try_send(b"no, thank you")
+    far.close()
+    for part in (b"one", bytearray(b"two"), memoryview(b"three")):
+        transport.write(part)
+        await settle(2)
+    assert transport.get_write_buffer_size() == 0
+    transport.resume_reading()
+    await settle()
+    assert protocol.data == b"no, thank you"
+    if keep_open:
+        assert protocol.events == ["made", "data", "eof"]
+        transport.write(b"four")
+        assert isinstance(await protocol.lost, BrokenPipeError)
+    else:
+        assert await protocol.lost is None
+    assert protocol.events == ["made", "data", "eof", "lost"]
+
+
+async def test_who_never_reads_learns_of_the_peers_end_by_writing() -> None:
     protocol = Recorder()
     near, far = memory_pipe_pair(64, delivery="immediate")
     transport = connect_pipe(near, protocol)
     await settle()
-    transport.pause_reading()  # so that the transport notices only when it writes
+    transport.pause_reading()
+    far.try_send(b"answer")
     far.close()
-    transport.write(b"nobody")
-    assert "lost" not in protocol.events
-    exc = await protocol.lost
-    assert isinstance(exc, BrokenPipeError)
+    with anyio.fail_after(20):
+        while not protocol.lost.done():
+            transport.write(b"more")
+            await asyncio.sleep(0.01)
+    assert isinstance(await protocol.lost, BrokenPipeError)
+
+
+@pytest.mark.parametrize("end", ["eof", "abort"])
+async def test_an_empty_write_does_nothing_at_a_closed_peer(end: str) -> None:
+    protocol = Recorder(keep_open=True)
+    near, far = memory_pipe_pair(64, delivery="immediate")
+    transport = connect_pipe(near, protocol)
+    await settle()
+    transport.pause_reading()
+    (far.close if end == "eof" else far.abort)()
+    for empty in (b"", bytearray(), memoryview(b"")):
+        transport.write(empty)
+    transport.writelines([b"", b""])
+    await settle()
+    assert protocol.events == ["made"]
+    transport.abort()
+    await protocol.lost
+
+
+@pytest.mark.parametrize("kind", [Recorder, BufferedRecorder])
+async def test_the_end_comes_after_what_the_last_data_has_scheduled(kind: Any) -> None:
+    class Scheduling(kind):  # type: ignore[misc]
+        def _record_data(self, data: bytes) -> None:
+            super()._record_data(data)
+            asyncio.get_running_loop().call_soon(self.events.append, "scheduled")
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            asyncio.get_running_loop().call_soon(self.events.append, "scheduled at first")
+
+    protocol = Scheduling()
+    near, far = memory_pipe_pair(64, delivery="immediate")
+    far.try_send(b"last")
+    far.close()
+    connect_pipe(near, protocol)
+    await protocol.lost
+    assert protocol.events == ["made", "scheduled at first", "data", "scheduled", "eof", "lost"]
 
 
 async def test_unflushed_close_ends_when_the_peer_goes() -> None:

@@ -321,6 +321,24 @@ def test_errors_are_those_of_trio() -> None:
     run(main)
 
 
+def test_one_send_after_the_peer_s_end_leaves_what_it_sent() -> None:
+    async def main() -> None:
+        left, right = await pair()
+        await left.send_all(b"no, thank you")
+        await left.aclose()
+        await testing.wait_all_tasks_blocked()
+        await right.send_all(b"")
+        await right.send_all(b"more")
+        assert await right.receive_some() == b"no, thank you"
+        assert await right.receive_some() == b""
+        with pytest.raises(trio.BrokenResourceError):
+            await right.send_all(b"and more")
+        await right.aclose()
+
+    aiordma.install()
+    run(main)
+
+
 def test_a_cancelled_receive_has_taken_nothing() -> None:
     async def main() -> None:
         left, right = await pair()

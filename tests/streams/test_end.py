@@ -66,6 +66,28 @@ async def test_abort_from_a_callback_of_the_loop_ends_tasks_that_wait(pair: Pair
         wake.current().call_soon(one.abort)
 
 
+async def test_a_send_to_a_closed_peer_leaves_what_it_sent(pair: Pair) -> None:
+    """And to send nothing is no error, as on TCP."""
+    one, other = pair
+    await other.send(b"no, thank you")
+    await other.aclose()
+
+    async def send_on() -> None:
+        while True:
+            await one.send(b"more")
+
+    with anyio.fail_after(20), pytest.raises(anyio.BrokenResourceError):
+        await send_on()
+    for empty in (b"", bytearray(), memoryview(b"")):
+        await one.send(empty)
+    assert await one.receive() == b"no, thank you"
+    with pytest.raises(anyio.EndOfStream):
+        await one.receive()
+    await one.aclose()
+    with pytest.raises(anyio.ClosedResourceError):
+        await one.send(b"")
+
+
 async def test_the_end_shows_without_reading(pair: Pair) -> None:
     one, other = pair
     assert not other.closed
