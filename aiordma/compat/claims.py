@@ -16,21 +16,45 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["claim", "protect"]
+__all__ = ["Claim", "claim", "protect"]
 
 #: The methods of event loops that a transport's descriptor is kept from.
 _WATCHING = ("add_reader", "remove_reader", "add_writer", "remove_writer")
 
-_Transports = weakref.WeakValueDictionary[int, Any]
+
+class Claim:
+    """What stands in a loop's table for a transport of aiordma, for as long as the transport keeps it."""
+
+    __slots__ = ("__weakref__", "_descriptor", "_socket", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, shown: Any) -> None:
+        """`shown`: the socket whose descriptor it is."""
+        self._transport = weakref.ref(transport)
+        self._socket, self._descriptor = shown, shown.fileno()
+
+    def __repr__(self) -> str:
+        return repr(self._transport())
+
+    def is_closing(self) -> bool:
+        """Whether the descriptor is free for others. It is, too, when the connection was lost and its socket
+        closed, and the transport has yet to learn that: the number may be another socket's by now.
+        """
+        transport = self._transport()
+        return transport is None or transport.is_closing() or self._socket.fileno() != self._descriptor
+
+
+_Transports = weakref.WeakValueDictionary[int, Claim]
 _claimed: weakref.WeakKeyDictionary[Any, _Transports] = weakref.WeakKeyDictionary()
 
 
-def claim(loop: asyncio.AbstractEventLoop, descriptor: int, transport: asyncio.Transport) -> None:
-    """This transport uses the descriptor until it is closing."""
+def claim(loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, shown: Any) -> Claim:
+    """This transport uses the descriptor of the socket `shown` until it is closing, or drops the claim."""
     table = getattr(loop, "_transports", None)
     if not isinstance(table, weakref.WeakValueDictionary):
         table = _claimed.setdefault(loop, weakref.WeakValueDictionary())
-    table[descriptor] = transport
+    made = Claim(transport, shown)
+    table[shown.fileno()] = made
+    return made
 
 
 def protect(cls: type) -> None:

@@ -67,6 +67,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
     __slots__ = (
         "__dict__",
         "__weakref__",
+        "_claim",
         "_closing",
         "_conn_lost",
         "_context",
@@ -182,7 +183,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         """Have the loop's add_reader() and its like refuse the connection's descriptor."""
         shown = self._extra.get("socket")
         if shown is not None:
-            claim(self._loop, shown.fileno(), self)
+            self._claim = claim(self._loop, self, shown)
 
     def _close_socket(self) -> None:
         sock, self._sock = self._sock, None
