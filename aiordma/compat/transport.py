@@ -36,6 +36,7 @@ from ..wake.ending import note_unclosed
 from ..wake.origin import here
 from .claims import claim
 from .contracts import PullProtocol
+from .sendfile import from_the_beginning
 
 if TYPE_CHECKING:
     import socket
@@ -102,7 +103,11 @@ class RingTransport(asyncio.transports._FlowControlMixin):
     #: asyncio asks for these two before loop.start_tls() and loop.sendfile() take a transport, and for the
     #: base class, which also brings the water marks
     _start_tls_compatible = True
-    _sendfile_compatible = constants._SendfileMode.FALLBACK
+
+    @property
+    def _sendfile_compatible(self) -> Any:
+        from_the_beginning(self._loop)
+        return constants._SendfileMode.FALLBACK
 
     def __init__(
         self,
@@ -489,7 +494,8 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """write() of each; small pieces are joined, large ones are not copied for it."""
-        parts = list(list_of_data)
+        # All of them are looked at before any is sent: one that is not bytes-like must not leave a part.
+        parts = [data if type(data) is bytes else _as_bytes(data) for data in list_of_data]
         if sum(map(len, parts)) <= _GATHER_BYTES:
             self.write(b"".join(parts))
         else:
@@ -634,6 +640,15 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             if self._server is not None:
                 self._server.detach(self)
                 self._server = None
+
+
+def _as_bytes(data: Any) -> memoryview:
+    """The bytes of anything that has some, as asyncio's writelines() takes them.
+
+    :raises TypeError: it has none.
+    """
+    view = memoryview(data)
+    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
 def _nothing_more() -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import socket
 from typing import Any
 
 import anyio
@@ -471,4 +473,55 @@ async def test_loop_sendfile(tmp_path: Any, anyio_backend: Any) -> None:
     transport.write(b"tail")
     transport.close()
     assert await collect(far, 4) == b"tail"
+    await protocol.lost
+
+
+@pytest.mark.parametrize(("offset", "count"), [(0, None), (0, 700), (900, None), (900, 50), (3000, None)])
+async def test_sendfile_is_from_the_offset_as_on_a_socket(
+    tmp_path: Any, anyio_backend: Any, offset: int, count: int | None
+) -> None:
+    if anyio_backend[1]["use_uvloop"]:
+        pytest.skip("uvloop's sendfile() takes only its own transports")
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(250)) * 8)
+    loop = asyncio.get_running_loop()
+
+    async def sent_by(transport: Any) -> tuple[int, int]:
+        with path.open("rb") as file:
+            file.seek(1000)
+            return await loop.sendfile(transport, file, offset, count), file.tell()
+
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    plain = Recorder()
+    with far:
+        transport, _ = await loop.create_connection(lambda: plain, sock=near)
+        expected = await sent_by(transport)
+        transport.close()
+        await plain.lost
+        data = far.recv(10_000)
+    protocol = Recorder()
+    ours, pipe = await one_transport(protocol, 4000)
+    assert await sent_by(ours) == expected
+    await settle()
+    assert drain_far(pipe) == data
+    ours.close()
+    await protocol.lost
+
+
+@pytest.mark.parametrize("size", [10, 70_000])
+async def test_writelines_takes_all_that_has_bytes_or_nothing(size: int) -> None:
+    protocol = Recorder()
+    transport, far = await one_transport(protocol, 200_000)
+    doubles = array.array("d", [1.0, 2.0])
+    good: list[Any] = [bytes(size), doubles, memoryview(b"abcdef")[::2], bytearray(b"x")]
+    transport.writelines(good)
+    expected = bytes(size) + doubles.tobytes() + b"acex"
+    assert await collect(far, len(expected)) == expected
+    for bad in ([bytes(size), "text"], [bytes(size), None], [bytes(size), 5]):
+        with pytest.raises(TypeError):
+            transport.writelines(bad)  # type: ignore[arg-type]
+    await settle()
+    assert not drain_far(far)
+    transport.close()
     await protocol.lost

@@ -1,0 +1,39 @@
+"""`loop.sendfile()` on transports of aiordma: from where the caller says, as on a socket.
+
+Where the kernel does not send a file by itself, asyncio reads it from wherever it stands when the offset is
+0. On a socket the same call sends it from its beginning.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+    from typing import BinaryIO
+
+__all__ = ["from_the_beginning"]
+
+
+def from_the_beginning(loop: asyncio.AbstractEventLoop) -> None:
+    """Have this loop send files to a transport of aiordma from their beginning, where the offset is 0.
+
+    asyncio asks the transport what it can do right before it begins, so nothing is changed in loops that do
+    not use it.
+    """
+    vars(loop).setdefault("_sendfile_fallback", functools.partial(_send, loop))
+
+
+async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: int | None) -> int:
+    own = type(loop)._sendfile_fallback
+    if not type(transport).__module__.startswith("aiordma.") or not hasattr(file, "seek"):
+        sent: int = await own(loop, transport, file, offset, count)
+        return sent
+    stood = file.tell()
+    if not offset:
+        file.seek(0)
+    sent = await own(loop, transport, file, offset, count)
+    if not sent:
+        file.seek(stood)  # as the kernel's call, which moves it only behind what was sent
+    return sent
