@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -217,12 +217,14 @@ class FallbackReason:
     """What this end stated; ``Code.PEER_DECLINED`` when the peer decided."""
     peer: int | None = None
     """The diagnosis that the peer sent; None when it sent none."""
+    spoke: bool = field(default=False, compare=False, repr=False)
+    """The peer has said something else than a negotiation does. Silence has other reasons, too."""
 
     @classmethod
-    def of_local(cls, code: int, detail: str = "") -> FallbackReason:
+    def of_local(cls, code: int, detail: str = "", *, spoke: bool = False) -> FallbackReason:
         """This end decided, for ``code``."""
         text = describe(code)
-        return cls(_named(code), f"{text}: {detail}" if detail else text, _named(code))
+        return cls(_named(code), f"{text}: {detail}" if detail else text, _named(code), spoke=spoke)
 
     @classmethod
     def of_peer(cls, diagnosis: int) -> FallbackReason:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..negotiation.question import Answer, ask
 from ..wake.beside import start_thread
-from .plain_peers import LIFETIME_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,8 +27,8 @@ __all__ = ["Asker"]
 #: Milliseconds for the answer, if the environment does not set it; round trips are added. It takes a turn of
 #: the server's loop, and no work.
 _ANSWER_MS = 50
-#: Seconds for which a server that said nothing counts as plain: it may have been busy.
-_SILENCE_COUNTS_S = 3600
+#: Seconds for which a server that said nothing counts as plain, in this process: it may have been busy.
+_SILENCE_COUNTS_S = 60
 
 
 class Asker:
@@ -71,9 +70,10 @@ class Asker:
         answer = Answer.UNREACHABLE
         try:
             answer = ask(addresses, _milliseconds())
-            if answer in (Answer.PLAIN, Answer.SILENT):
-                seconds = LIFETIME_S if answer is Answer.PLAIN else _SILENCE_COUNTS_S
-                self._peers.remember(server.host, server.port, True, seconds)
+            if answer is Answer.PLAIN and not server.local:
+                self._peers.remember(server.host, server.port, True)
+            elif answer is not Answer.NEGOTIATES and answer is not Answer.UNREACHABLE:
+                self._peers.suspect(server.host, server.port, _SILENCE_COUNTS_S)
         finally:
             self._asked.pop((server.host, server.port), None)  # what was found out is remembered
             asked.set_result(answer)

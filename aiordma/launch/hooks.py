@@ -190,7 +190,7 @@ def install(
     :param rules: which connections may be negotiated, see ``aiordma run --help``; default: the environment's
         (``AIORDMA_RUN_RULES``).
     :param report: print at exit which connections went which way.
-    :param remember: keep the plain servers that are found in a file of the user's, for a day.
+    :param remember: keep the plain servers that are found in a file of the user's, for an hour.
     :param outside_tls: payload of connections with TLS may travel over RDMA, unencrypted, if the peer agrees.
     :raises ValueError: a rule is none, with the reason.
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat.arguments import check_client, check_server
 from ..compat.own_methods import unpatched
-from .loading import config_of_run, is_plain, load
+from .loading import config_of_run, load, news_of
 
 if TYPE_CHECKING:
     import socket
@@ -146,11 +146,10 @@ class Methods:
 
     def _learn(self, loop: Any, server: Server, end: Any) -> None:
         """Remember what the negotiation has shown about the server."""
-        peers = self._policy.peers
-        plain = is_plain(end.get_extra_info("aiordma.fallback_reason"))
-        if peers is not None and plain != peers.is_plain(server.host, server.port):
+        remember = news_of(server, end.get_extra_info("aiordma.fallback_reason"), self._policy.peers)
+        if remember is not None:
             # Nothing waits for it: the program has its connection.
-            loop.run_in_executor(None, peers.remember, server.host, server.port, plain)
+            loop.run_in_executor(None, remember)
 
     # ---- servers
 

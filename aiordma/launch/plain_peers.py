@@ -1,9 +1,10 @@
 """Servers that turned out to be plain, remembered for the user's next programs.
 
 The file (``plain-peers`` in the user's cache directory) has a line for each finding: until when it counts
-(seconds since 1970; 0: not any more), host and port. Processes append lines, which the kernel does one after
-the other; a later line overrules an earlier one. A file that has grown is written anew, with the newest lines
-only. It is a hint: whatever is wrong with it counts as empty, and a line that is lost costs one Proposal.
+(seconds since 1970; 0: not any more), host and port. Only what a server has said counts as a finding, and
+none of a server on this host is kept. Processes append lines, which the kernel does one after the other; a
+later line overrules an earlier one. A file that has grown is written anew, with the newest lines only. It is
+a hint: whatever is wrong with it counts as empty, and a line that is lost costs one Proposal.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PlainPeers", "cache_file"]
 
 #: Seconds for which a finding counts.
-LIFETIME_S = 24 * 3600
+LIFETIME_S = 3600
 #: Size from which on the file is written anew, and lines kept then.
 _MAX_BYTES = 64 * 1024
 _KEPT_LINES = 500
@@ -47,15 +48,18 @@ class PlainPeers:
             self._until = _parse(self._read())
         return time.time() < self._until.get((host, port), 0) <= time.time() + LIFETIME_S
 
-    def remember(self, host: str, port: int, plain: bool, seconds: int = LIFETIME_S) -> None:
-        """Note what a negotiation has shown, if it is news. Writes to the file: not for an event loop.
+    def suspect(self, host: str, port: int, seconds: int) -> None:
+        """Take it for a plain one in this process: it has not answered."""
+        if not self.is_plain(host, port):
+            assert self._until is not None
+            self._until[host, port] = time.time() + seconds
 
-        :param seconds: how long it counts.
-        """
+    def remember(self, host: str, port: int, plain: bool) -> None:
+        """Note what a server has said, if it is news. Writes to the file: not for an event loop."""
         if self.is_plain(host, port) == plain or not _fits(host):
             return
         assert self._until is not None
-        until = int(time.time()) + seconds if plain else 0
+        until = int(time.time()) + LIFETIME_S if plain else 0
         self._until[host, port] = until
         with contextlib.suppress(OSError):
             self._append(f"{until} {host} {port}\n".encode())

@@ -2,7 +2,7 @@
 
 A program that never talks to a capable peer shall lose nothing. So the reasons to leave a connection alone
 come first, and the cheap ones before the others: TLS, the rules, what the user's earlier programs have found
-out, and for servers of this host whether they have announced themselves.
+out, and for servers of this host whether they announce themselves, which needs no memory.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from ..negotiation.announcement import is_address_of_this_host as _is_address_of_this_host
 from ..negotiation.announcement import is_announced
 from .server import Server
 
@@ -82,7 +83,9 @@ class Policy:
         if not isinstance(host, str) or not host:
             return "no host"
         judged = await self._judge(loop, host, number)
-        return judged if isinstance(judged, str) else Server(host, number, judged, address)
+        if isinstance(judged, str):
+            return judged
+        return Server(host, number, judged, address, local=self._is_known_as_local(host))
 
     async def _judge(self, loop: Any, host: str, port: int) -> bool | str:
         """Whether it is known to negotiate; or why it stays plain."""
@@ -90,7 +93,8 @@ class Policy:
         if reason is not None and not self.rules.need_addresses:
             return reason
         expected = self.rules.names_port("out", host, port)
-        if not expected and self.peers is not None and self.peers.is_plain(host, port):
+        plain = not expected and self.peers is not None and self.peers.is_plain(host, port)
+        if plain and not self._is_known_as_local(host):
             return "known to be plain"
         addresses = [host]
         if not _is_address(host) and (
@@ -105,11 +109,10 @@ class Policy:
                 )
         if reason is not None:
             return reason
+        local = self._is_local(host, addresses)
         if expected:
             return True
-        if not self._is_local(host, addresses):
-            return False
-        return is_announced(port) or "nothing of aiordma listens there"
+        return (is_announced(port) or "nothing of aiordma listens there") if local else False
 
     def _judge_addresses(self, host: str, addresses: list[str], port: int) -> str | None:
         """Rules by name and by network together: no address may be denied, and one must be allowed."""
@@ -121,6 +124,12 @@ class Policy:
             named = self.rules.forbid("out", host, port)
             return named if named is not None and named.startswith("rule") else None
         return self.rules.forbid("out", host, port)
+
+    def _is_known_as_local(self, host: str) -> bool:
+        """Whether it is of this host, as far as that is known without a look-up."""
+        if _is_address(host):
+            return self._is_local(host, [host])
+        return host in _LOCAL_NAMES or self._local.get(host, False)
 
     def _is_local(self, host: str, addresses: list[str]) -> bool:
         if host in _LOCAL_NAMES:
@@ -163,15 +172,4 @@ def _is_address(host: str) -> bool:
         socket.inet_pton(family, host.partition("%")[0])
     except OSError:
         return False
-    return True
-
-
-def _is_address_of_this_host(address: str) -> bool:
-    """Only addresses of this host can be bound; nothing is sent for it."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.bind((address.partition("%")[0], 0))
-        except OSError:
-            return False
     return True

@@ -16,3 +16,5 @@ class Server(NamedTuple):
     known: bool
     #: Family and address, if the program has connected already.
     address: tuple[int, Any] | None = None
+    #: It is on this host, where an announcement says what it is now: nothing is remembered of it.
+    local: bool = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from ..negotiation.announcement import Announcement
-from .loading import config_of_run, is_plain, load
+from .loading import config_of_run, load, news_of
 
 if TYPE_CHECKING:
     import socket
@@ -150,10 +150,9 @@ class TrioMethods:
         result = await connect_and_negotiate(host, port, options)
         peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
         sock = sockets.socket_of(result)
-        peers, plain = self._policy.peers, is_plain(result.fallback)
-        if peers is not None and plain != peers.is_plain(judged.host, judged.port):
+        remember = news_of(judged, result.fallback, self._policy.peers)
+        if remember is not None:
             # Nothing waits for it: the program has its connection.
-            remember = functools.partial(peers.remember, judged.host, judged.port, plain)
             trio.lowlevel.start_thread_soon(remember, _nothing)
         return sock
 

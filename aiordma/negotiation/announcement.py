@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Announcement", "is_announced"]
+__all__ = ["Announcement", "is_address_of_this_host", "is_announced"]
 
 #: Processes of one port (`reuse_port`, workers) that can announce it at a time; any one of them suffices.
 _SLOTS = 16
@@ -55,6 +55,22 @@ class Announcement:
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
+
+
+def is_address_of_this_host(address: str) -> bool:
+    """Only addresses of this host can be bound; nothing is sent for it.
+
+    :param address: of IPv4 or IPv6, as text.
+    """
+    if address.startswith("127.") or address == "::1":
+        return True
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((address.partition("%")[0], 0))
+    except OSError:
+        return False
+    return True
 
 
 def is_announced(port: int) -> bool:

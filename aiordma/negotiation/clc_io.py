@@ -32,6 +32,10 @@ Carrier = socket.socket | TlsLayer
 """What the bytes of a negotiation travel on."""
 
 
+def _earlier(deadline: float | None, until: float) -> float:
+    return until if deadline is None else min(deadline, until)
+
+
 class ClcIO:
     """The TCP connection during the negotiation."""
 
@@ -71,9 +75,13 @@ class ClcIO:
             except OSError:
                 return
 
-    async def receive(self, handshake: ClientHandshake | ServerHandshake) -> list[Event]:
+    async def receive(
+        self, handshake: ClientHandshake | ServerHandshake, until: float = math.inf
+    ) -> list[Event]:
         """Read up to the end of a message at most, and return what it means to ``handshake``; or what the end
         of the connection or an expired time limit means.
+
+        At the time ``until``, of the loop's clock, this returns nothing.
 
         Once the peer has sent its last message, or the handshake is done, this reads nothing and returns
         nothing: what arrives then belongs to the stream.
@@ -86,9 +94,11 @@ class ClcIO:
                 data = self.carrier.recv(self._rest_of_message(ahead)) if ahead else b""
             except (BlockingIOError, InterruptedError):
                 # What has arrived counts, even if this process did not run in time to see it.
-                if await self.wait_readable(handshake.next_deadline()) or self.has_data():
+                if await self.wait_readable(_earlier(handshake.next_deadline(), until)) or self.has_data():
                     continue
                 events = handshake.on_timer(self.now())
+                if not events and self.now() >= until:
+                    return []
             except OSError:
                 return handshake.eof(self.now())
             else:

@@ -10,8 +10,9 @@ from ..proto.handshake import ClientHandshake, State
 from ..proto.proof import accept_proof
 from .dialogue import Dialogue
 from .engine import ClientContact
-from .head_start import head_start_s, receive_or_connect
+from .head_start import head_start_s
 from .last_step import LastStep
+from .second_connection import receive_or_connect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,18 +26,22 @@ __all__ = ["ClientNegotiation", "PlainPeerFound"]
 
 
 class PlainPeerFound(Exception):
-    """The peer does not negotiate; ``carrier`` is a new connection to it, if there is one already."""
+    """The peer does not negotiate; ``carrier`` is a new connection to it, if there is one already.
 
-    def __init__(self, text: str, carrier: Carrier | None = None) -> None:
+    ``spoke``: it has said something else; otherwise it was silent, or closed the connection.
+    """
+
+    def __init__(self, text: str, carrier: Carrier | None = None, *, spoke: bool = False) -> None:
         super().__init__(text)
-        self.text = text
-        self.carrier = carrier
+        self.text, self.carrier, self.spoke = text, carrier, spoke
 
 
 class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
     """Propose RDMA to the server on ``carrier``.
 
-    :param connect_again: the peer is unknown: after a head start, open a plain connection beside this one.
+    :param connect_again: opens a plain connection beside this one, if the answer does not come within a head
+        start. None: the answer is waited for.
+    :param head_start_s: that time, in seconds, to which the round trips to the peer are added.
     :raises PlainPeerFound: (from :meth:`run`) the peer does not negotiate; ``carrier`` is closed.
     """
 
@@ -47,10 +52,13 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         kind: int,
         engine: Engine,
         connect_again: Callable[[], Awaitable[Carrier]] | None = None,
+        head_start_s: float = 0.0,
     ) -> None:
         super().__init__(carrier, options, kind)
         self._engine = engine
-        self._connect_again = connect_again
+        self._connect_again, self._head_start_s = connect_again, head_start_s
+        #: When it began to wait for the peer's first answer, by the loop's clock; None: it does not wait.
+        self.waits_since: float | None = None
         self._first_contact = True
 
     async def begin(self) -> None:
@@ -83,16 +91,18 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         self.queue(events)
 
     async def _wait_with_head_start(self, connect: Callable[[], Awaitable[Carrier]]) -> None:
-        seconds = head_start_s(self.io.sock, self.options.config.head_start_ms)
+        seconds = head_start_s(self.io.sock, self._head_start_s * 1000)
+        self.waits_since = self.io.now()
         events, plain = await receive_or_connect(self.io, self.handshake, seconds, connect)
+        self.waits_since = None
         if plain is not None:
             raise PlainPeerFound(f"it did not answer within {seconds * 1000:.0f} ms", plain)
         self.queue(events)
 
-    def _plain_peer(self, text: str) -> Exception:
+    def _plain_peer(self, text: str, *, spoke: bool) -> Exception:
         if self.options.mode == "rdma":
             return NegotiationError(Code.PLAIN_TCP_PEER, text)
-        return PlainPeerFound(text)
+        return PlainPeerFound(text, spoke=spoke)
 
     # ---- events
 
@@ -100,7 +110,7 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         accept, contact = event.accept, self.contact
         assert contact is not None
         if not _proves(accept, contact.proposal):
-            raise self._plain_peer("its Accept does not prove that it read the Proposal")
+            raise self._plain_peer("its Accept does not prove that it read the Proposal", spoke=True)
         self._first_contact = accept.first_contact
         contact.awaits_tcp = True
         try:
@@ -122,7 +132,7 @@ class ClientNegotiation(Dialogue[ClientHandshake, ClientContact]):
         self.use_pipe(event.rest)
 
     async def on_plain_peer(self, event: PlainPeer) -> None:
-        raise self._plain_peer(event.text)
+        raise self._plain_peer(event.text, spoke=event.spoke)
 
     handlers = {  # noqa: RUF012
         Send: Dialogue.on_send,

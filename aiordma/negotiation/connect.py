@@ -1,7 +1,8 @@
 """A connection to a server, whatever it speaks: negotiated where possible, plain TCP otherwise.
 
 Nothing is proposed to a peer that is known to be a plain one, and a peer that turns out to be one gets a new
-connection, which has carried nothing but the stream.
+connection, which has carried nothing but the stream. A listener on this host that announces itself is asked
+whatever was found out before: it may have been busy then, or another program.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..errors import Code, FallbackReason, NegotiationError
 from ..observe import connections
 from ..verbs.remedies import warn_once
 from . import peer_cache
+from .announcement import is_address_of_this_host, is_announced
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine
@@ -37,6 +39,8 @@ __all__ = ["connect_and_negotiate"]
 _OPEN_SHARE = 16
 #: A TCP connection that took longer is not begun on a ring, where the setting for silent clients is 0.
 _STALLED_S = 0.25
+#: Least head start of a peer that is believed to negotiate, in seconds: it is more likely busy than gone.
+_BELIEVED_S = 1.0
 
 
 async def connect_and_negotiate(
@@ -109,7 +113,7 @@ class _Attempt:
         if opened is not None:
             return opened
         if mode == "rdma":
-            return await self._negotiate(engine, find_out=False)
+            return await ClientNegotiation(await self._connect(), self._options, self._kind, engine).run()
         async with contextlib.nullcontext() if peer_cache.is_known(peer) else peer_cache.ask_alone(peer):
             return await self._negotiate_or_fall_back(engine, peer)
 
@@ -167,26 +171,61 @@ class _Attempt:
 
     # ---- with the peer's answer
 
-    async def _negotiate(self, engine: Engine, *, find_out: bool) -> NegotiationResult:
-        """:param find_out: the peer is unknown, so a plain connection may be made beside this one.
-        :raises PlainPeerFound: it does not negotiate.
-        """
-        again = self._connect if find_out else None
-        carrier = await self._connect()
-        return await ClientNegotiation(carrier, self._options, self._kind, engine, again).run()
-
     async def _negotiate_or_fall_back(self, engine: Engine, peer: tuple[str, int, bool]) -> NegotiationResult:
         reason = peer_cache.plain_reason(peer)
+        if reason is not None and self._is_announced():
+            reason = peer_cache.plain_reason(peer, announced=True)
         if reason is not None:
             return _plain(await self._connect(), reason)
+        head_start_s = self._head_start_s(peer)
+        negotiation = ClientNegotiation(
+            await self._connect(), self._options, self._kind, engine, self._connect, head_start_s
+        )
         try:
-            result = await self._negotiate(engine, find_out=not peer_cache.is_known(peer))
+            result = await negotiation.run()
         except PlainPeerFound as found:
-            reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text)
-            peer_cache.remember_plain(peer, reason, self._options.config.plain_peer_memory_ms / 1000)
+            reason = FallbackReason.of_local(Code.PLAIN_TCP_PEER, found.text, spoke=found.spoke)
+            self._remember(peer, reason)
             return _plain(found.carrier or await self._connect(), reason)
+        except Exception:
+            raise
+        except BaseException:
+            self._remember_wait(peer, negotiation, head_start_s)
+            raise
         peer_cache.remember_clc(peer)
         return result
+
+    def _head_start_s(self, peer: object) -> float:
+        """Without the round trips. What earlier attempts, which were cancelled, have waited is part of it."""
+        seconds = self._options.config.head_start_ms / 1000
+        if seconds < _BELIEVED_S and (peer_cache.negotiates(peer) or self._is_announced()):
+            seconds = _BELIEVED_S
+        return max(0.0, seconds - peer_cache.waited(peer))
+
+    def _remember(self, peer: object, reason: FallbackReason) -> None:
+        seconds = self._options.config.plain_peer_memory_ms / 1000
+        if reason.spoke:
+            peer_cache.remember_plain(peer, reason, seconds)
+        else:
+            peer_cache.remember_silence(peer, reason, seconds, announced=self._is_announced())
+
+    def _remember_wait(self, peer: object, negotiation: ClientNegotiation, head_start_s: float) -> None:
+        """The attempt was cancelled. Else a program whose patience ends earlier would never find out."""
+        since = negotiation.waits_since
+        if since is None:
+            return
+        seconds = self.waker.now() - since
+        if seconds < head_start_s:
+            peer_cache.remember_wait(peer, seconds)
+        else:
+            text = "it did not answer before the attempt was cancelled"
+            self._remember(peer, FallbackReason.of_local(Code.PLAIN_TCP_PEER, text))
+
+    def _is_announced(self) -> bool:
+        """Whether a listener on this host says that it negotiates."""
+        return any(is_address_of_this_host(address[0]) for _, address in self._candidates) and is_announced(
+            self._candidates[0][1][1]
+        )
 
 
 def _plain(carrier: Carrier, reason: FallbackReason) -> NegotiationResult:

@@ -2,6 +2,10 @@
 
 A client that found a plain TCP peer sends it no Proposal for a while. While one connection finds out about an
 unknown peer, the others wait for the answer: a thousand connections to a new peer cost it one Proposal.
+
+Silence is weak evidence: a server that negotiates is silent, too, while it is busy or stopped. So a peer that
+has negotiated, or that announces itself on this host, counts as a plain one only after it has been silent
+several times in a row.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from .. import wake
 
@@ -25,16 +29,24 @@ __all__ = [
     "ask_alone",
     "forget",
     "is_known",
+    "negotiates",
     "observe",
     "plain_reason",
     "remember_clc",
     "remember_plain",
+    "remember_silence",
+    "remember_wait",
+    "waited",
 ]
 
 _log = logging.getLogger("aiordma.clc")
 
 #: Peers remembered at most; the one not seen for longest is forgotten first.
 _PEERS = 4096
+#: Times in a row that a peer that was believed to negotiate may be silent.
+_SILENCES = 3
+#: Seconds for which waits that were cancelled count.
+_WAITS_COUNT_S = 60.0
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -50,21 +62,76 @@ class _Recent(OrderedDict[K, V], Generic[K, V]):
             self.popitem(last=False)
 
 
-# Address of a peer -> why it counts as plain, and until when (time.monotonic()); None: it negotiates.
-_known: _Recent[object, tuple[FallbackReason, float] | None] = _Recent()
+class _Plain(NamedTuple):
+    """Why a peer counts as plain, and until when (time.monotonic())."""
+
+    reason: FallbackReason
+    until: float
+    #: It announced itself, and was silent all the same.
+    announced: bool
+
+
+# Address of a peer -> what it is; None: it negotiates.
+_known: _Recent[object, _Plain | None] = _Recent()
+#: How often in a row a peer was silent that was believed to negotiate.
+_silences: _Recent[object, int] = _Recent()
+#: Seconds that connection attempts which were cancelled have waited for an answer, and when that was.
+_waits: _Recent[object, tuple[float, float]] = _Recent()
 _announced: _Recent[tuple[str, str], str] = _Recent()
 _observer: Callable[[str, str, str, FallbackReason | None], object] | None = None
 _asking: dict[tuple[object, object], list[Waiter]] = {}
 
 
-def remember_plain(peer: object, reason: FallbackReason, seconds: float) -> None:
-    """``peer`` does not negotiate: propose nothing to it for this time."""
-    _known.put(peer, (reason, time.monotonic() + seconds))
+def remember_plain(peer: object, reason: FallbackReason, seconds: float, *, announced: bool = False) -> None:
+    """``peer`` does not negotiate: propose nothing to it for this time.
+
+    :param announced: not even if it announces itself.
+    """
+    _known.put(peer, _Plain(reason, time.monotonic() + seconds, announced))
+    _forget_silence(peer)
+
+
+def remember_silence(peer: object, reason: FallbackReason, seconds: float, *, announced: bool) -> None:
+    """``peer`` did not answer within its time.
+
+    :param announced: it announces itself.
+    """
+    if announced or negotiates(peer):
+        times = _silences.get(peer, 0) + 1
+        if times < _SILENCES:
+            _silences.put(peer, times)
+            _waits.pop(peer, None)
+            return
+    remember_plain(peer, reason, seconds, announced=announced)
+
+
+def remember_wait(peer: object, seconds: float) -> float:
+    """An attempt was cancelled after it had waited so long in vain; how long all of them did."""
+    total = waited(peer) + seconds
+    _waits.put(peer, (total, time.monotonic()))
+    return total
+
+
+def waited(peer: object) -> float:
+    """Seconds that attempts to connect to ``peer`` have waited in vain before they were cancelled, lately."""
+    seconds, at = _waits.get(peer, (0.0, 0.0))
+    return seconds if time.monotonic() - at < _WAITS_COUNT_S else 0.0
 
 
 def remember_clc(peer: object) -> None:
     """``peer`` negotiates, whatever it answers."""
     _known.put(peer, None)
+    _forget_silence(peer)
+
+
+def _forget_silence(peer: object) -> None:
+    _silences.pop(peer, None)
+    _waits.pop(peer, None)
+
+
+def negotiates(peer: object) -> bool:
+    """Whether ``peer`` has negotiated when it was asked last."""
+    return _known.get(peer, _known) is None
 
 
 def is_known(peer: object) -> bool:
@@ -72,22 +139,24 @@ def is_known(peer: object) -> bool:
     return plain_reason(peer) is not None or peer in _known
 
 
-def plain_reason(peer: object) -> FallbackReason | None:
-    """Why ``peer`` counts as a plain TCP peer now, None when it does not."""
+def plain_reason(peer: object, *, announced: bool = False) -> FallbackReason | None:
+    """Why ``peer`` counts as a plain TCP peer now, None when it does not.
+
+    :param announced: it announces itself now, which weighs more than what was found out without that.
+    """
     entry = _known.get(peer)
     if entry is None:
         return None
-    reason, until = entry
-    if time.monotonic() < until:
-        return reason
-    del _known[peer]
-    return None
+    if time.monotonic() >= entry.until:
+        del _known[peer]
+        return None
+    return entry.reason if entry.announced or not announced else None
 
 
 def forget() -> None:
     """Forget all peers."""
-    _known.clear()
-    _announced.clear()
+    for table in (_known, _silences, _waits, _announced):
+        table.clear()
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ from .head_start import head_start_s
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Answer", "ask"]
+__all__ = ["Answer", "ask", "question"]
 
 #: No server with RDMA is as far away as this.
 _CONNECT_S = 1.0
@@ -32,9 +32,11 @@ class Answer(enum.Enum):
 
     NEGOTIATES = enum.auto()
     PLAIN = enum.auto()
-    """It closed the connection, or speaks something else."""
+    """It speaks something else."""
+    CLOSED = enum.auto()
+    """It closed the connection without a word: a plain one, or one that is just being started anew."""
     SILENT = enum.auto()
-    """It did not answer in time: probably a plain one."""
+    """It did not answer in time: a plain one, or one that is busy."""
     UNREACHABLE = enum.auto()
     """There was no connection to ask on."""
 
@@ -55,14 +57,15 @@ def ask(addresses: Iterable[tuple[int, Any]], milliseconds: int) -> Answer:
             try:
                 sock.connect(address)
             except ConnectionResetError:  # it was there
-                return Answer.PLAIN
+                return Answer.CLOSED
             except OSError:
                 continue
             return _ask_on(sock, head_start_s(sock, milliseconds))
     return Answer.UNREACHABLE
 
 
-def _question() -> bytes:
+def question() -> bytes:
+    """The message. A listener that gets it first closes the connection, which its program does not see."""
     return clc.Proposal(
         engine_id=secrets.token_bytes(16),
         nonce=secrets.token_bytes(16),
@@ -74,7 +77,7 @@ def _question() -> bytes:
 def _ask_on(sock: socket.socket, seconds: float) -> Answer:
     splitter, deadline = Splitter(), time.monotonic() + seconds
     try:
-        sock.sendall(_question())
+        sock.sendall(question())
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -82,11 +85,13 @@ def _ask_on(sock: socket.socket, seconds: float) -> Answer:
             sock.settimeout(left)
             data = sock.recv(clc.MAX_MESSAGE_BYTES)
             if not data:
-                return Answer.PLAIN
+                return Answer.CLOSED
             for message in splitter.feed(data):
                 # One that echoes is no peer.
                 return Answer.PLAIN if isinstance(message, clc.Proposal) else Answer.NEGOTIATES
     except TimeoutError:
         return Answer.SILENT
-    except (OSError, RemoteProtocolError):
+    except OSError:
+        return Answer.CLOSED
+    except RemoteProtocolError:
         return Answer.PLAIN

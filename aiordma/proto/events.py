@@ -90,6 +90,8 @@ class PlainPeer(Frozen):
 
     text: str
     """What the peer did instead of answering."""
+    spoke: bool = False
+    """It has said something else. One that is busy, or is just being started anew, is silent or closes."""
 
 
 class Failed(Frozen):

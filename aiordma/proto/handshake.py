@@ -271,7 +271,7 @@ class _Handshake:
             return [Confirmed(message)]
         if isinstance(message, Claim):
             return [Claimed(message)]
-        return [PlainPeer("it echoes what it receives")]
+        return [PlainPeer("it echoes what it receives", spoke=True)]
 
     def _may_ask_again(self, proposal: Proposal) -> bool:
         return False
@@ -280,7 +280,7 @@ class _Handshake:
         before = self._step(what, now)
         text = detail or f"{what.value} while {before.value}"
         if self.state is State.PLAIN:
-            return [PlainPeer(text)]
+            return [PlainPeer(text, spoke=what is Input.GARBAGE)]
         code = Code.PROTOCOL_VIOLATION if what is Input.GARBAGE else Code.OUT_OF_SYNC
         if what is Input.TIMEOUT and before in (State.CONFIRMED, State.CONFIRMING):
             code = Code.TIMEOUT_CONFIRM_LINK

@@ -65,12 +65,13 @@ def run(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
 class Plain:
     """A server that echoes, in a thread; it has the first bytes of each connection.
 
-    :param silent: it waits for a whole line, as redis-server does.
+    :param answer: what it does with a question: "complains", "closes" the connection, or is "silent", because
+        it waits for a whole line, as redis-server does.
     """
 
-    def __init__(self, *, silent: bool = False) -> None:
+    def __init__(self, answer: str = "complains") -> None:
         self.heads: list[bytes] = []
-        self._silent = silent
+        self.answer = answer
         self._listening = socket.create_server((HOST, 0))
         self.port: int = self._listening.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept)]
@@ -89,7 +90,9 @@ class Plain:
             while data:
                 if not data.startswith(EYE_CATCHER):
                     connection.sendall(data)
-                elif not self._silent:
+                elif self.answer != "silent":
+                    if self.answer == "complains":
+                        connection.sendall(b"-ERR Protocol error\r\n")
                     return
                 data = connection.recv(4096)
 
@@ -103,9 +106,9 @@ class Plain:
         return sum(head.startswith(EYE_CATCHER) for head in self.heads)
 
 
-@pytest.fixture(params=[False, True], ids=["closes", "silent"])
+@pytest.fixture(params=["complains", "closes", "silent"])
 def plain(request: pytest.FixtureRequest) -> Iterator[Plain]:
-    server = Plain(silent=request.param)
+    server = Plain(request.param)
     yield server
     server.close()
 
@@ -140,18 +143,21 @@ def test_a_plain_server_is_asked_once_and_by_one_connection(run: Any, plain: Pla
     assert plain.questions() == 1
     assert sorted(set(plain.heads))[0] == b"hello"
     assert len(plain.heads) == 22
-    assert PlainPeers(cache).is_plain(HOST, plain.port)
+    assert PlainPeers(cache).is_plain(HOST, plain.port) == (plain.answer == "complains")
     assert set(reasons(plain.port)) == {"it does not negotiate", "known to be plain"}
 
 
-def test_silence_counts_for_an_hour_and_an_answer_for_a_day(
+def test_only_an_answer_counts_for_other_processes(
     run: Any, plain: Plain, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Who was silent may have been busy, and who closed may be about to start anew."""
     run(say(plain.port))
-    later = time.time() + 2 * 3600
+    assert cache.exists() == (plain.answer == "complains")
+    assert LIFETIME_S <= 3600
+    later = time.time() + asking._SILENCE_COUNTS_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
-    assert PlainPeers(cache).is_plain(HOST, plain.port) == (not plain._silent)
-    assert LIFETIME_S > 2 * 3600
+    run(say(plain.port))
+    assert plain.questions() == (1 if plain.answer == "complains" else 2)
 
 
 def test_a_program_s_own_socket_carries_no_question(run: Any, plain: Plain) -> None:
@@ -190,7 +196,7 @@ def test_a_server_of_ours_is_asked_and_then_connected_to(run: Any, cache: Path) 
 
 
 def test_a_task_that_is_cancelled_does_not_cancel_the_others_question(run: Any) -> None:
-    server = Plain(silent=True)
+    server = Plain("silent")
 
     async def main() -> None:
         tasks = [asyncio.ensure_future(say(server.port)) for _ in range(3)]
@@ -264,7 +270,7 @@ def test_trio_s_programs_ask_too(plain: Plain, cache: Path) -> None:
     trio.run(main)
     assert plain.questions() == 1
     assert len(plain.heads) == 7
-    assert PlainPeers(cache).is_plain(HOST, plain.port)
+    assert PlainPeers(cache).is_plain(HOST, plain.port) == (plain.answer == "complains")
 
 
 def test_nothing_is_loaded_for_a_plain_server(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import uvloop
 import aiordma
 from aiordma.compat import given_socket
 from aiordma.config import Config
-from aiordma.errors import Code
-from aiordma.launch import hooks, policy
+from aiordma.errors import Code, FallbackReason
+from aiordma.launch import hooks, loading, policy
 from aiordma.launch.plain_peers import PlainPeers
-from aiordma.negotiation import peer_cache
+from aiordma.negotiation import connect, peer_cache
+from aiordma.negotiation.first_bytes import FirstBytes
 from aiordma.negotiation.question import Answer
 from aiordma.negotiation.question import ask as ask_whether
 from tests.roles import LOCAL
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+FAR = "127.0.0.3"
+"""Counts as another host where a test says so."""
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -183,25 +186,65 @@ def test_an_unknown_server_is_asked_once_and_remembered(
 
     async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.read(5))
-        writer.write(heads[-1])
+        writer.write(heads[-1] if heads[-1] == b"hello" else b"-ERR Protocol error")
         writer.close()
 
     async def main() -> None:
-        server: Any = await asyncio.start_server(serve_one, LOCAL, 0)
+        ours = await aiordma.start_server(echo, LOCAL, 0)
+        server: Any = await asyncio.start_server(serve_one, FAR, 0)
         for _ in range(2):
             aiordma.install()
-            assert await ask(LOCAL, port_of(server)) in ("tcp", None)
+            assert await ask(LOCAL, port_of(ours)) == "rdma"  # now aiordma is loaded, and no question asked
+            assert await ask(FAR, port_of(server)) in ("tcp", None)
             while not (os.path.exists(cache) and os.path.getsize(cache)):  # noqa: ASYNC110, ASYNC240
                 await asyncio.sleep(0.001)
             aiordma.uninstall()
             peer_cache.forget()
-        assert PlainPeers(cache).is_plain(LOCAL, port_of(server))
+        assert PlainPeers(cache).is_plain(FAR, port_of(server))
         server.close()
+        ours.close()
 
-    monkeypatch.setattr(policy, "is_announced", lambda port: True)
+    monkeypatch.setattr(policy, "_is_address_of_this_host", lambda _address: False)
     run(main())
     assert heads[1:] == [b"hello", b"hello"]
     assert heads[0] != b"hello"
+
+
+@pytest.mark.parametrize("host", [LOCAL, "localhost"])
+def test_a_server_that_was_late_once_is_asked_again(run: Any, host: str, cache: Path) -> None:
+    """Silence is no answer, and an announcement weighs more than memory."""
+    looks, own, late = 0, FirstBytes.are_clc, asyncio.Event()
+
+    async def are_clc(first_bytes: FirstBytes) -> bool | None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            await late.wait()
+        return await own(first_bytes)
+
+    async def main() -> None:
+        async with await aiordma.start_server(echo, LOCAL, 0) as server:
+            port = port_of(server)
+            assert await ask(host, port) == "tcp"
+            patience.undo()
+            late.set()
+            assert await ask(host, port) == "rdma"
+            assert not await asyncio.to_thread(os.path.exists, cache)
+            for name in (host, LOCAL):
+                await asyncio.to_thread(PlainPeers(cache).remember, name, port, True)
+                peer_cache.remember_plain(
+                    (name, port, False), FallbackReason.of_local(Code.PLAIN_TCP_PEER), 60
+                )
+            aiordma.uninstall()
+            aiordma.install()  # as another process
+            assert await ask(host, port) == "rdma"
+
+    with pytest.MonkeyPatch.context() as patience:
+        patience.setattr(loading, "_HEAD_START_MS", 0)
+        patience.setattr(connect, "_BELIEVED_S", 0)
+        patience.setattr(FirstBytes, "are_clc", are_clc)
+        aiordma.install()
+        run(main())
 
 
 def test_a_socket_that_waited_while_aiordma_was_loaded(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,19 +224,30 @@ def test_a_server_that_speaks_first() -> None:
     run(main)
 
 
-def test_an_unknown_server_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if it were on another host."""
+def test_what_an_unknown_server_says_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were on another host; aiordma is loaded already, so that no question is asked."""
+    host = "127.0.0.3"
+
+    async def complain(stream: Any) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(b"-ERR Protocol error")
 
     async def main() -> None:
-        async with serving() as port:
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(functools.partial(trio.serve_tcp, complain, 0, host=host))
+            port = listeners[0].socket.getsockname()[1]
             aiordma.install()
-            async with await trio.open_tcp_stream(LOCAL, port) as stream:
+            async with serving() as ours:
+                assert await ask(ours) == "rdma"
+            async with await trio.open_tcp_stream(host, port) as stream:
                 assert path_of(stream) == "tcp"
             while not (cache.exists() and cache.stat().st_size):  # noqa: ASYNC240
                 await trio.sleep(0.001)  # the file is made first, and written then
-            assert PlainPeers(cache).is_plain(LOCAL, port)
+            assert PlainPeers(cache).is_plain(host, port)
+            nursery.cancel_scope.cancel()
 
-    monkeypatch.setattr(policy, "is_announced", lambda port: True)
+    monkeypatch.setattr(policy, "_is_address_of_this_host", lambda _address: False)
     run(main)
 
 

@@ -73,8 +73,8 @@ DECLINE = clc.Decline(diagnosis=aiordma.Code.NO_DEVICE).encode()
         (read_and_send(b"-ERR Protocol error\r\n"), Answer.PLAIN),
         (read_and_send(DECLINE[:8] + bytes(100)), Answer.PLAIN),
         (lambda connection: connection.sendall(connection.recv(4096)), Answer.PLAIN),
-        (lambda connection: connection.recv(4096), Answer.PLAIN),
-        (reset, Answer.PLAIN),
+        (lambda connection: connection.recv(4096), Answer.CLOSED),
+        (reset, Answer.CLOSED),
     ],
     ids=["declines", "in-bytes", "greets", "complains", "garbage", "echoes", "closes", "resets"],
 )
