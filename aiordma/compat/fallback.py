@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("aiordma.compat")
 
 
+#: Seconds for which the beginning of a Proposal that came late waits for its rest.
+_HOLD_S = 0.5
+
 #: Names of the extra info about the path of a connection.
 PATH_INFO = ("aiordma.path", "aiordma.fallback_reason", "aiordma.stream")
 
@@ -100,6 +103,8 @@ class Introduction(asyncio.Protocol):
         self._made = made
         self._late_proposal = late_proposal
         self._head = b""
+        #: It may be that bytes are held which are the stream's.
+        self._waits = True
 
     def connection_made(self, transport: Any) -> None:
         """Step aside, or wait for the first bytes."""
@@ -121,6 +126,13 @@ class Introduction(asyncio.Protocol):
             assert self._late_proposal is not None
             self._own.write(clc.Decline(diagnosis=self._late_proposal).encode())
             self._step_aside(self._head[length:])
+        elif len(self._head) == len(data):  # the rest of a Proposal would be here soon
+            asyncio.get_running_loop().call_later(_HOLD_S, self._release)
+
+    def _release(self) -> None:
+        """What looked like the beginning of a Proposal was none."""
+        if self._waits and not self._own.is_closing():
+            self._step_aside(self._head)
 
     def eof_received(self) -> bool | None:
         """EOF decides, too."""
@@ -129,6 +141,7 @@ class Introduction(asyncio.Protocol):
         return keep_open
 
     def _step_aside(self, data: bytes) -> None:
+        self._waits = False
         self._own.set_protocol(self.protocol)
         if isinstance(self.protocol, asyncio.BufferedProtocol):
             while data:

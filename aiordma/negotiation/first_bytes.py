@@ -1,7 +1,8 @@
 """Telling an aiordma client from a plain one by its first bytes, which stay in the socket.
 
 They may be the beginning of the stream of a plain client. So the server only peeks until the eye catcher of
-CLC is certain. A client may also send nothing, because it waits for the server to speak first.
+CLC is certain. A client may also send nothing, because it waits for the server to speak first; or what a
+Proposal begins with and no more, which is no Proposal either, since those come in one piece.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ class FirstBytes:
 
     def __init__(self, io: ClcIO, options: PathOptions) -> None:
         self._io = io
-        self._message_s = options.config.negotiate_timeout_ms / 1000
         silent_s = options.config.server_first_wait_ms / 1000
         if options.mode == "rdma":
             # No plain client is served, so none waits for the server to speak first.
-            silent_s = max(silent_s, self._message_s)
+            silent_s = max(silent_s, options.config.negotiate_timeout_ms / 1000)
         self._deadline = io.now() + silent_s
         self._late = False
         self._seen = 0
@@ -61,11 +61,8 @@ class FirstBytes:
         verdict = clc.looks_like_clc(head) if head else False
         if verdict is not None or (len(head) == self._seen and self._is_all()):
             return bool(verdict)
-        if not self._seen:
-            # The beginning of an eye catcher: the rest may take as long as one message.
-            self._deadline = self._io.now() + self._message_s
-            self._late = False
-            self._wake_at(HEADER_BYTES)
+        if len(head) > self._seen:
+            self._wake_at(len(head) + 1)  # the next byte may disprove it
         self._seen = len(head)
         return None
 

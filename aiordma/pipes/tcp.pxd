@@ -34,6 +34,7 @@ cdef class TcpPipe:
     cpdef _nothing(self)
     cpdef bytes _read(self, Py_ssize_t size)
     cdef bytes _sift(self, bytes data)
+    cpdef _release_held(self)
     cdef _fill(self)
     cpdef _watch(self)
     cdef _unwatch(self)

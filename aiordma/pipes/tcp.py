@@ -41,6 +41,9 @@ _READ_MOST = 256 * 1024
 #: Without memory for more.
 _READ_LEAST = 2048
 
+#: Seconds for which the beginning of a Proposal that came late waits for its rest.
+_HOLD_S = 0.5
+
 _ABORT = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds, so close() sends RST
 
 
@@ -268,6 +271,8 @@ class TcpPipe:
         if not self._eof and clc.looks_like_clc(head) is not False:
             length = int.from_bytes(head[5:7]) if len(head) > 7 else len(head) + 1
             if len(head) < length:
+                if not self._held_back:
+                    self._waker.call_at(self._waker.now() + _HOLD_S, self._release_held)
                 self._held_back = head
                 return b""
             head = head[length:]
@@ -278,6 +283,16 @@ class TcpPipe:
                     self._sock.send(clc.Decline(diagnosis=Code.PLAIN_TCP_PEER).encode())
         self._held_back = None
         return head
+
+    def _release_held(self) -> None:
+        """What looked like the beginning of a Proposal was none: the rest would be here."""
+        held = self._held_back
+        if held and not self._closed:
+            self._held_back = None
+            self._chunk = held
+            self._received += len(held)
+            if self._on_readable is not None:
+                self._on_readable()
 
     def _fill(self) -> None:
         """Read ahead, if the chunk is empty."""
