@@ -358,7 +358,7 @@ class ServerContact(_Contact):
         if self.first_contact:
             await self._confirm_link(ask=not self.engine.backend.by_cm)
         if self._listener is not None and self.group.granter is not None:
-            self.group.granter.limit = self._proposal.tickets
+            self.group.granter.limit = min(self._proposal.tickets, self.engine.config.tickets)
             self.group.granter.on_negotiated(self._listener, first=self.first_contact)
         self._done = True
         return self.member.connection
