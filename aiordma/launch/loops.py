@@ -1,7 +1,8 @@
 """Event loops whose connections negotiate RDMA, for programs that choose their loop.
 
 ``asyncio.Runner(loop_factory=aiordma.new_event_loop)``, ``uvicorn --loop aiordma:new_event_loop``, a policy
-for what still wants one. Other loops of the process stay as they are; :func:`aiordma.install` changes all.
+(deprecated) for what still wants one. Other loops of the process stay as they are; :func:`aiordma.install`
+changes all.
 """
 
 from __future__ import annotations
@@ -66,8 +67,18 @@ def new_event_loop(*, uvloop: bool = False) -> asyncio.AbstractEventLoop:
 
 def event_loop_policy() -> Any:
     """A policy whose event loops are those of :func:`new_event_loop`, for ``asyncio.set_event_loop_policy()``
-    and pytest-asyncio's fixture ``event_loop_policy``. (Python 3.14 warns that policies will be dropped.)
+    and pytest-asyncio's fixture ``event_loop_policy``.
+
+    .. deprecated:: 0.1
+        Python 3.16 has no policies any more: pass :func:`new_event_loop` as ``loop_factory``, or call
+        :func:`aiordma.install`.
     """
+    warnings.warn(
+        "aiordma.event_loop_policy() goes with the policies of asyncio, in Python 3.16: pass "
+        "aiordma.new_event_loop as loop_factory, or call aiordma.install()",
+        DeprecationWarning,
+        stacklevel=2,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         base: Any = asyncio.DefaultEventLoopPolicy

@@ -72,9 +72,11 @@ def test_with_install(uvloop: bool, first: str) -> None:
 
 
 def test_the_policy() -> None:
+    with pytest.warns(DeprecationWarning, match="loop_factory"):
+        policy = aiordma.event_loop_policy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        asyncio.set_event_loop_policy(aiordma.event_loop_policy())
+        asyncio.set_event_loop_policy(policy)
         try:
             assert asyncio.run(path()) == "rdma"
         finally:
