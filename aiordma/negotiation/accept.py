@@ -152,9 +152,10 @@ class ConnectionListener(anyio.abc.Listener[T]):
     ) -> None:
         """Run ``handler(connection)`` in a new task for every connection, until cancelled.
 
-        The connection belongs to this method: it is closed when its handler returns or raises, as by ``async
-        with connection``. (A handler may close it earlier.) So a handler that hands its connection to another
-        task must wait for that task; a program that keeps connections calls :meth:`accept` itself.
+        The connection belongs to this method: it is closed when its handler returns. It is aborted when the
+        handler raises or is cancelled, so that the peer gets an error, and does not take for whole what
+        breaks off. (A handler may close it earlier.) So a handler that hands its connection to another task
+        must wait for that task; a program that keeps connections calls :meth:`accept` itself.
 
         A handler that fails ends its own connection only. Its exception is counted (:meth:`statistics`)
         and logged with the client's address by the logger ``aiordma.serve``: at level INFO if the client was

@@ -72,20 +72,25 @@ class Handlers(Generic[T]):
     async def run(
         self, handler: Callable[[T], Awaitable[object]], connection: T, on_error: OnError[T]
     ) -> None:
-        """Run one, and close its connection.
+        """Run one, and close its connection; abort it if the handler raises, or the peer would take for whole
+        what breaks off.
 
         Cancellation, ``KeyboardInterrupt`` and other exceptions that are no ``Exception`` pass through.
         """
         self.running += 1
+        whole = False
         try:
             result = handler(connection)
             if not isawaitable(result):
                 raise TypeError(f"{handler!r} is no coroutine function: write the handler with `async def`")
             await result
+            whole = True
         except Exception as exc:
             await self.report(connection, exc, on_error)
         finally:
             self.running -= 1
+            if not whole:
+                connection.abort()
             await connection.aclose()
 
     async def report(self, connection: T, exc: Exception, on_error: OnError[T]) -> None:

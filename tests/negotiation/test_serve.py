@@ -196,6 +196,33 @@ async def test_a_function_takes_the_errors(kind: str, mode: str, is_async: bool)
     assert seen == [(mode, "KeyError('x')")] * 2
 
 
+@pytest.mark.parametrize("outcome", ["returns", "raises", "is noted", "closes and raises"])
+async def test_what_breaks_off_is_no_whole(
+    kind: str, mode: str, outcome: str, handler_failures: list[str]
+) -> None:
+    """The peer of a handler that fails gets an error, not the end in order of a stream or of datagrams."""
+    if kind == "channels":
+        return  # no end of theirs looks whole: each message is
+    goes_on = anyio.Event()
+
+    async def half(connection: Any) -> None:
+        await connection.send(b"half")
+        await goes_on.wait()
+        if outcome == "closes and raises":
+            await connection.aclose()
+        if outcome != "returns":
+            raise KeyError("x")
+
+    options = {"on_error": lambda *_: None} if outcome == "is noted" else {}
+    async with serving(kind, mode, half, **options) as clients, await clients.connect() as client:
+        assert await client.receive() == b"half"
+        goes_on.set()
+        in_order = outcome in ("returns", "closes and raises")
+        with pytest.raises(anyio.EndOfStream if in_order else anyio.BrokenResourceError):
+            await client.receive()
+    handler_failures.clear()
+
+
 async def serve_one(
     kind: str, mode: str, handler: Callable[[Any], Awaitable[object]], **options: Any
 ) -> None:
