@@ -56,6 +56,20 @@ int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length);
  */
 const volatile uint64_t *aiordma_soft_astray(struct ibv_qp *qp);
 
+/*
+ * A program that has accepted data for a queue pair of this device, and not posted all of it, says so before it returns
+ * to where the data comes from (some = 1), and says when it has (some = 0). The thread that posts calls it.
+ */
+void aiordma_soft_holds(struct ibv_qp *qp, int some);
+
+/*
+ * 1 when the process of a queue pair's destination has ended, on this host, and left nothing undone: all that it had
+ * posted was carried out before this queue pair failed, and it had said that it held nothing back. -1 while the queue
+ * pair is connected to another process of this host whose end would show here. 0 otherwise, also for a queue pair of
+ * another device.
+ */
+int aiordma_soft_left_whole(struct ibv_qp *qp);
+
 /* Number of verbs calls that went through this library: proof that it is loaded in front of libibverbs. */
 uint64_t aiordma_soft_calls(void);
 

@@ -185,6 +185,9 @@ struct soft_srq {
 	bool starved; /* some QP waits for a receive; under lock */
 };
 
+/* What a program says of data that it has accepted for a queue pair, and not posted. */
+enum soft_holds { SOFT_HOLDS_UNKNOWN, SOFT_HOLDS_NOTHING, SOFT_HOLDS_SOME };
+
 struct soft_qp {
 	union {
 		struct ibv_qp qp;
@@ -210,6 +213,7 @@ struct soft_qp {
 	uint64_t issued, acked;             /* messages sent to another process or host; number acknowledged */
 	bool unsent;                        /* run() queued something for push() to send */
 	uint64_t astray;                    /* WRITEs that posting did not finish: see aiordma_soft.h */
+	_Atomic(uint32_t) holds;            /* enum soft_holds, as the program says */
 	bool met;                           /* the destination has answered: its loss is a failure at once */
 	bool refused;                       /* shm: no lane before it could send; asks again when it can */
 	struct soft_roce *roce;             /* roce: its end of the connection, or NULL; both locks to change */
@@ -232,6 +236,7 @@ struct soft_qp {
 	atomic_bool starved;               /* a message waits for a receive */
 	_Atomic(uint64_t) rnr_deadline_ns; /* shm: it is refused then; 0: never */
 
+	atomic_bool left_whole; /* shm: see aiordma_soft_left_whole() */
 	atomic_bool fail_queued, pump_queued;
 	_Atomic uint32_t life;                   /* counts resets; changes with both locks held */
 	_Atomic uint32_t fail_life;              /* the life in which it was to fail last */

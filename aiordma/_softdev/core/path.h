@@ -41,6 +41,8 @@ struct soft_path_ops {
 	bool (*kick)(struct soft_qp *qp);
 	/* The send queue was flushed: nothing is outstanding any more. */
 	void (*flushed)(struct soft_qp *qp);
+	/* Tells the peer's process qp->holds. No lock held; the thread that posts. */
+	void (*say)(struct soft_qp *qp);
 	/* The QP went to RTS, for the first time or again: its attributes for sending are set. */
 	void (*may_send)(struct soft_qp *qp, bool first);
 

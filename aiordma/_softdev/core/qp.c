@@ -120,6 +120,8 @@ void soft_qp_reset(struct soft_qp *qp)
 	qp->current = NULL;
 	atomic_store(&qp->starved, false);
 	qp->met = qp->remote = false;
+	atomic_store(&qp->holds, SOFT_HOLDS_UNKNOWN);
+	atomic_store(&qp->left_whole, false);
 	const struct soft_path_ops *path = qp->path;
 	if (path->leave)
 		path->leave(qp);

@@ -581,6 +581,28 @@ SOFT_EXPORT const volatile uint64_t *aiordma_soft_astray(struct ibv_qp *ibqp)
 	return soft_is(ibqp->context) ? &to_qp(ibqp)->astray : NULL;
 }
 
+SOFT_EXPORT void aiordma_soft_holds(struct ibv_qp *ibqp, int some)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	/* Before the lane is there, its number is taken from here by the thread that makes it, and no data is sent. */
+	atomic_store_explicit(&qp->holds, some ? SOFT_HOLDS_SOME : SOFT_HOLDS_NOTHING, memory_order_release);
+	if (qp->path->say)
+		qp->path->say(qp);
+}
+
+SOFT_EXPORT int aiordma_soft_left_whole(struct ibv_qp *ibqp)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	if (!soft_is(ibqp->context))
+		return 0;
+	if (atomic_load(&qp->left_whole))
+		return 1;
+	/* A path that says it is one whose end shows. */
+	return qp->path->say && soft_receives(soft_state(qp)) ? -1 : 0;
+}
+
 int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct soft_qp *qp = to_qp(ibqp);

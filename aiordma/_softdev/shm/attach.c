@@ -64,9 +64,25 @@ void soft_lanes_drop(struct soft_qp *qp)
 	soft_unlock(&qp->rq_lock);
 }
 
+/* Whether a peer that is gone has left nothing undone. rq_lock. */
+static bool all_done(const struct soft_in *in)
+{
+	return !in->stopped && in->message == SOFT_IN_NONE && in->head == atomic_load(&in->seg->tail) &&
+	       !atomic_load(&in->seg->waiting) && atomic_load(&in->seg->holds) == SOFT_HOLDS_NOTHING;
+}
+
+/* Whether the loss of this link will fail the queue pair, for the sake of its own requests. */
+static bool asks_by(struct soft_qp *qp, const struct soft_link *link)
+{
+	soft_lock(&qp->sq_lock);
+	bool asks = qp->out && qp->out->link == link && atomic_load(&qp->out->seg->gate);
+	soft_unlock(&qp->sq_lock);
+	return asks;
+}
+
 void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct soft_after *after)
 {
-	bool lost = false;
+	bool lost = false, fails = asks_by(qp, link);
 	uint32_t life;
 
 	soft_lock(&qp->rq_lock);
@@ -74,9 +90,13 @@ void soft_lane_lost(struct soft_qp *qp, const struct soft_link *link, struct sof
 		soft_unlock(&qp->rq_lock); /* its lanes are being dropped */
 		return;
 	}
-	if (qp->in && qp->in->link == link) {
+	/* Two processes have two links, and the first that ends fails the queue pair, which then takes nothing more. */
+	if (qp->in && (fails || qp->in->link == link)) {
+		bool took = soft_receives(soft_state(qp));
 		soft_in_progress(qp, after); /* handles what was sent; may find that the peer left in good order */
-		if (qp->in) {
+		if (qp->in && took)
+			atomic_store(&qp->left_whole, all_done(qp->in));
+		if (qp->in && qp->in->link == link) {
 			lost = true;
 			soft_in_free(qp);
 		}

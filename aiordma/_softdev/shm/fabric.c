@@ -22,6 +22,7 @@ const struct soft_path_ops soft_shm_path = {
 	.collect = soft_out_collect,
 	.kick = soft_out_kick,
 	.flushed = soft_out_idle,
+	.say = soft_out_say,
 	.may_send = soft_out_settings,
 	.receive = soft_in_progress,
 	.last_look = soft_in_progress,

@@ -69,6 +69,8 @@ bool soft_out_collect(struct soft_qp *qp, struct soft_after *after);
 void soft_out_idle(struct soft_qp *qp);
 /* An acknowledgement is overdue: kicks the peer's progress thread. False: nothing is outstanding. */
 bool soft_out_kick(struct soft_qp *qp);
+/* Publishes qp->holds. No lock. */
+void soft_out_say(struct soft_qp *qp);
 /* Copies the QP attributes that the responder needs. */
 void soft_out_settings(struct soft_qp *qp, bool first);
 /* bell.c: wakes a CQ of another process if it is armed for this kind of completion. Never blocks. */

@@ -27,6 +27,8 @@ struct soft_seg {
 	/* written by the requester */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) tail;      /* request bytes published */
 	_Atomic(uint64_t) want_ack;                            /* newest message whose acknowledgement it needs */
+	_Atomic(uint32_t) waiting;                             /* a posted request is in the requester's memory only */
+	_Atomic(uint32_t) holds;                               /* enum soft_holds */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) resp_head; /* response bytes consumed */
 	_Atomic(uint32_t) blocked;                             /* waits for room in the request ring */
 	_Atomic(uint32_t) rnr_retry;
@@ -177,6 +179,7 @@ struct soft_out {
 	bool asleep;          /* the last acknowledgement needed a kick: the peer does not poll */
 	bool now;             /* so kick again as soon as this is published */
 	bool dead;            /* the peer's process is gone, or violated the protocol */
+	bool waiting;         /* as published */
 	unsigned nasks;
 	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about */
 	unsigned oldest;          /* of regs: the next to be replaced */

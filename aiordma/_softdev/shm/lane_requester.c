@@ -389,16 +389,11 @@ static bool staged_acked(struct soft_qp *qp)
 	return soft_out_collect_acks(qp) && o->staged <= qp->acked;
 }
 
-enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 {
 	struct soft_out *o = qp->out;
 	uint32_t access;
 
-	(void)after;
-	if (soft_unlikely(!o)) {
-		qp->wait = SOFT_WAIT_PEER;
-		return SOFT_RUN_WAIT;
-	}
 	if (soft_unlikely(o->dead || !atomic_load_explicit(&o->seg->gate, memory_order_relaxed))) {
 		if (qp->qp.qp_type == IBV_QPT_RC)
 			wqe->status = IBV_WC_RETRY_EXC_ERR;
@@ -457,13 +452,42 @@ enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft
 	return access == IBV_ACCESS_REMOTE_WRITE ? stream(qp, wqe, true) : fetch(qp, wqe);
 }
 
+enum soft_run soft_out_run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+{
+	(void)after;
+	if (soft_unlikely(!qp->out)) {
+		qp->wait = SOFT_WAIT_PEER;
+		return SOFT_RUN_WAIT;
+	}
+	enum soft_run r = run(qp, wqe);
+	if (soft_unlikely(r == SOFT_RUN_WAIT) && !qp->out->waiting) {
+		qp->out->waiting = true;
+		atomic_store(&qp->out->seg->waiting, 1);
+	}
+	return r;
+}
+
+void soft_out_say(struct soft_qp *qp)
+{
+	if (qp->out)
+		atomic_store_explicit(&qp->out->seg->holds, atomic_load(&qp->holds), memory_order_release);
+}
+
 /* ---- waking the responder --------------------------------------------------------------------------- */
 
 bool soft_out_flush(struct soft_qp *qp)
 {
 	struct soft_out *o = qp->out;
 
-	if (!o || !qp->unsent)
+	if (!o)
+		return false;
+	if (soft_unlikely(o->waiting) && qp->sq_next == qp->sq_tail) {
+		/* Published before this says so: a requester that is killed in between has left more than it seems. */
+		atomic_store(&o->seg->tail, o->tail);
+		atomic_store(&o->seg->waiting, 0);
+		o->waiting = false;
+	}
+	if (!qp->unsent)
 		return false;
 	/* A lane whose bit is set is checked anyway; progress.c explains why this store is seq_cst. */
 	atomic_store(&o->seg->tail, o->tail);

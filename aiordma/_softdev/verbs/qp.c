@@ -54,6 +54,8 @@ static void qp_clear(struct soft_qp *qp)
 	qp->qp.qp_num = number;
 	memset(&qp->attr, 0, sizeof(qp->attr));
 	qp->remote = qp->met = false;
+	atomic_store(&qp->holds, SOFT_HOLDS_UNKNOWN);
+	atomic_store(&qp->left_whole, false);
 	qp->srq = NULL;
 	qp->ex = NULL;
 	qp->sq = NULL;

@@ -1,6 +1,8 @@
 /* Two processes: every operation, errors, sleeping on events, and the sudden death of either side. */
 #include "tests/harness.h"
 
+#include "aiordma_soft.h"
+
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -521,6 +523,70 @@ static void peer_is_killed(void)
     pair_close(&a, &b);
 }
 
+/* What a process had posted when it ended is carried out, whichever of the two ways it is lost by first. */
+struct last_words {
+    int holds;   /* of aiordma_soft_holds(); -1: it says nothing */
+    int held_up; /* its last requests wait in its own memory */
+};
+
+static void says_last_words(int fd, void *argument)
+{
+    const struct last_words *words = argument;
+    struct end end;
+
+    end_open(&end, NULL);
+    struct address peer = meet(fd, &end);
+    do_send(&end, 0, 64); /* the lane is there */
+    rendezvous(fd);
+    if (words->holds >= 0)
+        aiordma_soft_holds(end.qp, words->holds);
+    fill(end.buf, 40000, 3);
+    post_rdma(&end, 1, IBV_WR_RDMA_WRITE, 0, 40000, &peer, 0, 0);
+    /* More than a lane has room for, as nobody polls there. */
+    for (int i = 0; i < (words->held_up ? 12 : 4); i++)
+        post_send(&end, 2, 0, 16384, 0);
+    _exit(0);
+}
+
+static void last_words_arrive(void)
+{
+    static const struct {
+        struct last_words words;
+        int whole;
+    } cases[] = {{{0, 0}, 1}, {{1, 0}, 0}, {{-1, 0}, 0}, {{0, 1}, 0}};
+    const char *wire = getenv("AIORDMA_SOFT_WIRE");
+
+    if (wire && !strcmp(wire, "only"))
+        return; /* on the wire nothing of a dead process is left to be carried out */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct last_words words = cases[i].words;
+        struct end_options options = {.size = SIZE};
+        struct child child = child_start(says_last_words, &words);
+        struct end end;
+        struct ibv_wc wc;
+
+        end_open(&end, &options);
+        end_to_init(&end, 0);
+        for (uint64_t n = 0; n < 5; n++)
+            post_recv(&end, n, 65536 + n * 16384, 16384);
+        meet(child.fd, &end);
+        CHECK_EQ(expect_wc(end.recv_cq, 0, IBV_WC_SUCCESS).byte_len, 64);
+        CHECK_EQ(aiordma_soft_left_whole(end.qp), -1);
+        rendezvous(child.fd);
+        child_join(&child);
+        for (uint64_t n = 1; n < 5; n++)
+            CHECK_EQ(expect_wc(end.recv_cq, n, IBV_WC_SUCCESS).byte_len, 16384);
+        CHECK(holds(end.buf, 40000, 3));
+        do
+            usleep(1000);
+        while (end_state(&end) != IBV_QPS_ERR);
+        CHECK_EQ(aiordma_soft_left_whole(end.qp), cases[i].whole);
+        if (ibv_poll_cq(end.recv_cq, 1, &wc))
+            CHECK_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+        end_close(&end);
+    }
+}
+
 /* If a peer dies while we sleep and wait for a message, the failure of our own outstanding work wakes us. */
 static void death_wakes_the_sleeper(void)
 {
@@ -542,4 +608,4 @@ static void death_wakes_the_sleeper(void)
 
 TEST_MAIN(TEST(every_operation), TEST(both_ways), TEST(no_lost_wakeups), TEST(access_error),
           TEST(not_ready_and_too_small), TEST(peer_stands_still), TEST(peer_exits), TEST(peer_is_killed),
-          TEST(death_wakes_the_sleeper))
+          TEST(death_wakes_the_sleeper), TEST(last_words_arrive))
