@@ -52,6 +52,7 @@ cdef class CompletionPoller:
     cdef uint64_t hits_seen
     cdef readonly BetweenTurns between
     cdef bint first                         # nothing was ready to run when the engine's turn was scheduled
+    cdef uint32_t turns                     # moments at which all deferred work was done
     cdef int64_t deferred_at                # when the first of the deferred work was
     cdef public uint64_t wakes              # waiters and callbacks woken by dispatch
     cdef public uint32_t second             # the loop's clock, as the engine's timer saw it last: dates what is in use

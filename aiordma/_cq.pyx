@@ -98,6 +98,7 @@ cdef class CompletionPoller:
         self.receivers = []
         self.dirty = []
         self.fair_queue = FairQueue()
+        self.turns = 1
         self.max_fragments = max_fragments
         self.spin = SpinPolicy(RunQueueDelay())
         self.between = BetweenTurns(RunQueueDelay())
@@ -178,6 +179,7 @@ cdef class CompletionPoller:
     cdef int flush(self) except -1:
         cdef list work
         cdef CompletionOwner owner
+        self.turns += 1
         if not self.dirty:
             return 0
         work, self.dirty = self.dirty, []
@@ -289,6 +291,10 @@ cdef class CompletionPoller:
         if self.slow_poll_ns and took >= self.slow_poll_ns:
             self.slow_polls += 1
             self.on_slow_poll(took, where)
+
+    def send_deferred(self) -> None:
+        """Do the deferred work now: the loop will not come back to it."""
+        self.flush()
 
     def drain(self) -> int:
         """Dispatch the completions that exist now (bounded); their number. For teardown and for TCP EOF, which may

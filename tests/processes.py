@@ -179,6 +179,10 @@ class Process:
         self._expected.add(-number)
         os.kill(self.pid, number)
 
+    def expect(self, status: int) -> None:
+        """It ends by itself, with this status, and not with 0."""
+        self._expected = {status}
+
     def forgive(self) -> None:
         """Its peer was ended: it may fail, and how is another test's matter."""
         self._expected.add(1)

@@ -560,6 +560,11 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         """Bytes that wait for room in the peer's ring."""
         return self._queued
 
+    @property
+    def unsent(self) -> int:
+        """The same, for the end of the loop."""
+        return self._queued
+
     # ---- end ------------------------------------------------------------------------------------------
 
     def is_closing(self) -> bool:

@@ -14,6 +14,8 @@ cdef enum:
     KIND_KEEPALIVE = 2
     CDC_TYPE = 0xFE
 
+ctypedef void (*says_held_fn)(ibv_qp *, int) noexcept nogil
+
 cdef bint is_announced_ack(unsigned char first) noexcept
 
 cdef class Hook:
@@ -55,6 +57,9 @@ cdef class QueuePair(CompletionOwner):
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
     cdef readonly bint failed
+    cdef says_held_fn says_held             # tells the peer's device that something is held back; NULL: another device
+    cdef uint32_t staged                    # flows with messages that are not even placed
+    cdef bint left_whole                    # it failed because the peer's process ended, which had sent all it accepted
     cdef bint receives_late                    # it failed, but the peer did not break the protocol
     cdef bint flushing
     cdef bint ack_watched                   # on_ack_owed() was called, and watch_ack() not yet
@@ -113,6 +118,7 @@ cdef class QueuePair(CompletionOwner):
     cdef int _on_error(self, ibv_wc *wc, uint32_t kind) except -1
     cdef int ack_if_due(self) except -1
     cdef void enqueue(self, Flow flow)
+    cdef void say_held(self, bint some) noexcept
     cdef void wait_for_room(self, Flow flow)
     cdef object flow_at(self, uint32_t token)
     cdef int register(self, Flow flow) except -1

@@ -125,12 +125,14 @@ cdef class QueuePair(CompletionOwner):
     :param owner: gets ``on_llc(bytes)``, ``on_ack_owed()``, ``explain(reason)`` and ``on_failed(reason)``.
     :param keep: objects that own the C structures, kept alive as long as this one.
     :param astray: address of the device's count of WRITEs that it did not execute when they were posted; 0: none.
+    :param says_held: address of the device's function by which a peer learns, should this process be killed, whether it
+        held something back; 0: none.
     """
 
     def __init__(self, CompletionPoller cq, uintptr_t qp, uint32_t qp_num, SeqAckWindow window, *, object owner,
                  object keep, uint64_t recv_addr, uint32_t recv_bytes, uint32_t recv_count, uint32_t recv_lkey,
                  uint64_t message_addr, uint32_t message_lkey, uint32_t sq_depth, uint32_t max_inline, bint with_imm,
-                 uintptr_t astray=0):
+                 uintptr_t astray=0, uintptr_t says_held=0):
         self.qp = <ibv_qp *>qp
         self.qp_num = qp_num
         self.window = window
@@ -146,6 +148,7 @@ cdef class QueuePair(CompletionOwner):
         self.with_imm = with_imm
         self.astray = <const volatile uint64_t *>astray if astray else &self.no_count
         self.astray_seen = self.astray[0]
+        self.says_held = <says_held_fn>says_held
         self.flows = []
         # Numbers in an array, not in a list: after thousands of streams, one small object of each would keep the
         # page that its neighbours have left.
@@ -190,6 +193,7 @@ cdef class QueuePair(CompletionOwner):
         cdef uint32_t slot
         for slot in range(self.recv_count):
             self._post_receive(slot)
+        self.say_held(False)
 
     cdef int _post_receive(self, uint32_t slot) except -1:
         cdef int rc = aio_post_recv(self.qp, self.tag | (<uint64_t>KIND_RECEIVE << 28) | slot,
@@ -228,6 +232,8 @@ cdef class QueuePair(CompletionOwner):
         if flow.queued:
             flow.queued = False
             self.waiting_flows.remove(flow)
+            if not self.waiting_flows:
+                self.say_held(False)
         self.cq.fair_queue.remove(flow)
 
     cdef object flow_at(self, uint32_t token):
@@ -411,8 +417,13 @@ cdef class QueuePair(CompletionOwner):
         if not flow.queued and not self.failed:
             flow.queued = True
             if not self.waiting_flows:
+                self.say_held(True)
                 self.cq.mark_dirty(self)
             self.waiting_flows.append(flow)
+
+    cdef void say_held(self, bint some) noexcept:
+        if self.says_held != NULL and not self.failed:
+            self.says_held(self.qp, some or self.staged > 0 or self.hook is not None)
 
     cdef void wait_for_room(self, Flow flow):
         """The flow found no free send WR: call its on_room() when some have completed."""
@@ -442,6 +453,8 @@ cdef class QueuePair(CompletionOwner):
                     flow.queued = False
         finally:
             self.flushing = False
+        if not self.waiting_flows:
+            self.say_held(False)
         return 0
 
     # ---- completions
@@ -645,6 +658,7 @@ cdef class QueuePair(CompletionOwner):
         self.llc.qp = None      # breaks a reference cycle
         self.retire_fragments()
         reason = self.owner.explain(reason)
+        self.left_whole = not isinstance(reason, RemoteProtocolError) and self.owner.peer_left_whole()
         self.receives_late = self.hook is None and not isinstance(reason, RemoteProtocolError)
         for found in list(self.flows):
             if found is not None:

@@ -7,7 +7,10 @@ the engine on first use; it ends with its loop.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import threading
 import time
 import weakref
 from collections import Counter
@@ -28,6 +31,7 @@ from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.memory.pool import MemoryPool
 from ..wake import clock
+from ..wake.base import run_guarded
 from ..wake.beside import LoopEndedError
 from .ack_timer import AckTimer
 from .contact import ClientContact, ServerContact
@@ -35,6 +39,7 @@ from .contracts import LinkKey
 from .devices import Devices
 from .host import check_reachable
 from .opening import FirstDevice, OpenedDevice, Opening, look_around, open_device, with_queue
+from .parting import Parting
 from .qp_cache import QpCache
 
 if TYPE_CHECKING:
@@ -56,8 +61,7 @@ logger = logging.getLogger("aiordma.link")
 
 _TICK_SECONDS = 1.0
 _TRIM_SECONDS = 3.0
-#: Longest time that the end of a loop waits for peers to take leave, and how often it looks.
-_LINGER_SECONDS = 1.0
+#: How often the end of a loop looks whether its connections have ended.
 _LINGER_LOOK_SECONDS = 0.0005
 
 
@@ -426,35 +430,42 @@ class Engine:
     # ---- end
 
     async def _end(self) -> None:
-        """The loop ends. Streams that were closed in order get some time: a server may not have accepted them
-        yet, and their data waits for it."""
-        deadline = self.waker.now() + _LINGER_SECONDS
+        """The loop ends. Its connections get some time for what they have accepted, and to end in order: a
+        server may not have accepted them yet, and their data waits for it."""
         try:
-            while not self.devices.ended and self._is_parting() and self.waker.now() < deadline:
+            parting = self._part()
+            while parting.look():
                 await anyio.sleep(_LINGER_LOOK_SECONDS)
-                for engine in self.devices.engines:
-                    engine.poller.drain()
+                self._drain_all()
         finally:
             self.close()
 
     def _end_now(self, patient: bool) -> None:
         """The same for a loop that is closed, or was dropped, without having been shut down."""
-        deadline = time.monotonic() + (_LINGER_SECONDS if patient else 0.0)
         try:
-            while not self.devices.ended and self._is_parting() and time.monotonic() < deadline:
+            parting = self._part()
+            while parting.look() and patient:
                 time.sleep(_LINGER_LOOK_SECONDS)
-                for engine in self.devices.engines:
-                    engine.poller.drain()
+                self._drain_all()
         finally:
             self.close()
 
-    def _is_parting(self) -> bool:
-        return any(
-            group.active and member.pipe.is_closed and member.pipe.error is None
+    def _part(self) -> Parting:
+        if self.devices.ended or self.backend.in_forked_child:
+            return Parting(())
+        self._drain_all()
+        return Parting(
+            member
             for engine in self.devices.engines
             for group in engine.all_groups
             for member in group.members
         )
+
+    def _drain_all(self) -> None:
+        """Send what was put off, and take what has come, on all devices."""
+        for engine in self.devices.engines:
+            engine.poller.send_deferred()
+            engine.poller.drain()
 
     def close(self) -> None:
         """Break open connections and release everything, also of the loop's other devices. Idempotent; does
@@ -523,6 +534,17 @@ _ENGINE = "engine"
 _OPENING = "opening"
 #: All of them, by ``id()`` of their wakers.
 _engines: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
+
+
+@atexit.register
+def _end_with_interpreter() -> None:
+    """End the engines of loops of this thread that were neither closed nor shut down. (A loop of another
+    thread may run until the process is gone.)"""
+    for engine in list(_engines.values()):
+        if engine.waker.pid == os.getpid() and getattr(engine.waker, "thread", None) == threading.get_ident():
+            run_guarded(partial(engine._end_now, True))
+
+
 #: Why no device can be used, by its name. Not the errors: their tracebacks would keep the loop alive.
 _refusals: dict[str | None, tuple[int, str]] = {}
 

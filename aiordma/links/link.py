@@ -167,6 +167,8 @@ class Link:
         self._in_use = in_use
         self._on_group_message, self._on_ack_owed = on_group_message, on_ack_owed
         self._confirmed = engine.waker.new_waiter()
+        #: The peer's Confirm Link has come.
+        self._proved = False
         parts.qp.to_init()
         self.queue_pair = QueuePair(
             engine.poller,
@@ -185,6 +187,7 @@ class Link:
             max_inline=parts.qp.size.inline_bytes or 0,
             with_imm=not engine.backend.is_iwarp,
             astray=parts.qp.astray,
+            says_held=parts.qp.says_held,
         )
         self.filter: LinkFilter | None = None
         faults.watch(self)
@@ -279,12 +282,16 @@ class Link:
         """Send the request and wait for the peer's answer. Time limits are the caller's."""
         self._send_llc(self._confirm(response=False))
         await self._confirmed.wait()
-        self._raise_if_failed()
-        self.state = LinkState.ACTIVE
+        self._activate()
 
     async def wait_for_confirm(self) -> None:
         """Wait for the peer's request (which is answered at once). Time limits are the caller's."""
         await self._confirmed.wait()
+        self._activate()
+
+    def _activate(self) -> None:
+        if self._proved and self.peer_left_whole():
+            return  # a short life: the peer has confirmed, sent all that it had to send, and ended
         self._raise_if_failed()
         self.state = LinkState.ACTIVE
 
@@ -325,6 +332,7 @@ class Link:
                 self.peer_places = message.places
                 if not message.response:
                     self._send_llc(self._confirm(response=True))
+                self._proved = True
                 self._confirmed.set()
             case llc.TestLink(response=False):
                 self._send_llc(llc.TestLink(user_data=message.user_data, response=True))
@@ -359,6 +367,19 @@ class Link:
         the rules of RDMA looks, from its completions, like one whose peer is gone."""
         self.engine.read_events()
         return self.failure or reason
+
+    def peer_left_whole(self) -> bool:
+        """Whether the peer's process has ended, and all that it had accepted was carried out here."""
+        return self._left_whole() is True
+
+    @property
+    def shows_end(self) -> bool:
+        """Whether the device of this end reports by itself, and soon, that the peer's process has ended."""
+        return self._left_whole() is not False
+
+    def _left_whole(self) -> bool | None:
+        soft = self.engine.backend.soft
+        return False if soft is None else soft.left_whole(self.parts.qp.pointer)
 
     def on_failed(self, reason: BaseException) -> None:
         if self.state in (LinkState.FAILED, LinkState.CLOSED):

@@ -16,6 +16,7 @@ from ..proto.message import SLOT_EXTRA_BYTES
 from .contracts import GroupView
 from .failover.leave import Failover, may_fail_over
 from .failover.tcp_carrier import PEER_DIED, lost_because
+from .parting import unsent
 from .placed_buffer import worth_placing
 from .ring_size import RingSize, first_ring_bytes, hear_of_waiting
 
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
 
     from ..pipes.tls import Carrier
     from ..verbs.memory.arena import Arena, Block
+    from ..wake.base import Handle
     from .contracts import EarlyOpenView
     from .link import Link
     from .link_memory import LinkMemory
     from .message_memory import MessageMemory
     from .placed_buffer import PlacedBuffer
+
+
+#: Longest time from the end of a process' TCP connection until the device knows of the end of the process.
+_END_SHOWS_SECONDS = 5.0
 
 
 class MemberOwner(GroupView, Protocol):
@@ -52,6 +58,10 @@ class MemberOwner(GroupView, Protocol):
 
     def free_page(self) -> None: ...
     @property
+    def active(self) -> bool:
+        """Whether the link works."""
+
+    @property
     def streams_go_on(self) -> bool:
         """Whether streams may fail over to TCP."""
 
@@ -74,6 +84,8 @@ class Member:
     _resizes = False
     _ring_size: RingSize | None = None
     _on_tcp_needed: Callable[[], None] | None = None
+    #: The peer's TCP connection has ended, and what its process has left is about to show.
+    _end_shows: Handle | None = None
 
     def __init__(self, group: MemberOwner) -> None:
         self.group = group
@@ -224,9 +236,25 @@ class Member:
             self.lose_tcp(lost_because(error))
             return
         if not data:
-            self.lose_tcp(PEER_DIED)
+            self._tcp_ended()
             return
         self._received(carrier, data)
+
+    def _tcp_ended(self) -> None:
+        """The peer's process has ended, or closed the TCP connection.
+
+        Where the device finds out by itself that the process has ended, it also knows whether anything was
+        left undone, and is about to say so.
+        """
+        self._engine.poller.drain()
+        if self.pipe.peer_gone or not self._link.shows_end or self.early_open is not None:
+            self.lose_tcp(PEER_DIED)
+        elif self.carrier is not None:
+            self._drop_tcp()
+            waker = self._engine.waker
+            self._end_shows = waker.call_at(
+                waker.now() + _END_SHOWS_SECONDS, lambda: self.lose_tcp(PEER_DIED)
+            )
 
     def _received(self, carrier: Carrier, data: bytes) -> None:
         if self.early_open is not None and not self.early_open.bound and data[:1] != MAGIC[:1]:
@@ -349,11 +377,39 @@ class Member:
 
     # ---- end
 
+    def part(self) -> bool:
+        """The loop ends: end the user's connection once it has nothing more to send; whether that is so.
+
+        As on TCP, the peer gets a reset if something was not read.
+        """
+        connection = self.connection
+        if connection is None or self.pipe.is_closed or self.pipe.error is not None or not self.group.active:
+            return True
+        if unsent(connection):
+            return False
+        self._part_with(connection)
+        return True
+
+    def _part_with(self, connection: Any) -> None:
+        if connection.readable > connection.reads_ahead:
+            connection.abort()
+        else:
+            connection.close()
+
+    @property
+    def parting(self) -> bool:
+        """Whether the user's connection was closed, and the peer has not answered that yet."""
+        pipe = self.pipe
+        return self.group.active and pipe.is_closed and not pipe.is_finished and pipe.error is None
+
     def abort(self) -> None:
         """Abort the user's connection, wherever it is."""
         (self.pipe if self.connection is None else self.connection).abort()
 
     def _on_finished(self, pipe: RingPipe | MessageChannel) -> None:
+        if self._end_shows is not None:
+            self._end_shows.cancel()
+            self._end_shows = None
         self._drop_tcp()
         self._free()
         self.group.left(self)
@@ -452,6 +508,12 @@ class ChannelMember(Member):
     @property
     def needs_link(self) -> bool:
         return not (self.pipe.is_closed or self.pipe.peer_gone)
+
+    def _part_with(self, connection: Any) -> None:
+        tell = connection.on_closed
+        connection.close()
+        if tell is not None:
+            tell(LinkError("the event loop that it was made in was closed or has ended", self.group.peer))
 
     whole = False  # a channel breaks with its link: its users know which calls were answered
 

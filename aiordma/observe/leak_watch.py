@@ -182,11 +182,17 @@ def _state_of(end: PipeEnd) -> tuple[Kind, object] | None:
     if end.loan_changes % 2:
         return "loan", end.loan_changes
     pipe: Any = end._pipe
-    if pipe.error is not None and pipe.path == "rdma":
+    if pipe.path == "rdma" and (pipe.error is not None or _has_ended(pipe)):
         return "dead peer", None
     if end.in_use:
         return None
     return "idle", stats() if (stats := getattr(end, "statistics", None)) else None
+
+
+def _has_ended(pipe: Any) -> bool:
+    """The process of the peer has ended in order, for all that the stream shows."""
+    ring = getattr(pipe, "ring", None)
+    return ring is not None and bool(ring.link_failed)
 
 
 def _ring_bytes(end: PipeEnd) -> int:

@@ -26,6 +26,8 @@ cdef class RingPipe(Flow):
     cdef uint32_t mirror_busy               # WRITEs from the mirror that have not completed
     cdef uint32_t step                      # most bytes that one WRITE places
     cdef uint32_t fragment
+    cdef uint32_t turn, firsts              # of the loop, and how many more writes it announces at once
+    cdef bint put_off                       # some of this turn were not
     cdef uint32_t read_step                 # most bytes that are read before their room is announced
     # rings that change (_ring_resize.pyx)
     cdef bint paused                        # nothing may be written until the peer names its ring
@@ -57,6 +59,7 @@ cdef class RingPipe(Flow):
 
     cdef int check_sendable(self) except -1
     cdef Py_ssize_t place(self, const unsigned char *data, Py_ssize_t n) except -1
+    cdef bint comes_first(self) noexcept
     cdef Py_ssize_t place_directly(self, const unsigned char *data, Py_ssize_t n) except -1
     cdef int note_failure(self, Py_ssize_t placed) except -1
     cdef int give_way(self) except -1
@@ -75,6 +78,8 @@ cdef class RingPipe(Flow):
     cdef int call(self, callback) except -1
     cdef int shut_down(self, unsigned int flags) except -1
     cdef int abort_after_fault(self) except -1
+    cdef bint ended_whole(self) noexcept
+    cdef int end_for_peer(self) except -1
     cdef bint last_delivered(self) noexcept
     cdef int close_with(self, bint abnormal) except -1
     cdef int finish_if_done(self) except -1

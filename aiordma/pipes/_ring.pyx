@@ -5,9 +5,9 @@ Each side owns a receive ring (RMB element) that the peer fills by RDMA WRITE. A
 producer cursor, and its consumer cursor for the other direction, in a 44-byte CDC message on the same QP, so
 that the data is in place before the cursor is seen (RFC 7609 section 4; net/smc/smc_tx.c, smc_cdc.c).
 
-When a CDC is sent: at once when nothing of ours is under way on the link (a lone message pays no delay) or a
-step is full; otherwise at the end of the loop's tick, or before this side polls or parks, whichever is
-first. So a burst of small sends costs one message, and nothing is held back for longer than a tick.
+When a CDC is sent: at once for the first writes of a turn of the loop (comes_first()), when nothing of ours is under way
+on the link, or when a step is full; otherwise at the end of the loop's tick, or before this side polls or parks, whichever
+is first. So a burst of small sends costs few messages, and nothing is held back for longer than a tick.
 
 When the ring may be freed: after the peer has announced that it writes no more (sending done, closed or aborted; RC
 keeps that behind its last WRITE), or when the QP is gone. Freed earlier, the peer would write into memory of another
@@ -47,6 +47,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 from ..errors import LinkError, RemoteProtocolError
 
 cdef enum:
+    FIRSTS = 3              # writes of one turn that are announced at once
     CHAIN = 3               # most WRs that one step of a send posts
     BIG_RECEIVE = 32768     # from here on results come from the engine's pool
 
@@ -167,6 +168,11 @@ cdef class RingPipe(Flow):
     def peer_gone(self) -> bool:
         """The peer has announced that it writes no more."""
         return self.cursors.peer_has(SENDING_DONE | ABNORMAL_CLOSE)
+
+    @property
+    def link_failed(self) -> bool:
+        """The rings carry nothing any more, whatever that means for the stream."""
+        return self.qp.failed
 
     @property
     def drained(self) -> bool:
@@ -315,7 +321,7 @@ cdef class RingPipe(Flow):
             cursors.unannounced += want
             if qp.can_message() and not self.queued and (
                     cursors.unannounced >= self.step or (placed < n and tx.free() == 0)
-                    or (qp.window.seq == qp.window.acked and not (self.pushes and qp.cq.between.crowded))):
+                    or (not (self.pushes and qp.cq.between.crowded) and self.comes_first())):
                 tx.blocked = placed < n and tx.free() == 0
                 cursors.write(qp.message_room())
                 qp.add_message(&chain, CDC_BYTES, lkey != 0)
@@ -335,6 +341,23 @@ cdef class RingPipe(Flow):
                 return placed
         self.count_placed(placed, n)
         return placed
+
+    cdef inline bint comes_first(self) noexcept:
+        """Whether what was placed is announced at once: the loop may not come back soon, nor this process live on. The
+        first writes of a turn are (a head and its body), but of a stream that writes much in each turn only the first."""
+        cdef QueuePair qp = self.qp
+        cdef bint idle = qp.window.seq == qp.window.acked
+        if self.turn != qp.cq.turns or idle:
+            self.turn = qp.cq.turns
+            self.firsts = 1 if self.put_off else FIRSTS
+            self.put_off = False
+        if idle:
+            return True
+        if self.firsts == 0:
+            self.put_off = True
+            return False
+        self.firsts -= 1
+        return True
 
     cdef Py_ssize_t place_directly(self, const unsigned char *data, Py_ssize_t n) except -1:
         """WRITE the next of n bytes into the buffer that the peer has named; their number. What follows a full buffer is
@@ -716,6 +739,9 @@ cdef class RingPipe(Flow):
             return 0
         if self.finished or self.failover.stage == LEFT:
             return 0
+        if self.qp.left_whole and self.failover.stage == ON_RDMA and self.ended_whole():
+            self.end_for_peer()
+            return self.finish_if_done()
         if self.failover.stage != ON_RDMA:
             return self.quiesce()
         if self.may_leave() and not self.cursors.peer_has(CLOSED) and self.owner is not None:
@@ -726,6 +752,23 @@ cdef class RingPipe(Flow):
         self.wake_readers()
         self.wake_writers()
         return self.finish_if_done()
+
+    cdef bint ended_whole(self) noexcept:
+        """Whether a peer whose process has ended, with nothing held back on the link, has left this stream as the kernel
+        would end a TCP connection in order: it had no more to send, and has read what this end sent."""
+        cdef RxWindow rx = self.rx
+        if self.failure is not None or self.tx is None or self.cursors.peer_has(ABNORMAL_CLOSE):
+            return False
+        if rx.peer_blocked or rx.prod == rx.told + self.rx_size or rx.prod < rx.placed_until:
+            return False        # a writer waited for room, or may have; or it was in the middle of a buffer
+        return self.tx.prod == self.tx.cons
+
+    cdef int end_for_peer(self) except -1:
+        self.cursors.cdc.peer_state |= SENDING_DONE | CLOSED
+        self.shut = True
+        self.wake_readers()
+        self.wake_writers()
+        return 0
 
     def break_with(self, reason: BaseException) -> None:
         """Fail this stream alone (its TCP connection was lost, or the ends could not agree to fail over to it)."""

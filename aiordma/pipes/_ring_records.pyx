@@ -131,10 +131,12 @@ cdef class RingDatagrams(CompletionOwner):
         if n <= GATHERED:
             memcpy(at + HEADER, data, n)
             self.staged += <uint32_t>n
-            if (rings.qp.window.seq == rings.qp.window.acked and not rings.queued) or rings.failover.stage != ON_RDMA:
+            if (not rings.queued and rings.comes_first()) or rings.failover.stage != ON_RDMA:
                 self.push()
             elif not self.dirty:
                 self.dirty = True
+                rings.qp.staged += 1
+                rings.qp.say_held(True)
                 self.cq.mark_dirty(self)
             return True
         self.push()
@@ -219,10 +221,19 @@ cdef class RingDatagrams(CompletionOwner):
     cdef int flush(self) except -1:
         """The end of the tick."""
         self.dirty = False
+        self.rings.qp.staged -= 1
         self.push()
         if self.rings.cursors.unannounced and not self.is_lost():
             self.rings.announce(True)
+        if not self.rings.qp.waiting_flows:
+            self.rings.qp.say_held(False)
         return 0
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were accepted and wait for room."""
+        cdef Py_ssize_t rest = 0 if self.rest is None else PyBytes_GET_SIZE(self.rest) - self.rest_at
+        return self.staged + rest + getattr(getattr(self._on_writable, "__self__", None), "unsent", 0)
 
     # ---- receiving
 

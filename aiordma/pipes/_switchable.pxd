@@ -1,5 +1,6 @@
 # Declarations of _switchable.pyx (the pipe whose transport is swapped underneath).
 cimport cython
+from libc.stdint cimport uint32_t
 
 from ._ring cimport RingPipe
 
@@ -12,6 +13,7 @@ cdef class SwitchablePipe:
     cdef RingPipe receiving_ring
     cdef object sending, receiving          # transports
     cdef list following                     # what is received from after `receiving`; None: nothing
+    cdef readonly uint32_t reads_ahead      # bytes in the ring that count as read: see links/parting.py
     cdef bint closed, eof_sent, _pushes
     cdef object _on_readable, _on_writable
     cdef object past                        # PipeStatistics of the transports that are done

@@ -10,13 +10,17 @@ are kept here and passed on to each new transport.
 While both directions are on rings, an operation is one C call more than that of the ring pipe itself.
 """
 cimport cython
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from ._ring cimport RingPipe
 from ._ring_polling cimport busy_poll, poll_receive, poll_send
 
 from ..errors import Code, NegotiationError
 from ._ring import PipeStatistics
+
+
+cdef enum:
+    READ_AHEAD = 131072     # what an asyncio.StreamReader takes from the kernel before anybody reads it
 
 
 _NOTHING = PipeStatistics(*[0] * len(PipeStatistics._fields))
@@ -174,6 +178,7 @@ cdef class SwitchablePipe:
     @pushes.setter
     def pushes(self, bint value) -> None:
         self._pushes = self.ring.pushes = value
+        self.reads_ahead = 0 if value else READ_AHEAD
 
     @property
     def path(self) -> str:

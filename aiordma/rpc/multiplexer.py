@@ -128,6 +128,11 @@ class Multiplexer:
 
     # ---- sending
 
+    @property
+    def unsent(self) -> int:
+        """Messages that were accepted and wait for room."""
+        return len(self._queue) + len(self._urgent)
+
     def try_send(self, head: bytes, body: Buffer = b"") -> bool:
         """Send it now, or not at all: False when there is no room for it, or others wait.
 

@@ -97,6 +97,10 @@ class Qp:
         self.pointer: int = backend.binding.pointers.qp_pointer(self.qp)
         #: Address of the software device's count of WRITEs that posting did not carry out; 0: another device.
         self.astray: int = backend.soft.astray(self.pointer) if backend.soft is not None else 0
+        #: Address of the device's function to say that something is held back; 0: it has none.
+        self.says_held: int = (
+            backend.soft.symbol("aiordma_soft_holds") if backend.soft is not None and self.astray else 0
+        )
         self.psn = _random_psn()
         self.state = QpState.RESET
         #: READs it may have under way, once it is in RTS.

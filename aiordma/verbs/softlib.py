@@ -96,6 +96,9 @@ class SoftLibrary:
         self._astray = lib.aiordma_soft_astray
         self._astray.restype = ctypes.c_void_p
         self._astray.argtypes = [ctypes.c_void_p]
+        self._left_whole = lib.aiordma_soft_left_whole
+        self._left_whole.restype = ctypes.c_int
+        self._left_whole.argtypes = [ctypes.c_void_p]
 
     def calls(self) -> int:
         """How many ``ibv_*`` calls came through the library: proof that it is interposed."""
@@ -170,6 +173,12 @@ class SoftLibrary:
     def astray(self, qp_pointer: int) -> int:
         """Where this ``struct ibv_qp *`` counts WRITEs that posting did not carry out; 0: it is not ours."""
         return int(self._astray(qp_pointer) or 0)
+
+    def left_whole(self, qp_pointer: int) -> bool | None:
+        """Whether the process at the other end of this ``struct ibv_qp *`` has ended, and left nothing undone
+        of what it had accepted. None: it has not ended, and its end would show here."""
+        answer = int(self._left_whole(qp_pointer))
+        return None if answer < 0 else bool(answer)
 
     def symbol(self, name: str) -> int:
         """Address of one of its functions."""

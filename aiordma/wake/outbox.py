@@ -92,6 +92,11 @@ class Outbox:
         self.nbytes += sum(map(len, parts))
         self._parts += parts
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that were accepted and wait for room."""
+        return self.nbytes
+
     def push(self) -> bool:
         """Give the pipe what it takes now; whether nothing waits any more."""
         return not self.nbytes or self.push_by(self._pipe.try_send)
