@@ -131,7 +131,10 @@ cdef class RingDatagrams(CompletionOwner):
         if n <= GATHERED:
             memcpy(at + HEADER, data, n)
             self.staged += <uint32_t>n
-            if (not rings.queued and rings.comes_first()) or rings.failover.stage != ON_RDMA:
+            if rings.failover.stage != ON_RDMA:
+                self.push()
+            elif not rings.queued and rings.comes_first():
+                rings.firsts += 1       # placing asks again
                 self.push()
             elif not self.dirty:
                 self.dirty = True

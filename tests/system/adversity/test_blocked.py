@@ -1,0 +1,88 @@
+"""A process that blocks its loop: what it wrote before does not wait until the loop goes on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+import aiordma
+from aiordma.datagrams.connection import connect_datagram, listen_datagram
+from tests.loops import LOOPS
+from tests.processes import PATIENCE, process
+from tests.roles import LOCAL
+from tests.system.adversity.test_ends import _streams, _transport
+
+if TYPE_CHECKING:
+    from tests.program import Control
+
+pytestmark = pytest.mark.anyio
+
+HERE = "tests.system.adversity.test_blocked"
+PIECES = [b"status", b"head" * 50, b"body" * 1000]
+WHOLE = b"".join(PIECES)
+#: The second one is long, and goes as two writes.
+MESSAGES = [b"head", b"body" * 1000]
+
+
+def block(control: Control) -> None:
+    """Until the test says that it has everything: nothing of the loop runs."""
+    os.set_blocking(control._reads, True)
+    os.read(control._reads, 1)
+
+
+async def blocking(control: Control, surface: str, port: int) -> None:
+    """Writes three pieces in one turn of the loop, and blocks it."""
+    if surface == "streams":
+        writer = await _streams(control, port, aiordma)
+        for piece in PIECES:
+            writer.write(piece)
+        writer.write_eof()
+        block(control)
+        writer.close()
+    elif surface == "transport":
+        transport = await _transport(control, port)
+        for piece in PIECES:
+            transport.write(piece)
+        transport.write_eof()
+        block(control)
+        transport.close()
+    elif surface == "datagrams":
+        async with await connect_datagram(LOCAL, port, mode="rdma") as connection:
+            for message in MESSAGES:
+                await connection.send(message)
+            block(control)
+    else:
+        async with await aiordma.connect(LOCAL, port, mode="rdma") as stream:
+            for piece in PIECES:
+                await stream.send(piece)
+            block(control)
+
+
+@pytest.mark.parametrize(
+    ("surface", "loop"),
+    [("streams", "asyncio"), ("transport", "asyncio"), ("transport", "asyncio+uvloop")]
+    + [("stream", loop) for loop in LOOPS],
+)
+async def test_what_was_written_arrives(surface: str, loop: str) -> None:
+    async with await aiordma.listen(LOCAL) as listener:
+        with process(f"{HERE}:blocking", loop, surface=surface, port=listener.port) as sender:
+            with anyio.fail_after(PATIENCE):
+                async with await listener.accept() as stream:
+                    assert await stream.receive_exactly(len(WHOLE)) == WHOLE
+                    if surface in ("streams", "transport"):
+                        with pytest.raises(anyio.EndOfStream):
+                            await stream.receive()
+                    sender.say("go on")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_datagrams_arrive(loop: str) -> None:
+    async with await listen_datagram(LOCAL) as listener:
+        with process(f"{HERE}:blocking", loop, surface="datagrams", port=listener.port) as sender:
+            with anyio.fail_after(PATIENCE):
+                async with await listener.accept() as connection:
+                    assert [await connection.receive() for _ in MESSAGES] == MESSAGES
+                    sender.say("go on")
