@@ -17,6 +17,7 @@ from ..verbs._window import address_of
 from ..verbs.abi import Access
 from ..verbs.device import register_dmabuf, translated
 from ..verbs.lifetime import protect, release_all
+from .taking_back import take_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,14 +46,14 @@ class Registration:
         self._owner, self._mr, self._keep, self._on_close = owner, mr, keep, on_close
         self.lkey: int = mr.lkey
         self.rkey: int = mr.rkey
-
-    @property
-    def closed(self) -> bool:
-        """Whether the device knows it no more."""
-        return self._mr is None
+        #: Whether the device knows it no more, and no peer is in the middle of an access.
+        self.closed = False
 
     def close(self) -> None:
         """Deregister. Neither end may have a request for it under way, or the link fails. Idempotent.
+
+        Mostly at once. It is :attr:`closed` later, when a peer's process is stopped in the middle of an
+        access (:mod:`.taking_back`).
 
         :raises VerbsError: the device refuses; the memory is kept then.
         """
@@ -60,10 +61,10 @@ class Registration:
         if mr is None:
             return
         self._owner.forget(self)
-        if not self._owner.in_forked_child:
-            with translated(self._owner.binding, "ibv_dereg_mr"):
-                mr.close()
-        self._keep = None
+        self._owner.take_back(mr, self._keep, self._ended)
+
+    def _ended(self) -> None:
+        self.closed, self._keep = True, None
         if self._on_close is not None:
             self._on_close()
 
@@ -79,13 +80,8 @@ class LinkMemory:
         self._registrations: set[Registration] = set()
         self._transfers: list[OneSided] = []
         self._placements: set[Placement] = set()
-        self.binding = engine.backend.binding
         #: Name of the device, and what its atomic operations are atomic with.
         self.device, self.atomics = engine.backend.name, engine.backend.limits.atomics
-
-    @property
-    def in_forked_child(self) -> bool:
-        return self._engine.backend.in_forked_child
 
     def register(
         self,
@@ -137,6 +133,9 @@ class LinkMemory:
 
     def forget(self, registration: Registration) -> None:
         self._registrations.discard(registration)
+
+    def take_back(self, mr: Any, keep: object, on_end: Callable[[], object]) -> None:
+        take_back(self._engine.backend, self._engine.waker, mr, keep, on_end)
 
     def new_transfers(self) -> OneSided:
         """The READs and WRITEs of one peer. Close it when the peer is not used any more."""

@@ -21,7 +21,8 @@ from ..verbs._window import address_of
 from ..verbs.abi import Access
 from ..verbs.device import translated
 from ..verbs.huge_pages import in_huge_pages
-from ..verbs.lifetime import protect, release_all
+from ..verbs.lifetime import protect
+from .taking_back import take_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +80,7 @@ class PlacedBuffer:
         self._mr: Any = None
         self._timer: Handle | None = None
         #: Nothing is written into the buffer any more.
-        self.over = False
+        self.over = self._ending = False
         ask(self._buffer.nbytes)
 
     @property
@@ -150,15 +151,24 @@ class PlacedBuffer:
             )
 
     def end(self) -> None:
-        """It is over. Idempotent."""
-        if self.over:
+        """It is over, or will be as soon as the peer is not inside of it any more. Idempotent."""
+        if self._ending:
             return
-        self.over = True
+        self._ending = True
         if self._timer is not None:
             self._timer.cancel()
         mr, self._mr = self._mr, None
-        if mr is not None and not self._backend.in_forked_child:
-            release_all("a buffer that a peer wrote into", mr.close)
+        if mr is None:
+            self._ended()
+            return
+        try:
+            take_back(self._backend, self._waker, mr, self._buffer, self._ended)
+        except VerbsError:
+            logger.exception("a buffer that a peer wrote into was not released completely")
+            self._ended()
+
+    def _ended(self) -> None:
+        self.over = True
         self._buffer.end()
         self._on_end()
         if self.on_over is not None:

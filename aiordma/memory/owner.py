@@ -30,6 +30,8 @@ from .errors import MemoryAccessError
 from .region import Registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..links.link_memory import LinkMemory, Registration
     from ..wake.base import Handle, Waiter
     from .atomics import Atomics
@@ -69,20 +71,28 @@ class _Opening:
             self._timer = waker.call_at(waker.now() + grace, self.end)
 
     def end(self) -> None:
-        """The peer has no access any more. Idempotent."""
+        """The peer has no access any more: at once, or as soon as its process, which is stopped in the middle
+        of one, goes on or ends. Idempotent."""
+        registration = self.registration
+        if registration is None or registration.closed:
+            self.ended()
+            return
+        try:
+            registration.close()
+        except BaseException:
+            self.ended()
+            raise
+
+    def ended(self) -> None:
+        """No device knows its memory any more. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        registration, self.registration = self.registration, None
         atomics, self.atomics = self.atomics, None
         if atomics is not None:
             self.grant.region.atomics.leave()
-        try:
-            if registration is not None:
-                registration.close()
-        finally:
-            self._owner.forget(self)
-            self.grant.closed(self)
+        self._owner.forget(self)
+        self.grant.closed(self)
 
 
 class Owner:
@@ -173,7 +183,7 @@ class Owner:
         address = rkey = 0
         if self._memory is not None:
             try:
-                opening.registration = self._register(self._memory, grant, atomics)
+                opening.registration = self._register(self._memory, grant, atomics, opening.ended)
             except (VerbsError, OSError) as error:
                 opening.end()
                 raise MemoryAccessError(Fault.LIMIT, f"the owner cannot register it: {error}") from error
@@ -191,7 +201,9 @@ class Owner:
         )
 
     @staticmethod
-    def _register(memory: LinkMemory, grant: Grant, atomics: Atomics | None) -> Registration:
+    def _register(
+        memory: LinkMemory, grant: Grant, atomics: Atomics | None, on_close: Callable[[], None]
+    ) -> Registration:
         from ..verbs.abi import Access
 
         access = Access.NONE
@@ -201,7 +213,7 @@ class Owner:
             access |= Access.LOCAL_WRITE | Access.REMOTE_WRITE
         if atomics is not None and atomics.by_device:
             access |= Access.LOCAL_WRITE | Access.REMOTE_ATOMIC
-        return grant.region.registered(memory, grant.start, grant.descriptor.length, access)
+        return grant.region.registered(memory, grant.start, grant.descriptor.length, access, on_close)
 
     # ---- done by this end's loop
 

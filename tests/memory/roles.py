@@ -6,6 +6,8 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from aiordma import memory
 from aiordma.config import Config
 from aiordma.memory import Rights
@@ -48,6 +50,21 @@ async def visitor(control: Control, **settings: Any) -> None:
         word = await remote.fetch_and_add(1, 64)
         same = back == data and word == int.from_bytes(data[64:72], sys.byteorder)
         control.say("all as written" if same else "other bytes")
+
+
+async def writer(control: Control) -> None:
+    """Hears of a region, says its path, writes all of it again and again, and says what ended that."""
+    async for port, descriptor in heard(control):
+        async with await memory.connect(LOCAL, port) as peer:
+            remote = await peer.open(bytes.fromhex(descriptor))
+            async with await memory.alloc(remote.nbytes) as ours:
+                ours[:].view[:] = b"w" * remote.nbytes
+                control.say(peer.path)
+                try:
+                    while True:
+                        await remote.write(ours)
+                except (memory.MemoryAccessError, anyio.BrokenResourceError) as error:
+                    control.say(type(error).__name__)
 
 
 async def heard(control: Control) -> Any:

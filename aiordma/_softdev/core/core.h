@@ -292,10 +292,13 @@ void soft_key_unreserve(uint32_t index);
 void soft_key_publish(uint32_t index, struct soft_region *region);
 /* Hides the region. The entry stays reserved. Accesses that began before may continue until soft_quiesce(). */
 void soft_key_withdraw(uint32_t index);
+/* Gives a region that is published a new serial: peers must ask again. Nothing, if it is being withdrawn. */
+void soft_key_renew(uint32_t index, struct soft_region *region);
 /*
- * Returns when no QP of the process and no peer that mapped the memory is inside an access that began before the call.
+ * Returns when no QP of the process is inside an access that began before the call. False: a peer may be inside one to
+ * this region (NULL: a region that no peer reaches directly), and will not be waited for: try again later.
  */
-void soft_quiesce(void);
+bool soft_quiesce(struct soft_region *region);
 
 /* ---- windows.c -------------------------------------------------------------------------------------- */
 

@@ -41,13 +41,27 @@ void soft_key_unreserve(uint32_t index)
 	atomic_store(&soft_proc.keys[index], NULL);
 }
 
-void soft_key_publish(uint32_t index, struct soft_region *region)
+static uint64_t new_serial(void)
 {
 	static _Atomic(uint64_t) serials;
 
-	region->serial = atomic_fetch_add(&serials, 1) + 1;
+	return atomic_fetch_add(&serials, 1) + 1;
+}
+
+void soft_key_publish(uint32_t index, struct soft_region *region)
+{
+	atomic_store(&region->serial, new_serial());
 	atomic_store(&soft_proc.keys[index], region);
-	atomic_store(&soft_proc.published->serial[index], region->serial);
+	atomic_store(&soft_proc.published->serial[index], atomic_load(&region->serial));
+}
+
+void soft_key_renew(uint32_t index, struct soft_region *region)
+{
+	uint64_t old = atomic_load(&region->serial), serial = new_serial();
+
+	atomic_store(&region->serial, serial);
+	/* Another thread may have withdrawn it meanwhile. */
+	atomic_compare_exchange_strong(&soft_proc.published->serial[index], &old, serial);
 }
 
 void soft_key_withdraw(uint32_t index)
@@ -84,8 +98,8 @@ char *soft_remote_addr(struct soft_qp *qp, uint32_t rkey, uint64_t addr, uint64_
 	return r->host + (addr - r->base);
 }
 
-/* Every access happens under a QP lock, so after passing through all of them no earlier access is left. */
-void soft_quiesce(void)
+/* Every access of this process happens under a QP lock: after passing through all of them, no earlier one is left. */
+bool soft_quiesce(struct soft_region *region)
 {
 	for (uint32_t i = 0; i < SOFT_MAX_QP; i++) {
 		struct soft_qp *qp = atomic_load(&soft_proc.qps[i]);
@@ -94,8 +108,7 @@ void soft_quiesce(void)
 		soft_lock(&qp->sq_lock);
 		soft_unlock(&qp->sq_lock);
 		soft_lock(&qp->rq_lock);
-		if (qp->path->quiesce)
-			qp->path->quiesce(qp);
 		soft_unlock(&qp->rq_lock);
 	}
+	return !soft_fabrics.host->all_outside || soft_fabrics.host->all_outside(region);
 }

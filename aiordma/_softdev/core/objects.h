@@ -63,6 +63,12 @@ struct soft_pd {
 	struct soft_pd *parent; /* parent domain: the PD whose memory it shares; else NULL */
 };
 
+/* Ways in which a peer's process reaches memory without this one. */
+enum soft_lent {
+	SOFT_LENT_MAPPED = 1,  /* it has mapped the slab */
+	SOFT_LENT_ADDRESS = 2, /* the kernel copies, to the address in this process */
+};
+
 /* The memory that a key opens: MRs and bound MWs; found through soft_key_find(). */
 struct soft_region {
 	_Atomic(uint32_t) key; /* random (8 bits), index (16 bits), random (8 bits; a window's owner chooses them) */
@@ -72,7 +78,8 @@ struct soft_region {
 	char *host; /* first byte in our memory */
 	struct soft_pd *pd;
 	uint32_t qp_num;           /* type 2 MW: the only QP that may use it; else 0 */
-	uint64_t serial;           /* never reused; also in the published key table */
+	_Atomic(uint64_t) serial;  /* never reused; also in the published key table */
+	atomic_uint lent;          /* enum soft_lent: how peers were told to reach it directly */
 	struct soft_slab *slab;    /* the shareable memory that contains all of it, or NULL */
 	bool window;               /* of an MW: never a local key */
 	struct soft_region *older; /* MW: earlier binding, freed with the MW */

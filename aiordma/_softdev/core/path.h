@@ -56,8 +56,6 @@ struct soft_path_ops {
 	void (*close)(struct soft_qp *qp);
 	/* Access rights of the QP changed: peers must ask again. */
 	void (*rights_changed)(struct soft_qp *qp);
-	/* Returns when no peer is inside an access to our memory that began before the call. */
-	void (*quiesce)(struct soft_qp *qp);
 
 	/* ---- both locks held ---- */
 
@@ -110,6 +108,12 @@ struct soft_fabric_ops {
 
 	/* A completion channel was destroyed. No lock held. */
 	void (*chan_gone)(uint64_t id);
+	/*
+	 * The region was withdrawn. True: no peer is inside an access to it that began before the call, or what it is
+	 * inside of is no memory of this process any more. NULL: no peer reaches it directly. No lock held; the region
+	 * may be freed afterwards.
+	 */
+	bool (*all_outside)(struct soft_region *region);
 
 	/* ---- fork(): before it, and in the parent after it; in the child, which keeps nothing ---- */
 

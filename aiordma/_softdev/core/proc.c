@@ -257,7 +257,7 @@ static void abandon(struct soft_ctx *ctx)
 		if (r && r->pd && r->pd->pd.context == &ctx->v.context)
 			soft_key_withdraw(i);
 	}
-	soft_quiesce();
+	soft_quiesce(NULL);
 }
 
 int soft_ctx_fini(struct soft_ctx *ctx)

@@ -32,6 +32,7 @@ static struct soft_in *make_in(struct soft_link *link, const struct soft_message
 	in->gate = 1;
 	atomic_store(&in->seg->gate, in->gate);
 	atomic_store(&in->seg->rnr_retry, msg->rnr_retry);
+	soft_lane_open(in);
 	return in;
 }
 

@@ -28,7 +28,6 @@ const struct soft_path_ops soft_shm_path = {
 	.last_look = soft_in_progress,
 	.close = soft_in_close,
 	.rights_changed = soft_in_rights_changed,
-	.quiesce = soft_in_quiesce,
 	.connected = connected,
 	.drop = soft_lanes_drop,
 };
@@ -83,6 +82,7 @@ const struct soft_fabric_ops soft_shm_fabric = {
 	.take_datagrams = soft_ud_progress,
 	.close_datagrams = soft_ud_leave,
 	.chan_gone = soft_links_chan_gone,
+	.all_outside = soft_all_outside,
 	.fork_prepare = fork_prepare,
 	.fork_parent = fork_parent,
 	.fork_child = fork_child,

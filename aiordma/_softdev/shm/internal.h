@@ -28,6 +28,9 @@ struct soft_shm {
 	struct soft_gone *gone;
 	struct soft_qp *service; /* QPs with work for the progress thread */
 
+	struct soft_lock lanes_lock;
+	struct soft_in *lanes; /* all to QPs of this process, and those that a peer has not left yet */
+
 	struct soft_lock ud_lock;
 	struct soft_ud_out *ud_out[SOFT_UD_BUCKETS];
 
@@ -81,14 +84,17 @@ void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, con
 
 /* Handles requests. True: there were some. */
 bool soft_in_progress(struct soft_qp *qp, struct soft_after *after);
-/* Waits until the requester of qp->in has left any direct access. */
-void soft_in_quiesce(struct soft_qp *qp);
 /* Access rights of the QP changed: peers must ask again. */
 void soft_in_rights_changed(struct soft_qp *qp);
 /* The QP stops answering. */
 void soft_in_close(struct soft_qp *qp);
 /* RNR timer of a message that waits at qp->in. Takes the lock itself. */
 void soft_in_timeout(struct soft_qp *qp, struct soft_after *after);
+
+/* ---- outside.c -------------------------------------------------------------------------------------- */
+
+/* For soft_fabric_ops. */
+bool soft_all_outside(struct soft_region *region);
 
 /* ---- ud_lane.c -------------------------------------------------------------------------------------- */
 

@@ -33,7 +33,9 @@ struct soft_seg {
 	_Atomic(uint32_t) blocked;                             /* waits for room in the request ring */
 	_Atomic(uint32_t) rnr_retry;
 	_Atomic(uint32_t) detached;                         /* the requester's QP is gone: no more requests */
-	_Alignas(SOFT_CACHE_LINE) _Atomic(uint32_t) inside; /* in the middle of a direct access */
+	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) inside; /* in the middle of a direct access: enum soft_inside */
+	_Atomic(uint64_t) inside_at;                        /* its first address, as the key names it */
+	_Atomic(uint32_t) inside_length;                    /* 0: the kernel copies it, to the owner's address */
 	/* written by the responder */
 	_Alignas(SOFT_CACHE_LINE) _Atomic(uint64_t) head; /* request bytes consumed */
 	_Atomic(uint64_t) acked;                          /* messages carried out */
@@ -44,6 +46,13 @@ struct soft_seg {
 	_Alignas(4096) unsigned char req[SOFT_REQ_RING];
 	unsigned char resp[SOFT_RESP_RING];
 };
+
+/*
+ * The key of the memory in the lower half, or SOME from a process with an older device; 0: outside. The owner sets the
+ * bit above while it takes away what the requester is inside of: it then has to begin again, by the ring.
+ */
+enum soft_inside { SOFT_INSIDE_SOME = 1 };
+#define SOFT_INSIDE_EVICTED (UINT64_C(1) << 32)
 
 enum soft_op {
 	SOFT_OP_PAD = 1, /* padding to the end of the ring */
@@ -132,7 +141,6 @@ struct soft_link {
 	struct soft_bell *bells;                /* list changes: links_lock, too */
 	uint64_t nbells;                        /* ever given */
 	pid_t pid;                              /* of the peer, as this process sees it; 0: not visible */
-	atomic_uint overstayed;                 /* grows each time that the peer did not leave a direct access */
 	atomic_bool no_vm;                      /* the kernel denies access to the peer's memory */
 	struct soft_lock lock;                  /* events */
 	struct soft_event *events;
@@ -197,6 +205,11 @@ struct soft_reg *soft_reg_elsewhere(struct soft_out *out, uint32_t rkey);
 /* The message that the next record must go on with. */
 enum soft_in_message { SOFT_IN_NONE, SOFT_IN_SEND, SOFT_IN_WRITE, SOFT_IN_READ };
 
+/* Bytes of a slab. */
+struct soft_span {
+	size_t offset, length;
+};
+
 /* Responder's end. rq_lock. */
 struct soft_in {
 	struct soft_seg *seg;
@@ -214,7 +227,21 @@ struct soft_in {
 	bool stopped;    /* refused a request: accepts no more */
 	uint32_t placed, total;
 	uint32_t answered; /* READ: bytes returned so far */
+	/* outside.c, soft_shm.lanes_lock */
+	struct soft_in *next, **at;
+	bool orphan;         /* its QP is gone, and the peer was inside */
+	bool cut;            /* what the peer was evicted from is no memory of this process any more */
+	struct soft_span in; /* evicted, and not cut yet: the bytes in the slab */
 };
+
+/* ---- outside.c: peers in the middle of a direct access ------------------------------------------------ */
+
+/* The lane is new. */
+void soft_lane_open(struct soft_in *in);
+/* The lane is closed: frees it and releases its link as soon as the peer is not inside any more. */
+void soft_lane_close(struct soft_in *in);
+/* The lane's gate was closed or changed: waits a little, then takes away what the peer is inside of. rq_lock held. */
+void soft_lane_evict(struct soft_in *in);
 
 /* Unmaps and drops references. That side's lock held. */
 void soft_out_free(struct soft_qp *qp);

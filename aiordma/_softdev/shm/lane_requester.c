@@ -270,7 +270,7 @@ struct soft_reg *soft_reg_elsewhere(struct soft_out *o, uint32_t rkey)
 	return NULL;
 }
 
-enum direct { DIRECT_DONE, DIRECT_MORE, DIRECT_LATER, DIRECT_NO, DIRECT_PROT };
+enum direct { DIRECT_DONE, DIRECT_MORE, DIRECT_LATER, DIRECT_NO, DIRECT_PROT, DIRECT_LOST };
 
 /*
  * The next n bytes, of memory that is not shareable: the kernel copies it, in one call and without the owner's CPU.
@@ -313,6 +313,32 @@ static enum direct through_kernel(struct soft_qp *qp, struct soft_wqe *wqe, cons
 	return DIRECT_NO; /* the responder carries it out, or reports the error */
 }
 
+/*
+ * Hazard: the owner withdraws the key (or closes the gate) and then looks whether we are inside; we say so and then
+ * look at both. All seq_cst: either the owner sees us inside, or we see that the key is gone.
+ */
+static bool enter(struct soft_out *o, struct soft_reg *r, uint64_t addr, uint32_t n)
+{
+	atomic_store_explicit(&o->seg->inside_at, addr, memory_order_relaxed);
+	atomic_store_explicit(&o->seg->inside_length, r->at ? n : 0, memory_order_relaxed);
+	atomic_exchange(&o->seg->inside, r->rkey);
+	if (soft_likely(atomic_load(&o->seg->gate) == r->gate &&
+			atomic_load(&o->link->published->serial[r->index]) == r->serial))
+		return true;
+	atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
+	r->rkey = 0;
+	return false;
+}
+
+/* False: the owner has taken the memory away while we were inside (outside.c). What we did there is lost. */
+static bool leave(struct soft_out *o, struct soft_reg *r)
+{
+	if (soft_likely(!(atomic_exchange(&o->seg->inside, 0) & SOFT_INSIDE_EVICTED)))
+		return true;
+	r->rkey = 0;
+	return false;
+}
+
 static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t access)
 {
 	struct soft_out *o = qp->out;
@@ -337,35 +363,31 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 		return DIRECT_NO;
 	char *at = r->at + (wqe->raddr - r->base) + wqe->offset;
 	const uint32_t left = wqe->length - wqe->offset, n = left < SOFT_TURN_BYTES ? left : SOFT_TURN_BYTES;
-	/*
-	 * Hazard: the owner withdraws the key (or closes the gate) and then waits while `inside` is set; we set it and
-	 * then look at both. All seq_cst: either the owner sees us inside, or we see that the key is gone.
-	 */
-	atomic_exchange(&o->seg->inside, 1);
-	if (soft_unlikely(atomic_load(&o->seg->gate) != r->gate ||
-			  atomic_load(&o->link->published->serial[r->index]) != r->serial)) {
-		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
-		r->rkey = 0;
+	if (soft_unlikely(access == IBV_ACCESS_REMOTE_ATOMIC && ((uintptr_t)at & 7)))
+		return DIRECT_NO; /* the responder refuses it, in order */
+	if (soft_unlikely(!enter(o, r, wqe->raddr + wqe->offset, n)))
 		return DIRECT_NO;
-	}
 	if (soft_unlikely(!r->at)) {
 		enum direct done = through_kernel(qp, wqe, r, access, n);
-		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
+		if (!leave(o, r) && done == DIRECT_DONE)
+			return DIRECT_NO;
 		return done == DIRECT_DONE && n < left ? DIRECT_MORE : done;
 	}
 	if (access == IBV_ACCESS_REMOTE_WRITE) {
 		ok = soft_wqe_gather(qp, wqe, wqe->offset, at, n);
 	} else if (access == IBV_ACCESS_REMOTE_READ) {
 		ok = soft_wqe_scatter(qp, wqe, wqe->offset, at, n);
-	} else if ((uintptr_t)at & 7) {
-		atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
-		return DIRECT_NO; /* the responder refuses it, in order */
 	} else {
 		uint64_t old = soft_rx_atomic(wqe->opcode, at, wqe->atomic.compare_add, wqe->atomic.swap);
 		ok = soft_wqe_scatter(qp, wqe, 0, (const char *)&old, sizeof(old));
 	}
-	atomic_store_explicit(&o->seg->inside, 0, memory_order_release);
-	return !ok ? DIRECT_PROT : n < left ? DIRECT_MORE : DIRECT_DONE;
+	const bool stayed = leave(o, r);
+	if (soft_unlikely(!ok))
+		return DIRECT_PROT;
+	/* An atomic must not be carried out again: it may have been in time. */
+	if (soft_unlikely(!stayed))
+		return access == IBV_ACCESS_REMOTE_ATOMIC ? DIRECT_LOST : DIRECT_NO;
+	return n < left ? DIRECT_MORE : DIRECT_DONE;
 }
 
 /* Part of a long WR is done, and the rest has to wait for its turn. */
@@ -426,6 +448,9 @@ static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe)
 	case DIRECT_LATER:
 		qp->wait = SOFT_WAIT_STAGED;
 		return SOFT_RUN_WAIT;
+	case DIRECT_LOST:
+		wqe->status = IBV_WC_RETRY_EXC_ERR;
+		return SOFT_RUN_DONE;
 	case DIRECT_PROT:
 		wqe->status = IBV_WC_LOC_PROT_ERR;
 		return SOFT_RUN_DONE;

@@ -3,7 +3,6 @@
  * thread that finds the door bit: a poll of the receive CQ, ibv_get_cq_event, a post_recv that a message waited for, or
  * the progress thread when the requester has kicked it.
  */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -452,46 +451,13 @@ void soft_in_timeout(struct soft_qp *qp, struct soft_after *after)
 
 /* ---- closing ---------------------------------------------------------------------------------------- */
 
-/* How long a peer may take to leave a direct access: one memcpy, unless its process was stopped inside. */
-enum { LEAVE_NS = 1000000000 };
-
-/*
- * The key or gate was withdrawn by a seq_cst store: either we see the peer inside, or it sees the withdrawal
- * (lane_requester.c, direct()). A peer that does not leave is waited for a little less each time, over all its lanes:
- * one that never means to leave costs this process little more than one second.
- */
-static void wait_outside(struct soft_in *in)
-{
-	uint64_t end = 0;
-
-	for (unsigned i = 0; atomic_load(&in->seg->inside); i++) {
-		if (i % 64 == 63) {
-			uint64_t now = soft_now_ns();
-			uint64_t patience = (uint64_t)LEAVE_NS >> atomic_load(&in->link->overstayed);
-			end = end ? end : now + patience;
-			if (now > end) {
-				if (patience & ~UINT64_C(7))
-					atomic_fetch_add(&in->link->overstayed, 3);
-				return;
-			}
-			sched_yield();
-		}
-	}
-}
-
-void soft_in_quiesce(struct soft_qp *qp)
-{
-	if (qp->in)
-		wait_outside(qp->in);
-}
-
 void soft_in_rights_changed(struct soft_qp *qp)
 {
 	if (!qp->in || !qp->in->gate)
 		return;
 	qp->in->gate += qp->in->gate == UINT32_MAX ? 2 : 1;
 	atomic_store(&qp->in->seg->gate, qp->in->gate);
-	wait_outside(qp->in);
+	soft_lane_evict(qp->in);
 }
 
 void soft_in_close(struct soft_qp *qp)
@@ -504,7 +470,7 @@ void soft_in_close(struct soft_qp *qp)
 	in->stopped = true;
 	atomic_store(&in->seg->acked, in->acked);
 	atomic_store(&in->seg->gate, 0);
-	wait_outside(in);
+	soft_lane_evict(in);
 	ring_requester(in, true);
 }
 
@@ -515,10 +481,9 @@ void soft_in_free(struct soft_qp *qp)
 	if (!in)
 		return;
 	soft_in_close(qp);
-	munmap(in->seg, sizeof(*in->seg));
 	soft_event_release(in->link, in->event);
-	soft_link_release(in->link);
-	free(in);
+	in->event = NULL;
+	soft_lane_close(in);
 	qp->in = NULL;
 	atomic_store(&qp->rnr_deadline_ns, 0);
 }

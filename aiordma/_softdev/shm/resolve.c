@@ -48,8 +48,8 @@ static int slab_fd(const struct soft_region *r, bool writes)
 	const struct soft_slab *slab = r->slab;
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-	if (!slab || r->host != slab->addr || ((r->length + page - 1) & ~(page - 1)) != slab->length ||
-	    soft_memfd_share(slab->fd, writes))
+	if (!slab || atomic_load(&slab->torn) || r->host != slab->addr ||
+	    ((r->length + page - 1) & ~(page - 1)) != slab->length || soft_memfd_share(slab->fd, writes))
 		return -1;
 	/* A duplicate of our own: the slab may be freed before the packet leaves. */
 	return fcntl(slab->fd, F_DUPFD_CLOEXEC, 0);
@@ -72,15 +72,17 @@ bool soft_resolve_question(struct soft_link *link, const struct soft_message *ms
 	    r->pd == soft_pd_root(to_pd(qp->qp.pd))) {
 		uint32_t access = r->access & qp->attr.qp_access_flags &
 				  (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+		/* Before the slab: one that is torn meanwhile has a new serial. */
+		answer.serial = atomic_load(&r->serial);
 		fd = access ? slab_fd(r, access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) : -1;
 		if (access) {
 			answer.access = access;
 			answer.gate = qp->in->gate;
 			answer.base = r->base;
 			answer.length = r->length;
-			answer.serial = r->serial;
 			answer.index = soft_key_index(msg->rkey);
 			answer.remote = fd < 0 ? (uintptr_t)r->host : 0;
+			atomic_fetch_or(&r->lent, fd < 0 ? SOFT_LENT_ADDRESS : SOFT_LENT_MAPPED);
 		}
 		if (fd >= 0) {
 			answer.slab = r->slab->id;

@@ -30,9 +30,17 @@ struct soft_slab {
 	uint64_t id;
 	struct soft_pd *pd;
 	atomic_uint regions; /* memory regions inside it: it cannot be freed before them */
+	atomic_bool torn;    /* parts of it are not in the memfd any more: peers map it no more */
+	bool *cut;           /* for each page whether it is such a part; NULL: none (soft_shm.lanes_lock) */
 	struct soft_slab *next;
 };
 /* The slab that contains the whole range, or NULL. Takes soft_proc.lock. */
 struct soft_slab *soft_slab_find(const char *addr, uint64_t length);
+/*
+ * Takes the pages with these bytes out of the memory that peers have mapped. They keep their content and address in
+ * this process, whose threads may go on writing; what a peer writes from then on is not seen here. 0 or errno.
+ * soft_shm.lanes_lock held.
+ */
+int soft_slab_cut(struct soft_slab *slab, size_t offset, size_t length);
 
 #endif

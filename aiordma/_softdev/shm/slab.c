@@ -79,6 +79,61 @@ SOFT_EXPORT int aiordma_soft_free(struct ibv_pd *pd, void *ptr, size_t length)
 	munmap(slab->addr, slab->length);
 	close(slab->fd);
 	atomic_fetch_sub(&slab->pd->refs, 1);
+	free(slab->cut);
 	free(slab);
+	return 0;
+}
+
+/* Has the kernel copy a page that is private and not written to yet. Whatever other threads write stays. */
+static void own_page(char *page)
+{
+	_Atomic(unsigned char) *byte = (_Atomic(unsigned char) *)page;
+	unsigned char value = atomic_load(byte);
+
+	while (!atomic_compare_exchange_strong(byte, &value, value))
+		;
+}
+
+/*
+ * A private mapping takes the place of the shared one, at once for all threads: what they write from then on is in
+ * pages of their own, and each page that none has written to becomes one here. To copy the memory and put the copy in
+ * its place would lose what is written in between.
+ */
+static int cut_pages(struct soft_slab *slab, size_t first, size_t end, size_t page)
+{
+	const size_t offset = first * page, length = (end - first) * page;
+	void *probe = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, slab->fd, (off_t)offset);
+
+	/* When the other call fails, nothing is mapped there any more: so find out before. */
+	if (probe == MAP_FAILED)
+		return errno;
+	munmap(probe, length);
+	if (mmap(slab->addr + offset, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, slab->fd,
+		 (off_t)offset) == MAP_FAILED)
+		return errno;
+	for (size_t i = first; i < end; i++) {
+		own_page(slab->addr + i * page);
+		slab->cut[i] = true;
+	}
+	return 0;
+}
+
+int soft_slab_cut(struct soft_slab *slab, size_t offset, size_t length)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = slab->length / page;
+	size_t first = offset / page, end = (offset + length + page - 1) / page, next;
+
+	if (!slab->cut && !(slab->cut = calloc(pages, sizeof(*slab->cut))))
+		return ENOMEM;
+	for (; first < end; first = next) {
+		next = first + 1;
+		if (slab->cut[first])
+			continue;
+		while (next < end && !slab->cut[next])
+			next++;
+		int err = cut_pages(slab, first, next, page);
+		if (err)
+			return err;
+	}
 	return 0;
 }

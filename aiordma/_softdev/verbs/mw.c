@@ -47,7 +47,7 @@ int soft_dealloc_mw(struct ibv_mw *ibmw)
 	soft_lock(&mw->lock);
 	soft_mw_unbind(mw);
 	soft_unlock(&mw->lock);
-	soft_quiesce();
+	soft_quiesce(NULL);
 	soft_key_unreserve(ibmw->handle);
 	while (mw->retired) {
 		struct soft_region *r = mw->retired;

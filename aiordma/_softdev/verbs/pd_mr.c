@@ -100,6 +100,7 @@ static void region_fill(struct soft_region *r, struct soft_pd *pd, void *addr, s
 	r->length = length;
 	r->host = addr;
 	r->pd = pd;
+	atomic_store(&r->lent, 0);
 	r->slab = soft_slab_find(addr, length);
 	if (r->slab)
 		atomic_fetch_add(&r->slab->regions, 1);
@@ -184,7 +185,8 @@ SOFT_EXPORT int ibv_dereg_mr(struct ibv_mr *ibmr)
 	if (atomic_load(&mr->windows))
 		return EBUSY;
 	soft_key_withdraw(ibmr->handle);
-	soft_quiesce();
+	if (!soft_quiesce(&mr->region))
+		return EBUSY;
 	region_release(&mr->region);
 	atomic_fetch_sub(&mr->region.pd->refs, 1);
 	soft_key_unreserve(ibmr->handle);
@@ -219,7 +221,11 @@ SOFT_EXPORT int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, 
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	soft_key_withdraw(ibmr->handle);
-	soft_quiesce();
+	if (!soft_quiesce(r)) {
+		soft_key_publish(ibmr->handle, r);
+		errno = EBUSY;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
 	region_release(r);
 	atomic_fetch_sub(&r->pd->refs, 1);
 	atomic_fetch_add(&root->refs, 1);
