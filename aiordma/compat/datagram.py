@@ -25,6 +25,7 @@ from ..negotiation import peer_cache
 from ..negotiation.engine import warm_up
 from ..negotiation.options import ConnectOptions, ListenOptions
 from ..negotiation.server import negotiate_accepted
+from ..plain import check_plain
 from ..proto.clc import Kind
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
@@ -215,6 +216,7 @@ class MessageTransport(asyncio.transports._FlowControlMixin, asyncio.DatagramTra
         """
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+        check_plain(data)
         if self._closing:
             self._lost_writes += 1
             if self._lost and self._lost_writes >= _LOG_THRESHOLD:

@@ -13,6 +13,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
+from ..plain import check_plain
 from ..proto import clc
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class Introduction(asyncio.Protocol):
         if isinstance(self.protocol, asyncio.BufferedProtocol):
             while data:
                 buffer = memoryview(self.protocol.get_buffer(-1))
+                check_plain(buffer)
                 n = min(len(buffer), len(data))
                 buffer[:n] = data[:n]
                 self.protocol.buffer_updated(n)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ..errors import as_connection_error
+from ..plain import check_plain
 from ..streams.info import StreamInfo
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
@@ -430,6 +431,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._warn_lost_write()
             return
         if isinstance(data, memoryview):
+            check_plain(data)
             data = data.cast("B") if data.c_contiguous else data.tobytes()
         if self._discards_until is not None:
             self._discard()
@@ -494,8 +496,11 @@ class RingTransport(asyncio.transports._FlowControlMixin):
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """write() of each; small pieces are joined, large ones are not copied for it."""
+        parts = list(list_of_data)
+        for part in parts:
+            check_plain(part)
         # All of them are looked at before any is sent: one that is not bytes-like must not leave a part.
-        parts = [data if type(data) is bytes else _as_bytes(data) for data in list_of_data]
+        parts = [data if type(data) is bytes else _as_bytes(data) for data in parts]
         if sum(map(len, parts)) <= _GATHER_BYTES:
             self.write(b"".join(parts))
         else:

@@ -28,6 +28,7 @@ from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation.engine import find_engine
 from ..negotiation.opening import opening
 from ..negotiation.options import check_mode, config_of
+from ..plain import check_plain
 from ..proto.record import too_large
 from ..verbs.remedies import warn_once
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
@@ -201,6 +202,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
                 raise NegotiationError(reason.code, detail)
             return False
         peer.used = True
+        check_plain(data)
         size = memoryview(data).nbytes
         if size > self.max_message_bytes:
             raise too_large(size, self.max_message_bytes)

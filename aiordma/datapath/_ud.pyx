@@ -16,6 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
+from ..plain cimport check_plain
 from .._cq cimport CompletionOwner, CompletionPoller
 from ._verbs cimport (
     IBV_SEND_INLINE,
@@ -157,6 +158,7 @@ cdef class UdPort(CompletionOwner):
         if PyBytes_CheckExact(data):
             done = self.post(route, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), imm)
         else:
+            check_plain(data)
             PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
             try:
                 done = self.post(route, <const unsigned char *>view.buf, view.len, imm)

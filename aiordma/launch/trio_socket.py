@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import trio
 
+from ..plain import check_plain
 from ..streams.stream import RdmaStream
 from ..wake.duplex import CLOSED, EOF_SENT, LOOP_ENDED, OutgoingMessage
 
@@ -205,6 +206,7 @@ class StreamSocket(trio.socket.SocketType):
     async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """The same into `buffer`; 0 at the end."""
         _refuse_flags(flags)
+        check_plain(buffer)
         with memoryview(buffer) as whole, whole.cast("B") as view, _errors(errno.ECONNRESET):
             try:
                 return await self._stream.receive_into(view[: nbytes or len(view)])

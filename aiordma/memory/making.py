@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..negotiation.engine import ready_engine
 from ..negotiation.opening import opening
 from ..negotiation.options import config_of
+from ..plain import check_plain
 from ..proto.memory import Fault
 from ..verbs import _dlpack
 from ..verbs._window import address_of
@@ -97,6 +98,7 @@ def register(
     if offset or length is not None:
         raise TypeError("offset and length are for a dma-buf: slice other memory")
     whole = _whole(memory)
+    check_plain(whole)
     if not whole.c_contiguous:
         raise BufferError("only contiguous memory can be a region: copy it, or register its base")
     if not whole.nbytes:

@@ -24,6 +24,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from anyio import BrokenResourceError, ClosedResourceError
 
+from ..plain cimport check_plain
 from .._cq cimport CompletionPoller
 from ..datapath._qp cimport Flow, QueuePair
 from ..proto.message cimport SendBudget
@@ -190,6 +191,7 @@ cdef class MessageChannel(Flow):
                 <const unsigned char *>PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head),
                 <const unsigned char *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), may_post)
         else:
+            check_plain(body)
             PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
             try:
                 lacks = self.outbox.send(

@@ -17,6 +17,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
+from ..plain cimport check_plain
 from .._cq cimport CompletionPoller
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
@@ -137,6 +138,7 @@ cdef class OneSided(Flow):
         except TypeError:
             return None         # perhaps an array that is no buffer
         transfer.has_view = True
+        check_plain(buffer)
         if op == READ and transfer.view.readonly:
             raise BufferError("what is read into must be writable")
         if transfer.view.len != length:

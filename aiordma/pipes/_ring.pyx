@@ -23,6 +23,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
+from ..plain cimport check_plain
 from ..datapath._fairness cimport NEEDS_CALL, NEEDS_MORE_ROOM, NEEDS_RESERVATION
 from ..datapath._qp cimport SQ_RESERVE, Flow, QueuePair
 from ..proto.cdc cimport (
@@ -274,6 +275,7 @@ cdef class RingPipe(Flow):
         if PyBytes_CheckExact(data):
             n = PyBytes_GET_SIZE(data) - start
             return self.place(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
+        check_plain(data)
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             n = view.len - start
@@ -506,6 +508,7 @@ cdef class RingPipe(Flow):
         """Fill a writable buffer; the number of bytes, -1: there is nothing now, 0: the peer has finished sending."""
         cdef Py_buffer view
         cdef uint32_t n = self.rx.available()
+        check_plain(buffer)
         PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         try:
             if n == 0 or self.closed or view.len < 1:

@@ -4,6 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from ..plain cimport check_plain
 from .._cq cimport CompletionPoller
 from ._ring cimport RingPipe
 from ._ring_cursors cimport CLOSED, SENDING_DONE
@@ -68,6 +69,7 @@ cdef Py_ssize_t poll_send(RingPipe ring, data, Py_ssize_t start) except -1:
     cdef Py_buffer view
     cdef Py_ssize_t placed = 0, n
     ring.check_sendable()
+    check_plain(data)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         n = view.len - start

@@ -21,6 +21,7 @@ from libc.string cimport memcpy, memmove
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from ..plain cimport check_plain
 from .._cq cimport CompletionOwner
 from ..verbs._copy cimport aio_copy, bytes_of
 from ._ring cimport RingPipe
@@ -75,6 +76,7 @@ cdef class RingDatagrams(CompletionOwner):
         self.check()
         if PyBytes_CheckExact(data):
             return self.put(<const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), data)
+        check_plain(data)
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             return self.put(<const unsigned char *>view.buf, view.len, None)

@@ -24,6 +24,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from .. import wake
 from ..errors import Code
+from ..plain import check_plain
 from ..proto import clc
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class TcpPipe:
         """Hand as much of ``data[start:]`` to the kernel as it takes; return the number of bytes."""
         if self._closed or self._eof_sent or self._error is not None:
             self._refuse_sending()
+        check_plain(data)
         if start:
             data = memoryview(data)[start:]
         try:
@@ -187,6 +189,7 @@ class TcpPipe:
 
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill ``buf`` with what is there; -1 when nothing is, 0 at the end."""
+        check_plain(buf)
         view = memoryview(buf).cast("B")
         if self._held_back is not None:
             self._fill()

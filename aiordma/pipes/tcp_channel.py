@@ -19,6 +19,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from .. import wake
 from ..errors import LinkError, RemoteProtocolError
+from ..plain import check_plain
 from ..proto.channel_frames import CLOSE_FRAME, SHORT_BYTES, ChannelAssembler, greeting, message_header
 from ..proto.message import ChannelStatistics, check_size
 from ..wake.escaping import contain
@@ -160,6 +161,7 @@ class TcpChannel:
         """See ``Channel.try_send``."""
         if self._closed or self._over or self.error is not None:
             self._refuse()
+        check_plain(body)
         view = body if isinstance(body, bytes) else memoryview(body).cast("B")
         size = len(head) + len(view)
         check_size(len(head), size, self.max_message_bytes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from ..errors import RemoteProtocolError
+from ..plain import check_plain
 from ..proto.record import GREETING_BYTES, RecordReader, greeting, header, read_greeting, too_large
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class TcpDatagrams:
             raise ClosedResourceError("this end was closed, or has finished sending")
         if self._fault is not None:
             raise BrokenResourceError(f"the connection is lost: {self._fault}") from self._fault
+        check_plain(data)
         view = memoryview(data).cast("B")
         size = len(view)
         if size > self.max_message_bytes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from .. import wake
+from ..plain import check_plain
 from .draining import Draining
 from .tcp import TcpPipe
 
@@ -165,6 +166,7 @@ class TlsLayer:
         if not self.flush():
             raise BlockingIOError
         taken = 0
+        check_plain(data)
         with memoryview(data) as view:
             while taken < len(view) and taken < _WRITE_MOST:
                 try:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import msgpack
 
+from ..plain import check_plain
 from .bulk import (
     BULK_BYTES,
     Bulk,
@@ -298,6 +299,7 @@ def describe_type(hint: Any) -> str:
 
 def _flat(view: memoryview) -> Buffer:
     """``view`` as one run of bytes; copied only when its memory is not one."""
+    check_plain(view)
     if not view.c_contiguous:
         return view.tobytes()
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")

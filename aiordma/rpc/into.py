@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..pipes.placement import Placement
+from ..plain import check_plain
 from .bulk import Bulk, Form, bytes_of, check_length, described_value, make_array
 from .codec import Encoding, describe_type
 from .errors import Code, RpcError
@@ -77,6 +78,7 @@ class Room:
 
             memory = imported(memory)
             whole = memoryview(memory)
+        check_plain(whole)
         if whole.readonly:
             raise BufferError("what is received into must be writable")
         if not whole.c_contiguous:

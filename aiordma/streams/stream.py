@@ -16,6 +16,7 @@ import anyio.abc
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, WouldBlock
 
 from ..negotiation.hints import missing_method
+from ..plain import check_plain
 from ..wake.duplex import CLOSED, KEPT, LOOP_ENDED, Loan
 from ..wake.outbox import Outbox
 from ..wake.send_soon import SendsSoon
@@ -96,6 +97,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         """
         kind = item.__class__
         if kind is not bytes and kind is not bytearray:
+            check_plain(item)
             item = memoryview(item).cast("B")
         waker = self._waker
         if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
@@ -134,6 +136,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         """
         if self._send_guard is not None and not self._send_now_behind():
             raise WouldBlock
+        check_plain(item)
         placed = self._pipe.try_send(item)
         if not placed and len(item):
             raise WouldBlock
@@ -307,6 +310,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
             if not given.nbytes:
                 await self._waker.checkpoint()
                 return
+            check_plain(given)
             view = given.cast("B")
             try:
                 await self._receive_all(view, memoryview(buffer).cast("B"))
@@ -337,6 +341,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         if not kept:
             return self._pipe.try_receive_into(buffer)
         self._check_open()
+        check_plain(buffer)
         with memoryview(buffer) as given, given.cast("B") as view:
             count = min(len(view), len(kept))
             view[:count] = kept[:count]

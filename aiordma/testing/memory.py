@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
+from ..plain import check_plain
+
 if TYPE_CHECKING:
     import socket
 
@@ -140,6 +142,7 @@ class MemoryPipe:
             raise anyio.ClosedResourceError
         if self._peer_gone:
             raise anyio.BrokenResourceError from BrokenPipeError(errno.EPIPE, "the peer has closed its end")
+        check_plain(data)
         view = memoryview(data).cast("B")
         if not 0 <= start <= len(view):
             raise ValueError(f"start must be between 0 and {len(view)}, not {start}")
@@ -207,6 +210,7 @@ class MemoryPipe:
 
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill `buf` with what is there; -1 when there is nothing now, 0 when the peer has finished."""
+        check_plain(buf)
         view = memoryview(buf).cast("B")
         if not len(view):
             raise ValueError("the buffer must hold at least 1 byte")

@@ -15,6 +15,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
+from ..plain cimport check_plain
 from .._cq cimport CompletionOwner, CompletionPoller
 from ..datapath._verbs cimport (
     IBV_SEND_INLINE,
@@ -296,6 +297,7 @@ cdef class ValkeyPipe(CompletionOwner):
                     <const unsigned char *>PyBytes_AS_STRING(data) + start, <uint32_t>n):
                 return n
             return self.put(<const unsigned char *>PyBytes_AS_STRING(data) + start, n) if n > 0 and start >= 0 else 0
+        check_plain(data)
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             n = view.len - start
@@ -428,6 +430,7 @@ cdef class ValkeyPipe(CompletionOwner):
         """Fill a writable buffer; the number of bytes, -1: nothing now, 0: the server has closed the connection."""
         cdef Py_buffer view
         cdef uint64_t n = self.incoming.readable()
+        check_plain(buffer)
         PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         try:
             if n == 0 or self.closed or view.len < 1:

@@ -11,6 +11,7 @@ from cpython.buffer cimport (
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from ..plain cimport check_plain
 from ._copy cimport aio_copy
 
 cdef enum:
@@ -112,6 +113,7 @@ cdef class Spans:
     cdef int hold(self, object buffer, bint writable) except -1:
         cdef Py_buffer *view = &self.views[self.held]
         cdef int whole
+        check_plain(buffer)
         PyObject_GetBuffer(buffer, view, PyBUF_FULL_RO)
         self.held += 1
         if writable and view.readonly:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import BrokenResourceError, ClosedResourceError, WouldBlock
 
+from ..plain import check_plain
 from ..proto.message import check_size
 from .outbox import Outbox
 
@@ -51,6 +52,7 @@ class MessageOutbox(Outbox):
             views = [memoryview(each) for each in buffers]  # type: ignore[union-attr]
         messages: list[memoryview | bytes] = []
         for view in views:
+            check_plain(view)
             if not view.c_contiguous:
                 raise BufferError("what is sent must be contiguous")
             self._check(view.nbytes)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from anyio import BrokenResourceError, ClosedResourceError, WouldBlock
 
+from ..plain import check_plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -82,9 +84,10 @@ class Outbox:
         :raises BufferError: one is not contiguous. :raises TypeError: one is no buffer.
         """
         try:
-            parts = _parts([memoryview(buffers)])  # type: ignore[arg-type]
+            given: Any = [memoryview(buffers)]  # type: ignore[arg-type]
         except TypeError:
-            parts = _parts(buffers)  # type: ignore[arg-type]
+            given = buffers
+        parts = _parts(given)
         if self.nbytes >= limit and parts:
             raise WouldBlock(
                 f"{self.nbytes} bytes of send_soon() wait for room, the limit is {limit}: await flush() first"
@@ -182,6 +185,7 @@ def _parts(buffers: Iterable[Buffer]) -> list[memoryview | bytes]:
     together = 0
     for buffer in buffers:
         view = memoryview(buffer)
+        check_plain(view)
         if not view.c_contiguous:
             raise BufferError("what is sent must be contiguous")
         if view.nbytes > _SMALL_BYTES or together + view.nbytes > _JOINED_BYTES:

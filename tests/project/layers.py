@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ORDER: tuple[tuple[str, ...], ...] = (
     ("proto",),
     # The network beneath knows no engine: it is planned and simulated on machines without RDMA.
-    ("errors", "addresses", "fabric"),
+    ("errors", "addresses", "fabric", "plain"),
     ("attributes", "config"),
     ("wake",),
     ("credit",),

@@ -16,6 +16,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 
 from ...errors import Code, LinkError, NegotiationError, RemoteProtocolError
 from ...pipes.draining import Draining
+from ...plain import check_plain
 from ...proto import clc
 from ...proto.cdc import StateFlag
 from ...proto.frames import (
@@ -163,6 +164,7 @@ class FramedPipe:
             raise BrokenResourceError(str(cause)) from cause
         carrier = self._carrier
         self._check_carrier()
+        check_plain(data)
         with memoryview(data) as given, given.cast("B") as whole, whole[start:] as view:
             at = 0
             while at < len(view) and not carrier.pending:
@@ -286,6 +288,7 @@ class FramedPipe:
 
     def try_receive_into(self, buffer: bytearray | memoryview) -> int:
         """Fill ``buffer`` with what is there; -1 when nothing is, 0 at the end."""
+        check_plain(buffer)
         with memoryview(buffer) as given, given.cast("B") as view:
             data = self.try_receive(len(view))
             if data is None:

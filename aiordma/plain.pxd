@@ -1,0 +1,2 @@
+# C types of plain.py.
+cpdef int check_plain(data) except -1
