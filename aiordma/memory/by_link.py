@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import BrokenResourceError
 
-from ..errors import AioRdmaError
+from ..errors import AioRdmaError, VerbsError
 from ..pipes._one_sided import READ, WRITE
 from ..verbs._spans import Spans
+from .errors import MemoryAccessError
 from .local import check_length, resolve
 from .operation import Operation, given_up
 from .region import Piece, Pieces, Region
@@ -185,8 +186,11 @@ class LinkCarrier:
             self.memory.release(stage[0])
 
     def lost(self, error: BaseException) -> BaseException:
-        """What users get when the link cannot do it."""
-        if isinstance(error, AioRdmaError):
+        """What users get when the link cannot do it. One that waited may have its own reason."""
+        own = isinstance(error, (MemoryAccessError, MemoryError)) or (
+            isinstance(error, VerbsError) and error.operation.startswith("ibv_reg_")
+        )
+        if isinstance(error, AioRdmaError) and not own:
             return BrokenResourceError(f"the peer is lost: {error}")
         return error
 

@@ -11,7 +11,7 @@ import functools
 import sys
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from .. import wake
 from ..proto.memory import Descriptor, Fault, Rights
@@ -148,6 +148,9 @@ class Pieces:
     def __init__(self, region: Region, spans: Spans) -> None:
         self.region, self.spans = region, spans
 
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle()
+
     @property
     def nbytes(self) -> int:
         """Bytes in all of them."""
@@ -195,7 +198,25 @@ class Piece:
         return self.region._grant(self.start, self.stop, Rights(rights), expires_in)
 
 
+def refuse_pickle() -> NoReturn:
+    """:raises TypeError: always."""
+    raise TypeError(
+        "a region is memory of this process and cannot be pickled or copied: send its descriptor() to other "
+        "processes, or bytes(region[:].view)"
+    )
+
+
+def check_slice(where: object, what: str) -> None:
+    """:raises TypeError: it is an index."""
+    if not isinstance(where, slice):
+        raise TypeError(
+            f"{what} is sliced in bytes, {what}[start:stop], not indexed by {type(where).__name__}: one byte "
+            f"is {what}[n:n + 1], and single items are those of a memoryview or an array"
+        )
+
+
 def _inside(where: slice, start: int, stop: int) -> tuple[int, int]:
+    check_slice(where, "region")
     first, last, step = where.indices(stop - start)
     if step != 1:
         raise ValueError("a piece of memory is contiguous: no steps")
@@ -238,6 +259,9 @@ class Region(MemoryWindow):
     def closed(self) -> bool:
         """Whether it was closed, and no device knows it any more."""
         return self._closed
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle()
 
     def __len__(self) -> int:
         return self.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ..pipes._one_sided import COMPARE_SWAP, FETCH_ADD, READ, WRITE
 from ..proto.memory import WORD_BYTES, Fault, Op, Rights, atomic_request, parse_word, span
@@ -10,6 +10,7 @@ from ..verbs._spans import Spans
 from .errors import MemoryAccessError
 from .notes import Notes
 from .operation import Operation
+from .region import check_slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,13 @@ __all__ = ["RemoteMemory", "RemotePieces"]
 
 _REQUESTS = {FETCH_ADD: Op.FETCH_ADD, COMPARE_SWAP: Op.COMPARE_SWAP}
 _RIGHTS = {READ: Rights.READ, WRITE: Rights.WRITE}
+
+
+def _refuse_pickle() -> NoReturn:
+    raise TypeError(
+        "remote memory belongs to a connection and cannot be pickled or copied: send the descriptor, and "
+        "open it there"
+    )
 
 
 class _Done(Operation[None]):
@@ -42,6 +50,9 @@ class RemotePieces:
 
     def __init__(self, opened: Opened, spans: Spans) -> None:
         self._opened, self._spans = opened, spans
+
+    def __reduce__(self) -> NoReturn:
+        _refuse_pickle()
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +117,11 @@ class RemoteMemory:
         """What the descriptor allows."""
         return self._opened.rights
 
+    def __reduce__(self) -> NoReturn:
+        _refuse_pickle()
+
     def __getitem__(self, where: slice) -> RemoteMemory:
+        check_slice(where, "remote")
         first, last, step = where.indices(self._nbytes)
         if step != 1:
             raise ValueError("a piece of memory is contiguous: for steps, use rows()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+import pickle
 
 import anyio
 import pytest
@@ -184,3 +185,14 @@ async def test_close_takes_everything_back(path: str) -> None:
         async with await memory.alloc(16, config=config_of(path)) as another:
             await (await client.open(another.descriptor())).write(b"b" * 16)
             assert bytes(another[:].view) == b"b" * 16
+
+
+async def test_mistakes_have_a_text() -> None:
+    async with pair("rdma") as (client, _), await memory.alloc(64) as region:
+        remote = await client.open(region.descriptor())
+        for indexed in (region, region[:8], remote):
+            with pytest.raises(TypeError, match=r"sliced in bytes.*\[n:n \+ 1\]"):
+                indexed[5]  # type: ignore[index]
+        for pickled in (region, region[:8], region.blocks(8, [1]), remote, remote.blocks(8, [1])):
+            with pytest.raises(TypeError, match="descriptor"):
+                pickle.dumps(pickled)

@@ -96,6 +96,32 @@ async def test_revoking_waits_for_what_was_begun() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
+async def test_what_waits_when_memory_is_taken_back_is_told_so(path: str) -> None:
+    size = 6 << 20  # more than the credit
+    async with pair(path) as (client, _), await memory.alloc(size, config=config_of(path)) as region:
+        remote = await client.open(region.descriptor(memory.Rights(7)))
+        ours = bytearray(size)
+        with faults.injected("delay op=write ms=50"):
+            begun = [remote[: 4 << 20].start_write(memoryview(ours)[: 4 << 20])]
+            waiting: list[memory.Operation[Any]] = [
+                remote.start_write(ours),
+                remote.start_read(ours),
+                remote.blocks(64, [3, 1]).start_read(bytearray(128)),
+                remote[:64].start_read(bytearray(64)),
+                remote.start_fetch_and_add(1),
+            ]
+            await region.revoke()
+        for operation in waiting:
+            with pytest.raises(memory.MemoryAccessError) as refused:
+                await operation
+            assert refused.value.fault is memory.Fault.REVOKED
+        with contextlib.suppress(memory.MemoryAccessError):
+            await begun[0]
+        async with await memory.alloc(64, config=config_of(path)) as other:
+            await (await client.open(other.descriptor())).write(b"w" * 64)  # the link goes on
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_cancelled_at_every_await(path: str) -> None:
     config = config_of(path)
     size = 5 << 20  # more than the credit: there is something to wait for
