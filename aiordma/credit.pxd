@@ -18,13 +18,14 @@ cdef class CreditWindow:
     cdef Py_ssize_t _peak_in_use
     cdef Py_ssize_t _peak_waiting
 
-    cdef _check(self, Py_ssize_t n)
-    @cython.locals(available=cython.Py_ssize_t)
-    cpdef bint try_acquire(self, Py_ssize_t n=*) except -1
+    cdef _check(self, n)
+    @cython.locals(available=cython.Py_ssize_t, wanted=cython.Py_ssize_t)
+    cpdef bint try_acquire(self, n=*) except -1
     @cython.locals(in_use=cython.Py_ssize_t)
     cdef _take(self, Py_ssize_t n)
     cdef Place _queued(self, Py_ssize_t n, waiter)
     cpdef withdraw(self, Place place)
-    cpdef release(self, Py_ssize_t n=*)
+    @cython.locals(count=cython.Py_ssize_t)
+    cpdef release(self, n=*)
     @cython.locals(place=Place)
     cdef _serve(self)

@@ -8,6 +8,7 @@ its turn.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from typing import NamedTuple, Protocol
 
@@ -34,6 +35,16 @@ class CreditStatistics(NamedTuple):
     peak_in_use: int
     #: most tasks waiting at one time
     peak_waiting: int
+
+
+_MOST = sys.maxsize
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 0:
+        raise ValueError(f"limit={limit}: a window cannot have fewer than 0 credits")
+    if limit > _MOST:
+        raise ValueError(f"limit={limit}: a window cannot have more than {_MOST} credits")
 
 
 class Granted(Protocol):
@@ -63,8 +74,7 @@ class CreditWindow:
     """
 
     def __init__(self, limit: int) -> None:
-        if limit < 0:
-            raise ValueError(f"limit={limit}: a window cannot have fewer than 0 credits")
+        _check_limit(limit)
         self._limit = limit
         self._available = limit
         self._queue: OrderedDict[Place, None] = OrderedDict()
@@ -104,12 +114,16 @@ class CreditWindow:
         if self._exc is not None:
             raise self._exc.with_traceback(None)
         available = self._available
-        if n > available or n < 0 or self._queue:
+        try:
+            wanted = n
+        except OverflowError:
+            wanted = -1  # so that the check refuses it
+        if wanted > available or wanted < 0 or self._queue:
             self._check(n)
             return False
         # As _take(); every short operation on a link passes here.
-        self._available = available = available - n
-        self._acquired += n
+        self._available = available = available - wanted
+        self._acquired += wanted
         if self._limit - available > self._peak_in_use:
             self._peak_in_use = self._limit - available
         return True
@@ -187,10 +201,14 @@ class CreditWindow:
 
         :raises ValueError: more than are out.
         """
-        if n < 0 or self._available + n > self._limit:
+        try:
+            count = n
+        except OverflowError:
+            count = -1
+        if count < 0 or count > self._limit - self._available:
             out = self._limit - self._available
             raise ValueError(f"{n} credits given back to a window of {self._limit} of which {out} are out")
-        self._available += n
+        self._available += count
         if self._queue:
             self._serve()
 
@@ -199,6 +217,7 @@ class CreditWindow:
 
         :raises ValueError: negative, or less than what some task waits for.
         """
+        _check_limit(limit)
         most = max((place.n for place in self._queue), default=0)
         if limit < most:
             raise ValueError(f"limit={limit}: a task waits for {most} credits")

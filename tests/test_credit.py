@@ -304,3 +304,20 @@ async def test_order_of_service_is_order_of_asking() -> None:
         # A task that was served may note it a turn later than its successor; it may not be overtaken by more.
         position = {n: i for i, n in enumerate(n for n in asked if n not in gone)}
         assert all(abs(i - position[n]) <= window.limit for i, n in enumerate(served))
+
+
+@pytest.mark.parametrize("n", [2**63, 2**64, -1, -(2**63) - 1])
+async def test_numbers_that_no_window_has(n: int) -> None:
+    window = CreditWindow(2)
+    with pytest.raises(ValueError, match="can never be had"):
+        window.try_acquire(n)
+    with pytest.raises(ValueError, match="can never be had"):
+        await window.acquire(n)
+    with pytest.raises(ValueError, match="can never be had"):
+        window.request(n, anyio.Event())
+    with pytest.raises(ValueError, match="given back"):
+        window.release(n)
+    for use in (window.set_limit, CreditWindow):
+        with pytest.raises(ValueError, match="fewer than 0" if n < 0 else "more than"):
+            use(n)
+    assert (window.limit, window.available) == (2, 2)
