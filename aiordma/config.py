@@ -40,6 +40,8 @@ OTHER_VARIABLES = (
     "AIORDMA_SOFT_IWARP",
     "AIORDMA_VERBS",
 )
+#: What AIORDMA_VERBS may be.
+VERBS_BINDINGS = ("auto", "pyverbs", "own")
 #: What tests and their virtual machines read.
 _OTHERS_BEGIN_WITH = ("AIORDMA_TEST_", "AIORDMA_VM")
 
@@ -379,6 +381,9 @@ class Config:
         """
         if environ is None:
             _warn_of_unknown_variables()
+            if (verbs := os.environ.get("AIORDMA_VERBS") or "auto") not in VERBS_BINDINGS:
+                allowed = ", ".join(VERBS_BINDINGS)
+                raise ValueError(f"AIORDMA_VERBS={verbs!r} is not valid: it must be one of {allowed}")
         if environ is None and not overrides and _raw_environ is not None:
             if _raw_names().isdisjoint(_raw_environ):
                 return _defaults()

@@ -143,3 +143,12 @@ def test_rings_that_are_asked_for_do_not_grow_unless_that_is_asked_for_too(
     values: dict[str, int], largest: int
 ) -> None:
     assert Config(**values).largest_ring_bytes == largest  # type: ignore[arg-type]
+
+
+def test_the_binding_is_checked_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIORDMA_VERBS", "mine")
+    with pytest.raises(ValueError, match=r"AIORDMA_VERBS='mine'.*auto, pyverbs, own"):
+        Config.from_env()
+    for allowed in ("", "auto", "own", "pyverbs"):
+        monkeypatch.setenv("AIORDMA_VERBS", allowed)
+        Config.from_env()
