@@ -353,6 +353,8 @@ class ServerConnection(Multiplexer):
         if inbox is not None and call.ended:
             inbox.finish()
         call.owner = handling = Handling(self, call, inbox)
+        if recorder.handlers:  # (there are no stages of a call with streams: the client is told nothing)
+            call.trace = Tracer.received(recorder, None, route.method.name)
         context = Context(self, call, route.method.name, message.metadata)
         try:
             args, kwargs = route.decode(message.encoding, message.payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import AsyncIterator  # annotations of handlers
 from typing import TYPE_CHECKING
 
 import anyio
@@ -182,6 +183,37 @@ async def test_slow_handlers_are_logged_a_few_at_a_time(caplog: pytest.LogCaptur
     assert trace.recorder._limits["handler"].refused == 50 - len(logged)
     assert {record.method for record in trace.recent()} == {"t.slow"}
     assert {record.number for record in trace.recent()} == {0}
+
+
+async def test_slow_handlers_of_streams_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def stream(n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            await anyio.sleep(0.003)
+            yield i
+
+    async def fails(n: int) -> AsyncIterator[int]:
+        yield n
+        await anyio.sleep(0.003)
+        raise rpc.RpcError(rpc.Code.NOT_FOUND, "no")
+
+    async def collect(items: AsyncIterator[int]) -> int:
+        return sum([item async for item in items])
+
+    made = rpc.Service("s")
+    for handler in (stream, fails, collect):
+        made.add(handler)
+    trace.configure(slow_handler_us=2000)
+    async with rpc_pair(made) as pair:
+        assert [item async for item in pair.client.stream("s.stream", 2)] == [0, 1]
+        with pytest.raises(rpc.RpcError, match="no"):
+            assert [item async for item in pair.client.stream("s.fails", 1)] == []
+        async with pair.client.stream("s.collect") as call:
+            await call.send(1)
+            await anyio.sleep(0.003)
+            await call.end()
+            assert await call.result() == 1
+    logged = [record.getMessage() for record in caplog.records if "slow handler" in record.message]
+    assert [re.search(r"s\.\w+", text)[0] for text in logged] == ["s.stream", "s.fails", "s.collect"]  # type: ignore[index]
 
 
 async def test_what_holds_up_an_engine_is_logged_as_a_slow_poll(caplog: pytest.LogCaptureFixture) -> None:
