@@ -39,6 +39,10 @@ int aiordma_soft_kill(const char *device);
  * Allocates page-aligned memory that peer processes holding an rkey may map. Register it with ibv_reg_mr as usual;
  * WRITE, READ and atomics of a peer on the same host then become plain memory accesses of that peer. length is rounded
  * up to whole pages. Returns NULL with errno set on failure.
+ *
+ * ibv_dereg_mr() waits up to 10 ms for peers inside of an access. From one that does not leave, mapped memory is taken
+ * away. Where the kernel copies for peers, to any other memory, it returns EBUSY: the memory is not the caller's before
+ * a later call has returned 0.
  */
 void *aiordma_soft_alloc(struct ibv_pd *pd, size_t length);
 
