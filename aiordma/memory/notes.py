@@ -10,6 +10,7 @@ import anyio
 from .. import wake
 from ..credit import CreditWindow
 from ..errors import RemoteProtocolError
+from ..plain import check_plain
 from ..proto.memory import MAX_NOTE_BYTES, NOTES, Op, head
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Notes:
 
     @staticmethod
     def check(payload: bytes) -> None:
-        """:raises ValueError: it is too long."""
+        """:raises ValueError: it is too long. :raises TypeError: it holds Python objects."""
+        check_plain(payload)
         if len(payload) > MAX_NOTE_BYTES:
             raise ValueError(f"a notification of {len(payload)} bytes, at most {MAX_NOTE_BYTES}")
 

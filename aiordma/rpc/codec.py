@@ -338,6 +338,7 @@ def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
         if kind is memoryview:
             return _RAW, _flat(value)
     else:
+        _check_plain(args, kwargs)
         for where, value in enumerate(args):
             if type(value) in _BYTES_LIKE and memoryview(value).nbytes >= BULK_BYTES:
                 return _BULK, _with_large(args, kwargs, where, None, _flat(memoryview(value)))
@@ -354,6 +355,16 @@ def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
         raise TypeError(f"{len(arrays)} arrays as arguments of one call: send one, or make them one")
     place, array = arrays[0]
     return _BULK, _with_large(args, kwargs, place, *flat_array(array))
+
+
+def _check_plain(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+    """:raises TypeError: one is a memoryview of Python objects, which MessagePack would take for bytes."""
+    for value in args:
+        if type(value) is memoryview:
+            check_plain(value)
+    for value in kwargs.values() if kwargs else ():
+        if type(value) is memoryview:
+            check_plain(value)
 
 
 def _places(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Iterator[tuple[int | str, Any]]:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import aiordma
-from aiordma import memory
+from aiordma import memory, rpc
 from aiordma.channels import channel as channels
 from aiordma.plain import check_plain
 from aiordma.rpc.into import Room
+from aiordma.testing.rpc import rpc_pair
 from tests.arrays import numpy
 from tests.datagrams.pairs import MAKERS as DATAGRAMS
 from tests.memory.pairs import PATHS, config_of
@@ -146,6 +147,8 @@ async def test_memory(path: str, kind: str) -> None:
                 await remote.blocks(32, [1, 0]).write(into)
         with pytest.raises((TypeError, ValueError, BufferError)):
             memory.register(data)
+        with pytest.raises((TypeError, ValueError)):
+            await remote.write(b"w" * 64, notify=data)
         assert region[:].view == b"w" * 64
 
 
@@ -153,6 +156,26 @@ async def test_memory(path: str, kind: str) -> None:
 def test_memory_for_results(kind: str) -> None:
     with pytest.raises((TypeError, ValueError, BufferError)):
         Room(buffers()[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_arguments_and_results(kind: str) -> None:
+    data = buffers()[kind]
+    service = rpc.Service("t")
+
+    @service.method
+    def both(one: Any, other: Any = None) -> Any:
+        return one if other is not None else data
+
+    async with rpc_pair(service) as pair:
+        for arguments in ((data,), (data, 1), (1, data), (bytes(1 << 20), data)):
+            with pytest.raises((TypeError, ValueError)):
+                await pair.client.call("t.both", *arguments)
+        with pytest.raises((TypeError, ValueError)):
+            await pair.client.call("t.both", 1, other=data)
+        with pytest.raises(rpc.RpcError):
+            await pair.client.call("t.both", 1)
+        assert await pair.client.call("t.both", 1, 2) == 1
 
 
 class _Buffered(asyncio.BufferedProtocol):
