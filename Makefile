@@ -242,14 +242,14 @@ softdev-test: .venv/.apt ## the software device's C tests, plain and with the sa
 
 # From the committed corpus, which `make softdev-test` replays, too. What is found lies in build/fuzz.
 FUZZ_SECONDS ?= 30
-fuzz: .venv/.apt-fuzz ## fuzz the wire: FUZZ_SECONDS=30 for each fuzzer
+fuzz: .venv/.apt-fuzz ## fuzz the wire and shared memory: FUZZ_SECONDS=30 for each fuzzer
 	@cmake -S aiordma/_softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
 	  -DAIORDMA_FUZZ=ON -DAIORDMA_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz --target fuzzers -- --quiet
-	@set -e; cd build/fuzz; for what in packet receiver; do echo "== fuzz_$$what: $(FUZZ_SECONDS) s"; \
-	  mkdir -p corpus/$$what; \
+	@set -e; cd build/fuzz; for one in roce/packet roce/receiver shm/peer; do what=$${one#*/}; \
+	  echo "== fuzz_$$what: $(FUZZ_SECONDS) s"; mkdir -p corpus/$$what; \
 	  tests/fuzz_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
-	    corpus/$$what ../../aiordma/_softdev/tests/roce/corpus/$$what; done
+	    corpus/$$what ../../aiordma/_softdev/tests/$${one%/*}/corpus/$$what; done
 
 lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
 	@echo "lint: clean"

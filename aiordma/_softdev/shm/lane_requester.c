@@ -361,9 +361,8 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 	}
 	if (soft_unlikely(!r->at && (access == IBV_ACCESS_REMOTE_ATOMIC || atomic_load(&o->link->no_vm))))
 		return DIRECT_NO;
-	char *at = r->at + (wqe->raddr - r->base) + wqe->offset;
 	const uint32_t left = wqe->length - wqe->offset, n = left < SOFT_TURN_BYTES ? left : SOFT_TURN_BYTES;
-	if (soft_unlikely(access == IBV_ACCESS_REMOTE_ATOMIC && ((uintptr_t)at & 7)))
+	if (soft_unlikely(access == IBV_ACCESS_REMOTE_ATOMIC && (((uintptr_t)r->at + (wqe->raddr - r->base)) & 7)))
 		return DIRECT_NO; /* the responder refuses it, in order */
 	if (soft_unlikely(!enter(o, r, wqe->raddr + wqe->offset, n)))
 		return DIRECT_NO;
@@ -373,6 +372,7 @@ static enum direct direct(struct soft_qp *qp, struct soft_wqe *wqe, uint32_t acc
 			return DIRECT_NO;
 		return done == DIRECT_DONE && n < left ? DIRECT_MORE : done;
 	}
+	char *at = r->at + (wqe->raddr - r->base) + wqe->offset;
 	if (access == IBV_ACCESS_REMOTE_WRITE) {
 		ok = soft_wqe_gather(qp, wqe, wqe->offset, at, n);
 	} else if (access == IBV_ACCESS_REMOTE_READ) {

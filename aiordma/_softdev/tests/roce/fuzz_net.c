@@ -1,5 +1,7 @@
 #include "fuzz_net.h"
 
+#include "core/core.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -7,11 +9,14 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -42,12 +47,21 @@ int net_timerfd_settime(int fd, int flags, const struct itimerspec *new, struct 
 int net_getifaddrs(struct ifaddrs **all);
 void net_freeifaddrs(struct ifaddrs *all);
 ssize_t net_getrandom(void *to, size_t size, unsigned int flags);
+int net_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *argument);
+int net_epoll_wait(int fd, struct epoll_event *events, int most, int timeout);
+ssize_t net_process_vm_readv(pid_t pid, const struct iovec *here, unsigned long nhere,
+                             const struct iovec *there, unsigned long nthere, unsigned long flags);
+ssize_t net_process_vm_writev(pid_t pid, const struct iovec *here, unsigned long nhere,
+                              const struct iovec *there, unsigned long nthere, unsigned long flags);
 
 enum { PORTS = 8, QUEUE = 512, EPHEMERAL = 50000 };
 
 const uint8_t net_here4[16] = {[10] = 0xff, [11] = 0xff, 10, 1, 0, 1};
 const uint8_t net_here6[16] = {0xfd, 1, [15] = 1};
-uint64_t net_now = 1000000000;
+uint64_t net_now = 1000000000, net_tick;
+bool net_one_thread;
+uint8_t *net_peer_memory;
+size_t net_peer_bytes;
 unsigned int net_room = UINT_MAX;
 
 static struct {
@@ -348,6 +362,7 @@ ssize_t net_getrandom(void *to, size_t size, unsigned int flags)
 int net_clock_gettime(clockid_t clock, struct timespec *now)
 {
     (void)clock;
+    net_now += net_tick;
     *now =
         (struct timespec){.tv_sec = (time_t)(net_now / 1000000000), .tv_nsec = (long)(net_now % 1000000000)};
     return 0;
@@ -358,4 +373,65 @@ int net_timerfd_settime(int fd, int flags, const struct itimerspec *new, struct 
 {
     (void)fd, (void)flags, (void)new, (void)old;
     return 0;
+}
+
+/* ---- threads ------------------------------------------------------------------------------------------ */
+
+static void *(*kept)(void *);
+
+int net_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *argument)
+{
+    if (!net_one_thread)
+        return pthread_create(thread, attr, run, argument);
+    kept = run;
+    *thread = pthread_self();
+    return 0;
+}
+
+int net_epoll_wait(int fd, struct epoll_event *events, int most, int timeout)
+{
+    const int n = epoll_wait(fd, events, most, net_one_thread ? 0 : timeout);
+
+    if (net_one_thread && n <= 0)
+        atomic_store(&soft_proc.stop, true);
+    return n;
+}
+
+void net_run_thread(void)
+{
+    atomic_store(&soft_proc.stop, false);
+    kept(NULL);
+}
+
+/* ---- memory of peers ---------------------------------------------------------------------------------- */
+
+/* They are in the fuzzer's own process. */
+static uint8_t *of_peer(const struct iovec *there)
+{
+    const uintptr_t at = (uintptr_t)there->iov_base - (uintptr_t)net_peer_memory;
+
+    errno = EFAULT;
+    return at <= net_peer_bytes && there->iov_len <= net_peer_bytes - at ? net_peer_memory + at : NULL;
+}
+
+ssize_t net_process_vm_readv(pid_t pid, const struct iovec *here, unsigned long nhere,
+                             const struct iovec *there, unsigned long nthere, unsigned long flags)
+{
+    const uint8_t *from = of_peer(there);
+
+    (void)pid, (void)nthere, (void)flags;
+    for (unsigned long i = 0; from && i < nhere; from += here[i++].iov_len)
+        memcpy(here[i].iov_base, from, here[i].iov_len);
+    return from ? (ssize_t)there->iov_len : -1;
+}
+
+ssize_t net_process_vm_writev(pid_t pid, const struct iovec *here, unsigned long nhere,
+                              const struct iovec *there, unsigned long nthere, unsigned long flags)
+{
+    uint8_t *to = of_peer(there);
+
+    (void)pid, (void)nthere, (void)flags;
+    for (unsigned long i = 0; to && i < nhere; to += here[i++].iov_len)
+        memcpy(to, here[i].iov_base, here[i].iov_len);
+    return to ? (ssize_t)there->iov_len : -1;
 }

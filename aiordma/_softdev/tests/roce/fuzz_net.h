@@ -23,6 +23,16 @@ struct net_packet {
 extern const uint8_t net_here4[16], net_here6[16];
 /* CLOCK_MONOTONIC, ns. */
 extern uint64_t net_now;
+/* How much of it each look at the clock takes: 0, unless a fuzzer needs waits to end. */
+extern uint64_t net_tick;
+
+/* Set before the device is opened: its progress thread does not run, and net_run_thread() does its work. */
+extern bool net_one_thread;
+/* Until it would sleep. */
+void net_run_thread(void);
+/* What process_vm_readv() and its like reach of any process. */
+extern uint8_t *net_peer_memory;
+extern size_t net_peer_bytes;
 
 /* How many packets can be sent until the sockets are full. */
 extern unsigned int net_room;

@@ -69,12 +69,18 @@ static void hello(const struct raw_peer *peer, int fd)
     MUST(raw_send(fd, &msg, fds, 2));
 }
 
-void raw_dial(struct raw_peer *peer, uint32_t slot)
+int raw_connect(uint32_t slot)
 {
     struct sockaddr_un address;
+    const int fd = make_socket();
 
-    peer->ask_fd = make_socket();
-    MUST(!connect(peer->ask_fd, (struct sockaddr *)&address, name_of(slot, &address)));
+    MUST(!connect(fd, (struct sockaddr *)&address, name_of(slot, &address)));
+    return fd;
+}
+
+void raw_dial(struct raw_peer *peer, uint32_t slot)
+{
+    peer->ask_fd = raw_connect(slot);
     hello(peer, peer->ask_fd);
 }
 
@@ -85,7 +91,7 @@ void raw_accept(struct raw_peer *peer)
     hello(peer, peer->answer_fd);
 }
 
-static void greeted(struct raw_peer *peer)
+void raw_greeted(struct raw_peer *peer)
 {
     struct soft_message msg;
     int fds[SOFT_PACKET_FDS];
@@ -101,19 +107,28 @@ void raw_meet(struct raw_peer *peer, uint32_t slot)
     raw_open(peer);
     raw_dial(peer, slot);
     raw_accept(peer);
-    greeted(peer);
+    raw_greeted(peer);
+}
+
+void raw_hang_up(struct raw_peer *peer)
+{
+    if (peer->ask_fd >= 0)
+        close(peer->ask_fd);
+    if (peer->answer_fd >= 0)
+        close(peer->answer_fd);
+    if (peer->doors)
+        munmap(peer->doors, sizeof *peer->doors);
+    peer->ask_fd = peer->answer_fd = -1;
+    peer->doors = NULL;
 }
 
 void raw_close(struct raw_peer *peer)
 {
-    const int fds[] = {peer->listen_fd, peer->ask_fd, peer->answer_fd, peer->doors_fd, peer->published_fd};
-
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+    raw_hang_up(peer);
+    close(peer->listen_fd);
+    close(peer->doors_fd);
+    close(peer->published_fd);
     munmap(peer->own, sizeof *peer->own);
-    if (peer->doors)
-        munmap(peer->doors, sizeof *peer->doors);
 }
 
 uint32_t raw_qpn(const struct raw_peer *peer, uint32_t n)

@@ -29,10 +29,16 @@ struct raw_lane {
 void raw_open(struct raw_peer *peer);
 /* Connects to the device and greets it; the device's own connection and its greeting are pending afterwards. */
 void raw_dial(struct raw_peer *peer, uint32_t slot);
+/* One more connection to the device, and nothing more. */
+int raw_connect(uint32_t slot);
 /* Takes the device's connection, and greets it there, too. */
 void raw_accept(struct raw_peer *peer);
-/* All three, and takes the device's doors. Waits. */
+/* Waits for the device's greeting, and takes its doors. */
+void raw_greeted(struct raw_peer *peer);
+/* All four. */
 void raw_meet(struct raw_peer *peer, uint32_t slot);
+/* Closes both connections, and keeps the slot. */
+void raw_hang_up(struct raw_peer *peer);
 void raw_close(struct raw_peer *peer);
 /* A number of a queue pair of this peer. */
 uint32_t raw_qpn(const struct raw_peer *peer, uint32_t n);

@@ -1,0 +1,132 @@
+/* Mutations of step lists (fuzz_steps.h) for libFuzzer: adds, removes, swaps and repeats whole steps, gives fields
+ * meaningful values, and now and then applies arbitrary changes. */
+#include <stddef.h>
+#include <string.h>
+
+#include "fuzz_steps.h"
+#include "shm/lane.h"
+
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed);
+
+static uint32_t state;
+
+static uint32_t below(uint32_t n)
+{
+    state ^= state << 13;
+    state ^= state >> 17;
+    state ^= state << 5;
+    return state % n;
+}
+
+static struct step record(void)
+{
+    static const uint16_t lengths[] = {0, 0, 8, 48, 100, 512, 513, 4096, 16384, 16385};
+    enum { WHOLE = SOFT_REC_FIRST | SOFT_REC_LAST };
+    struct step s = {
+        .act = ACT_RECORD, .who = (uint8_t)below(WHO_INIT), .op = (uint8_t)(SOFT_OP_SEND + below(6))};
+
+    s.bits = (uint8_t)(below(2) ? WHOLE : below(4));
+    s.length = lengths[below(sizeof lengths / sizeof *lengths)];
+    s.total = below(2) ? s.length : lengths[below(sizeof lengths / sizeof *lengths)];
+    if (s.op == SOFT_OP_SEND && !below(4))
+        s.bits |= below(2) ? SOFT_REC_IMM : SOFT_REC_INV;
+    if (s.op != SOFT_OP_SEND && s.op != SOFT_OP_IMM)
+        s.bits |= SOFT_REC_REMOTE;
+    if (s.op == SOFT_OP_IMM)
+        s.bits = WHOLE | SOFT_REC_IMM;
+    if (s.op > SOFT_OP_IMM) {
+        s.bits = WHOLE | SOFT_REC_REMOTE;
+        s.total = s.length;
+        s.length = 0;
+    }
+    s.region = (uint8_t)below(3);
+    s.offset = (int16_t)(below(64) * 8);
+    return s;
+}
+
+/* A meaningful step. */
+static struct step sensible(void)
+{
+    static const uint8_t others[] = {ACT_POST_SEND, ACT_POST_RECV, ACT_TIME, ACT_BYSTANDERS, ACT_STATE,
+                                     ACT_REGION,    ACT_POLL,      ACT_WORD, ACT_DOOR,       ACT_LINK};
+    struct step s = {.who = (uint8_t)below(WHO), .op = (uint8_t)below(16), .value = (uint8_t)below(16)};
+
+    switch (below(8)) {
+    case 0:
+    case 1:
+    case 2: return record();
+    case 3: s.act = ACT_ATTACH; break;
+    case 4:
+        s.act = below(2) ? ACT_ANSWER : ACT_RESPONSE;
+        s.bits = (uint8_t)below(4);
+        s.length = (uint16_t)(below(3) * 8);
+        s.handles = (uint8_t)(below(3) | HANDLE_NONE << 4);
+        break;
+    case 5:
+        s.act = ACT_MESSAGE;
+        s.handles = (uint8_t)below(256);
+        s.bits = (uint8_t)below(16);
+        s.flags = below(2) ? FLAG_OTHER : 0;
+        break;
+    default:
+        s.act = others[below(sizeof others)];
+        s.length = (uint16_t)below(1024);
+        s.raw = (uint16_t)below(256);
+        break;
+    }
+    return s;
+}
+
+static void change_field(struct step *s)
+{
+    switch (below(12)) {
+    case 0: s->act = (uint8_t)below(ACTS); break;
+    case 1: s->who = (uint8_t)below(WHO); break;
+    case 2: s->op = (uint8_t)below(16); break;
+    case 3: s->flags ^= (uint8_t)(1 << below(8)); break;
+    case 4: s->bits ^= (uint8_t)(1 << below(6)); break;
+    case 5: s->region = (uint8_t)below(REGIONS); break;
+    case 6: s->handles = (uint8_t)below(256); break;
+    case 7: s->value = (uint8_t)below(256); break;
+    case 8: s->length = (uint16_t)below(65536); break;
+    case 9: s->total = s->length; break;
+    case 10: s->raw = (uint16_t)below(65536); break;
+    default: LLVMFuzzerMutate((uint8_t *)s, STEP_BYTES, STEP_BYTES); break;
+    }
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed)
+{
+    struct step steps[STEPS];
+    size_t n = size / STEP_BYTES, most = max_size / STEP_BYTES;
+
+    state = seed ? seed : 1;
+    if (most > STEPS)
+        most = STEPS;
+    if (!most || below(32) == 0)
+        return LLVMFuzzerMutate(data, size, max_size);
+    n = n > most ? most : n;
+    memcpy(steps, data, n * STEP_BYTES);
+    for (uint32_t times = 1 + below(4); times; times--) {
+        const size_t i = n ? below((uint32_t)n) : 0, j = n ? below((uint32_t)n) : 0;
+        const uint32_t what = n ? below(8) : 0;
+        if (what < 3 && n < most) { /* inserts a new step, or repeats one, anywhere */
+            const struct step s = what == 2 ? steps[j] : sensible();
+            memmove(&steps[i + 1], &steps[i], (n - i) * STEP_BYTES);
+            steps[i] = s;
+            n++;
+        } else if (what == 3 && n > 1) {
+            n--;
+            memmove(&steps[i], &steps[i + 1], (n - i) * STEP_BYTES);
+        } else if (what == 4) {
+            const struct step s = steps[i];
+            steps[i] = steps[j];
+            steps[j] = s;
+        } else if (n) {
+            change_field(&steps[i]);
+        }
+    }
+    memcpy(data, steps, n * STEP_BYTES);
+    return n * STEP_BYTES;
+}
