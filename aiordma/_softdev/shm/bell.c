@@ -305,7 +305,8 @@ void soft_door_fire(struct soft_door *door, const _Atomic(uint64_t) *arming, con
 		return;
 	if (event && !soft_fault(SOFT_FAULT_EVENT) && write(event->fd, "", 1) < 0 && errno == EAGAIN) {
 		char full[4096];
-		while (read(event->fd, full, sizeof(full)) == (ssize_t)sizeof(full))
+		/* Not without end: the peer may fill it faster. */
+		for (int i = 0; i < 16 && read(event->fd, full, sizeof(full)) == (ssize_t)sizeof(full); i++)
 			;
 		if (write(event->fd, "", 1) < 0) {
 			/* EAGAIN: the peer fills it itself; it wakes only itself by that */
