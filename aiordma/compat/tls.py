@@ -7,6 +7,7 @@ transport of ours.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -42,6 +43,7 @@ def take_tls(options: dict[str, Any], host: str | None, *, server_side: bool) ->
         server_hostname=None if server_side else host if hostname is None else hostname or None,
         rdma_outside_tls=True,
         handshake_seconds=taken["ssl_handshake_timeout"],
+        shutdown_seconds=taken["ssl_shutdown_timeout"],
     )
 
 
@@ -60,6 +62,8 @@ def tls_info(layer: TlsLayer) -> dict[str, Any]:
 class TlsTransport(RingTransport):
     """A transport whose payload stays in TLS over TCP. As asyncio's own, it has no half-close."""
 
+    _pipe: TlsPipe
+
     def __init__(self, loop: Any, result: NegotiationResult, protocol: Any, **options: Any) -> None:
         assert result.tls is not None
         super().__init__(loop, TlsPipe(result.tls, late_proposal=result.silent), protocol, **options)
@@ -71,6 +75,16 @@ class TlsTransport(RingTransport):
     def write_eof(self) -> None:
         """:raises NotImplementedError: see asyncio"""
         raise NotImplementedError
+
+    def _finish(self) -> None:
+        # As asyncio's: connection_lost() when the peer has the end as well, or does not answer in time.
+        self._pipe.on_ended = self._ended
+        self._pipe.close()
+
+    def _ended(self, exc: OSError | None) -> None:
+        if not self._conn_lost:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._lose(exc)
 
     def _receive_into_protocol(self) -> bool:
         # A ring shows what is in it; a socket must be read first, and only then signals when there is more.

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ..errors import as_connection_error
+from ..pipes.draining import sent_all
 from ..plain import check_plain
 from ..streams.info import StreamInfo
 from ..wake.ending import note_unclosed
@@ -537,7 +538,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         if queue or self._conn_lost:
             return
         if self._closing:
-            self._lose(None)
+            self._finish()
         elif self._eof:
             self._pipe.send_eof()
 
@@ -582,6 +583,11 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             return
         self._stop()
         if not self._queue:
+            self._finish()
+
+    def _finish(self) -> None:
+        """It was closed, and nothing is queued here: connection_lost(), unless the pipe holds some bytes."""
+        if sent_all(self._pipe):
             self._lose(None)
 
     def abort(self) -> None:
@@ -615,7 +621,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             return
         if not self._closing:
             self._stop()
-        lossy = exc is not None or bool(self._queue)
+        lossy = exc is not None or bool(self._queue) or not sent_all(self._pipe)
         self._queue.clear()
         self._queued = self._head = 0
         self._lose(exc, lossy)

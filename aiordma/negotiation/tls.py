@@ -28,6 +28,8 @@ class TlsOptions:
     through TLS. Otherwise the stream stays on TCP, inside TLS."""
     handshake_seconds: float | None = None
     """Time limit of the TLS handshake; default: that of one message of the negotiation."""
+    shutdown_seconds: float | None = None
+    """How long a closed stream inside TLS waits without progress; default: 30 s, as asyncio."""
 
     @classmethod
     def of_client(
@@ -62,7 +64,11 @@ class TlsOptions:
         """
         try:
             layer = TlsLayer(
-                sock, self.context, server_side=self.server_side, server_hostname=self.server_hostname
+                sock,
+                self.context,
+                server_side=self.server_side,
+                server_hostname=self.server_hostname,
+                shutdown_seconds=self.shutdown_seconds,
             )
             await layer.handshake(self.handshake_seconds or config.negotiate_timeout_ms / 1000)
         except BaseException:

@@ -59,6 +59,10 @@ cdef class SwitchablePipe:
             self.eof_sent = True
             self.sending.send_eof()
 
+    def sent_all(self) -> bool:
+        """Whether what was taken is in the peer's ring or on its way there: in the kernel, on TCP."""
+        return self.sending_ring is not None or self.sending.sent_all()
+
     @property
     def writable(self) -> int:
         """Bytes that can be sent now; on TCP 1 stands for some."""

@@ -136,6 +136,11 @@ class TcpPipe:
         elif self._on_readable is not None:
             self._on_readable()  # the kernel will announce nothing of what was read here
 
+    def sent_all(self) -> bool:
+        """Whether the kernel has all that :meth:`try_send` took. If not, it is worth asking again when
+        ``on_writable`` is called."""
+        return True
+
     def _watch_writable(self) -> None:
         self._watching_writable = True
         self._waker.watch_writable(self._fd, self._writable_again)

@@ -21,8 +21,10 @@ from .draining import Draining
 from .tcp import TcpPipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from ..wake.base import Handle
     from .contracts import Buffer
 
 __all__ = ["Carrier", "TlsLayer", "TlsPipe"]
@@ -30,13 +32,18 @@ __all__ = ["Carrier", "TlsLayer", "TlsPipe"]
 _READ = 64 * 1024
 #: Plaintext encrypted ahead of the kernel at most.
 _WRITE_MOST = 256 * 1024
-#: How long a closed stream may take to deliver what is left.
-_DRAIN_S = 5.0
+#: How long a closed stream waits without progress: for room, and then for the peer's end. asyncio's limit.
+_SHUTDOWN_S = 30.0
+#: How long it drops what a peer goes on sending that could have read the end.
+_DROP_S = 1.0
+#: Reads in one callback of a closed stream, which drops them.
+_DROP_MOST = 16
 
 
 class TlsLayer:
     """One TLS session on a connected, non-blocking socket, which it owns.
 
+    :param shutdown_seconds: how long a pipe that is closed waits without progress.
     :raises ValueError: (from the ssl module) a host name is needed to check the server's certificate.
     """
 
@@ -47,8 +54,10 @@ class TlsLayer:
         *,
         server_side: bool = False,
         server_hostname: str | None = None,
+        shutdown_seconds: float | None = None,
     ) -> None:
         self.sock = sock
+        self.shutdown_seconds = shutdown_seconds or _SHUTDOWN_S
         self.family = sock.family
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -178,6 +187,11 @@ class TlsLayer:
             raise BlockingIOError
         return taken
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of ciphertext that are left."""
+        return len(self._left) + self._outgoing.pending
+
     def flush(self) -> bool:
         """Send ciphertext that is left; whether all is gone."""
         if self._outgoing.pending:
@@ -227,6 +241,11 @@ class TlsPipe(TcpPipe):
         super().__init__(layer, late_proposal=late_proposal)
         self._layer = layer
         self._draining = False
+        self._timer: Handle | None = None
+        self._unsent_before = 0
+        self._dropped = self._hurries = False
+        #: Called once, when a pipe that was closed is done: with None, or with why something was lost.
+        self.on_ended: Callable[[OSError | None], None] | None = None
 
     def try_send(self, data: Buffer, start: int = 0) -> int:
         """As in :class:`TcpPipe`; ciphertext that is left goes out by itself."""
@@ -237,8 +256,17 @@ class TlsPipe(TcpPipe):
             self._fail_sending(exc)
         return sent
 
+    def sent_all(self) -> bool:
+        """As in :class:`TcpPipe`: whether the kernel has taken all ciphertext, or none will go any more."""
+        return self._closed or self._error is not None or not self._layer.unsent
+
     def _send_left_later(self) -> None:
-        if not self._layer.flush() and not self._watching_writable:
+        try:
+            gone = self._layer.flush()
+        except OSError as exc:
+            self._fail(exc)
+            return
+        if not gone and not self._watching_writable:
             self._watch_writable()
 
     def _nothing(self) -> bytes | None:
@@ -248,6 +276,9 @@ class TlsPipe(TcpPipe):
         return super()._nothing()
 
     def _writable_again(self) -> None:
+        if self._draining:
+            self._go_on()
+            return
         try:
             gone = self._layer.flush()
         except OSError as exc:
@@ -255,8 +286,6 @@ class TlsPipe(TcpPipe):
             self._fail_sending(exc)
         if gone:
             super()._writable_again()
-            if self._draining:
-                self._finish_sending()
 
     def send_eof(self) -> None:
         """As in :class:`TcpPipe`, with TLS's own end. Many programs answer it by closing the connection."""
@@ -264,66 +293,131 @@ class TlsPipe(TcpPipe):
         if not self._closed and self._error is None:
             self._send_left_later()
 
-    # -- the end
+    # -- the end. Behind TLS's own end, that of the peer is waited for before TCP is closed, as asyncio does.
+    # Some programs drop what they have not read yet when TCP ends first (uvloop's TLS). And to a closed
+    # socket whatever the peer still sends, if only a session ticket, would cause a reset, which destroys what
+    # the peer has not read.
 
     def close(self) -> None:
-        """Close the connection, with TLS's own end first. What is left is delivered in the background."""
+        """Close the connection in order, in the background: see ``on_ended``. What arrives is dropped."""
         if self._closed:
             return
-        gone = True
+        self.on_readable = self._on_writable = None
+        self._closed = self._draining = True
+        _draining.add(self._waker, self)
         if self._error is None:
-            with contextlib.suppress(OSError):
+            try:
                 if not self._eof_sent:
                     self._layer.shutdown(socket.SHUT_WR)
-                gone = self._layer.flush()
-        if self._error is not None or (gone and not self._tickets_may_come()):
-            super().close()
+            except OSError as exc:
+                self._error = exc
+        if self._error is not None:
+            self._end(self._error)
             return
-        self._closed = self._draining = True
-        self.on_readable = None
-        self._on_writable = None
-        _draining.add(self._waker, self)
-        self._waker.call_at(self._waker.now() + _DRAIN_S, self._end)
-        if not self._watching_writable:
-            self._watch_writable()  # also when all is gone: then the next turn of the loop goes on
+        self._watch()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """A closed pipe: send what is left, drop what has come, and end when both ends are done."""
+        if not self._draining:
+            return
+        try:
+            gone = self._layer.flush()
+            ended = self._peer_has_ended()
+        except OSError as exc:
+            self._end(exc)
+            return
+        if gone and ended:
+            self._end(None)
+            return
+        if ended:
+            self.on_readable = None  # a level-triggered end would call endlessly
+        if self._watching_writable == gone:
+            self._watching_writable = not gone
+            if gone:
+                self._waker.unwatch_writable(self._fileno)
+                self._wait_on()  # from now on for the peer
+            else:
+                self._waker.watch_writable(self._fileno, self._writable_again)
+        if self._timer is None:
+            self._wait_on()
+        if gone and self._dropped and not self._hurries:
+            self._hurries = True
+            self._wait_on(_DROP_S)
+
+    @property
+    def _fileno(self) -> int:
+        return self._layer.fileno()
+
+    def _readable_now(self) -> None:
+        if self._draining:
+            self._go_on()
+        else:
+            super()._readable_now()
+
+    def _peer_has_ended(self) -> bool:
+        try:
+            for _ in range(_DROP_MOST):
+                if not self._layer.recv(_READ):
+                    return True
+                self._dropped = True
+            self._waker.call_soon(self._go_on)  # the session may hold more, of which no readiness tells
+        except BlockingIOError:
+            pass
+        except ssl.SSLEOFError:
+            return True  # TCP has ended, which will do here: this end wants nothing any more
+        return False
+
+    def _wait_on(self, seconds: float | None = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._unsent_before = self._layer.unsent
+        until = self._waker.now() + (seconds or self._layer.shutdown_seconds)
+        self._timer = self._waker.call_at(until, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        unsent = self._layer.unsent
+        if unsent and unsent < self._unsent_before:
+            self._wait_on()
+            return
+        if unsent:
+            self._reset_on_close()  # the peer must not take it for whole
+        self._end(TimeoutError(f"TLS was not shut down in time: {unsent} bytes left, and no answer"))
+
+    def _push(self) -> bool:
+        """The event loop ends: send what is left, and drop what would cause a reset if it stayed unread."""
+        try:
+            gone = self._layer.flush()
+            return gone and (self._peer_has_ended() or not self._tickets_may_come())
+        except OSError:
+            return True
 
     def _tickets_may_come(self) -> bool:
-        # A TLS 1.3 server sends session tickets unasked. To a closed socket they would cause a reset, and
-        # that would destroy what the server has not read yet. Tickets come before any payload.
+        # A TLS 1.3 server sends session tickets unasked, before any payload.
         session = self._layer.session
         return not session.server_side and not self._received and session.version() == "TLSv1.3"
 
-    def _finish_sending(self) -> None:
-        if not self._tickets_may_come():
-            self._end()
-            return
-        with contextlib.suppress(OSError):
-            self._layer.sock.shutdown(socket.SHUT_WR)
-        self._watch()
+    def _end_with_loop(self) -> None:
+        if self._layer.unsent:
+            self._reset_on_close()
+        self._end(None)
 
-    def _readable_now(self) -> None:
-        if not self._draining:
-            super()._readable_now()
-            return
-        try:
-            if not self._layer.sock.recv(_READ):
-                self._end()
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._end()
-
-    def _end(self) -> None:
-        if self._draining:
-            self._draining = self._closed = False
-            _draining.discard(self._waker, self)
-            super().close()
+    def _end(self, exc: OSError | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._draining = self._closed = False
+        _draining.discard(self._waker, self)
+        super().close()
+        ended, self.on_ended = self.on_ended, None
+        if ended is not None:
+            ended(exc)
 
     def abort(self) -> None:
-        """As in :class:`TcpPipe`."""
-        if not self._closed:
+        """As in :class:`TcpPipe`, also while it is being closed in order."""
+        if self._draining or not self._closed:
             self._reset_on_close()
-            super().close()
+            self._end(None)
 
 
-_draining = Draining[TlsPipe](TlsPipe._end)
+_draining = Draining[TlsPipe](TlsPipe._end_with_loop, TlsPipe._push)

@@ -177,6 +177,15 @@ class FramedPipe:
         self._blocked = at < total
         return at
 
+    def sent_all(self) -> bool:
+        """Whether the kernel has all that was taken, or nothing will go any more. If not, ``on_writable`` is
+        called when it has."""
+        carrier = self._carrier
+        lost = carrier.closed or (carrier.failure or self._failure) is not None
+        done = lost or not carrier.pending
+        self._blocked = self._blocked or not done
+        return done
+
     def _check_carrier(self) -> None:
         reason = self._failure or self._carrier.failure
         if reason is not None:
@@ -493,6 +502,11 @@ class FramedPipe:
             self._rejoin.cancel()
         _draining.discard(self._waker, self)
 
+    def _push(self) -> bool:
+        """The event loop ends: send what the kernel takes; whether nothing is left."""
+        self._carrier.push()
+        return self.sent_all()
+
     def abort(self) -> None:
         """Reset the connection: the peer gets an error. Idempotent."""
         self._forget_user()
@@ -500,4 +514,4 @@ class FramedPipe:
         self._end()
 
 
-_draining = Draining[FramedPipe](FramedPipe._end)
+_draining = Draining[FramedPipe](FramedPipe._end, FramedPipe._push)

@@ -105,6 +105,11 @@ class TcpCarrier:
             for option, value in _PROBES:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
+    def push(self) -> None:
+        """Send what the kernel takes now, without waiting for the loop to say so."""
+        if self.pending and not self.closed and self.failure is None:
+            self._flush()
+
     def _flush(self) -> None:
         out = self._out
         try:
