@@ -178,8 +178,10 @@ class TlsLayer:
         check_plain(data)
         with memoryview(data) as view:
             while taken < len(view) and taken < _WRITE_MOST:
+                # Released here: a traceback would keep it, and the caller's buffer could not be resized.
                 try:
-                    taken += self.session.write(view[taken : taken + _READ])
+                    with view[taken : taken + _READ] as part:
+                        taken += self.session.write(part)
                 except ssl.SSLWantReadError:
                     break  # in the middle of a renegotiation that the peer must go on with
         self.flush()

@@ -73,6 +73,8 @@ async def test_a_slow_reader_gets_all_that_was_written_before_the_close(peer: st
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
 
+    serving: tuple[str, Handler]
+    calling: tuple[str, Handler]
     if writes == "server":
         serving, calling = ("aiordma", write), (peer, read)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from random import Random
 from typing import Any
 
@@ -26,10 +27,12 @@ from .breaking import WAYS, take_off
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.parametrize("ignores_eof", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 async def test_through_the_tls_session_that_the_negotiation_used(
-    way: str, monkeypatch: pytest.MonkeyPatch
+    way: str, ignores_eof: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The contexts of some Pythons ignore TCP's end without TLS's own by default, those of others do not."""
     clear: list[bytes] = []
     original = TlsLayer.send
 
@@ -39,7 +42,10 @@ async def test_through_the_tls_session_that_the_negotiation_used(
         return taken
 
     monkeypatch.setattr(TlsLayer, "send", send)
-    client, server = tls_contexts()
+    client, server = tls_contexts.__wrapped__()
+    for context in (client, server):
+        option = getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0x80)
+        context.options = context.options | option if ignores_eof else context.options & ~option
     async with nothing_left() as engine:
         one, other = await negotiated_pair(
             ssl=client, server_ssl=server, rdma_outside_tls=True, config=Config(server_first_wait_ms=0)
