@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Address", "check_address", "check_host", "check_port", "looking_up", "plain_address", "show"]
+__all__ = [
+    "Address",
+    "check_address",
+    "check_host",
+    "check_port",
+    "full_address",
+    "looking_up",
+    "plain_address",
+    "show",
+    "sockaddr_of",
+]
 
 Address = tuple[str, int]
 """Host and port. An IPv6 scope is part of the host (``fe80::1%2``)."""
@@ -21,11 +32,28 @@ def plain_address(sockaddr: Any) -> Address:
     return sockaddr[0], sockaddr[1]
 
 
+def sockaddr_of(host: str, port: int) -> Any:
+    """What a socket is bound or connected to for a numeric ``host``, whose scope becomes a field of its own.
+
+    :raises OSError: no interface has the scope's name.
+    """
+    address, _, scope = host.partition("%")
+    if not scope:
+        return host, port
+    return address, port, 0, int(scope) if scope.isdecimal() else socket.if_nametoindex(scope)
+
+
+def full_address(address: Address) -> Any:
+    """As ``getsockname()`` gives it: of IPv6 with all four fields."""
+    return (*sockaddr_of(*address), 0, 0)[:4] if ":" in address[0] else address
+
+
 def show(sockaddr: Any) -> str:
     """A socket address for people."""
     if not isinstance(sockaddr, tuple):
         return str(sockaddr)
-    return f"[{sockaddr[0]}]:{sockaddr[1]}" if ":" in sockaddr[0] else f"{sockaddr[0]}:{sockaddr[1]}"
+    host, port = plain_address(sockaddr)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_port(port: Any) -> None:

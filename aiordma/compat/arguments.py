@@ -5,7 +5,16 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-__all__ = ["check_accepted", "check_client", "check_server"]
+__all__ = ["check_accepted", "check_client", "check_port", "check_server"]
+
+
+def check_port(port: Any) -> None:
+    """:raises OverflowError: it is a number, and no port has it. (A look-up would take some of its bits.)"""
+    number = port
+    if isinstance(port, str | bytes):
+        number = int(port) if port.isdigit() else 0
+    if isinstance(number, int) and not 0 <= number <= 65535:
+        raise OverflowError("port must be 0-65535.")
 
 
 def check_client(host: Any, port: Any, options: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import asyncio.trsock
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..addresses import full_address
 from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation.options import config_of
 from .fallback import tcp_info
@@ -27,7 +28,10 @@ _ANY_PATH = {"all_errors", "family", "flags", "happy_eyeballs_delay", "interleav
 
 
 def _on_any_path(name: str, value: Any) -> bool:
-    return name in _ANY_PATH or name in TLS_OPTIONS or (name == "local_addr" and not value[1])
+    if name == "local_addr":
+        _, port = value
+        return not port
+    return name in _ANY_PATH or name in TLS_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ def info_of(result: NegotiationResult, sock: socket.socket | None = None) -> dic
     if result.pipe is None:
         info = tcp_info(result.fallback)
     if result.pipe is not None or result.tls is not None:
-        info["peername"] = result.remote_address
-        info["sockname"] = result.local_address
+        info["peername"] = full_address(result.remote_address)
+        info["sockname"] = full_address(result.local_address)
         info["socket"] = asyncio.trsock.TransportSocket(sock or result.sock)
     if result.tls is not None:
         info |= tls_info(result.tls)

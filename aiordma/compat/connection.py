@@ -30,13 +30,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..addresses import plain_address, show
-from ..errors import Code, FallbackReason
+from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation import peer_cache
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.engine import find_engine, warm_up
 from ..negotiation.options import ConnectOptions, PathOptions
 from ..negotiation.server import negotiate_accepted
-from .arguments import check_accepted, check_client, check_server
+from ..wake.names import getaddrinfo
+from .arguments import check_accepted, check_client, check_port, check_server
 from .choice import Choice, abort, info_of, on_own_transport
 from .fallback import Introduction, tcp_info, with_info
 from .given_socket import move_into, renew_if_late
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from ..config import Config, Mode
     from ..negotiation.engine import Engine
     from ..negotiation.result import NegotiationResult
+    from ..negotiation.tcp_connect import Candidate
     from .streams import ClientConnected
 
     Factory = Callable[[], asyncio.BaseProtocol]
@@ -152,25 +154,40 @@ async def _negotiate(
         return await _negotiate_on(sock, choice, options)
     assert host is not None
     assert port is not None
-    name = host
-    if options.get("family") or not isinstance(port, int):
-        host, port = await _look_up(host, port, options)
+    check_port(port)
+    host = _text(host)
+    candidates = await _look_up(host, port, options)
+    if candidates is not None:
+        port = candidates[0][1][1]
+    assert isinstance(port, int)
     local_host = options["local_addr"][0] if options.get("local_addr") else None
-    tls = take_tls(options, name, server_side=False)
-    result = await connect_and_negotiate(
-        host, port, ConnectOptions(choice.config, choice.mode, tls, local_host)
-    )
+    tls = take_tls(options, host, server_side=False)
+    wanted = ConnectOptions(choice.config, choice.mode, tls, local_host)
+    try:
+        result = await connect_and_negotiate(host, port, wanted, candidates=candidates)
+    except OSError as error:
+        if not options.get("all_errors") or isinstance(error, NegotiationError):
+            raise
+        raise ExceptionGroup("create_connection failed", getattr(error, "attempts", [error])) from None
     peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
     return result, info_of(result)
 
 
-async def _look_up(host: str, port: int | str, options: dict[str, Any]) -> tuple[str, int]:
-    """The address of a certain family, or the number of a service's port."""
-    loop = asyncio.get_running_loop()
-    family = options.get("family") or socket.AF_UNSPEC
-    found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-    address = found[0][4]
-    return str(address[0]) if options.get("family") else host, int(address[1])
+def _text(host: Any) -> str:
+    return host if isinstance(host, str) else str(host, "idna")
+
+
+async def _look_up(host: str, port: int | str, options: dict[str, Any]) -> list[Candidate] | None:
+    """All addresses of a certain family, or with the number of a service's port. None: nothing of this kind
+    is asked for.
+    """
+    chosen = {name: options[name] for name in ("family", "proto", "flags") if options.get(name)}
+    if not chosen and isinstance(port, int):
+        return None
+    found = await getaddrinfo(host, port, **chosen)
+    if not found:
+        raise OSError("getaddrinfo() returned empty list")
+    return [(int(each[0]), each[4]) for each in found]
 
 
 async def _negotiate_on(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from ..addresses import full_address, plain_address
 from ..datagrams.connection import message_pipe_of, open_message_pipe
 from ..datagrams.endpoint import open_datagram_endpoint
 from ..errors import as_connection_error
@@ -85,7 +86,7 @@ class _Connection:
         self.close, self.abort = pipe.close, pipe.abort
 
     def try_send(self, data: Buffer, address: Address | None) -> bool:
-        if address is not None and tuple(address[:2]) != self.peer:
+        if address is not None and plain_address(address) != self.peer:
             raise ValueError(f"Invalid address: must be None or {self.peer}")
         return self.pipe.try_send(data)
 
@@ -93,7 +94,7 @@ class _Connection:
         messages = self.pipe.receive_many(most)
         if messages is None and self.pipe.spin_readable():
             messages = self.pipe.receive_many(most)
-        peer = self.peer
+        peer = full_address(self.peer)
         return None if messages is None else [(message, peer) for message in messages]
 
     def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
@@ -116,13 +117,16 @@ class _Endpoint:
 
     def try_send(self, data: Buffer, address: Address | None) -> bool:
         try:
-            self.endpoint.send_nowait((data, None if address is None else (address[0], address[1])))
+            self.endpoint.send_nowait((data, None if address is None else plain_address(address)))
         except anyio.WouldBlock:
             return False
         return True
 
     def receive_many(self, most: int) -> list[tuple[bytes, Any]] | None:
-        return self.endpoint.take_many(most)
+        datagrams = self.endpoint.take_many(most)
+        if datagrams is not None and ":" in datagrams[0][1][0]:
+            return [(data, full_address(sender)) for data, sender in datagrams]
+        return datagrams
 
     def listen(self, readable: Callable[[], None], writable: Callable[[], None]) -> None:
         self.endpoint.call_when(readable, writable)
@@ -397,8 +401,8 @@ async def create_datagram_endpoint(
     )
     reason = endpoint.fallback_reason
     extra = {
-        "sockname": endpoint.local_address,
-        "peername": endpoint.remote_address,
+        "sockname": full_address(endpoint.local_address),
+        "peername": endpoint.remote_address and full_address(endpoint.remote_address),
         "aiordma.path": "rdma" if reason is None else "udp",
         "aiordma.fallback_reason": reason,
         "aiordma.endpoint": endpoint,
@@ -434,8 +438,8 @@ def _connection_transport(
     server: TransportOwner | None = None,
 ) -> MessageTransport:
     extra: dict[str, Any] = {
-        "sockname": result.local_address,
-        "peername": result.remote_address,
+        "sockname": full_address(result.local_address),
+        "peername": full_address(result.remote_address),
         "aiordma.path": pipe.path,
         "aiordma.fallback_reason": result.fallback,
     }

@@ -14,6 +14,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
+from ..addresses import plain_address
 from ..negotiation.tcp_connect import connect_tcp
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ async def renew_if_late(sock: socket.socket, seconds: float) -> None:
     """
     if seconds > _LATE_S and why_unfit(sock) is None:
         with contextlib.suppress(OSError):
-            move_into(sock, await connect_tcp([(sock.family, sock.getpeername())], sock.getsockname()[0]))
+            move_into(
+                sock,
+                await connect_tcp([(sock.family, sock.getpeername())], plain_address(sock.getsockname())[0]),
+            )
 
 
 def _set_options(sock: socket.socket) -> Iterator[tuple[int, int, int]]:

@@ -17,6 +17,8 @@ from ..addresses import looking_up
 from ..errors import AioRdmaError
 from ..negotiation.announcement import Announcement
 from ..wake.accepting import OUT_OF_RESOURCES
+from ..wake.names import getaddrinfo
+from .arguments import check_port
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -268,15 +270,16 @@ async def bind_sockets(
     """Sockets bound to every address that `host` (a name, several, or None for all interfaces) stands for.
 
     :raises OSError: a name cannot be resolved, or an address cannot be bound
+    :raises OverflowError: no port has this number
     """
-    loop = asyncio.get_running_loop()
+    check_port(port)
     hosts: list[str | None] = (
         [None if host == "" else host] if host is None or isinstance(host, str) else [*host]
     )
 
     async def look_up(name: str | None) -> list[Any]:
         with looking_up(name, port):
-            found = await loop.getaddrinfo(name, port, family=family, type=socket.SOCK_STREAM, flags=flags)
+            found = await getaddrinfo(name, port, family=family, flags=flags)
         if not found:
             raise OSError(f"getaddrinfo({name!r}) returned empty list")
         return found

@@ -466,9 +466,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         self._maybe_resume_protocol()
 
     def _discard(self) -> None:
-        """Something is written meanwhile. Who does not read shall learn soon that nobody does at the other
-        end.
-        """
+        """Something is written meanwhile. Who does not read learns from it that the peer has gone."""
         assert self._discards_until is not None
         if self._paused and self._loop.time() > self._discards_until:
             self.ring_failed(anyio.ClosedResourceError())

@@ -9,14 +9,13 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import anyio
-
 from .. import wake
-from ..addresses import looking_up, plain_address, show
+from ..addresses import looking_up, plain_address, show, sockaddr_of
 from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation import peer_cache
 from ..proto.health import EAGER
 from ..proto.resolve import MOVED, sender_key
+from ..wake.names import getaddrinfo
 from .resolver import PeerMovedError, Resolver, say_moved
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class PeerTable:
             if address is None or not 0 < address[1] < 65536 or _is_number(address[0]):
                 raise
         with looking_up(*address):
-            infos = await anyio.getaddrinfo(*address, family=self._family, type=socket.SOCK_DGRAM)
+            infos = await getaddrinfo(*address, family=self._family, type=socket.SOCK_DGRAM)
         if len(self._names) >= self._most:
             self._names.clear()
         found = self._names[address] = plain_address(infos[0][4])
@@ -165,10 +164,7 @@ class PeerTable:
         return peer
 
     def _sockaddr(self, address: Address) -> Any:
-        if self._family == socket.AF_INET:
-            return address
-        host, _, scope = address[0].partition("%")
-        return host, address[1], 0, int(scope) if scope.isdigit() else 0
+        return address if self._family == socket.AF_INET else sockaddr_of(*address)
 
     def _make_room(self) -> None:
         """Peers are forgotten in the order in which they came, those in use a round later."""

@@ -8,9 +8,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import anyio
-
 from ..addresses import check_address, looking_up, plain_address, show
+from ..wake.names import getaddrinfo
 
 if TYPE_CHECKING:
     from ..addresses import Address
@@ -43,11 +42,11 @@ async def addresses(local: tuple[str | None, int], remote: Address | None) -> tu
     if remote is not None:
         check_address("remote", remote)
         with looking_up(*remote):
-            infos = await anyio.getaddrinfo(*remote, type=socket.SOCK_DGRAM)
+            infos = await getaddrinfo(*remote, type=socket.SOCK_DGRAM)
         family, remote = infos[0][0], plain_address(infos[0][4])
     host, port = local
     with looking_up(host, port):
-        infos = await anyio.getaddrinfo(
+        infos = await getaddrinfo(
             host or None, port, family=family, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
         )
     return remote, infos[0][0], infos[0][4]

@@ -44,20 +44,28 @@ _BELIEVED_S = 1.0
 
 
 async def connect_and_negotiate(
-    host: str, port: int, options: ConnectOptions, kind: int = 0, *, sock: socket.socket | None = None
+    host: str,
+    port: int,
+    options: ConnectOptions,
+    kind: int = 0,
+    *,
+    sock: socket.socket | None = None,
+    candidates: list[Candidate] | None = None,
 ) -> NegotiationResult:
     """Connect to ``host``:``port`` and agree on the path. With TLS, nothing is ever sent in clear.
 
     :param kind: what the connection will carry (``clc.Proposal.kind``).
     :param sock: a non-blocking TCP connection to ``host``:``port`` that has carried nothing yet: the
         negotiation takes place on it, and it is this function's from here on.
+    :param candidates: the addresses of ``host``, if its caller has looked them up.
     :raises OSError: no TCP connection could be made.
     :raises NegotiationError: mode "rdma", and RDMA cannot be used; or, in any mode, the negotiation broke off
         at a point where the two ends might disagree about its result; or the peer listens for another kind of
         connection.
     """
     try:
-        candidates = await resolve(host, port)
+        if candidates is None:
+            candidates = await resolve(host, port)
     except BaseException:
         if sock is not None:
             sock.close()

@@ -9,9 +9,8 @@ import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from ..addresses import check_host, check_port, looking_up, show
+from ..wake.names import getaddrinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +45,7 @@ async def listening_sockets(
     candidates: dict[tuple[int, Any], None] = {}
     for name in hosts:
         with looking_up(name, port):
-            infos = await anyio.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            infos = await getaddrinfo(name, port, flags=socket.AI_PASSIVE)
         for info in infos:
             candidates[int(info[0]), info[4]] = None
     with contextlib.ExitStack() as stack:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .. import wake
-from ..addresses import check_host, check_port, looking_up, show
+from ..addresses import check_host, check_port, looking_up, show, sockaddr_of
 from ..errors import remedy
+from ..wake.names import getaddrinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ async def resolve(host: str | None, port: int) -> list[Candidate]:
             return [known]
     check_port(port)
     with looking_up(host, port):
-        infos = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = await getaddrinfo(host, port)
     return [(int(info[0]), info[4]) for info in infos]
 
 
@@ -63,7 +64,7 @@ async def connect_tcp(candidates: Sequence[Candidate], local_host: str | None = 
     """Connect to the first address that answers; a slow one is joined by the next after 0.25 s.
 
     :raises OSError: none answered; of the kind they have in common (``ConnectionRefusedError`` ...), naming
-        each address.
+        each address. Its attribute ``attempts`` has an error for each, if there were several.
     """
     if len(candidates) == 1:
         return await _connect(*candidates[0], local_host)
@@ -94,7 +95,9 @@ async def connect_tcp(candidates: Sequence[Candidate], local_host: str | None = 
     if not found:
         numbers = {exc.errno for exc in errors}
         number = numbers.pop() if len(numbers) == 1 else errno.EHOSTUNREACH
-        raise OSError(number, "; ".join(exc.strerror or str(exc) for exc in errors)) from errors[-1]
+        error = OSError(number, "; ".join(exc.strerror or str(exc) for exc in errors))
+        error.attempts = errors  # type: ignore[attr-defined]
+        raise error from errors[-1]
     for late in found[1:]:
         late.close()
     return found[0]
@@ -113,7 +116,7 @@ async def _connect(family: int, sockaddr: Any, local_host: str | None) -> socket
     sock = _new_socket(family)
     try:
         if local_host is not None:
-            sock.bind((local_host, 0))
+            sock.bind(sockaddr_of(local_host, 0))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         number = sock.connect_ex(sockaddr)
         if number == errno.EINPROGRESS:

@@ -54,7 +54,9 @@ class Negotiation:
         if self.path == "tcp":
             raise NegotiationError(REASON.code, "in this test")
 
-    async def client(self, host: str, port: int, options: ConnectOptions) -> NegotiationResult:
+    async def client(
+        self, host: str, port: int, options: ConnectOptions, *, candidates: Any = None
+    ) -> NegotiationResult:
         self.seen.append((options.config, options.mode))
         loop = asyncio.get_running_loop()
         sock = socket.socket()

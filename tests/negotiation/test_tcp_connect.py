@@ -37,7 +37,7 @@ async def test_addresses_need_no_look_up(monkeypatch: pytest.MonkeyPatch) -> Non
     async def never(*args: object, **kwargs: object) -> Any:
         raise AssertionError("looked up")
 
-    monkeypatch.setattr(anyio, "getaddrinfo", never)
+    monkeypatch.setattr("aiordma.negotiation.tcp_connect.getaddrinfo", never)
     assert await resolve("127.0.0.1", 80) == [(V4, ("127.0.0.1", 80))]
     assert await resolve("::1", 80) == [(socket.AF_INET6, ("::1", 80, 0, 0))]
 

@@ -1,0 +1,193 @@
+"""Names, addresses and ports of the asyncio surface, as asyncio has them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import anyio
+import pytest
+
+import aiordma
+from tests.roles import LOCAL, port_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.read(100))
+    writer.close()
+
+
+async def say(address: Any, **options: Any) -> Any:
+    """What an echo server answers, and the names of both ends."""
+    reader, writer = await aiordma.open_connection(*address, **options)
+    writer.write(b"hello")
+    with anyio.fail_after(20):
+        assert await reader.read() == b"hello"
+    writer.close()
+    return writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+
+
+def port_of_closed() -> int:
+    with socket.create_server((LOCAL, 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+@pytest.mark.parametrize("options", [{}, {"family": socket.AF_INET}, {"family": socket.AF_INET, "proto": 6}])
+async def test_all_addresses_of_a_name_are_tried(
+    mode: Any, options: Any, anyio_backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is dead. The name comes as text to what a program has put in the place of the look-up."""
+    if mode == "tcp" and anyio_backend[1]["use_uvloop"]:
+        pytest.skip("uvloop's connections look up by themselves")
+    server = await aiordma.start_server(echo, LOCAL, 0, mode=mode)
+    asked: list[Any] = []
+
+    async def getaddrinfo(host: Any, port: Any, **_: Any) -> Any:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in ("127.0.0.9", LOCAL)]
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    peer, _ = await say(("two.example", port_of(server)), mode=mode, **options)
+    assert peer == (LOCAL, port_of(server))
+    assert asked == ["two.example"]
+    server.close()
+    with pytest.raises(OSError, match=r"127\.0\.0\.9.*127\.0\.0\.1"):
+        await say(("two.example", port_of_closed()), mode=mode, **options)
+    if mode == "auto":  # or a loop of Python 3.12
+        with pytest.raises(ExceptionGroup) as caught:
+            await say(("two.example", port_of_closed()), mode=mode, all_errors=True, **options)
+        assert len(caught.value.exceptions) == 2
+
+
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+async def test_names_of_ipv6_have_four_fields(mode: Any) -> None:
+    seen: list[Any] = []
+
+    async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.extend(writer.get_extra_info(name) for name in ("sockname", "peername"))
+        await echo(reader, writer)
+
+    server = await aiordma.start_server(look, "::1", 0, mode=mode)
+    peer, own = await say(("::1", port_of(server)), mode=mode)
+    assert [peer, own] == seen
+    assert peer == ("::1", port_of(server), 0, 0)
+    assert len(own) == 4
+    server.close()
+
+
+class Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        if data == b"question":
+            self.transport.sendto(b"answer", addr)
+        self.came.set_result(addr)
+
+
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+@pytest.mark.parametrize("remote", [True, False])
+async def test_senders_of_datagrams_by_ipv6_have_four_fields(mode: Any, remote: bool) -> None:
+    serving, server = await aiordma.create_datagram_endpoint(Echo, ("::1", 0), mode=mode)
+    address = serving.get_extra_info("sockname")
+    where = {"remote_addr": address[:2]} if remote else {"local_addr": ("::1", 0)}
+    asking, client = await aiordma.create_datagram_endpoint(Echo, mode=mode, **where)
+    asking.sendto(b"question", address)
+    with anyio.fail_after(20):
+        assert await client.came == address
+        assert (await server.came)[1] == asking.get_extra_info("sockname")[1]
+        assert len(await server.came) == 4
+    assert len(address) == 4
+    assert asking.get_extra_info("peername") == (address if remote else None)
+    asking.close()
+    serving.close()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("port", [70000, -1, 65536, "70000", b"65536"])
+@pytest.mark.parametrize("host", [LOCAL, None, "localhost"])
+async def test_a_port_that_no_socket_has(port: Any, host: Any) -> None:
+    with pytest.raises(OverflowError, match="0-65535"):
+        await aiordma.create_server(asyncio.Protocol, host, port)
+    with pytest.raises(OverflowError, match="0-65535"):
+        await aiordma.start_server(echo, host, port)
+    if host is not None:
+        with pytest.raises(OverflowError, match="0-65535"):
+            await aiordma.create_connection(asyncio.Protocol, host, port)
+        with pytest.raises(OverflowError, match="0-65535"):
+            await aiordma.open_connection(host, port)
+
+
+async def test_a_host_in_bytes() -> None:
+    server = await aiordma.start_server(echo, LOCAL, 0)
+    await say((LOCAL.encode(), port_of(server)))
+    server.close()
+
+
+async def test_a_local_address_that_is_no_pair() -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        await aiordma.open_connection(LOCAL, 9, local_addr=(LOCAL,))
+
+
+async def test_a_scope_of_a_link_local_address() -> None:
+    """`fe80::1%lo`, on each surface."""
+    if "AIORDMA_TEST_SCOPE" not in os.environ:
+        pytest.skip("runs in a network namespace of its own, see below")
+    host = "fe80::1%lo"
+    scope = socket.if_nametoindex("lo")
+    for mode in ("auto", "tcp"):
+        server = await aiordma.start_server(echo, host, 0, mode=mode)
+        port = port_of(server)
+        bound: list[dict[str, Any]] = (
+            [{"local_addr": (host, 0)}] if mode == "auto" else []
+        )  # not uvloop's own
+        for options in ({}, {"family": socket.AF_INET6}, *bound):
+            peer, own = await say((host, port), mode=mode, **options)
+            assert peer == ("fe80::1", port, 0, scope)
+            assert own[3] == scope
+        with socket.socket(socket.AF_INET6) as sock:
+            await asyncio.to_thread(sock.connect, ("fe80::1", port, 0, scope))  # uvloop's drops the scope
+            await say((), sock=sock, mode=mode)
+        server.close()
+        async with await aiordma.listen(host, 0, mode=mode) as listener:
+            stream = await aiordma.connect(host, listener.port, mode=mode)
+            served = await listener.accept()
+            await stream.send(b"hello")
+            assert await served.receive() == b"hello"
+            await stream.aclose()
+            await served.aclose()
+        serving, answering = await aiordma.create_datagram_endpoint(Echo, (host, 0), mode=mode)
+        address = serving.get_extra_info("sockname")
+        assert address[3] == scope
+        for to in (address, (f"fe80::1%{scope}", address[1])):
+            asking, client = await aiordma.create_datagram_endpoint(Echo, (host, 0), mode=mode)
+            answering.came = asyncio.get_running_loop().create_future()
+            asking.sendto(b"question", to)
+            with anyio.fail_after(20):
+                assert await client.came == address
+            asking.close()
+        serving.close()
+        await asyncio.sleep(0)
+
+
+def test_scopes_in_a_network_namespace() -> None:
+    script = (
+        "ip link set lo up && ip -6 addr add fe80::1/64 dev lo && "
+        'AIORDMA_TEST_SCOPE=1 exec "$1" -m pytest -q -p no:cacheprovider -p no:xdist -k link_local "$2"'
+    )
+    made = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
+    if made.returncode:
+        pytest.skip("no network namespace can be made here")
+    command = ["unshare", "-n", "sh", "-c", script, "sh", sys.executable, __file__]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
