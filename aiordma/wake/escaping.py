@@ -9,9 +9,9 @@ So every such place catches ``BaseException``, does what it does for an error, a
 
 from __future__ import annotations
 
-from functools import partial
-
-from . import current
+import asyncio
+import sys
+from typing import Any
 
 __all__ = ["ENDS_PROGRAM", "contain"]
 
@@ -30,11 +30,20 @@ def contain(error: BaseException) -> bool:
     """
     if isinstance(error, ENDS_PROGRAM):
         try:
-            current().call_soon(partial(_raise, error))
+            _call_soon(error)
         except RuntimeError:
             raise error from None
         return True
     return False
+
+
+def _call_soon(error: BaseException) -> None:
+    trio: Any = sys.modules.get("trio.lowlevel")
+    in_trio_task = getattr(trio, "in_trio_task", None)  # another thread may be importing it
+    if in_trio_task is not None and in_trio_task():
+        trio.current_trio_token().run_sync_soon(_raise, error)
+    else:
+        asyncio.get_running_loop().call_soon(_raise, error)
 
 
 def _raise(error: BaseException) -> None:
