@@ -29,6 +29,7 @@ cdef class Dispatch:
     cdef public bint places
     cdef public object start
     cdef public object is_cancelled
+    cdef public object call
     cdef public object variables
     cdef public bint expose_errors
 
@@ -43,7 +44,7 @@ cdef class ServerConnection(Multiplexer):
 
     @cython.locals(event=int)
     cpdef _on_message(self, data)
-    @cython.locals(message=RpcMessage, route=Route, encoding=int)
+    @cython.locals(message=RpcMessage, route=Route, encoding=int, dispatch=Dispatch)
     cdef _on_call(self, Call call)
     cdef Route _find_route(self)
     @cython.locals(dispatch=Dispatch)

@@ -102,6 +102,7 @@ class Dispatch:
         self.places = any(route.place is not None for route in self.routes.values())
         self.start = starter.start
         self.is_cancelled = starter.is_cancelled
+        self.call = starter.call
         #: handlers run in copies of it
         self.variables = variables
         self.expose_errors = expose_errors
@@ -271,7 +272,9 @@ class ServerConnection(Multiplexer):
             if not route.is_async and route.unary is None:
                 if trace is not None:
                     Tracer.started(recorder, trace)
-                encoding, payload = route.encode(route.handler(*args, **kwargs))
+                dispatch = self._dispatch
+                result = dispatch.call(route.handler, args, kwargs, dispatch.variables.copy())
+                encoding, payload = route.encode(result)
         except BaseException as exc:
             self._handler_failed(call, route, exc, context)
             return

@@ -4,24 +4,31 @@ A new task costs an event loop its creation, a place in the queue, and a turn.
 ``asyncio.Task(eager_start=True)`` saves the last two, from Python 3.12 on. Here the first step needs none of
 them: it runs at once *as* a task that was made before and is parked (``asyncio._enter_task``, documented for
 extensions of asyncio). So ``current_task()``, timeouts, task groups and cancel scopes work from the first
-line of the coroutine. If that step ends it, the parked task stays parked. If it waits, the parked task wakes
-up, waits for the very same future instead, and drives the coroutine to its end: from then on it is the
-coroutine's own task, and never serves another one.
+line of the coroutine. If it waits, the parked task wakes up, waits for the very same future instead, and
+drives the coroutine to its end: from then on it is the coroutine's own task, and never serves another one.
 
-The coroutine runs in a context of its own (``contextvars``) in both cases.
+If the first step ends the coroutine, the parked task stays parked for the next one, but only if that
+cannot be noticed: its name was not asked for or set, it has no callbacks and no attributes, it was not
+cancelled, and nothing refers to it that did not before, strongly or weakly. Else it ends, as the coroutine's
+own task would, and its callbacks are called. So tasks may be keys of what a program keeps for each call.
+(``id()`` of a task alone is none in asyncio either: the next task has the same one.)
+
+The coroutine runs in a context of its own (``contextvars``) in all cases.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import types
 from typing import TYPE_CHECKING, Any
+from weakref import getweakrefcount
 
 from ._private import current_task, task_switch
 from .escaping import contain
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
     from contextvars import Context
 
     from ._private import TaskSwitch
@@ -31,6 +38,43 @@ __all__ = ["EagerHosts"]
 #: How many tasks are parked. One is enough for coroutines that do not wait; coroutines that do, and come in
 #: a burst, begin as ordinary tasks from the next one on.
 PARKED = 4
+
+
+#: The numbers of references tell who has a task. Without the GIL they do not.
+_COUNTED: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class _Task(asyncio.Task[None]):
+    """A task that notes what is done with it and stays."""
+
+    touched = False
+
+    def touch(self) -> None:
+        super().__setattr__("touched", True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.touch()
+        super().__setattr__(name, value)
+
+    def get_name(self) -> str:
+        self.touch()
+        return super().get_name()
+
+    def set_name(self, value: object) -> None:
+        self.touch()
+        super().set_name(value)
+
+    def get_coro(self) -> Any:
+        self.touch()
+        return super().get_coro()
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        self.touch()
+        super().add_done_callback(fn, context=context)
+
+    def cancel(self, msg: Any = None) -> bool:
+        self.touch()
+        return super().cancel(msg)
 
 
 class _Host:
@@ -46,7 +90,7 @@ class _Host:
         self._awaited: Any = None
         self._started = self._cancel_at_start = False
         self._parking = loop.create_future() if coro is None else None
-        self.task = asyncio.Task(self._main(), loop=loop)
+        self.task = _Task(self._main(), loop=loop)
 
     @property
     def parked(self) -> bool:
@@ -74,6 +118,12 @@ class _Host:
         if not self._parking.done():
             self._parking.set_result(None)
 
+    def retire(self) -> None:
+        """Its coroutine has ended, and it must not serve another one: let the task end."""
+        assert self._parking is not None
+        if not self._parking.done():
+            self._parking.set_result(None)
+
     async def _main(self) -> None:
         self._started = True
         if self._cancel_at_start:
@@ -94,6 +144,8 @@ class _Host:
                 cancel = getattr(self._awaited, "cancel", None)
                 if cancel is None or not cancel():
                     error = exc
+            if self._coro is None:
+                return  # retired
             if error is None:
                 try:
                     sent = yield self._awaited
@@ -118,7 +170,7 @@ class _Host:
                 error = exc
 
 
-def _first_step(
+def _first_step(  # noqa: PLR0913  # as the compiled one
     loop: asyncio.AbstractEventLoop,
     enter: TaskSwitch,
     leave: TaskSwitch,
@@ -127,27 +179,51 @@ def _first_step(
     coro: Coroutine[Any, Any, Any],
     context: Context,
     ended: object,
+    kept: object,
 ) -> Any:
     """As ``first_step()`` of ``_step.pyx``, where that cannot be used."""
+    references, weak = sys.getrefcount(task), getweakrefcount(task)
     if running is not None:
         leave(loop, running)
     enter(loop, task)
     try:
         return context.run(coro.send, None)
     except StopIteration:
-        return ended
+        pass
     finally:
         leave(loop, task)
+        if running is not None:
+            enter(loop, running)
+    return ended if sys.getrefcount(task) == references and getweakrefcount(task) == weak else kept
+
+
+def _call_apart(
+    loop: asyncio.AbstractEventLoop,
+    enter: TaskSwitch,
+    leave: TaskSwitch,
+    running: asyncio.Task[Any] | None,
+    function: Callable[..., Any],
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    context: Context,
+) -> Any:
+    """As ``call_apart()`` there."""
+    if running is not None:
+        leave(loop, running)
+    try:
+        return context.run(function, *args, **kwargs)
+    finally:
         if running is not None:
             enter(loop, running)
 
 
 try:
-    from ._step import first_step
+    from ._step import call_apart, first_step
 except ImportError:  # built for another Python
-    first_step = _first_step
+    call_apart, first_step = _call_apart, _first_step
 
 _ENDED = object()
+_KEPT = object()
 
 
 def _never(loop: asyncio.AbstractEventLoop, task: object) -> None:
@@ -157,7 +233,7 @@ def _never(loop: asyncio.AbstractEventLoop, task: object) -> None:
 class EagerHosts:
     """Starts coroutines that handle their own exceptions, in one event loop."""
 
-    __slots__ = ("_closed", "_enter", "_leave", "_loop", "_nested", "_parked")
+    __slots__ = ("_closed", "_enter", "_leave", "_loop", "_nested", "_parked", "_switches")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -165,6 +241,7 @@ class EagerHosts:
         switch = task_switch(loop)
         # Without it no task is parked, and every coroutine begins as a task of its own.
         self._closed = switch is None
+        self._switches = switch is not None
         self._enter: TaskSwitch
         self._leave: TaskSwitch
         self._enter, self._leave = switch if switch is not None else (_never, _never)
@@ -183,7 +260,7 @@ class EagerHosts:
         running = current_task(loop)
         self._nested = True
         try:
-            awaited = first_step(loop, self._enter, self._leave, running, task, coro, context, _ENDED)
+            awaited = first_step(loop, self._enter, self._leave, running, task, coro, context, _ENDED, _KEPT)
         except BaseException as error:
             task.cancel()
             self._park()
@@ -193,20 +270,27 @@ class EagerHosts:
             return None
         finally:
             self._nested = False
-        if awaited is _ENDED:
-            if task.cancelling():
-                # A cancellation of a coroutine that has ended: it must not reach the next one.
-                task.cancel()
-                self._park()
-            else:
-                parked.append(host)
+        if awaited is _ENDED and not task.touched and _COUNTED:
+            parked.append(host)
+            return None
+        if awaited is _ENDED or awaited is _KEPT:
+            host.retire()
+            self._park()
             return None
         host.adopt(coro, context, awaited)
         self._park()
         return host
 
+    def call(
+        self, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any], context: Context
+    ) -> Any:
+        """Call ``function`` in ``context``, and not as the task that runs, which may be anybody's."""
+        loop = self._loop
+        running = current_task(loop) if self._switches else None
+        return call_apart(loop, self._enter, self._leave, running, function, args, kwargs, context)
+
     def is_cancelled(self) -> bool:
-        # A task that nobody has cancelled gets the exception from what it awaits.
+        # A task that was not cancelled gets the exception from what it awaits.
         task = current_task(self._loop)
         return task is not None and task.cancelling() > 0
 

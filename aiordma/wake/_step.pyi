@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextvars import Context
 from typing import Any, TypeAlias
 
@@ -14,4 +14,15 @@ def first_step(
     coro: Coroutine[Any, Any, Any],
     context: Context,
     ended: object,
+    kept: object,
+) -> Any: ...
+def call_apart(
+    loop: asyncio.AbstractEventLoop,
+    enter: _TaskSwitch,
+    leave: _TaskSwitch,
+    running: asyncio.Task[Any] | None,
+    function: Callable[..., Any],
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    context: Context,
 ) -> Any: ...

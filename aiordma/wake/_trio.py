@@ -18,7 +18,7 @@ from .ending import Ending, refuse_other_loop
 from .escaping import ENDS_PROGRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
     from contextvars import Context
 
     from .base import Callback, ClosedCallback, EndCallback, LoopBound
@@ -108,6 +108,11 @@ class TrioStarter:
         job = TrioJob()
         trio.lowlevel.spawn_system_task(job.run, lambda: coro, name="aiordma coroutine", context=context)
         return job
+
+    def call(
+        self, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any], context: Context
+    ) -> Any:
+        return context.run(function, *args, **kwargs)
 
     def is_cancelled(self) -> bool:
         return True  # there is no other way to get the exception

@@ -6,7 +6,7 @@ Everything here belongs to one event loop and is called from its thread only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sized
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sized
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -115,6 +115,11 @@ class Starter(Protocol):
         """Begin ``coro`` in ``context``: at once where the loop allows it (asyncio), else soon. None when it
         has ended already. It must handle its own exceptions; one that escapes is logged.
         """
+
+    def call(
+        self, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any], context: Context
+    ) -> Any:
+        """Call ``function`` in ``context``; on asyncio as no task: the one that runs may be anybody's."""
 
     def is_cancelled(self) -> bool:
         """Whether the coroutine that runs, and has got the loop's exception for that, is cancelled."""

@@ -174,6 +174,8 @@ EXTRAS = (
     "test_cancel_check_sees_a_cancelled_asyncio_task",
     "test_what_does_not_wait_has_ended_when_start_returns",
     "test_an_exception_that_escapes_is_reported",
+    "test_a_task_that_nobody_looks_at_serves_the_next",
+    "test_plain_functions_run_as_no_task",
     "test_nothing_is_left",
     "test_switched_off_everything_else_works",
 )

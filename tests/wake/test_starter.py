@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -64,17 +65,15 @@ async def test_all_begin_in_order_and_end(starter: Starter, count: int) -> None:
 
 @on_asyncio
 async def test_what_does_not_wait_has_ended_when_start_returns(starter: Starter) -> None:
-    done: list[object] = []
+    done: list[bool] = []
 
     async def main() -> None:
-        done.append(asyncio.current_task())
+        done.append(asyncio.current_task() in (None, me))
 
     me = asyncio.current_task()
     for _ in range(100):
         assert starter.start(main(), contextvars.copy_context()) is None
-    assert len(done) == 100
-    assert me not in done
-    assert None not in done
+    assert done == [False] * 100
     assert asyncio.current_task() is me
 
 
@@ -305,3 +304,126 @@ async def test_nothing_is_left(starter: Starter) -> None:
     for _ in range(5):
         await checkpoint()
     assert len(asyncio.all_tasks()) < before
+
+
+def as_key(task: Any, kept: Any) -> bool:
+    return bool(kept.setdefault("keys", {}).setdefault(task, 0))
+
+
+def as_weak_key(task: Any, kept: Any) -> bool:
+    table = kept.setdefault("table", weakref.WeakKeyDictionary())
+    found = task in table
+    table[task] = None
+    kept.setdefault("cycle", []).append(table)
+    return found
+
+
+def as_attribute(task: Any, kept: Any) -> bool:
+    found = hasattr(task, "of_this_call")
+    task.of_this_call = 1
+    return found
+
+
+def by_name(task: Any, kept: Any) -> bool:
+    names = kept.setdefault("names", set())
+    found = task.get_name() in names
+    names.add("".join(task.get_name()))
+    return found
+
+
+def by_new_name(task: Any, kept: Any) -> bool:
+    found = task.get_name() == "mine"
+    task.set_name("mine")
+    return bool(found)
+
+
+def with_callback(task: Any, kept: Any) -> bool:
+    kept["calls"] = kept.get("calls", 0) + 1
+    task.add_done_callback(lambda done: kept.setdefault("ended", []).append(done.done()))
+    return False
+
+
+def cancelled_and_not(task: Any, kept: Any) -> bool:
+    found = task.cancelling() > 0 or task._must_cancel
+    task.cancel()
+    task.uncancel()
+    return bool(found)
+
+
+def in_a_cycle(task: Any, kept: Any) -> bool:
+    found = any(task is other for other in kept.setdefault("tasks", []))
+    kept["tasks"].append(task)
+    return found
+
+
+USES = [
+    as_key,
+    as_weak_key,
+    as_attribute,
+    by_name,
+    by_new_name,
+    with_callback,
+    cancelled_and_not,
+    in_a_cycle,
+]
+
+
+@on_asyncio
+@pytest.mark.parametrize("turns", [0, 1, 3])
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+async def test_each_coroutine_has_a_task_of_its_own(starter: Starter, use: Any, turns: int) -> None:
+    """Whatever it leaves with its task, the next one does not find; and its end is the task's."""
+    kept: dict[str, Any] = {}
+    found: list[bool] = []
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        assert task in asyncio.all_tasks()
+        found.append(use(task, kept))
+
+    for _ in range(30):
+        starter.start(main(), contextvars.copy_context())
+        for _ in range(turns):
+            await checkpoint()
+    for _ in range(5):
+        await checkpoint()
+    assert found == [False] * 30
+    if use is with_callback:
+        assert kept["ended"] == [True] * 30
+    kept.clear()
+    # And it waits as ever.
+    await run(starter, *[checkpoint] * 10)
+
+
+@on_asyncio
+async def test_a_task_that_nobody_looks_at_serves_the_next(starter: Starter) -> None:
+    """That is what makes them cheap."""
+    before = len(asyncio.all_tasks())
+
+    async def main() -> None:
+        async with asyncio.timeout(1000):  # noqa: ASYNC100  # it looks at its task, and keeps it for a while
+            VARIABLE.set("inner")
+
+    made: set[int] = set()
+    for _ in range(100):
+        assert starter.start(main(), contextvars.copy_context()) is None
+        made.update(id(task) for task in asyncio.all_tasks())
+    assert len(made) == before
+
+
+@on_asyncio
+async def test_plain_functions_run_as_no_task(starter: Starter) -> None:
+    me = asyncio.current_task()
+
+    def function(*args: int, **kwargs: int) -> Any:
+        VARIABLE.set("inner")
+        return asyncio.current_task(), args, kwargs
+
+    VARIABLE.set("outer")
+    assert starter.call(function, [1, 2], {"a": 3}, contextvars.copy_context()) == (None, (1, 2), {"a": 3})
+    assert VARIABLE.get() == "outer"
+    assert asyncio.current_task() is me
+    with pytest.raises(ZeroDivisionError):
+        starter.call(lambda: 1 // 0, [], {}, contextvars.copy_context())
+    assert asyncio.current_task() is me
