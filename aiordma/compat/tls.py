@@ -81,7 +81,7 @@ class TlsTransport(RingTransport):
         self._pipe.on_ended = self._ended
         self._pipe.close()
 
-    def _ended(self, exc: OSError | None) -> None:
+    def _ended(self, exc: Exception | None) -> None:
         if not self._conn_lost:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._lose(exc)

@@ -49,7 +49,11 @@ def _without(text: str, error: BaseException) -> str:
     left = [error]
     while left:
         each = left.pop()
-        if said := str(each):
+        try:
+            said = str(each)
+        except Exception:  # the program's own exception, which cannot be shown
+            said = ""
+        if said:
             text = text.replace(said, "...")
         if isinstance(each, BaseExceptionGroup):
             left += each.exceptions

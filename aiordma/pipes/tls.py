@@ -247,7 +247,7 @@ class TlsPipe(TcpPipe):
         self._unsent_before = 0
         self._dropped = self._hurries = False
         #: Called once, when a pipe that was closed is done: with None, or with why something was lost.
-        self.on_ended: Callable[[OSError | None], None] | None = None
+        self.on_ended: Callable[[Exception | None], None] | None = None
 
     def try_send(self, data: Buffer, start: int = 0) -> int:
         """As in :class:`TcpPipe`; ciphertext that is left goes out by itself."""
@@ -404,7 +404,7 @@ class TlsPipe(TcpPipe):
             self._reset_on_close()
         self._end(None)
 
-    def _end(self, exc: OSError | None) -> None:
+    def _end(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
