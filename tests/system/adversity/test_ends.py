@@ -246,14 +246,16 @@ SLOW = 2_000_000
 
 
 async def blocked(control: Control, port: int, surface: str, how: str) -> None:
-    """Accepts more than the peer's ring takes, says so, and ends as it is told."""
+    """When it is told to, accepts more than the peer's ring takes, says so, and ends as it was asked to."""
     if surface == "transport":
         transport = await _transport(control, port)
         _kept.append(transport)
+        await control.hear()
         transport.write(b"s" * SLOW)
     else:
         stream = await _stream(control, port)
         _kept.append(stream)
+        await control.hear()
         stream.send_soon(b"s" * SLOW)
     control.say("accepted")
     end(how)
@@ -271,6 +273,7 @@ async def test_what_waits_for_room(surface: str, how: str, whole: bool) -> None:
         ):
             victim.expect(ENDS[how])
             stream = await listener.accept()
+            victim.say("begin")  # a client that is killed before the server has accepted it is not accepted
             await victim.heard()
             got = await _of_stream(stream)
     assert got == (SLOW, "end") if whole else got[0] < SLOW and got[1] == "reset"
