@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from .proto.filter import parse as parse_filter
+from .proto.objects import LARGEST_LIMIT, MAX_OBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -219,6 +220,13 @@ class Config:
         64 * _MIB,
         (4 * _KIB, _GIB),
         "longest message of a channel (a call's argument or result)",
+        online=False,
+    )
+    max_message_objects: int = _number(
+        MAX_OBJECTS,
+        (1024, LARGEST_LIMIT),
+        "most objects in the arguments of a call, in a result, or in an item of a stream: each value, list, "
+        "map, and key of a map; bytes and arrays count as one",
         online=False,
     )
     channel_receive_bytes: int = _power(

@@ -44,6 +44,8 @@ BULK_BYTES: Final = 16 << 10
 _LENGTH = struct.Struct("!I")
 _TYPE = re.compile(r"(?:[|]b1|[|][iu]1|[<>][iuf][248]|[<>]c8|[<>]c16)")
 _MOST_DIMENSIONS = 32
+#: Longest description of an array, in bytes: its type, and 9 for each dimension.
+_MOST_DESCRIBED = 512
 _FORMATS = {
     "b": "?",
     "i1": "b",
@@ -271,6 +273,8 @@ def describe_value(form: Form) -> bytes:
 
 def described_value(description: Buffer) -> Form:
     """:raises msgspec.DecodeError: it is none. :raises msgspec.ValidationError: no array that may travel."""
+    if len(description) > _MOST_DESCRIBED:
+        raise msgspec.ValidationError(f"{len(description)} bytes that describe an array")
     form = checked_form(*_decode_value(description))
     assert form is not None
     return form

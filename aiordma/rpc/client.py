@@ -135,7 +135,7 @@ class Client:
             return await call_into(self.connection, method, encoding, payload, timeout, raw, into)
         reply = await self._call_raw(method, encoding, payload, timeout, raw)
         result, reply.payload = reply.payload, b""  # the connection remembers the last reply
-        return decode_result(reply.encoding, result, returns, method)
+        return decode_result(reply.encoding, result, returns, method, self.connection.most_objects)
 
     async def _call(self, call: ClientCall) -> Any:
         """What the interceptors of unary calls end with."""
@@ -147,7 +147,7 @@ class Client:
             )
         reply = await self._call_raw(call.method, encoding, payload, call.timeout, raw)
         result, reply.payload = reply.payload, b""
-        return decode_result(reply.encoding, result, call.returns, call.method)
+        return decode_result(reply.encoding, result, call.returns, call.method, self.connection.most_objects)
 
     def stream(
         self,
@@ -350,6 +350,7 @@ async def connect(  # noqa: PLR0913  # keywords of the user
     connection = await Connection.open(
         connected.detach(), f"{host}:{port}", timeout=config.negotiate_timeout_ms / 1000, window=window
     )
+    connection.most_objects = config.max_message_objects
     # Kept here: a client that is dropped closes its connection.
     client = Client(connection, interceptors=interceptors, fallback_reason=connected.fallback_reason)
     try:

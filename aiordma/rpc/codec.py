@@ -10,6 +10,7 @@ builds the annotated types and builtins, and runs no code of the peer's choosing
 A peer cannot make decoding expensive. Nesting ends in an error at the interpreter's recursion limit, a length
 is believed only as far as there are bytes behind it, and where the type may hold containers (in which a byte
 of MessagePack becomes up to 64 bytes of Python objects) a payload above ``MAX_STRUCTURED_BYTES`` is refused.
+The objects of a message are counted before they are made (:func:`check_objects`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import msgspec
 from msgspec import msgpack
 
 from ..plain import check_plain
+from ..proto.objects import MAX_OBJECTS, count_objects
 from .bulk import (
     BULK_BYTES,
     Bulk,
@@ -50,6 +52,7 @@ __all__ = [
     "MAX_STRUCTURED_BYTES",
     "Encoding",
     "Shape",
+    "check_objects",
     "decode_result",
     "describe_type",
     "encode_arguments",
@@ -192,6 +195,27 @@ def too_long(length: int, limit: int) -> RpcError:
         f"a structured value of {length} bytes, at most {limit} are decoded; "
         "send bulk data as bytes, or as a stream of smaller items",
     )
+
+
+def check_objects(encoding: int, payload: Payload, most: int, where: str) -> None:
+    """Refuse what would become too many objects. (Each has a byte or more: a short payload is not looked at.)
+
+    :param where: what it is, for error messages.
+    :raises RpcError: ``RESOURCE_EXHAUSTED``, there are more than ``most``.
+    """
+    if encoding == _RAW or len(payload) <= most:
+        return
+    if encoding == _BULK:
+        try:
+            payload = Bulk.of(payload).description
+        except msgspec.DecodeError:
+            return  # decoding it says what is wrong
+    if len(payload) > most and count_objects(payload, most) > most:  # type: ignore[arg-type]
+        raise RpcError(
+            Code.RESOURCE_EXHAUSTED,
+            f"{where}: a message of more than {most} objects (setting max_message_objects); send bulk data "
+            "as bytes or an array, or as a stream of smaller items",
+        )
 
 
 def encodable_type(hint: Any) -> Any:
@@ -451,18 +475,27 @@ def shape_of(hint: Any) -> Shape:
     return _cached_shape(hint)
 
 
-def decode_result(encoding: int, payload: Payload, returns: Any = None, where: str = "the result") -> Any:
+def decode_result(
+    encoding: int,
+    payload: Payload,
+    returns: Any = None,
+    where: str = "the result",
+    most_objects: int = MAX_OBJECTS,
+) -> Any:
     """The value in a result or stream item, for the caller.
 
     :param returns: the type it must have. None: whatever came, bytes-like values as ``bytes``. With
         ``memoryview`` a large bytes-like value is not copied.
     :param where: what it is, for error messages.
-    :raises RpcError: ``INTERNAL``, the value is not of that type; ``RESOURCE_EXHAUSTED``, too long.
+    :raises RpcError: ``INTERNAL``, the value is not of that type; ``RESOURCE_EXHAUSTED``, too long, or of
+        more than ``most_objects`` objects.
     :raises TypeError: values of the type ``returns`` cannot be decoded.
     """
     if encoding == _RAW and (returns is None or returns is bytes):
         return payload if type(payload) is bytes else bytes(payload)  # type: ignore[arg-type]
     shape = _ANY if returns is None else shape_of(returns)
+    if len(payload) > most_objects:
+        check_objects(encoding, payload, most_objects, where)
     try:
         return shape.value(encoding, payload)
     except Exception as exc:

@@ -47,6 +47,7 @@ cdef class ServerConnection(Multiplexer):
     @cython.locals(message=RpcMessage, route=Route, encoding=int, dispatch=Dispatch)
     cdef _on_call(self, Call call)
     cdef Route _find_route(self)
+    cdef _decode(self, Route route, int encoding, payload)
     @cython.locals(dispatch=Dispatch)
     cdef _begin(self, Call call, coro)
     cdef _on_stream(self, Call call, Route route)

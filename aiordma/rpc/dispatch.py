@@ -25,6 +25,7 @@ from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, encode_met
 from ..proto.trace import TIMED_MASK, Tracer  # (asked as in reply.py)
 from ..wake.base import SHARE_SECONDS
 from ..wake.escaping import contain
+from .codec import check_objects
 from .context import Context
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
 from .interceptor import ServerCall, as_async, chain_stream, chain_unary
@@ -33,13 +34,14 @@ from .multiplexer import SHORT_BYTES, Multiplexer, newest
 from .service import Kind, Method
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from contextvars import Context as Variables
 
     from ..pipes.contracts import Channel, Message
     from ..pipes.placement import Placement
     from ..proto.rpc import RpcMessage
     from ..wake.base import Job, Starter, Waiter
+    from .arguments import Arguments
     from .codec import Payload
     from .interceptor import ServerInterceptor
     from .multiplexer import Buffer
@@ -266,7 +268,7 @@ class ServerConnection(Multiplexer):
         if message.trace is not None or recorder.handlers or call.serial & TIMED_MASK == 1:
             call.trace = trace = Tracer.received(recorder, message.trace, route.method.name)
         try:
-            args, kwargs = route.decode(encoding, payload)
+            args, kwargs = self._decode(route, encoding, payload)
             if route.context_index >= 0 or route.unary is not None:
                 context = self._context(call, route, args)
             if not route.is_async and route.unary is None:
@@ -295,6 +297,13 @@ class ServerConnection(Multiplexer):
         if route is not None:
             self.machine.bind(route)
         return route
+
+    def _decode(self, route: Route, encoding: int, payload: Payload) -> Arguments:
+        """The arguments of a call: (positional, by keyword)."""
+        if encoding and len(payload) > self.most_objects:
+            check_objects(encoding, payload, self.most_objects, f"{route.method.name}: arguments")
+        arguments: Arguments = route.decode(encoding, payload)
+        return arguments
 
     def _context(self, call: Call, route: Route, args: list[Any]) -> Context:
         """The context of ``call``, put among the arguments if the handler takes it."""
@@ -360,14 +369,14 @@ class ServerConnection(Multiplexer):
             call.trace = Tracer.received(recorder, None, route.method.name)
         context = Context(self, call, route.method.name, message.metadata)
         try:
-            args, kwargs = route.decode(message.encoding, message.payload)
+            args, kwargs = self._decode(route, message.encoding, message.payload)
         except BaseException as exc:
             self._handler_failed(call, route, exc, context)
             return
         if route.context_index >= 0:
             args[route.context_index] = context
         if inbox is not None:
-            args[route.stream_index] = Received(inbox, route.method.decode_item)
+            args[route.stream_index] = Received(inbox, route.method, self.most_objects)
         run = self._run_stream if route.kind & 1 else self._run_one
         self._begin(call, run(handling, route, args, kwargs, context))
 
@@ -588,11 +597,12 @@ class ServerConnection(Multiplexer):
 class Received:
     """The caller's items, as their handler iterates over them."""
 
-    __slots__ = ("_decode", "_inbox")
+    __slots__ = ("_inbox", "_method", "_most_objects")
 
-    def __init__(self, inbox: Inbox, decode: Callable[[int, Payload], Any]) -> None:
+    def __init__(self, inbox: Inbox, method: Method, most_objects: int) -> None:
         self._inbox = inbox
-        self._decode = decode
+        self._method = method
+        self._most_objects = most_objects
 
     def __aiter__(self) -> Received:
         return self
@@ -601,7 +611,10 @@ class Received:
         item = await self._inbox.take()
         if item is None:
             raise StopAsyncIteration
-        return self._decode(*item)
+        encoding, payload = item
+        if len(payload) > self._most_objects:
+            check_objects(encoding, payload, self._most_objects, f"{self._method.name}: streamed item")
+        return self._method.decode_item(encoding, payload)
 
 
 def _plain(code: object, text: object) -> tuple[int, str]:

@@ -17,6 +17,7 @@ cdef class Parcel:
 cdef class Multiplexer:
     cdef public object channel
     cdef public object peer
+    cdef public long long most_objects
     cdef public object waker
     cdef public object ended
     cdef public object on_end

@@ -11,6 +11,8 @@ import anyio
 from ..addresses import show
 from ..channels import channel as channels
 from ..negotiation.block import block
+from ..negotiation.options import config_of
+from ..proto.objects import LARGEST_LIMIT, MAX_OBJECTS
 from ..wake import current
 from .dispatch import Dispatch, ServerConnection
 
@@ -61,6 +63,8 @@ class Server:
     :param window: bytes of items that a client may send on a stream before the handler takes any of them.
     :param interceptors: around every handler, the first one outermost.
     :param expose_errors: send the exceptions of handlers to clients, with tracebacks. For development.
+    :param max_message_objects: most objects in the arguments of a call or an item that a client sends
+        (:func:`serve`: of the settings).
     :raises ValueError: two services have a method of the same name; a limit below 1.
     """
 
@@ -72,9 +76,12 @@ class Server:
         window: int = 262144,
         interceptors: Sequence[ServerInterceptor] = (),
         expose_errors: bool = False,
+        max_message_objects: int = MAX_OBJECTS,
     ) -> None:
         if not 1 <= calls <= 1 << 20:
             raise ValueError(f"calls={calls}: must be from 1 to {1 << 20}")
+        if not 1 <= max_message_objects <= LARGEST_LIMIT:
+            raise ValueError(f"max_message_objects={max_message_objects}: must be from 1 to {LARGEST_LIMIT}")
         methods: dict[str, Method] = {}
         for service in _services(services):
             for name, method in service.methods.items():
@@ -83,6 +90,7 @@ class Server:
                 methods[name] = method
         self._calls = calls
         self._window = window
+        self._most_objects = max_message_objects
         self._starter = current().new_starter()
         self._dispatch = Dispatch(
             methods.values(),
@@ -102,6 +110,7 @@ class Server:
         :param peer: its address, as shown to people.
         """
         connection = ServerConnection(channel, peer, self._dispatch, calls=self._calls, window=self._window)
+        connection.most_objects = self._most_objects
         self._connections.add(connection)
         self._accepted += 1
         connection.on_end = lambda: self._connections.discard(connection)
@@ -188,6 +197,7 @@ class Server:
                 await listener.report(connected, exc)
 
 
+# long: the keywords of the user, and what they mean
 @block
 async def serve(  # noqa: PLR0913  # keywords of the user
     services: Service | Iterable[Service],
@@ -221,8 +231,14 @@ async def serve(  # noqa: PLR0913  # keywords of the user
     :param ssl, reuse_port, rdma_outside_tls: as in :func:`aiordma.listen`.
     :raises OSError: the address cannot be had.
     """
+    config = config_of(config)
     server = Server(
-        services, calls=calls, window=window, interceptors=interceptors, expose_errors=expose_errors
+        services,
+        calls=calls,
+        window=window,
+        interceptors=interceptors,
+        expose_errors=expose_errors,
+        max_message_objects=config.max_message_objects,
     )
     listener = await channels.listen(
         host,

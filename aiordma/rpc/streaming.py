@@ -166,7 +166,8 @@ class ClientStream:
     def _item(self, encoding: int, payload: Payload) -> Any:
         if self._into is not None:
             return self._into.value(encoding, payload)
-        return decode_result(encoding, payload, self._returns, f"an item of {self._method}")
+        most = self._connection.most_objects
+        return decode_result(encoding, payload, self._returns, f"an item of {self._method}", most)
 
     async def _take(self) -> tuple[int, Payload] | None:
         if self._closed:
@@ -188,7 +189,8 @@ class ClientStream:
                 break
             raise RpcError(Code.FAILED_PRECONDITION, f"{self._method} answers with a stream: iterate over it")
         encoding, payload = self._owner.result
-        return decode_result(encoding, payload, self._returns, f"the result of {self._method}")
+        most = self._connection.most_objects
+        return decode_result(encoding, payload, self._returns, f"the result of {self._method}", most)
 
     # ---- sending
 

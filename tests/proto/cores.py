@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiordma
-from aiordma.proto import call, calls, cdc, cursor, deadlines, rpc, seqack, trace, valkey
+from aiordma.proto import call, calls, cdc, cursor, deadlines, objects, rpc, seqack, trace, valkey
 
 __all__ = ["COMPILED", "CORES", "IS_COMPILED"]
 
@@ -26,6 +26,7 @@ _NAMES = (
     "calls",
     "trace",
     "valkey",
+    "objects",
 )  # in the order of their imports
 
 
@@ -55,6 +56,7 @@ COMPILED = types.SimpleNamespace(
     calls=calls,
     trace=trace,
     valkey=valkey,
+    objects=objects,
 )
 IS_COMPILED = not str(cursor.__file__).endswith(".py")
 CORES = {"interpreted": _interpreted()} | ({"compiled": COMPILED} if IS_COMPILED else {})
