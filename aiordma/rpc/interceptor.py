@@ -4,6 +4,8 @@ The two sides have the same shape. An interceptor gets the call and ``proceed``,
 interceptor and at last makes the call (client) or runs the handler (server)::
 
     class Timing(rpc.ServerInterceptor):
+        others_pass = True  # streams are not measured
+
         async def unary(self, call, proceed):
             begin = time.perf_counter()
             try:
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from .service import Method
@@ -35,6 +37,7 @@ __all__ = [
     "as_async",
     "chain_stream",
     "chain_unary",
+    "whole",
 ]
 
 Call = TypeVar("Call")
@@ -96,7 +99,45 @@ class ClientInterceptor(_Interceptor[ClientCall]):
 
 
 class ServerInterceptor(_Interceptor[ServerCall]):
-    """Around the handlers of a server. With it every handler runs in a task, ``def`` handlers, too."""
+    """Around the handlers of a server. With it every handler runs in a task, ``def`` handlers, too.
+
+    One that overrides only one of ``unary`` and ``stream`` is refused with a ``TypeError`` when the server is
+    made: a guard of one kind of method would leave the other kind open. Where that is meant, the class says
+    so with :attr:`others_pass`.
+    """
+
+    #: True: calls of the kind that this class does not override pass by it. Subclasses that override
+    #: ``unary`` or ``stream`` themselves do not inherit it.
+    others_pass: ClassVar[bool] = False
+
+
+def whole(interceptors: Iterable[ServerInterceptor]) -> list[ServerInterceptor]:
+    """The interceptors of a server.
+
+    :raises TypeError: one overrides only one kind of method, and does not say that the others pass.
+    """
+    interceptors = list(interceptors)
+    for interceptor in interceptors:
+        of = type(interceptor)
+        unary = of.unary is not _Interceptor.unary
+        if unary != (of.stream is not _Interceptor.stream) and not _others_pass(of):
+            this, other = ("unary", "stream") if unary else ("stream", "unary")
+            raise TypeError(
+                f"{of.__qualname__} overrides {this}() but not {other}(), whose calls would pass by it: "
+                f"override {other}(), too, or set others_pass = True in the class if that is meant"
+            )
+    return interceptors
+
+
+def _others_pass(of: type) -> bool:
+    """What the class that overrides says, or one made from it: what it says itself, not what it inherits."""
+    for each in of.__mro__:
+        names = vars(each)
+        if "others_pass" in names:
+            return bool(names["others_pass"])
+        if "unary" in names or "stream" in names:
+            break
+    return False
 
 
 def chain_unary(interceptors: Iterable[_Interceptor[Call]], last: UnaryProceed[Call]) -> UnaryProceed[Call]:

@@ -15,6 +15,7 @@ from ..negotiation.options import config_of
 from ..proto.objects import LARGEST_LIMIT, MAX_OBJECTS
 from ..wake import current
 from .dispatch import Dispatch, ServerConnection
+from .interceptor import whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -82,6 +83,7 @@ class Server:
             raise ValueError(f"calls={calls}: must be from 1 to {1 << 20}")
         if not 1 <= max_message_objects <= LARGEST_LIMIT:
             raise ValueError(f"max_message_objects={max_message_objects}: must be from 1 to {LARGEST_LIMIT}")
+        interceptors = whole(interceptors)
         methods: dict[str, Method] = {}
         for service in _services(services):
             for name, method in service.methods.items():

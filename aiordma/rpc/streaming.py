@@ -74,6 +74,7 @@ class ClientStream:
             self._owner.place = self._into.place
             connection.place_messages()
         self._closed = False
+        self._has_result = False
         self._thread = threading.get_ident()
 
     # ---- beginning and end
@@ -148,6 +149,7 @@ class ClientStream:
     async def __anext__(self) -> Any:
         item = await self._take()
         if item is None:
+            self._must_be_items()
             raise StopAsyncIteration
         return self._item(*item)
 
@@ -155,13 +157,25 @@ class ClientStream:
         """The next item. Cancelled: none was taken.
 
         :raises anyio.EndOfStream: there are no more, and the call went well.
-        :raises RpcError: the call failed; the items before that were received.
+        :raises RpcError: the call failed; the items before that were received. Or the method answers with one
+            value instead of items (``FAILED_PRECONDITION``): :meth:`result` has it.
         :raises anyio.ClosedResourceError: this stream is closed.
         """
         item = await self._take()
         if item is None:
+            self._must_be_items()
             raise EndOfStream("the peer has finished sending, and everything was received")
         return self._item(*item)
+
+    def _must_be_items(self) -> None:
+        """The call went well, and there are no more items: a result means that there never were any."""
+        encoding, payload = self._owner.result
+        # (An empty bytes-like result looks like the end of a stream.)
+        if not self._has_result and (encoding or len(payload)):
+            raise RpcError(
+                Code.FAILED_PRECONDITION,
+                f"{self._method} answers with one value, not with a stream: use call() or result()",
+            )
 
     def _item(self, encoding: int, payload: Payload) -> Any:
         if self._into is not None:
@@ -188,6 +202,7 @@ class ClientStream:
             if item is None:
                 break
             raise RpcError(Code.FAILED_PRECONDITION, f"{self._method} answers with a stream: iterate over it")
+        self._has_result = True
         encoding, payload = self._owner.result
         most = self._connection.most_objects
         return decode_result(encoding, payload, self._returns, f"the result of {self._method}", most)

@@ -159,6 +159,64 @@ async def test_the_parts_of_the_how_to() -> None:
     assert names["data"] == b"picture"
 
 
+@pytest.mark.anyio
+async def test_the_guard_of_the_how_to_guards_every_kind() -> None:
+    names: dict[str, Any] = {"rpc": rpc}
+    wanted = ("class Guard", "class Token", "TOKENS")
+    definitions = Parts("docs/howto/rpc.md").definitions
+    await Parts.run([each for each in definitions if ast.unparse(each).startswith(wanted)], names)
+    service = rpc.Service("t")
+    ran: list[str] = []
+
+    @service.method
+    def one() -> int:
+        ran.append("one")
+        return 1
+
+    @service.method
+    async def several() -> AsyncIterator[int]:
+        ran.append("several")
+        yield 1
+
+    @service.method
+    async def taking(items: AsyncIterator[int]) -> int:
+        ran.append("taking")
+        return sum([item async for item in items])
+
+    @service.method
+    async def both(items: AsyncIterator[int]) -> AsyncIterator[int]:
+        ran.append("both")
+        async for item in items:
+            yield item
+
+    interceptors = [names["Guard"]()]
+    async with rpc.serve(service, "127.0.0.1", 0, interceptors=interceptors) as server:
+        async with rpc.connect("127.0.0.1", server.port) as client:
+            for method in KINDS:
+                with pytest.raises(rpc.RpcError, match="no valid token"):
+                    await KINDS[method](client, f"t.{method}")
+        assert ran == []
+        async with rpc.connect("127.0.0.1", server.port, interceptors=[names["Token"]()]) as client:
+            for method in KINDS:
+                await KINDS[method](client, f"t.{method}")
+    assert ran == list(KINDS)
+
+
+async def _items(client: rpc.Client, method: str) -> list[Any]:
+    async with client.stream(method) as stream:
+        await stream.end()
+        return [item async for item in stream]
+
+
+async def _result(client: rpc.Client, method: str) -> Any:
+    async with client.stream(method) as stream:
+        return await stream.result()
+
+
+#: how each kind of method is called
+KINDS: dict[str, Any] = {"one": rpc.Client.call, "several": _items, "taking": _result, "both": _items}
+
+
 class _Seen:
     """`aiordma.rpc`, with the servers of the page where the test's own is."""
 

@@ -18,7 +18,9 @@ from aiordma.rpc.interceptor import (
     as_async,
     chain_stream,
     chain_unary,
+    whole,
 )
+from aiordma.rpc.server import Server
 from aiordma.rpc.service import Service
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +106,37 @@ def test_what_does_not_intercept_is_not_in_the_chain() -> None:
     assert chain_unary([], last) is last
     assert chain_unary([ClientInterceptor()], last) is last
     assert chain_stream([Noting("a", [])], last) is last
+
+
+class Unary(ServerInterceptor):
+    async def unary(self, call: ServerCall, proceed: UnaryProceed[ServerCall]) -> Any:
+        return await proceed(call)
+
+
+class UnaryOnly(Unary):
+    others_pass = True
+
+
+class UnaryAgain(UnaryOnly):
+    """Overrides for itself: what the class before said was about that class."""
+
+    async def unary(self, call: ServerCall, proceed: UnaryProceed[ServerCall]) -> Any:
+        return await proceed(call)
+
+
+class Both(Unary, Doubling):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("of", "missing"),
+    [(Unary, "stream"), (Doubling, "unary"), (UnaryAgain, "stream")],
+)
+async def test_a_server_refuses_a_guard_of_one_kind(of: type[ServerInterceptor], missing: str) -> None:
+    with pytest.raises(TypeError, match=rf"override {missing}\(\), too, or set others_pass = True"):
+        Server(Service("t"), interceptors=[of()])
+
+
+def test_whole_and_declared_interceptors_are_taken() -> None:
+    taken = [Both(), UnaryOnly(), ServerInterceptor()]
+    assert whole(iter(taken)) == taken

@@ -76,6 +76,8 @@ class Noting:
 
 
 class Around(rpc.ServerInterceptor):
+    others_pass = True
+
     async def unary(self, call: rpc.ServerCall, proceed: Any) -> Any:
         return await proceed(call)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -236,6 +237,74 @@ async def test_wrong_items_and_wrong_results() -> None:
         await all_over(pair)
 
 
+async def _call(client: rpc.Client, method: str) -> Any:
+    return await client.call(method)
+
+
+async def _iterate(client: rpc.Client, method: str) -> Any:
+    async with client.stream(method) as stream:
+        await stream.end()
+        return [item async for item in stream]
+
+
+async def _receive(client: rpc.Client, method: str) -> Any:
+    async with client.stream(method) as stream:
+        await stream.end()
+        return await stream.receive()
+
+
+async def _result(client: rpc.Client, method: str) -> Any:
+    async with client.stream(method) as stream:
+        return await stream.result()
+
+
+async def _one() -> int:
+    return 7
+
+
+async def _nothing() -> None: ...
+
+
+async def _items() -> AsyncIterator[int]:
+    yield 7
+
+
+async def _taking(items: AsyncIterator[int]) -> int:
+    return 7 + sum([item async for item in items])
+
+
+async def _both(items: AsyncIterator[int]) -> AsyncIterator[int]:
+    yield 7
+    async for item in items:
+        yield item
+
+
+@pytest.mark.parametrize(
+    ("handler", "call", "iterate", "receive", "result"),
+    [
+        (_one, 7, "one value", "one value", 7),
+        (_nothing, None, "one value", "one value", None),
+        (_items, "call it with client.stream", [7], 7, "iterate over it"),
+        (_taking, "call it with client.stream", "one value", "one value", 7),
+        (_both, "call it with client.stream", [7], 7, "iterate over it"),
+    ],
+)
+async def test_every_way_to_call_every_kind(
+    handler: Any, call: Any, iterate: Any, receive: Any, result: Any
+) -> None:
+    made = rpc.Service("k")
+    made.add(handler, name="m")
+    ways = ((_call, call), (_iterate, iterate), (_receive, receive), (_result, result))
+    async with rpc_pair(made) as pair:
+        for way, expected in ways:
+            if isinstance(expected, str):
+                with pytest.raises(rpc.RpcError, match=expected):
+                    await way(pair.client, "k.m")
+            else:
+                assert await way(pair.client, "k.m") == expected
+        await all_over(pair)
+
+
 async def test_deadlines_of_streams() -> None:
     made, seen = service()
     async with rpc_pair(made) as pair:
@@ -290,6 +359,8 @@ async def test_interceptors_around_streams() -> None:
             return proceed(call)
 
     class Server(rpc.ServerInterceptor):
+        others_pass = True
+
         async def stream(self, call: rpc.ServerCall, proceed: Any) -> Any:
             seen.append(call.context.metadata)
             async for item in proceed(call):

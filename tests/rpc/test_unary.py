@@ -326,6 +326,8 @@ async def test_interceptors_on_both_sides() -> None:
             return result
 
     class Server(rpc.ServerInterceptor):
+        others_pass = True
+
         async def unary(self, call: rpc.ServerCall, proceed: Any) -> Any:
             seen.append(("server", call.method.name, call.context.metadata, call.args))
             if call.args[0] == b"forbidden":
