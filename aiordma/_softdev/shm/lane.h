@@ -142,6 +142,7 @@ struct soft_link {
 	uint64_t nbells;                        /* ever given */
 	pid_t pid;                              /* of the peer, as this process sees it; 0: not visible */
 	atomic_bool no_vm;                      /* the kernel denies access to the peer's memory */
+	uint64_t impatient_until;               /* outside.c, soft_shm.lanes_lock */
 	struct soft_lock lock;                  /* events */
 	struct soft_event *events;
 	struct soft_map *maps; /* progress thread */
@@ -230,6 +231,7 @@ struct soft_in {
 	/* outside.c, soft_shm.lanes_lock */
 	struct soft_in *next, **at;
 	bool orphan;         /* its QP is gone, and the peer was inside */
+	bool disbelieved;    /* its process claims that of too many lanes */
 	bool cut;            /* what the peer was evicted from is no memory of this process any more */
 	struct soft_span in; /* evicted, and not cut yet: the bytes in the slab */
 };
@@ -240,6 +242,8 @@ struct soft_in {
 void soft_lane_open(struct soft_in *in);
 /* The lane is closed: frees it and releases its link as soon as the peer is not inside any more. */
 void soft_lane_close(struct soft_in *in);
+/* Frees closed lanes whose peer has left meanwhile. */
+void soft_lanes_sweep(void);
 /* The lane's gate was closed or changed: waits a little, then takes away what the peer is inside of. rq_lock held. */
 void soft_lane_evict(struct soft_in *in);
 

@@ -21,8 +21,13 @@
 
 #include "shm/lane.h"
 
-/* How long peers may take to leave: one copy, unless the process does not run. For all peers of a call together. */
-enum { LEAVE_NS = 4000000 };
+/* How long peers may take to leave: one copy, unless the process does not run. For all peers of a call together. A
+ * process that has taken longer is not waited for again for a while, however many lanes and links it has. */
+enum { LEAVE_NS = 4000000, NO_PATIENCE_NS = 1000000000 };
+
+/* Closed lanes whose peer claims to be inside: each keeps a descriptor. A process is not in the middle of more copies at
+ * once, unless it lies: its further claims are not believed. */
+enum { MOST_CLOSED = 64 };
 
 /* A process that nobody has waited for yet has a number. */
 static bool is_zombie(pid_t pid)
@@ -60,16 +65,31 @@ static uint32_t inside(const struct soft_in *in)
 	return word & SOFT_INSIDE_EVICTED && in->cut ? 0 : (uint32_t)word;
 }
 
+/* Until when the process of this peer is not waited for. */
+static uint64_t impatient_until(const struct soft_in *in)
+{
+	uint64_t until = in->link->impatient_until;
+
+	for (const struct soft_in *other = soft_shm.lanes; other; other = other->next)
+		if (other->link->pid == in->link->pid && other->link->impatient_until > until)
+			until = other->link->impatient_until;
+	return until;
+}
+
 /* Waits until the peer has left. False: it has not, and its process lives. *end: of all waits of a call; 0: not yet. */
 static bool has_left(const struct soft_in *in, uint32_t key, uint64_t *end)
 {
 	for (unsigned i = 0; inside(in) == key; i++) {
 		if (i % 64 == 63) {
 			uint64_t now = soft_now_ns();
+			if (i == 63 && now < impatient_until(in))
+				return has_ended(in->link);
 			if (!*end)
 				*end = now + LEAVE_NS;
-			if (now > *end || has_ended(in->link))
+			if (now > *end || has_ended(in->link)) {
+				in->link->impatient_until = now + NO_PATIENCE_NS;
 				return has_ended(in->link);
+			}
 			sched_yield();
 		}
 	}
@@ -83,7 +103,7 @@ static struct soft_in *take_left(void)
 
 	for (in = soft_shm.lanes; in; in = next) {
 		next = in->next;
-		if (!in->orphan || (inside(in) && !has_ended(in->link)))
+		if (!in->orphan || (inside(in) && !in->disbelieved && !has_ended(in->link)))
 			continue;
 		*in->at = next;
 		if (next)
@@ -240,9 +260,20 @@ void soft_lane_evict(struct soft_in *in)
 	soft_unlock(&soft_shm.lanes_lock);
 }
 
-void soft_lane_close(struct soft_in *in)
+void soft_lanes_sweep(void)
 {
 	soft_lock(&soft_shm.lanes_lock);
+	unlock_and_free(take_left());
+}
+
+void soft_lane_close(struct soft_in *in)
+{
+	unsigned closed = 0;
+
+	soft_lock(&soft_shm.lanes_lock);
 	in->orphan = true;
+	for (const struct soft_in *other = soft_shm.lanes; other; other = other->next)
+		closed += other->orphan && other->link->pid == in->link->pid;
+	in->disbelieved = closed > MOST_CLOSED;
 	unlock_and_free(take_left());
 }

@@ -159,6 +159,7 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 		if (qp)
 			soft_lane_lost(qp, link, after);
 	}
+	soft_lanes_sweep();
 	soft_bells_drop(link);
 	soft_doors_drop(link);
 	soft_link_release(link);

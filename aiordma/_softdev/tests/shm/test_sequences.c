@@ -3,9 +3,11 @@
 #include "tests/harness.h"
 #include "tests/shm/raw_peer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { RECEIVE = 200, REGION = 40000, MOST = 4 };
 
@@ -296,4 +298,42 @@ static void answers(void)
     }
 }
 
-TEST_MAIN(TEST(in_order), TEST(out_of_order), TEST(a_read_that_changes), TEST(datagrams), TEST(answers))
+/* ---- claims ------------------------------------------------------------------------------------------- */
+
+static int count_fds(void)
+{
+    DIR *all = opendir("/proc/self/fd");
+    int count = 0;
+
+    CHECK(all != NULL);
+    while (readdir(all))
+        count++;
+    closedir(all);
+    return count;
+}
+
+/* A peer that claims, on one link after another, to be inside of memory for ever keeps only so many descriptors. */
+static void endless_claims(void)
+{
+    enum { TIMES = 100, MOST_KEPT = 64 };
+    struct end stays;
+    struct scene scene;
+
+    end_open(&stays, NULL);
+    open_scene(&scene, false);
+    close_scene(&scene);
+    const int before = count_fds();
+    for (int i = 0; i < TIMES; i++) {
+        open_scene(&scene, false);
+        atomic_store(&scene.lane.seg->inside, SOFT_INSIDE_SOME);
+        close_scene(&scene);
+    }
+    /* Links of the last peer may not have been noticed to have ended. */
+    for (int i = 0; i < 1000 && count_fds() > before + MOST_KEPT; i++)
+        usleep(10000);
+    CHECK(count_fds() <= before + MOST_KEPT);
+    end_close(&stays);
+}
+
+TEST_MAIN(TEST(in_order), TEST(out_of_order), TEST(a_read_that_changes), TEST(datagrams), TEST(answers),
+          TEST(endless_claims))
