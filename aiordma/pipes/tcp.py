@@ -41,6 +41,8 @@ _READ_FIRST = 64 * 1024
 _READ_MOST = 256 * 1024
 #: Without memory for more.
 _READ_LEAST = 2048
+#: Of the largest size, when nothing can be sent any more.
+_READS_AT_END = 32
 
 #: Seconds for which the beginning of a Proposal that came late waits for its rest.
 _HOLD_S = 0.5
@@ -109,7 +111,10 @@ class TcpPipe:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except (OSError, MemoryError) as exc:
-            self._fail_sending(exc)
+            if isinstance(exc, OSError):
+                self._fail_sending(exc)
+            else:
+                self._fail(exc)
             raise BrokenResourceError(f"the TCP connection is lost: {_text(exc)}") from exc
         self._sent += sent
         if sent < len(data):
@@ -123,11 +128,11 @@ class TcpPipe:
             raise ClosedResourceError("this end was closed, or has finished sending")
         raise BrokenResourceError(f"the TCP connection is lost: {_text(self._error)}") from self._error
 
-    def _fail_sending(self, exc: OSError | MemoryError) -> None:
+    def _fail_sending(self, exc: OSError) -> None:
         """The peer takes nothing more. What it has sent before is received first, and its end, if that was in
-        order."""
+        order. (No more than a kernel keeps: a session may fail while its peer goes on sending.)"""
         parts = [self._chunk[self._offset :]]
-        while data := self._read(_READ_MOST):
+        while len(parts) <= _READS_AT_END and (data := self._read(_READ_MOST)):
             parts.append(data)
         self._chunk = b"".join(parts)
         self._offset = 0

@@ -252,10 +252,7 @@ class TlsPipe(TcpPipe):
     def try_send(self, data: Buffer, start: int = 0) -> int:
         """As in :class:`TcpPipe`; ciphertext that is left goes out by itself."""
         sent = super().try_send(data, start)
-        try:
-            self._send_left_later()
-        except OSError as exc:  # the bytes are accepted, as by the kernel: the next call raises
-            self._fail_sending(exc)
+        self._send_left_later()  # a failure shows at the next call: the bytes are accepted, as by the kernel
         return sent
 
     def sent_all(self) -> bool:
@@ -266,7 +263,7 @@ class TlsPipe(TcpPipe):
         try:
             gone = self._layer.flush()
         except OSError as exc:
-            self._fail(exc)
+            self._fail_sending(exc)
             return
         if not gone and not self._watching_writable:
             self._watch_writable()
