@@ -7,6 +7,7 @@ until that process goes on or ends. (See ``_softdev/shm/outside.c``.)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from errno import EBUSY
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,8 @@ class _TakingBack:
                 "memory is not free before that process goes on or ends"
             )
             _waiting.add(self)
-        self._waker.call_at(self._waker.now() + _AGAIN_S, self._again)
+        with contextlib.suppress(RuntimeError):  # the loop has ended: the memory is kept
+            self._waker.call_at(self._waker.now() + _AGAIN_S, self._again)
 
     def _again(self) -> None:
         try:
