@@ -191,7 +191,9 @@ def _state_of(end: PipeEnd) -> tuple[Kind, object] | None:
 
 def _has_ended(pipe: Any) -> bool:
     """The process of the peer has ended in order, for all that the stream shows."""
+    # Datagrams on a ring are a layer over the pipe that has it.
     ring = getattr(pipe, "ring", None)
+    ring = getattr(ring, "ring", ring)
     return ring is not None and bool(ring.link_failed)
 
 

@@ -84,6 +84,22 @@ async def test_a_stream_that_nobody_uses(mode: aiordma.Mode) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_a_datagram_connection_that_nobody_uses(mode: aiordma.Mode) -> None:
+    async with (
+        await aiordma.listen_datagram(LOCAL, config=CONFIG) as listener,
+        await aiordma.connect_datagram(LOCAL, listener.port, config=CONFIG, mode=mode) as connection,
+        await listener.accept(),
+    ):
+        # Both ends are idle.
+        await until(lambda: len(found("idle")) == 2)
+        (leak,) = [leak for leak in found("idle") if leak.what == repr(connection)]
+        assert is_here(leak)
+        assert [leak.held_bytes > 0 for leak in found("idle")] == [mode == "rdma"] * 2
+    await until(lambda: not leaks.open_leaks())
+
+
+@pytest.mark.anyio
 async def test_a_stream_that_a_task_waits_for_is_none() -> None:
     async with (
         await aiordma.listen(LOCAL, config=CONFIG) as listener,
