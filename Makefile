@@ -33,7 +33,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
         test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-valkey test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
-        test-wheels dashboard-picture pythons test-distros test-arm
+        test-install test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
 .DELETE_ON_ERROR:
 
@@ -297,16 +297,20 @@ build/wheels/.tools: tests/wheels/requirements.txt .venv/.apt
 	@build/wheels/tools/bin/python -m pip install -q --disable-pip-version-check -r tests/wheels/requirements.txt
 	@touch $@
 
-# PYTHONS="python3.13 /opt/python3.14/bin/python3": these instead of those on PATH and of pyenv.
-wheels: build/wheels/.tools ## dist/: a wheel for every Python at hand, and the sdist (PYTHONS: others)
+# PYTHONS="python3.13 /opt/python3.14/bin/python3": these instead of the system's; PYTHONS=all: each that is at hand.
+wheels: build/wheels/.tools ## dist/: a wheel for this system's Python, and the sdist (two minutes; PYTHONS: others, or all)
 	build/wheels/tools/bin/python -m tests.wheels.build $(PYTHONS)
 
 pythons: .venv/.apt ## build/pythons: CPython from Debian's source, for wheels (PYTHONS="3.14 3.14t"; minutes)
 	@.ci/apt $(APT_PYTHONS)
 	tests/roots/python $(or $(PYTHONS),3.14 3.14t)
 
-test-wheels: build/wheels/.tools ## each wheel in an empty environment: the README's program and tests by RDMA (PYTHONS)
+test-wheels: build/wheels/.tools ## a wheel in an empty environment: the README's program and tests by RDMA (PYTHONS)
 	build/wheels/tools/bin/python -m tests.wheels.check $(ARGS) $(PYTHONS)
+
+# What the README says to do, up to a round trip by RDMA: a part of .ci/run.
+test-install: wheels ## build the wheel, install it into an empty environment, run the README's program there
+	build/wheels/tools/bin/python -m tests.wheels.check --no-tests $(PYTHONS)
 
 # ---- other systems -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`python -m tests.wheels.build`: wheels for every Python at hand and the sdist, in dist/.
+"""`python -m tests.wheels.build`: wheels and the sdist, in dist/.
 
 The compiler is zig's, which links for a glibc of one's choice, so that the wheels run on older systems than
 the one that they are built on. auditwheel says which, and gives them their name. verbs.h comes from this
@@ -15,11 +15,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.wheels.pythons import find
+from tests.wheels.pythons import HELP, find
 
 #: The oldest glibc that has what the software device calls (memfd_create).
 GLIBC = "2.27"
-LIMIT_BYTES = 3_000_000
+#: A wheel has 3.5 MB, of which 2.5 MB are the compiled modules. What adds a seventh to it shall be seen.
+LIMIT_BYTES = 4_000_000
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
@@ -113,15 +114,18 @@ def build(release: str, python: Path, target: Target = HERE) -> Path:
     size = wheel.stat().st_size
     print(f"{release}: {wheel.name}, {size / 1e6:.2f} MB", flush=True)
     if size > LIMIT_BYTES:
-        raise SystemExit(f"{wheel.name} is larger than {LIMIT_BYTES} bytes")
+        raise SystemExit(
+            f"{wheel.name} has {size:,} bytes, and the limit of tests/wheels/build.py is {LIMIT_BYTES:,}:"
+            " what has been added that users do not run?"
+        )
     return wheel
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.wheels.build", description="Wheels for every Python at hand, and the sdist."
+        prog="python -m tests.wheels.build", description="Wheels for one Python or several, and the sdist."
     )
-    parser.add_argument("pythons", nargs="*", help="interpreters [those on PATH and of pyenv]")
+    parser.add_argument("pythons", nargs="*", help=HELP)
     parser.add_argument(
         "--aarch64",
         metavar="ROOT",

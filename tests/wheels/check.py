@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 
 from tests.wheels.build import DIST, ROOT, WORK
-from tests.wheels.pythons import find, tags
+from tests.wheels.pythons import HELP, find, tags
 
 #: Blocking calls of the package show here: blockbuster does not see them in an editable install.
 SELECTION = (
@@ -128,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.wheels.check", description="Tries each wheel in an empty environment."
     )
-    parser.add_argument("pythons", nargs="*", help="interpreters [those on PATH and of pyenv]")
+    parser.add_argument("pythons", nargs="*", help=HELP)
     parser.add_argument("--no-tests", action="store_true", help="only the README's program and the doctor")
     given = parser.parse_args()
     checked = 0
@@ -137,7 +137,9 @@ def main() -> None:
             check(wheel, release, python, tests=not given.no_tests)
             checked += 1
     if not checked:
-        raise SystemExit("dist/ has no wheel for a Python of this machine: run `make wheels` first")
+        raise SystemExit(
+            "dist/ has no wheel for such a Python: run `make wheels` first, with the same PYTHONS"
+        )
 
 
 if __name__ == "__main__":

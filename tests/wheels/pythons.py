@@ -10,6 +10,9 @@ from pathlib import Path
 #: The releases with wheels. A "t" is free-threaded.
 RELEASES = ("3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
 
+#: What the arguments of both programs mean.
+HELP = "interpreters, or 'all': those on PATH, of pyenv and of `make pythons` [/usr/bin/python3]"
+
 #: Made by tests/roots/python.
 BUILT = Path(__file__).parents[2] / "build" / "pythons"
 
@@ -21,16 +24,19 @@ print("%d.%d" % sys.version_info[:2] + threaded, sysconfig.get_path("include"))
 
 
 def find(named: list[str]) -> dict[str, Path]:
-    """A Python for each release, by release: those ``named``, or what PATH, pyenv and `make pythons` have.
+    """A Python for each release, by release: those ``named``, or the system's.
+
+    ``["all"]``: what PATH, pyenv and `make pythons` have.
 
     Only such as can build extension modules count.
 
     :raises SystemExit: a named one cannot.
     """
     found: dict[str, Path] = {}
-    for candidate in map(Path, named) if named else _candidates():
+    every = named == ["all"]
+    for candidate in _candidates() if every else map(Path, named or ["/usr/bin/python3"]):
         release = _release(candidate)
-        if release is None and named:
+        if release is None and not every:
             raise SystemExit(
                 f"{candidate} cannot build a wheel: it is no Python 3.11 to 3.14 with its headers"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -27,6 +28,22 @@ def test_only_pythons_that_can_build_are_found() -> None:
     assert pythons.find([sys.executable]) == {THIS: Path(sys.executable)}
     with pytest.raises(SystemExit, match="/bin/true cannot build a wheel"):
         pythons.find(["/bin/true"])
+
+
+def test_without_names_it_is_the_systems_python() -> None:
+    (release,) = pythons.find([])
+    assert pythons.find(["/usr/bin/python3"]) == {release: Path("/usr/bin/python3")}
+    assert release in pythons.find(["all"])
+
+
+def test_the_readmes_way_to_install_is_checked() -> None:
+    """The command that the README names, and the whole check that runs it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "`make wheels && pip install dist/aiordma-*.whl`" in readme
+    parts = re.search(r"parts=\((.*)\)", (ROOT / ".ci/run").read_text(encoding="utf-8"))
+    assert parts is not None
+    assert "test-install" in parts[1].split()
+    assert "\ntest-install: wheels " in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_the_selection_exists() -> None:
