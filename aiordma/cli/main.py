@@ -12,6 +12,7 @@ __all__ = ["main"]
 _COMMANDS = {
     "adm": "adm",
     "debug-bundle": "bundle",
+    "demo": "demo.command",
     "doctor": "doctor",
     "fabric": "fabric",
     "perf": "perf",

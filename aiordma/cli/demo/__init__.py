@@ -1,0 +1,1 @@
+"""``aiordma demo``: what aiordma is, shown on this machine in a minute."""
