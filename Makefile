@@ -253,7 +253,9 @@ fuzz: .venv/.apt-fuzz ## fuzz the wire and shared memory: FUZZ_SECONDS=30 for ea
 	  tests/fuzz_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
 	    corpus/$$what ../../aiordma/_softdev/tests/$${one%/*}/corpus/$$what; done
 
-lint: lint-python lint-types lint-stubs lint-c ## ruff, mypy strict, stubtest, clang-format, clang-tidy
+# Everything is installed before, so that two at a time only check.
+lint: install .venv/.apt-lint ## ruff, mypy strict, stubtest, clang-format, clang-tidy
+	@$(MAKE) --no-print-directory -j 2 -Otarget lint-python lint-types lint-stubs lint-c
 	@echo "lint: clean"
 
 lint-python: .venv/.deps ## ruff: rules and format
