@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from . import schema
 from .ecn import thresholds
 from .headroom import buffers, headroom_cells
-from .marking import dscp_map
+from .marking import queue_at
 from .report import Section, Verdict
 from .scheduling import cnp_cap_bps
 
 if TYPE_CHECKING:
-    from .model import Network
+    from .model import Network, Switch
     from .topology import Port, Topology
 
 __all__ = ["LOSSY_ALPHA", "host_commands", "section", "sonic"]
@@ -33,14 +33,15 @@ def _named(rate: float, length: float) -> str:
     return f"{rate:g}G_{length:g}m".replace(".", "p")
 
 
-def _maps(network: Network) -> Config:
+def _maps(network: Network, switch: Switch) -> Config:
     marking = network.marking
-    queues = {str(dscp): str(dscp_map(network).get(dscp, marking.other_queue)) for dscp in range(64)}
+    queues = {str(dscp): str(queue_at(network, switch, dscp)) for dscp in range(64)}
     same = {str(each): str(each) for each in range(8)}
-    groups = {
-        str(each): str(each) if each in (marking.roce_queue, marking.cnp_queue) else "0" for each in range(8)
-    }
-    lossless = {str(marking.roce_queue): str(marking.roce_queue)}
+    lossless = {str(each.queue): str(each.queue) for each in marking.lossless()}
+    own = {int(queue) for queue in lossless} | {marking.cnp_queue}
+    # Priority group 0 is for lossy traffic: a lossless queue 0 leaves it to them.
+    lossy = "0" if "0" not in lossless else str(marking.other_queue)
+    groups = {str(each): str(each) if each in own else lossy for each in range(8)}
     return {
         "DSCP_TO_TC_MAP": {"ROCE": queues},
         "TC_TO_QUEUE_MAP": {"ROCE": same},
@@ -79,7 +80,7 @@ def _buffers(network: Network, topology: Topology, name: str) -> Config:
                 "type": "ingress",
                 "mode": "dynamic",
                 "size": shared,
-                "xoff": str(sum(division.headroom) * cell),
+                "xoff": str(division.reserved * cell),
             },
             "egress_lossless_pool": {"type": "egress", "mode": "static", "size": total},
             "egress_lossy_pool": {"type": "egress", "mode": "dynamic", "size": shared},
@@ -91,23 +92,26 @@ def _buffers(network: Network, topology: Topology, name: str) -> Config:
 def _port(network: Network, config: Config, interface: str, port: Port) -> None:
     marking = network.marking
     rate, length = port.link.rate_gbps, port.link.length_m
+    queues = sorted(each.queue for each in marking.lossless())
+    lossless = ",".join(map(str, queues))
     config["PORT_QOS_MAP"][interface] = {
         "dscp_to_tc_map": "ROCE",
         "tc_to_queue_map": "ROCE",
         "tc_to_pg_map": "ROCE",
         "pfc_to_queue_map": "ROCE",
         "pfc_to_pg_map": "ROCE",
-        "pfc_enable": str(marking.roce_queue),
-        "pfcwd_sw_enable": str(marking.roce_queue),
+        "pfc_enable": lossless,
+        "pfcwd_sw_enable": lossless,
     }
     wred = f"ROCE_{rate:g}G".replace(".", "p")
     config["QUEUE"][f"{interface}|{marking.cnp_queue}"] = {"scheduler": "CNP"}
-    config["QUEUE"][f"{interface}|{marking.roce_queue}"] = {"scheduler": "ROCE", "wred_profile": wred}
     config["QUEUE"][f"{interface}|{marking.other_queue}"] = {"scheduler": "OTHER"}
-    profile = f"pg_lossless_{_named(rate, length)}"
-    config["BUFFER_PG"][f"{interface}|{marking.roce_queue}"] = {"profile": profile}
-    config["BUFFER_QUEUE"][f"{interface}|{marking.roce_queue}"] = {"profile": "egress_lossless"}
     config["BUFFER_QUEUE"][f"{interface}|{marking.other_queue}"] = {"profile": "egress_lossy"}
+    profile = f"pg_lossless_{_named(rate, length)}"
+    for queue in queues:
+        config["QUEUE"][f"{interface}|{queue}"] = {"scheduler": "ROCE", "wred_profile": wred}
+        config["BUFFER_PG"][f"{interface}|{queue}"] = {"profile": profile}
+        config["BUFFER_QUEUE"][f"{interface}|{queue}"] = {"profile": "egress_lossless"}
     config["CABLE_LENGTH"]["AZURE"][interface] = f"{math.ceil(length)}m"
     config["PFC_WD"][interface] = {
         "action": "drop",
@@ -121,7 +125,7 @@ def sonic(network: Network, topology: Topology, name: str) -> Config:
 
     Its ports are Ethernet0, Ethernet4, ... in the order of the network's file.
     """
-    config = _maps(network) | _buffers(network, topology, name)
+    config = _maps(network, topology.switches[name]) | _buffers(network, topology, name)
     cell = topology.switches[name].cell_bytes
     config["WRED_PROFILE"] = {}
     for rate in sorted({port.link.rate_gbps for port in topology.ports[name]}):
@@ -145,28 +149,38 @@ def sonic(network: Network, topology: Topology, name: str) -> Config:
 def host_commands(network: Network, length_m: float) -> str:
     """A shell script for hosts with ConnectX adapters, and what aiordma's programs need."""
     marking = network.marking
-    priority, cnp = marking.roce_dscp // 8, marking.cnp_dscp // 8
-    pfc = ",".join("1" if each == priority else "0" for each in range(8))
+    classes = marking.lossless()
+    priorities = sorted(each.priority for each in classes)
+    pfc = ",".join("1" if each in priorities else "0" for each in range(8))
+    filed = [(each.dscp, each.priority) for each in classes] + [(marking.cnp_dscp, marking.cnp_dscp // 8)]
+    mapped = "".join(f'mlnx_qos -i "$1" --dscp2prio set,{dscp},{priority}\n' for dscp, priority in filed)
+    apps = " ".join(f"{dscp}:{priority}" for dscp, priority in filed)
+    paused = " ".join(f"{each}:on" for each in priorities)
+    named = " and ".join(map(str, priorities))
+    dcqcn = "".join(
+        f'echo 1 > "/sys/class/net/$1/ecn/roce_{part}/enable/{each}"\n'
+        for each in priorities
+        for part in ("np", "rp")
+    )
     tclass = 4 * marking.roce_dscp + 2
+    second = "".join(f"# Of the second lossless class: {4 * each.dscp + 2}.\n" for each in classes[1:])
     return f"""#!/bin/sh
-# Usage: sh FILE INTERFACE RDMA_DEVICE (as root). Priorities are the upper three bits of the DSCP.
+# Usage: sh FILE INTERFACE RDMA_DEVICE (as root).
 set -eu
 : "${{1:?interface}}" "${{2:?RDMA device}}"
 # No pauses of the whole link: PFC takes their place.
 ethtool -A "$1" rx off tx off
-# Trust DSCP, pause priority {priority} only.
+# Trust DSCP, pause priority {named} only. Switches pause the same.
 mlnx_qos -i "$1" --trust dscp --pfc {pfc} --cable_len {math.ceil(length_m)}
-# The same with iproute2, for other adapters:
-#   dcb app replace dev "$1" dscp-prio {marking.roce_dscp}:{priority} {marking.cnp_dscp}:{cnp}
-#   dcb pfc set dev "$1" prio-pfc all:off {priority}:on
-# DCQCN for priority {priority}; congestion notifications leave with DSCP {marking.cnp_dscp}.
-echo 1 > "/sys/class/net/$1/ecn/roce_np/enable/{priority}"
-echo 1 > "/sys/class/net/$1/ecn/roce_rp/enable/{priority}"
-echo {marking.cnp_dscp} > "/sys/class/net/$1/ecn/roce_np/cnp_dscp"
+{mapped}# The same with iproute2, for other adapters:
+#   dcb app replace dev "$1" dscp-prio {apps}
+#   dcb pfc set dev "$1" prio-pfc all:off {paused}
+# DCQCN for priority {named}; congestion notifications leave with DSCP {marking.cnp_dscp}.
+{dcqcn}echo {marking.cnp_dscp} > "/sys/class/net/$1/ecn/roce_np/cnp_dscp"
 # Connections of rdma_cm.
 cma_roce_tos -d "$2" -t {tclass}
 # For programs that use aiordma (set it in their environment):
-echo "AIORDMA_TRAFFIC_CLASS={tclass}"
+{second}echo "AIORDMA_TRAFFIC_CLASS={tclass}"
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -100,21 +101,33 @@ class Buffers:
 
     total: int
     guarantee: int
-    #: By port, in the order of the topology.
+    #: Of one lossless class, by port, in the order of the topology.
     headroom: tuple[int, ...]
     #: What is left for everybody.
     shared: int
+    #: Lossless classes: each has its headroom and guarantee at each port.
+    classes: int = 1
 
     @property
     def ports(self) -> int:
         """Ports with a lossless priority group."""
         return len(self.headroom)
 
+    @property
+    def reserved(self) -> int:
+        """The headroom of all ports and classes."""
+        return self.classes * sum(self.headroom)
+
+    @property
+    def guarantees(self) -> int:
+        """Of all priority groups: each lossless class and the lossy one, at each port."""
+        return (self.classes + 1) * self.guarantee * self.ports
+
 
 def buffers(network: Network, topology: Topology, name: str) -> Buffers:
     """How a switch's memory is divided.
 
-    Guarantees are for two priority groups per port, lossless and lossy.
+    Guarantees are for one priority group per port and lossless class, and a lossy one.
     """
     switch = topology.switches[name]
     total = switch.buffer_bytes // switch.cell_bytes
@@ -122,7 +135,8 @@ def buffers(network: Network, topology: Topology, name: str) -> Buffers:
     headroom = tuple(
         headroom_cells(network, port.link.rate_gbps, port.link.length_m) for port in topology.ports[name]
     )
-    return Buffers(total, guarantee, headroom, total - sum(headroom) - 2 * guarantee * len(headroom))
+    empty = Buffers(total, guarantee, headroom, 0, len(network.marking.lossless()))
+    return dataclasses.replace(empty, shared=total - empty.reserved - empty.guarantees)
 
 
 def representatives(topology: Topology) -> list[str]:
@@ -179,7 +193,6 @@ def _cables(part: Section, network: Network, topology: Topology) -> None:
 def _switch(part: Section, network: Network, topology: Topology, name: str) -> None:
     division, switch = buffers(network, topology, name), topology.switches[name]
     alpha, count = network.pfc.alpha, division.ports
-    reserved = sum(division.headroom)
     part.number(
         f"{name}: guarantee of a priority group",
         division.guarantee,
@@ -191,14 +204,15 @@ def _switch(part: Section, network: Network, topology: Topology, name: str) -> N
         f"{name}: shared buffer",
         division.shared,
         "cells",
-        f"{division.total} - headroom {reserved} - guarantees 2 x {division.guarantee} x {count}",
+        f"{division.total} - headroom {division.reserved} - guarantees {division.classes + 1} x "
+        f"{division.guarantee} x {count}",
         Source.OURS,
     )
     fits = division.shared > 0
     part.check(
         f"{name}: headroom and guarantees fit",
         fits,
-        f"{reserved + 2 * division.guarantee * count} of {division.total} cells",
+        f"{division.reserved + division.guarantees} of {division.total} cells",
     )
     if not fits or count < 2:
         return

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from .report import Section, Source, Table
 
 if TYPE_CHECKING:
-    from .model import Network
+    from .classes import Lossless
+    from .model import Network, Switch
     from .topology import Topology
 
-__all__ = ["Packet", "classify", "dscp_map", "follow", "section"]
+__all__ = ["Packet", "classify", "dscp_map", "follow", "queue_at", "section"]
 
 ROCE_PORT = 4791
 
@@ -30,7 +31,13 @@ class Packet:
 def dscp_map(network: Network) -> dict[int, int]:
     """DSCP to queue inside the network; DSCPs that are not in it go to the queue for everything else."""
     marking = network.marking
-    return {marking.cnp_dscp: marking.cnp_queue, marking.roce_dscp: marking.roce_queue}
+    return {marking.cnp_dscp: marking.cnp_queue} | {each.dscp: each.queue for each in marking.lossless()}
+
+
+def queue_at(network: Network, switch: Switch, dscp: int) -> int:
+    """The queue of one switch, whose own map comes first."""
+    usual = dscp_map(network).get(dscp, network.marking.other_queue)
+    return switch.dscp_queue.get(str(dscp), usual)
 
 
 def classify(network: Network, packet: Packet, roce: bool) -> Packet:
@@ -50,15 +57,13 @@ def follow(
         switch = topology.switches[name]
         if at == 0 and switch.boundary:
             packet = classify(network, packet, roce)
-        usual = dscp_map(network).get(packet.dscp, network.marking.other_queue)
-        queues.append((name, switch.dscp_queue.get(str(packet.dscp), usual)))
+        queues.append((name, queue_at(network, switch, packet.dscp)))
     return queues
 
 
 def _strays(network: Network, topology: Topology) -> tuple[int, list[str], list[str]]:
     """Paths looked at, RoCE that leaves its queue, and outsiders in the queues of RoCE and CNPs."""
-    marking = network.marking
-    own = {marking.roce_dscp: marking.roce_queue, marking.cnp_dscp: marking.cnp_queue}
+    own = dscp_map(network)
     lost, intruders = [], []
     count = 0
     representatives: dict[tuple[str, bool], list[str]] = {}
@@ -86,42 +91,77 @@ def _strays(network: Network, topology: Topology) -> tuple[int, list[str], list[
     return count, lost, intruders
 
 
+def _remedy(network: Network, wrong: Lossless, keys: str) -> str:
+    """What to change in the network's file."""
+    marking = network.marking
+    taken = {each.queue for each in marking.lossless()} | {marking.cnp_queue, marking.other_queue}
+    ways = [f"{keys}_priority = {wrong.queue}, and the hosts' script maps the DSCP to it"]
+    if wrong.priority not in taken:
+        ways.append(f"{keys}_queue = {wrong.priority}")
+    if wrong.priority == wrong.dscp // 8:
+        ways.append(f"a {keys}_dscp from {8 * wrong.queue} to {8 * wrong.queue + 7}")
+    return f"set in [marking] {'; or '.join(ways)}"
+
+
+def _priorities(part: Section, network: Network) -> None:
+    """Pauses name priorities: both ends of a cable must mean the same."""
+    marking = network.marking
+    for each, keys in zip(marking.lossless(), ("roce", "second"), strict=False):
+        same = each.priority == each.queue
+        part.check(
+            f"Hosts and switches pause the same priority for DSCP {each.dscp}",
+            same,
+            f"both pause {each.queue}"
+            if same
+            else f"hosts pause priority {each.priority} and switches priority {each.queue}, so neither "
+            f"obeys the other and packets are lost: {_remedy(network, each, keys)}",
+        )
+    paused = {each.priority for each in marking.lossless()}
+    for name, dscp, key in (
+        ("CNPs", marking.cnp_dscp, "cnp_dscp"),
+        ("everything else", marking.other_dscp, "other_dscp"),
+    ):
+        free = dscp // 8 not in paused
+        part.check(
+            f"Hosts do not pause {name} with RoCE",
+            free,
+            f"DSCP {dscp} has priority {dscp // 8}"
+            if free
+            else f"DSCP {dscp} has priority {dscp // 8}, which is paused: set in [marking] a {key} outside "
+            f"{8 * (dscp // 8)} to {8 * (dscp // 8) + 7}",
+        )
+
+
+def _tables(network: Network) -> tuple[Table, Table]:
+    marking = network.marking
+    classes = [(f"{marking.cnp_dscp}", f"{marking.cnp_queue}", "CNP")]
+    classes += [(f"{each.dscp}", f"{each.queue}", "RoCE") for each in marking.lossless()]
+    rules = [
+        (str(order), f"UDP port {ROCE_PORT}, DSCP {dscp}", f"queue {queue} ({name})")
+        for order, (dscp, queue, name) in enumerate(classes, 1)
+    ]
+    rest = f"DSCP := {marking.other_dscp}, queue {marking.other_queue}"
+    rules.append((str(len(rules) + 1), "anything else", rest))
+    queues = [(dscp, queue) for dscp, queue, _ in classes] + [("any other", str(marking.other_queue))]
+    return (
+        Table("Rules on ports to hosts (boundary)", ("order", "match", "action"), tuple(rules)),
+        Table("DSCP to queue on all other ports", ("DSCP", "queue"), tuple(queues)),
+    )
+
+
 def section(network: Network, topology: Topology) -> Section:
     """Part 1 of the plan."""
     marking = network.marking
     part = Section("Marking and queues")
-    part.tables.append(
-        Table(
-            "Rules on ports to hosts (boundary)",
-            ("order", "match", "action"),
-            (
-                ("1", f"UDP port {ROCE_PORT}, DSCP {marking.cnp_dscp}", f"queue {marking.cnp_queue} (CNP)"),
-                (
-                    "2",
-                    f"UDP port {ROCE_PORT}, DSCP {marking.roce_dscp}",
-                    f"queue {marking.roce_queue} (RoCE)",
-                ),
-                ("3", "anything else", f"DSCP := {marking.other_dscp}, queue {marking.other_queue}"),
-            ),
-        )
-    )
-    part.tables.append(
-        Table(
-            "DSCP to queue on all other ports",
-            ("DSCP", "queue"),
-            (
-                (str(marking.cnp_dscp), str(marking.cnp_queue)),
-                (str(marking.roce_dscp), str(marking.roce_queue)),
-                ("any other", str(marking.other_queue)),
-            ),
-        )
-    )
-    tclass = 4 * marking.roce_dscp + 2
-    formula = f"4 x DSCP {marking.roce_dscp} + ECN-capable 2"
-    part.number("Traffic class of RoCE at hosts", tclass, "", formula, Source.STANDARD)
+    part.tables += _tables(network)
+    for each in marking.lossless():
+        name = "RoCE" if each.dscp == marking.roce_dscp else "the second class"
+        formula = f"4 x DSCP {each.dscp} + ECN-capable 2"
+        part.number(f"Traffic class of {name} at hosts", 4 * each.dscp + 2, "", formula, Source.STANDARD)
     paths, lost, intruders = _strays(network, topology)
+    own = ", ".join(str(each.queue) for each in marking.lossless())
     part.check(
-        f"RoCE stays in queue {marking.roce_queue}, CNPs in queue {marking.cnp_queue}",
+        f"RoCE stays in queue {own}, CNPs in queue {marking.cnp_queue}",
         not lost,
         lost[0] if lost else f"on {paths} paths, at every hop",
     )
@@ -130,7 +170,12 @@ def section(network: Network, topology: Topology) -> Section:
         not intruders,
         intruders[0] if intruders else f"128 kinds of packets on {paths} paths",
     )
+    _priorities(part, network)
     part.remarks.append(
-        "Rules 1 and 2 belong on switches of RoCE hosts only; hosts without RoCE get rule 3 alone."
+        "The rules but the last belong on switches of RoCE hosts only; hosts without RoCE get the last alone."
     )
+    if len(marking.lossless()) > 1:
+        part.remarks.append(
+            "Both lossless classes have buffers, headroom and settings of their own; `simulate` runs one."
+        )
     return part

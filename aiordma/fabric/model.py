@@ -12,6 +12,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from .classes import PRESETS, Marking
 from .errors import NetworkError
 from .positions import positions
 
@@ -97,23 +98,6 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Marking:
-    """Which DSCP goes to which queue, and how the queues are served."""
-
-    roce_dscp: int = field(default=46, metadata={"least": 0, "most": 63})
-    roce_queue: int = field(default=5, metadata={"least": 0, "most": 7})
-    cnp_dscp: int = field(default=48, metadata={"least": 0, "most": 63})
-    cnp_queue: int = field(default=6, metadata={"least": 0, "most": 7})
-    other_dscp: int = field(default=0, metadata={"least": 0, "most": 63})
-    other_queue: int = field(default=2, metadata={"least": 0, "most": 7})
-    #: Weighted shares of RoCE and of everything else that is not strict.
-    roce_weight: int = field(default=70, metadata={"least": 1, "most": 100})
-    other_weight: int = field(default=30, metadata={"least": 1, "most": 100})
-    #: Cap of the strict CNP queue. 0: what the planner works out.
-    cnp_cap_mbps: float = field(default=0, metadata=_at_least(0))
-
-
-@dataclass(frozen=True)
 class Pfc:
     """Pauses: thresholds and the times in the headroom formula."""
 
@@ -189,7 +173,7 @@ class Network:
     switches: tuple[Switch, ...]
     hosts: tuple[Host, ...]
     links: tuple[Link, ...]
-    marking: Marking = Marking()
+    marking: Marking = field(default_factory=Marking)
     pfc: Pfc = Pfc()
     ecn: Ecn = Ecn()
     goals: Goals = Goals()
@@ -242,6 +226,9 @@ class _Reader:
         if not isinstance(raw, dict):
             raise self.fail(path, f"[{path[0]}] must be a table")
         fields = {each.name: each for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        if kind is Marking and "preset" in raw:
+            self.value(fields["preset"], raw["preset"], (*path, "preset"))
+            raw = PRESETS[raw["preset"]] | raw
         for key in raw:
             if key not in fields:
                 known = ", ".join(fields)
@@ -352,9 +339,12 @@ def judge_numbers(network: Network) -> None:
     """
     marking = network.marking
     where = network.where
-    if len({marking.roce_queue, marking.cnp_queue, marking.other_queue}) < 3:
+    if (marking.second_dscp < 0) != (marking.second_queue < 0):
+        raise NetworkError(f"{where('marking')}: second_dscp and second_queue belong together")
+    classes = marking.lossless()
+    if len({each.queue for each in classes} | {marking.cnp_queue, marking.other_queue}) < len(classes) + 2:
         raise NetworkError(f"{where('marking')}: RoCE, CNPs and everything else need a queue each")
-    if len({marking.roce_dscp, marking.cnp_dscp, marking.other_dscp}) < 3:
+    if len({each.dscp for each in classes} | {marking.cnp_dscp, marking.other_dscp}) < len(classes) + 2:
         raise NetworkError(f"{where('marking')}: RoCE, CNPs and everything else need a DSCP each")
     if 0 < network.ecn.kmax_cells < network.ecn.kmin_cells:
         raise NetworkError(f"{where('ecn', 'kmax_cells')}: kmax_cells is below kmin_cells")

@@ -77,7 +77,7 @@ def section(network: Network, topology: Topology) -> Section:
     given = "given" if marking.cnp_cap_mbps else "the line above, rounded up to 10 Mb/s"
     part.number("Cap of the strict CNP queue", cap / 1e6, "Mb/s", given, Source.ARTICLE)
     part.check("The cap lets all CNPs pass", cap >= need, f"{cap / 1e6:g} of {need / 1e6:.1f} Mb/s")
-    weights = marking.roce_weight + marking.other_weight
+    weights = len(marking.lossless()) * marking.roce_weight + marking.other_weight
     for rate in rates:
         left = rate - cap / 1e9
         for name, weight in (("RoCE", marking.roce_weight), ("everything else", marking.other_weight)):
