@@ -47,13 +47,14 @@ def find_cycle(graph: Mapping[Buffer, Iterable[Buffer]] | Mapping[str, Iterable[
     return ()
 
 
-def dependencies(tables: Iterable[Hops], edges: Iterable[str]) -> dict[Buffer, set[Buffer]]:
+def dependencies(tables: Iterable[Hops], edges: Iterable[str]) -> dict[Buffer, dict[Buffer, None]]:
     """Which buffer waits for which: a packet in (u, v) wants to go on to (v, w).
 
     :param tables: next hops, one table for each destination; with several next hops all are taken.
     :param edges: switches where packets enter.
     """
-    graph: dict[Buffer, set[Buffer]] = {}
+    # Dictionaries, not sets: circles are found in their order, which must be the same in each process.
+    graph: dict[Buffer, dict[Buffer, None]] = {}
     entries = list(edges)
     for table in tables:
         seen: set[str] = set()
@@ -64,8 +65,8 @@ def dependencies(tables: Iterable[Hops], edges: Iterable[str]) -> dict[Buffer, s
                 continue
             seen.add(node)
             for step in table[node]:
-                after = graph.setdefault((node, step), set())
-                after.update((step, further) for further in table.get(step, ()))
+                after = graph.setdefault((node, step), {})
+                after.update(((step, further), None) for further in table.get(step, ()))
                 if step in table:
                     waiting.append(step)
     return graph
@@ -78,10 +79,10 @@ def micro_loop(old: Hops, new: Hops, gone: Iterable[frozenset[str]]) -> tuple[st
     """
     lost = set(gone)
     both = {
-        node: {
+        node: [
             step for step in (*old.get(node, ()), *new.get(node, ())) if frozenset((node, step)) not in lost
-        }
-        for node in {*old, *new}
+        ]
+        for node in old | new
     }
     return find_cycle(both)  # type: ignore[return-value]
 
@@ -91,7 +92,7 @@ def loops_in_order(old: Hops, new: Hops, gone: Iterable[frozenset[str]]) -> bool
     lost = list(gone)
     distance = _distances(old)
     state = dict(old)
-    for node in sorted({*old, *new}, key=lambda each: -distance.get(each, 0)):
+    for node in sorted(old | new, key=lambda each: -distance.get(each, 0)):
         state[node] = new.get(node, ())
         if micro_loop(state, {}, lost):
             return True
