@@ -150,11 +150,16 @@ def _list_models(context: click.Context, parameter: click.Parameter, value: bool
         context.exit()
 
 
-def _chosen(names: tuple[str, ...]) -> tuple[str, ...]:
-    from ..fabric.traffic import MODELS
+def _chosen(names: tuple[str, ...], network: Network) -> tuple[str, ...]:
+    from ..fabric.errors import NetworkError
+    from ..fabric.topology import build
+    from ..fabric.traffic import MODELS, possible
 
     if names == ("all",):
-        return tuple(MODELS)
+        try:
+            return tuple(possible(build(network)))
+        except NetworkError as error:
+            raise click.ClickException(str(error)) from None
     for name in names:
         if name not in MODELS:
             text = f"there is no traffic model {name!r} (aiordma fabric simulate --list shows them)"
@@ -197,10 +202,9 @@ def simulate(
     from ..fabric import suite
     from ..fabric.errors import NetworkError
     from ..fabric.judge import summary
-    from ..fabric.traffic import MODELS
 
-    names = _chosen(names) or tuple(MODELS)
     found = _load(network)
+    names = _chosen(names or ("all",), found)
     width = max(map(len, names)) + 1
     _show_row(pages.HEAD, width)
 
@@ -262,8 +266,8 @@ def sweep(
     from ..fabric.errors import NetworkError
     from ..fabric.judge import summary
 
-    names = _chosen(names) or tune.MODELS
     found = _load(network)
+    names = _chosen(names, found) or tune.MODELS
     try:
         work = [
             suite.Job(variant, name, seed, profile, chosen)
@@ -325,8 +329,6 @@ def tune(
     from ..fabric import charts
     from ..fabric import tune as search
 
-    _chosen(names)
-
     def show(trial: Trial) -> None:
         click.echo(
             f"{'best' if trial.best else '':4} Kmin {trial.kmin_cells:5} Kmax {trial.kmax_cells:5} "
@@ -335,12 +337,13 @@ def tune(
         )
 
     found = _load(network)
+    names = _chosen(names, found) or search.MODELS
     try:
         with _resources(results, dask) as resources:
             tried = search.tune(
                 found,
                 trials=trials,
-                models=names or search.MODELS,
+                models=names,
                 seed=seed,
                 profile=profile,
                 progress=show,

@@ -121,7 +121,7 @@ def _rates(part: Section, network: Network, topology: Topology, cell_bytes: int)
 def _before_pauses(part: Section, network: Network, topology: Topology) -> None:
     for name in representatives(topology):
         division = buffers(network, topology, name)
-        if division.shared <= 0:
+        if division.shared <= 0 or division.ports < 2:
             continue
         switch, ports = topology.switches[name], topology.ports[name]
         slowest = min(port.link.rate_gbps for port in ports)

@@ -7,6 +7,7 @@ bytes, and in cells of the switch where the name says so.
 from __future__ import annotations
 
 import dataclasses
+import re
 import reprlib
 import tomllib
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ _MOST_BYTES = 4 << 20
 _MOST_MEMBERS, _MOST_CABLES = 20_000, 100_000
 _MOST_NUMBER = 1e12
 
+_NAME = re.compile(r"\w[\w.-]{0,63}")
+
 _T = TypeVar("_T")
 
 
@@ -88,7 +91,8 @@ class Link:
 
     a: str
     b: str
-    rate_gbps: float = field(metadata=_at_least(0.001))
+    #: The simulator counts whole picoseconds for a byte: five at 1600G.
+    rate_gbps: float = field(metadata={"least": 0.001, "most": 1600})
     length_m: float = field(default=3, metadata=_at_least(0))
     #: "spread" deals the first group's members evenly to the second's, in order; "mesh" joins each with each.
     pattern: str = field(default="spread", metadata={"one_of": ("spread", "mesh")})
@@ -296,6 +300,12 @@ class _Reader:
         names: dict[str, Path] = {}
         for key in ("switches", "hosts"):
             for at, group in enumerate(getattr(network, key)):
+                if not _NAME.fullmatch(group.name):
+                    raise self.fail(
+                        (key, at, "name"),
+                        f"the name {reprlib.repr(group.name)} has more than letters, digits, '_', '-' and "
+                        "'.', or more than 64 of them: files are named like it",
+                    )
                 if group.name in names:
                     other = self.lines.get(names[group.name], 1)
                     raise self.fail((key, at, "name"), f"the name {group.name!r} is taken by line {other}")

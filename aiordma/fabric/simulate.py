@@ -214,13 +214,15 @@ def assemble(
 def _route(
     running: Running, source: str, target: str, dice: random.Random, down: frozenset[int]
 ) -> list[int]:
-    """Ports from host to host: at each switch one of the shortest ways."""
+    """Ports from host to host: at each switch one of the shortest ways; none if there is no way."""
     topology, node = running.topology, running.topology.switch_of(source)
     last = topology.switch_of(target)
     table = topology.hops(last, down)
     found = [running.ports[source, node][0]]
     broken = {(topology.cables[each].a, topology.cables[each].b) for each in down}
     while node != last:
+        if node not in table:
+            return []
         step = dice.choice(table[node])
         numbers = running.ports[node, step]
         if (node, step) in broken or (step, node) in broken:
@@ -249,6 +251,8 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
         start = int(transfer.start_us * 1e6)
         number = sim.add_flow(forth, back, packets, network.wire, last, transfer.roce, start, transfer.after)
         running.flows.append(number)
+    if traffic.failures and not fabric:
+        raise NetworkError(f"traffic {traffic.name}: there is no cable between switches that could break")
     for failure in traffic.failures:
         cable = fabric[failure.cable % len(fabric)]
         a, b = running.topology.cables[cable].a, running.topology.cables[cable].b
@@ -259,7 +263,8 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
                 _route(running, one, other, dice, frozenset({cable}))
                 for one, other in ((transfer.source, transfer.target), (transfer.target, transfer.source))
             ]
-            sim.reroute(when, number, *ways)
+            if all(ways):  # otherwise its packets go on to the broken cable, and are lost
+                sim.reroute(when, number, *ways)
 
 
 def _percentile(histogram: Sequence[int], share: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, list[float]]:
         key, _, values = text.partition("=")
         try:
             numbers = [float(each) for each in values.split(",")]
+            if not all(map(math.isfinite, numbers)):
+                raise ValueError(values)
         except ValueError:
             raise NetworkError(
                 f"{text!r}: write TABLE.KEY=VALUE,VALUE, such as ecn.kmin_cells=10,20,40"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from typing import TYPE_CHECKING, TypeAlias
 
 from .errors import NetworkError
@@ -125,9 +126,12 @@ def build(network: Network) -> Topology:
     for at, link in enumerate(network.links):
         ones, others = groups[link.a], groups[link.b]
         if link.pattern == "mesh":
-            pairs = [(one, other) for one in ones for other in others if one != other]
-            if link.a == link.b:
-                pairs = [(one, other) for one, other in pairs if ones.index(one) < ones.index(other)]
+            pairs = [*(combinations(ones, 2) if link.a == link.b else product(ones, others))]
+        elif link.a == link.b:
+            raise NetworkError(
+                f'{network.where("links", at)}: {link.a!r} cannot be spread over itself; the pattern "mesh" '
+                "joins its members"
+            )
         else:
             if len(ones) < len(others) or len(ones) % len(others):
                 raise NetworkError(
@@ -136,13 +140,25 @@ def build(network: Network) -> Topology:
                 )
             share = len(ones) // len(others)
             pairs = [(one, others[index // share]) for index, one in enumerate(ones)]
+        if not pairs:
+            raise NetworkError(f"{network.where('links', at)}: {link.a!r} has one member: it needs no mesh")
         cables += [Cable(one, other, link) for one, other in pairs for _ in range(link.count)]
+    names = [name for group in groups.values() for name in group]
+    if len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise NetworkError(f"{network.where()}: there are two of the name {twice!r}; rename a group")
     topology = Topology(switches, hosts, cables)
     _judge(network, topology)
     return topology
 
 
 def _judge(network: Network, topology: Topology) -> None:
+    if len(topology.hosts) < 2:
+        raise NetworkError(f"{network.where('hosts', 0)}: a network has two hosts at least")
+    for at, switch in enumerate(network.switches):
+        for name in _members(switch.name, switch.count):
+            if not topology.ports[name]:
+                raise NetworkError(f"{network.where('switches', at)}: {name} has no link")
     for at, group in enumerate(network.hosts):
         for name in _members(group.name, group.count):
             peers = [port.peer for port in topology.ports[name]]

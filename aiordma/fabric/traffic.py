@@ -12,6 +12,7 @@ import random
 from bisect import bisect_left
 from typing import TYPE_CHECKING, TypeAlias
 
+from .errors import NetworkError
 from .simulate import Failure, Traffic, Transfer
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from .topology import Topology
 
-__all__ = ["MODELS", "make"]
+__all__ = ["MODELS", "make", "possible"]
 
 Model: TypeAlias = "Callable[[Sequence[str], float, random.Random], Traffic]"
 
@@ -109,10 +110,11 @@ def _storage(clients: int, size: int) -> Model:
 
     def make(hosts: Sequence[str], gbps: float, dice: random.Random) -> Traffic:
         transfers: list[Transfer] = []
-        for client in dice.sample(list(hosts), min(clients, len(hosts) - 3)):
+        for client in dice.sample(list(hosts), min(clients, max(1, len(hosts) - 3))):
             after = -1
             for _ in range(2):
-                first, *copies = dice.sample([host for host in hosts if host != client], 3)
+                others = [host for host in hosts if host != client]
+                first, *copies = dice.sample(others, min(3, len(others)))
                 start = dice.uniform(0, 200) if after < 0 else 5
                 transfers.append(Transfer(client, first, size, start, after=after))
                 after = len(transfers) - 1
@@ -171,8 +173,8 @@ def _bursts(senders: int, size: int, period_us: float) -> Model:
 def _slow(share: float, senders: int) -> Model:
     def make(hosts: Sequence[str], gbps: float, dice: random.Random) -> Traffic:
         chosen = dice.sample(list(hosts), min(senders + 2, len(hosts)))
-        transfers = [Transfer(each, chosen[0]) for each in chosen[2:]]
-        transfers += [Transfer(chosen[-1], chosen[1])]
+        transfers = [Transfer(each, chosen[0]) for each in chosen[2:] or chosen[1:]]
+        transfers += [Transfer(chosen[-1], chosen[1])] if chosen[2:] else []
         return Traffic("", tuple(transfers), DURATION_US, drain_gbps={chosen[0]: share * gbps})
 
     return make
@@ -229,13 +231,21 @@ MODELS: dict[str, Model] = {
 }
 
 
+def possible(topology: Topology) -> list[str]:
+    """The models that a network can have: without cables between switches, none of them breaks."""
+    return [name for name in MODELS if topology.fabric_cables() or not name.startswith("failure-")]
+
+
 def make(name: str, topology: Topology, seed: int = 1) -> Traffic:
     """The traffic of one model between the RoCE hosts of a network.
 
     :raises KeyError: if there is no such model.
+    :raises NetworkError: if the network has fewer than two RoCE hosts.
     """
     model = MODELS[name]
     hosts = [name for name, host in topology.hosts.items() if host.roce]
+    if len(hosts) < 2:
+        raise NetworkError(f"traffic {name}: it needs two hosts with RoCE, and there are {len(hosts)}")
     gbps = min(topology.ports[host][0].link.rate_gbps for host in hosts)
     found = model(hosts, gbps, random.Random(f"{name} {seed}"))
     return Traffic(name, found.transfers, found.duration_us, found.failures, found.drain_gbps, found.busy)
