@@ -42,6 +42,7 @@ cdef class Flow(SendQueueWaiter):
 cdef class LlcFlow(Flow):
     """Link control messages that found no credit: one place in waiting_flows for all of them."""
     cdef object waiting
+    cdef uint64_t sent                      # of those that were given to queue_llc()
 
 cdef class QueuePair(CompletionOwner):
     cdef ibv_qp *qp

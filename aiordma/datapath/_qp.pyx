@@ -41,7 +41,7 @@ from ._verbs cimport (
 from ..proto.cdc cimport is_damaged
 from ..proto.seqack cimport SeqAckWindow
 
-from ..errors import CompletionError, LinkError, RemoteProtocolError, VerbsError
+from ..errors import Code, CompletionError, LinkError, RemoteProtocolError, VerbsError
 
 cdef extern from "<arpa/inet.h>" nogil:
     uint32_t ntohl(uint32_t)
@@ -56,6 +56,10 @@ cdef enum:
     LONG_LEAD = 4               # in front of every long message, for iWARP
     ANNOUNCE_ACK = 0x0A
     LONG_POST_BYTES = 16384
+    # Control messages that may wait on a link: for each flow an offer of a ring, its answer and the ring's name, once in
+    # each direction of its bytes; besides, what is said of tickets (255 at most), and of flows that have ended since.
+    LLC_MOST = 1024
+    LLC_FOR_EACH_FLOW = 8
 
 
 cdef class Hook:
@@ -112,6 +116,7 @@ cdef class LlcFlow(Flow):
             if not self.qp.send_llc(self.waiting[0]):
                 return 0
             self.waiting.popleft()
+            self.sent += 1
         return 1
 
 
@@ -388,14 +393,38 @@ cdef class QueuePair(CompletionOwner):
         self.post(&chain)
         return not self.failed
 
-    def queue_llc(self, bytes message) -> None:
-        """Send a link control message, in turn with the flows when there is no credit now. The caller limits how many
-        may wait."""
+    def queue_llc(self, bytes message) -> int:
+        """Send a link control message, in turn with the flows when there is no credit now. The message's number, for
+        :meth:`llc_waits`.
+
+        A peer that goes on asking and takes no answers loses the link. So who asks does not ask again before its
+        earlier question has gone: peers that are stopped must not look like that.
+        """
+        cdef LlcFlow llc = self.llc
+        cdef uint64_t most
         if self.failed:
-            return
-        if self.llc.queued or not self.send_llc(message):
-            self.llc.waiting.append(message)
-            self.enqueue(self.llc)
+            return 0
+        if not llc.queued and self.send_llc(message):
+            llc.sent += 1
+            return llc.sent
+        most = LLC_MOST + LLC_FOR_EACH_FLOW * <uint64_t>self.flow_count
+        if <uint64_t>len(llc.waiting) >= most:
+            self.fail(RemoteProtocolError(
+                f"the peer broke the protocol: it goes on asking and takes no answers ({most} control messages wait "
+                "for it to receive them)", Code.PROTOCOL_VIOLATION))
+            return 0
+        llc.waiting.append(message)
+        self.enqueue(llc)
+        return llc.sent + <uint64_t>len(llc.waiting)
+
+    def llc_waits(self, uint64_t number) -> bool:
+        """Whether this message of :meth:`queue_llc` waits for credit."""
+        return number > self.llc.sent and not self.failed
+
+    @property
+    def llc_waiting(self) -> int:
+        """Control messages that wait for credit."""
+        return len(self.llc.waiting)
 
     def probe(self, uint64_t remote_addr, uint32_t rkey) -> bool:
         """Keepalive: a signalled zero-byte WRITE, which the peer's device answers without its CPU. False: no send WR is

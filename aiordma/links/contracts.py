@@ -182,8 +182,8 @@ class GroupView(Protocol):
     def enter(self, member: Any) -> None:
         """Count a member that was prepared."""
 
-    def queue_llc(self, message: bytes) -> None:
-        """Send a link control message, as soon as there is credit."""
+    def queue_llc(self, message: bytes) -> int:
+        """Send a link control message, as soon as there is credit; its number."""
 
 
 class MemberView(Protocol):

@@ -130,9 +130,9 @@ class LinkGroup:
     def qp_num(self) -> int:
         return self.link.qp_num
 
-    def queue_llc(self, message: bytes) -> None:
-        """Send a link control message, as soon as there is credit."""
-        self.link.queue_llc(message)
+    def queue_llc(self, message: bytes) -> int:
+        """Send a link control message, as soon as there is credit; its number (``Link.llc_waits``)."""
+        return self.link.queue_llc(message)
 
     @property
     def active(self) -> bool:

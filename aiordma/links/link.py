@@ -202,9 +202,13 @@ class Link:
     def qp_num(self) -> int:
         return self.queue_pair.qp_num
 
-    def queue_llc(self, message: bytes) -> None:
-        """Send a link control message, as soon as there is credit."""
-        self.queue_pair.queue_llc(message)
+    def queue_llc(self, message: bytes) -> int:
+        """Send a link control message, as soon as there is credit; its number, for :meth:`llc_waits`."""
+        return self.queue_pair.queue_llc(message)
+
+    def llc_waits(self, number: int) -> bool:
+        """Whether that message waits for credit still."""
+        return self.queue_pair.llc_waits(number)
 
     def allocate_local(self, length: int) -> Block:
         """Registered memory without remote access. :raises MemoryLimitError:"""

@@ -109,9 +109,12 @@ class RingSize:
         "_judged_at",
         "_never_places",
         "_offered_at",
+        "_offers",
+        "_pausing",
         "_placement",
         "_prepared",
         "_retired",
+        "_said",
         "_turned_at",
         "_wanted",
     )
@@ -126,6 +129,10 @@ class RingSize:
         #: Size that was offered to the writer, 0 while there is no offer.
         self._wanted = 0
         self._offered_at = 0.0
+        #: Offers that the writer may answer, each once.
+        self._offers = 0
+        #: Number of the last message (``Link.llc_waits``), and of the last one that said Paused.
+        self._said = self._pausing = 0
         #: A ring that is in use as soon as the writer agrees.
         self._prepared: Block | None = None
         #: A ring that was replaced while the user had a view of it.
@@ -204,11 +211,16 @@ class RingSize:
         if self._wanted or size == host.ring.length or not self._may_ask:
             return
         self._wanted, self._offered_at = size, now
+        self._offers += 1
         self._say(RingResize(token=host.pipe.peer_token, stage=ResizeStage.OFFER, ring_bytes=size))
 
     @property
     def _may_ask(self) -> bool:
-        return self._host.takes_part and self._host.pipe.error is None and self._placement is None
+        host = self._host
+        if not host.takes_part or host.pipe.error is not None or self._placement is not None:
+            return False
+        # A peer that is stopped is not asked again and again.
+        return not host.group.link.llc_waits(self._said)
 
     def place(self, buffer: memoryview) -> PlacedBuffer | None:
         """Have the peer write the next bytes of the stream into ``buffer``, which must be writable and as
@@ -227,13 +239,14 @@ class RingSize:
 
     def _ask(self, nbytes: int) -> None:
         token = self._host.pipe.peer_token
+        self._offers += 1
         self._say(RingResize(token=token, stage=ResizeStage.OFFER, buffer_bytes=nbytes))
 
     def _placement_over(self) -> None:
         self._placement = None
 
     def _say(self, message: RingResize) -> None:
-        self._host.group.queue_llc(message.encode())
+        self._said = self._host.group.queue_llc(message.encode())
 
     # ---- replacing
 
@@ -242,6 +255,7 @@ class RingSize:
 
         :raises RemoteProtocolError: it cannot be.
         """
+        self._check_asked(message)
         match message.stage:
             case ResizeStage.OFFER:
                 self._pause(message)
@@ -259,6 +273,19 @@ class RingSize:
                     raise _violation(
                         "named a ring that was not asked for, or is too small for what is unread"
                     )
+
+    def _check_asked(self, message: RingResize) -> None:
+        """:raises RemoteProtocolError: it answers what this end has not said."""
+        if message.stage is ResizeStage.OFFER:
+            return
+        if message.stage is not ResizeStage.PAUSED:
+            if self._host.group.link.llc_waits(self._pausing):
+                raise _violation("named a ring before it could know that it was asked for")
+            return
+        if not self._offers:
+            raise _violation("answered an offer of a ring that was not made")
+        # A writer that has paused answers no further offer before it is told where to go on.
+        self._offers = self._offers - 1 if message.refused else 0
 
     def _pause(self, offer: RingResize) -> None:
         pipe, size = self._host.pipe, offer.ring_bytes
@@ -279,6 +306,7 @@ class RingSize:
                 position=position or 0,
             )
         )
+        self._pausing = self._said
 
     @property
     def _taken_by_any(self) -> int:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from aiordma import connect_datagram, listen_datagram
+from aiordma import connect_datagram, faults, listen_datagram
 from aiordma.config import Config
 from aiordma.errors import LinkError, RemoteProtocolError
 from aiordma.links import engine as engines
 from aiordma.links import ring_size
 from aiordma.pipes import _ring_resize
-from aiordma.proto.llc import ResizeStage, RingResize
+from aiordma.proto.llc import AnnounceAck, ResizeStage, RingResize
 from aiordma.verbs.huge_pages import HUGE_BYTES, use_huge_pages
 from aiordma.verbs.memory.pool import MemoryPool
 from tests.health import until
@@ -429,3 +429,20 @@ async def test_the_engine_is_left_as_it_was() -> None:
     assert engine.pool.used_bytes == sum(
         group.link.parts.pool_bytes + group.pregranted.ring_bytes for group in engine.all_groups
     )
+
+
+async def test_a_peer_that_is_stopped_is_not_offered_rings_without_end() -> None:
+    """It takes no messages, which is no fault of it: what one end may ask again does not pile up."""
+    async with a_pair(SHORT) as (one, other):
+        await transfer(one, other, 0, 1000)
+        link = member_of(other).group.link
+        with faults.injected("delay dir=in op=llc,cdc ms=86400000"):
+            while link.queue_pair.send_llc(AnnounceAck().encode()):
+                pass
+            for size in [32 * KIB, 128 * KIB] * 5_000:
+                sizing_of(other)._wanted = 0  # as when it was not answered for a while
+                offer(other, size)
+            assert link.queue_pair.llc_waiting == 1
+            assert link.failure is None
+        await until(lambda: not link.queue_pair.llc_waiting)
+        await transfer(one, other, 1000, 1_000_000)

@@ -47,6 +47,9 @@ _READ_BYTES = 256 * 1024
 #: The same while the rings on which this end sends wait for the TCP connection: they have failed, and what
 #: frees them comes behind the peer's data. A peer that moves sends no more than is in the kernels' buffers.
 _MOST_AHEAD_BYTES = 64 * 1024 * 1024
+#: Answers of the negotiation that may wait for a peer that does not read. Further ones are not given: it
+#: would not read them either, and its attempts to return to RDMA end by their time limit.
+_MOST_ANSWERS = 64
 #: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
 #: connection, and discard what the peer has not read yet.
 _LINGER_S = 5.0
@@ -84,6 +87,7 @@ class FramedPipe:
 
     __slots__ = (
         "_ahead",
+        "_answers",
         "_assembler",
         "_blocked",
         "_carrier",
@@ -126,6 +130,7 @@ class FramedPipe:
         self._ahead = 0  # bytes in them
         self._most_ahead = _AHEAD_BYTES
         self._blocked = False  # a sender came short and is to be called
+        self._answers = 0  # of the negotiation, since nothing waited to be sent
         self._moved = False  # what this end sends goes to a ring
         self._closed = self._eof_sent = self._end_sent = False
         self._peer_closed_before = peer_closed
@@ -408,6 +413,9 @@ class FramedPipe:
         message = clc.decode(data)
         if isinstance(message, clc.Decline):
             return  # of an attempt that has ended here already
+        self._answers = self._answers + 1 if self._carrier.pending else 0
+        if self._answers > _MOST_ANSWERS:
+            return
         if isinstance(message, clc.Proposal) and not (self._closed or self._eof_sent or self._moved):
             self._rejoin = self.new_rejoin()
             self._rejoin.answer(data)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Rejoin"]
 
+#: Messages that a peer sends at most while this end makes its Proposal.
+_MOST_EARLY = 8
+
 
 class Rejoin:
     """One attempt of one end.
@@ -72,6 +75,8 @@ class Rejoin:
     def receive(self, message: bytes) -> None:
         """The peer's next message. :raises RemoteProtocolError: it is none."""
         if self._handshake is None:
+            if len(self._early) >= _MOST_EARLY:
+                raise RemoteProtocolError("frames: more messages of a negotiation than one has")
             self._early.append(message)
         else:
             self._run(self._handshake.receive(message, self._waker.now()))

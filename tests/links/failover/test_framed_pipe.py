@@ -9,13 +9,20 @@ import pytest
 from aiordma import wake
 from aiordma.errors import Code, FallbackReason
 from aiordma.links.failover.framed_pipe import FramedPipe
-from aiordma.proto.frames import MAX_BODY_BYTES, data_header
+from aiordma.proto import clc
+from aiordma.proto.frames import MAX_BODY_BYTES, data_header, negotiation_frame
 from tests.health import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
+
+#: Of no attempt that this end knows.
+CONFIRM = clc.Confirm(
+    first_contact=True, gid=bytes(16), qpn=1, psn=1, mtu=3, rkey=1, rmb_addr=4096, ring_bytes=16384, token=7,
+    engine_id=bytes(range(16)), host_id=bytes(16), window=64,
+)  # fmt: skip
 
 
 class Delivery:
@@ -28,6 +35,17 @@ class Delivery:
         self.watched = False
         self.on_input: Callable[[], None] | None = None
         self._arrived = bytearray()
+        self.sent: list[bytes] = []
+
+    def put(self, *parts: bytes) -> None:
+        self.sent.append(b"".join(parts))
+
+    def say(self, frame: bytes, times: int) -> None:
+        """Have these frames arrive, one at a time."""
+        for _ in range(times):
+            self._arrived += frame
+            assert self.on_input is not None
+            self.on_input()
 
     def read(self, size: int) -> bytes | None:
         data = bytes(self._arrived[:size])
@@ -69,3 +87,20 @@ async def test_what_a_reader_has_taken_is_no_reason_not_to_read_on() -> None:
     delivery.arrive(1)
     assert told == [True]
     assert framed.readable == 1
+
+
+async def test_a_peer_that_asks_and_does_not_read_is_not_answered_without_end() -> None:
+    """Each message of a negotiation would be answered; nothing is sent while the peer reads nothing."""
+    delivery = Delivery()
+    framed = framed_on(delivery)
+    await until(lambda: delivery.watched)
+    delivery.say(negotiation_frame(CONFIRM.encode()), 3)
+    assert len(delivery.sent) == 3
+    delivery.pending = 1
+    delivery.say(negotiation_frame(CONFIRM.encode()), 10_000)
+    assert len(delivery.sent) < 100
+    assert framed.error is None
+    sent = len(delivery.sent)
+    delivery.pending = 0  # it reads again
+    delivery.say(negotiation_frame(CONFIRM.encode()), 2)
+    assert len(delivery.sent) == sent + 2
