@@ -22,7 +22,7 @@ from ..verbs.abi import Mtu
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.qp import QpAddress
 from .cm_connect import CmPlace
-from .contracts import LinkKey
+from .contracts import LinkKey, host_of, server_key
 from .failover.leave import may_fail_over
 from .group import GroupOwner, LinkGroup
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from ..verbs.softlib import Shortage
     from .member import Member
     from .pregranted import GrantingListener
+
+
+#: First contacts of one client at a time, where those before stall.
+_SET_UPS = 4
 
 
 def _qp_address(answer: Accept | Confirm) -> QpAddress:
@@ -53,7 +57,9 @@ class ContactOwner(GroupOwner, Protocol):
 
 
 class _Contact:
-    def __init__(self, engine: ContactOwner, kind: int) -> None:
+    def __init__(self, engine: ContactOwner, kind: int, engine_id: bytes) -> None:
+        #: What the peer knows this end by.
+        self.engine_id = engine_id
         self.engine, self.kind = engine, kind
         self.group: LinkGroup | None = None
         self.member: Member | None = None
@@ -75,7 +81,7 @@ class _Contact:
             "psn": own.psn,
             "mtu": int(own.mtu),
             **self.member.offered(),
-            "engine_id": self.engine.engine_id,
+            "engine_id": self.engine_id,
             "host_id": self.engine.host_id,
             "window": self.engine.config.window,
             "rd_atomic": own.rd_atomic,
@@ -174,15 +180,17 @@ class _Contact:
 
 
 class ClientContact(_Contact):
-    def __init__(self, engine: ContactOwner, kind: int, unknown_qpn: int, traffic_class: int) -> None:
-        super().__init__(engine, kind)
+    def __init__(
+        self, engine: ContactOwner, kind: int, unknown_qpn: int, traffic_class: int, peer: str
+    ) -> None:
+        super().__init__(engine, kind, engine.id_towards(host_of(peer)))
         self.proposal = Proposal(
             kind=kind,
             unknown_qpn=unknown_qpn,
             traffic_class=traffic_class,
             max_links=engine.max_links,
             tickets=engine.config.tickets if not kind else 0,
-            engine_id=engine.engine_id,
+            engine_id=self.engine_id,
             nonce=secrets.token_bytes(16),
             host_id=engine.host_id,
             gid=engine.backend.gid.raw,
@@ -194,7 +202,8 @@ class ClientContact(_Contact):
         """Bring up this end. :raises NegotiationError: decline with its ``code``."""
         engine = self.engine
         self._check_answer(accept)
-        known = None if accept.first_contact else self._known(accept)
+        key = LinkKey(accept.engine_id, "client", self.proposal.traffic_class, host_of(peer))
+        known = None if accept.first_contact else self._known(accept, key)
         secret = known.secret if known is not None else b""
         if accept.proof != accept_proof(self.proposal.nonce, accept.engine_id, secret):
             raise NegotiationError(
@@ -203,7 +212,6 @@ class ClientContact(_Contact):
         engine.check_reachable(accept.host_id)
         if accept.first_contact and bool(accept.cm_port) != engine.backend.by_cm:
             raise NegotiationError(Code.NEEDS_RDMA_CM)
-        key = self._key(accept)
         self.first_contact = accept.first_contact
         try:
             if accept.first_contact:
@@ -233,14 +241,11 @@ class ClientContact(_Contact):
             raise NegotiationError(Code.DEVICE_FAILURE, str(error)) from error
         if self.proposal.tickets and self.group.holder is not None:
             self.group.holder.learn(accept, peer)
-        proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, engine.engine_id, secret)
+        proof = bytes(16) if known is None else confirm_proof(self.proposal.nonce, self.engine_id, secret)
         confirm = Confirm(**self._answer_fields(), proof=proof)  # type: ignore[arg-type]
         if known is None:
             self.group.secret = link_secret(accept, confirm)
         return confirm
-
-    def _key(self, accept: Accept) -> LinkKey:
-        return LinkKey(accept.engine_id, "client", self.proposal.traffic_class)
 
     async def _connect_by_cm(self, accept: Accept) -> None:
         """:raises VerbsError: the server's queue pair is not reached."""
@@ -255,9 +260,8 @@ class ClientContact(_Contact):
         except LinkError as error:
             raise VerbsError(errno.ECONNRESET, "rdma_connect", error.reason) from error
 
-    def _known(self, accept: Accept) -> LinkGroup:
+    def _known(self, accept: Accept, key: LinkKey) -> LinkGroup:
         """The group whose link the Accept names. :raises NegotiationError: no group has it."""
-        key = self._key(accept)
         for group in self.engine.all_groups:
             # A retired group is closing, though the server may not have been informed yet.
             if group.key == key and group.link.peer_qpn == accept.qpn and not group.retired:
@@ -287,7 +291,7 @@ class ServerContact(_Contact):
         listener: GrantingListener | None,
         local: Address | None,
     ) -> None:
-        super().__init__(engine, proposal.kind)
+        super().__init__(engine, proposal.kind, engine.engine_id)
         self._proposal, self._peer = proposal, peer
         self._listener = listener if proposal.tickets and not proposal.kind else None
         self._local = local
@@ -295,14 +299,11 @@ class ServerContact(_Contact):
     async def prepare(self) -> None:
         """Find or make the link group, and the ring of this connection."""
         engine = self.engine
-        key = LinkKey(self._proposal.engine_id, "server", self._proposal.traffic_class)
+        key = server_key(self._proposal, self._peer)
         # The client may have closed an idle link just before: what it sent on its link was sent before the
         # Proposal, and is dispatched before it.
         engine.poller.drain()
-        group = engine.groups.get(key)
-        # One first contact at a time: other clients' connections wait for its end, and join or try the next.
-        while group is not None and not await group.wait_ready():
-            group = engine.groups.get(key)
+        group = await self._group_to_join(key)
         self.first_contact = group is None
         self.group = LinkGroup(engine, key, self._peer) if group is None else group
         self.member = self.group.join(self.kind)
@@ -313,6 +314,22 @@ class ServerContact(_Contact):
             **self._cm_fields(),  # type: ignore[arg-type]
             proof=accept_proof(self._proposal.nonce, engine.engine_id, self.group.secret),
         )
+
+    async def _group_to_join(self, key: LinkKey) -> LinkGroup | None:
+        """The client's link; None: this contact makes one.
+
+        While a first contact goes on, the client's other connections wait for its end, and join. One that is
+        not finished soon may be that of an impostor: then another one is made beside it. Not more than a few,
+        so that a slow network does not make a link for each connection.
+        """
+        engine = self.engine
+        while (group := engine.groups.get(key)) is not None:
+            stalls = group.set_up_stalls
+            if stalls and sum(each.key == key and each.setting_up for each in engine.all_groups) < _SET_UPS:
+                return None
+            if await group.wait_ready(patient=stalls):
+                break
+        return group
 
     def _listener_fields(self) -> dict[str, object]:
         return {} if self._listener is None or self._local is None else self._listener.fields(self._local)

@@ -35,6 +35,8 @@ __all__ = [
     "MemberView",
     "RejoinView",
     "SwitchedStream",
+    "host_of",
+    "server_key",
 ]
 
 
@@ -47,6 +49,18 @@ class LinkKey(NamedTuple):
     side: str
     #: Of its packets in both directions: an adapter and the network know queue pairs, not connections.
     traffic_class: int
+    #: The peer's address, which its TCP connection proves. An engine id proves nothing.
+    host: str
+
+
+def host_of(peer: str) -> str:
+    """The host in ``host:port``, as peers are shown."""
+    return peer.rpartition(":")[0] or peer
+
+
+def server_key(proposal: Proposal, peer: str) -> LinkKey:
+    """Of the link that a client's connection joins, or makes."""
+    return LinkKey(proposal.engine_id, "server", proposal.traffic_class, host_of(peer))
 
 
 class LinkState(enum.Enum):
@@ -71,7 +85,7 @@ class EngineView(Protocol):
     closed: bool
     #: Why nothing new begins here; None: it does.
     drained: str | None
-    #: Identifies the engine to its peers: 16 bytes.
+    #: Identifies the engine to its clients: 16 bytes.
     engine_id: bytes
     #: Equal for ends whose software devices can share memory: 16 bytes.
     host_id: bytes
@@ -108,6 +122,9 @@ class EngineView(Protocol):
 
         :raises NegotiationError: none can be used now.
         """
+
+    def id_towards(self, host: str) -> bytes:
+        """Identifies the engine to servers at this address: 16 bytes."""
 
     def change_config(self, config: Config) -> None:
         """Use other settings from now on."""

@@ -20,7 +20,7 @@ from ..observe import leak_watch
 from ..observe.trace import recorder
 from ..proto.health import Health, wait_before
 from ..verbs.lifetime import release_all
-from .contracts import EngineView, LinkKey
+from .contracts import EngineView, host_of, server_key
 from .pregranted import Grants
 
 if TYPE_CHECKING:
@@ -37,11 +37,6 @@ logger = logging.getLogger("aiordma.link")
 
 #: Two GIDs with so many equal bits in front lie in one network: 24 bits of IPv4, 64 of IPv6.
 _NEAR_IPV4, _NEAR_IPV6 = 120, 64
-
-
-def host_of(peer: str) -> str:
-    """The host in ``host:port``, as peers are shown."""
-    return peer.rpartition(":")[0] or peer
 
 
 def _equal_bits(one: bytes, other: bytes) -> int:
@@ -184,7 +179,7 @@ class Devices(Generic[E]):
     def on_unknown_link(self, proposal: Proposal, peer: str) -> None:
         """The client may report that it does not know a link: it has failed there, unnoticed here."""
         for engine in self.engines if proposal.unknown_qpn else ():
-            group = engine.groups.get(LinkKey(proposal.engine_id, "server", proposal.traffic_class))
+            group = engine.groups.get(server_key(proposal, peer))
             if group is not None and group.qp_num == proposal.unknown_qpn:
                 group.give_up()
                 self.path_failed(engine, peer, "the peer does not know the link any more")
@@ -195,7 +190,7 @@ class Devices(Generic[E]):
         :raises NegotiationError: or VerbsError or OSError: there is none.
         """
         for engine in self.engines:
-            group = engine.groups.get(LinkKey(proposal.engine_id, "server", proposal.traffic_class))
+            group = engine.groups.get(server_key(proposal, peer))
             if group is not None and (group.active or group.setting_up) and engine.drained is None:
                 return engine
         problems: list[Exception] = []

@@ -8,8 +8,10 @@ the engine on first use; it ends with its loop.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -80,6 +82,7 @@ class Engine:
         #: Pre-granted rings, of all engines of the loop.
         self.grants: Grants = devices.grants
         self.engine_id = devices.new_engine_id()
+        self._id_secret = secrets.token_bytes(32)
         #: Groups that new connections can join; and all that are not closed, also of failed links.
         self.groups: dict[LinkKey, LinkGroup] = {}
         self.all_groups: set[LinkGroup] = set()
@@ -194,10 +197,15 @@ class Engine:
         engine = self._other(lambda: self.devices.best(peer))
         if traffic_class is None:
             traffic_class = self.config.traffic_class
-        contact = ClientContact(engine, kind, unknown_qpn, traffic_class)
+        contact = ClientContact(engine, kind, unknown_qpn, traffic_class, peer)
         engine._contacts.add(contact)
         self.waker.call_soon(engine.cache.prepare)  # the task sends its Proposal before that
         return contact
+
+    def id_towards(self, host: str) -> bytes:
+        """What a client is known by to the servers at an address: 16 bytes. No other server learns it, and
+        so cannot pass for the client there."""
+        return hashlib.blake2b(host.encode(), key=self._id_secret, digest_size=16).digest()
 
     @property
     def max_links(self) -> int:
@@ -256,20 +264,21 @@ class Engine:
         """
         # A drained engine takes it: the client has sent on it. It leaves at the next tick.
         self._check(new=False)
-        key = LinkKey(claim.engine_id, "server", claim.traffic_class)
         # What the client sent on the link before the Claim is dispatched before it.
         engines = self.devices.engines
         for engine in engines:
             engine.poller.drain()
-        listed = [engine.groups[key] for engine in engines if key in engine.groups]
         # A group that let go of its place in the list may have done so wrongly, and still has its rings out.
-        every = [group for engine in engines for group in engine.all_groups if group.key == key]
-        granters = [group.granter for group in (*listed, *every) if group.granter is not None]
+        # The claim proves itself, whichever address it comes from.
+        wanted = claim.engine_id, "server", claim.traffic_class
+        every = [group for engine in engines for group in engine.all_groups if group.key[:3] == wanted]
+        granters = [group.granter for group in every if group.granter is not None]
         for granter in granters:
             if granter.granted(claim):
                 return granter.claim(claim, listener, proved=True)
-        if listed and granters:
-            return granters[0].claim(claim, listener)  # raises the error that fits
+        for group in every:
+            if group.granter is not None and group.engine.groups.get(group.key) is group:
+                return group.granter.claim(claim, listener)  # raises the error that fits
         raise NegotiationError(Code.TICKET_UNKNOWN)
 
     async def answer(

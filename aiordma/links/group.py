@@ -39,6 +39,9 @@ logger = logging.getLogger("aiordma.link")
 _DELETE_LINK_SECONDS = 2.0
 #: Members that the timer looks at in one turn: with thousands of them, the loop must not stand still.
 _LOOKS = 1000
+#: After so many looks, so far apart, a first contact stalls. Not by time alone: in a busy loop each step
+#: of it waits for a turn.
+_LOOKS_AT_SET_UP, _LOOK_AT_SET_UP_SECONDS = 20, 0.0125
 _MEMBERS: dict[int, type[Member]] = {
     Kind.STREAM: Member,
     Kind.DATAGRAMS: DatagramMember,
@@ -83,6 +86,8 @@ class LinkGroup:
         self.members: set[Member] = set()
         self._ready_waiters: list[Waiter] = []
         self.idle_since = engine.waker.now()
+        #: How often the set-up was looked at: connections that may join wait for one that goes on.
+        self._looks = 0
         #: Proves that a new connection comes from the other end (proto/proof.py, link_secret).
         self.secret = b""
         #: Pre-granted rings: the client holds them, the server grants them.
@@ -125,6 +130,8 @@ class LinkGroup:
         self._page: Block | None = None
         self._page_arena: Arena | None = None
         engine.add_group(self)
+        if key.side == "server":
+            self._look_at_set_up()
 
     @property
     def qp_num(self) -> int:
@@ -199,9 +206,22 @@ class LinkGroup:
             for member in self.members
         )
 
-    async def wait_ready(self) -> bool:
-        """Wait until the set-up has ended; whether the group can be used."""
-        while self.setting_up and not self._closed:
+    def _look_at_set_up(self) -> None:
+        if self._looks < _LOOKS_AT_SET_UP and self.setting_up and not self._closed:
+            self._looks += 1
+            waker = self.engine.waker
+            waker.call_at(waker.now() + _LOOK_AT_SET_UP_SECONDS, self._look_at_set_up)
+        else:
+            self.set_up_ended()  # or it stalls
+
+    @property
+    def set_up_stalls(self) -> bool:
+        """Whether the set-up takes so long that others should not wait for it."""
+        return self.setting_up and self._looks == _LOOKS_AT_SET_UP
+
+    async def wait_ready(self, *, patient: bool = True) -> bool:
+        """Wait until the set-up has ended, or (not ``patient``) stalls; whether the group can be used."""
+        while self.setting_up and not self._closed and (patient or not self.set_up_stalls):
             waiter = self.engine.waker.new_waiter()
             self._ready_waiters.append(waiter)
             await waiter.wait()

@@ -298,6 +298,7 @@ class RingHolder:
 
     def __init__(self, group: GroupView, grants: Grants) -> None:
         self._group, self._grants = group, grants
+        self._engine_id = group.engine.id_towards(group.key.host)
         self.early_opens: dict[int, EarlyOpen] = {}
         self._unused: dict[int, deque[llc.Ticket]] = {}
         self._used_at: dict[int, float] = {}
@@ -353,7 +354,7 @@ class RingHolder:
             ring = member.ring
             fields = grant.number, service, member.pipe.token, ring.rkey, ring.address, ring.length
             claim = clc.Claim(
-                engine_id=engine.engine_id,
+                engine_id=self._engine_id,
                 ticket=grant.number,
                 service=service,
                 token=member.pipe.token,
@@ -361,7 +362,7 @@ class RingHolder:
                 ring_addr=ring.address,
                 ring_bytes=ring.length,
                 traffic_class=self._group.key.traffic_class,
-                proof=claim_proof(fields, engine.engine_id, self._group.secret),
+                proof=claim_proof(fields, self._engine_id, self._group.secret),
             )
             member.connect(
                 peer_token=grant.token,

@@ -144,13 +144,14 @@ async def names_the_friends_qp(raw: Raw) -> None:
 
 
 async def pretends_to_be_the_friend(raw: Raw) -> None:
-    """It knows the friend's engine id and QP number: servers that the friend talks to do."""
+    """It knows what this server calls the friend, and the friend's QP number: who sees their packets does."""
     (group,) = raw.friend.all_groups
-    offer, accept = await raw.accepted(engine_id=raw.friend.engine_id)
+    friend_id = raw.friend.id_towards(LOCAL)
+    offer, accept = await raw.accepted(engine_id=friend_id)
     assert not accept.first_contact
     confirm = clc.Confirm(
         first_contact=False, gid=accept.gid, qpn=group.link.parts.qp.number, psn=1, mtu=accept.mtu,
-        rkey=0xBAD, rmb_addr=0xBAD0000, ring_bytes=16384, token=77, engine_id=raw.friend.engine_id,
+        rkey=0xBAD, rmb_addr=0xBAD0000, ring_bytes=16384, token=77, engine_id=friend_id,
         host_id=raw.friend.host_id, window=accept.window,
     )  # fmt: skip
     await raw.say(confirm)
