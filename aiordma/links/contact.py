@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .member import Member
     from .pregranted import GrantingListener
 
+_NO_PROOF = "the Accept does not prove that it answers our Proposal"
+
 
 #: First contacts of one client at a time, where those before stall.
 _SET_UPS = 4
@@ -203,12 +205,8 @@ class ClientContact(_Contact):
         engine = self.engine
         self._check_answer(accept)
         key = LinkKey(accept.engine_id, "client", self.proposal.traffic_class, host_of(peer))
-        known = None if accept.first_contact else self._known(accept, key)
+        known = self._known(accept, key)
         secret = known.secret if known is not None else b""
-        if accept.proof != accept_proof(self.proposal.nonce, accept.engine_id, secret):
-            raise NegotiationError(
-                Code.PROTOCOL_VIOLATION, "the Accept does not prove that it answers our Proposal"
-            )
         engine.check_reachable(accept.host_id)
         if accept.first_contact and bool(accept.cm_port) != engine.backend.by_cm:
             raise NegotiationError(Code.NEEDS_RDMA_CM)
@@ -260,13 +258,34 @@ class ClientContact(_Contact):
         except LinkError as error:
             raise VerbsError(errno.ECONNRESET, "rdma_connect", error.reason) from error
 
-    def _known(self, accept: Accept, key: LinkKey) -> LinkGroup:
-        """The group whose link the Accept names. :raises NegotiationError: no group has it."""
-        for group in self.engine.all_groups:
-            # A retired group is closing, though the server may not have been informed yet.
-            if group.key == key and group.link.peer_qpn == accept.qpn and not group.retired:
+    def _known(self, accept: Accept, key: LinkKey) -> LinkGroup | None:
+        """The group whose link the Accept names; None for first contact.
+
+        The number of the server's QP alone names no link: the server uses it again, while here the group that
+        it belonged to may still have a stream with something to read. The secret tells them apart.
+
+        :raises NegotiationError: no group has it, or the Accept is not the answer to our Proposal.
+        """
+        if accept.first_contact:
+            if self._proves(accept, b""):
+                return None
+            raise NegotiationError(Code.PROTOCOL_VIOLATION, _NO_PROOF)
+        # A retired group is closing, though the server may not have been informed yet.
+        named = [
+            group
+            for group in self.engine.all_groups
+            if group.key == key and group.link.peer_qpn == accept.qpn and not group.retired
+        ]
+        for group in named:
+            if group.secret and self._proves(accept, group.secret):
                 return group
+        if any(group.active or group.setting_up for group in named):
+            raise NegotiationError(Code.PROTOCOL_VIOLATION, _NO_PROOF)
         raise NegotiationError(Code.LINK_NOT_FOUND)
+
+    def _proves(self, accept: Accept, secret: bytes) -> bool:
+        """Whether the server has seen our Proposal, and has the link's secret."""
+        return accept.proof == accept_proof(self.proposal.nonce, accept.engine_id, secret)
 
     async def established(self) -> Any:
         """Wait for Confirm Link on first contact.

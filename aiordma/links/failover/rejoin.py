@@ -8,6 +8,7 @@ first. When both have read the other's last frame, the TCP connection is release
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rejoin"]
 
+logger = logging.getLogger("aiordma.link")
 #: Messages that a peer sends at most while this end makes its Proposal.
 _MOST_EARLY = 8
 
@@ -265,6 +267,7 @@ class Rejoin:
 
     def _fail(self, error: Exception) -> None:
         """The stream stays on TCP."""
+        logger.debug("a stream with %s does not return to RDMA: %s", self._peer, error)
         self.over = True
         job, self._job = self._job, None
         if job is not None:
