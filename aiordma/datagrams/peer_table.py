@@ -247,8 +247,9 @@ class PeerTable:
             self._sweep_later()
         old = peer.route
         if old is not None:
-            if (old.gid, old.qpn) != (route.gid, route.qpn):
-                # Another process has the address now: connections of the old one end by themselves.
+            if (old.gid, old.qpn, old.qkey) != (route.gid, route.qpn, route.qkey):
+                # Another process has the address now: connections of the old one end by themselves. A device
+                # may give its queue pair the old one's number, but not its random key.
                 self._drop_route(peer)
             else:
                 # Both queried each other at the same time. Numbers of datagrams go on.

@@ -11,8 +11,7 @@ cdef extern from "infiniband/verbs.h" nogil:
 cdef class Route:
     """The path to one peer's QP, and counts of the datagrams from there."""
     cdef ibv_ah *ah
-    cdef readonly uint32_t qpn, limit
-    cdef uint32_t qkey
+    cdef readonly uint32_t qpn, qkey, limit
     cdef readonly bytes gid
     cdef readonly object handle             # owns the address handle
     cdef readonly object address            # of the peer, as the user sees it

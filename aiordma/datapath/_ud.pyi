@@ -11,6 +11,7 @@ def source_gid(header: Buffer) -> bytes | None: ...
 @disjoint_base
 class Route:
     qpn: int
+    qkey: int
     limit: int
     gid: bytes
     handle: AddressHandle | None

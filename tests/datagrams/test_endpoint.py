@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,6 +20,7 @@ from aiordma.links import engine as engines
 from tests.cancelling import at_turn
 from tests.health import OF_THE_WIRE, descriptors, endpoint_begun, until
 from tests.processes import PATIENCE, process
+from tests.streams.pairs import tcp_sockets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -439,3 +441,26 @@ def test_endpoints_end_with_their_loop() -> None:
     for backend in ("asyncio", "trio"):
         for _ in range(3):
             anyio.run(main, backend=backend)
+
+
+async def test_a_queue_pair_with_the_number_of_the_one_before(rdma_pair: Pair) -> None:
+    """The peer's process was replaced, and its device has given the number again: only the key is new.
+
+    What is sent with the old key never arrives.
+    """
+    one, other = rdma_pair
+    table, where = one._table, other.local_address
+    parts = parts_of(one)
+    newer = replace(parts_of(other).where, qkey=parts_of(other).where.qkey ^ 1)
+    ours, theirs = tcp_sockets()
+    route = parts.route(newer, where)
+    with theirs:
+        # The nonce of a query that both have made at the same time: the route that there is stays.
+        same = parts.route(parts_of(other).where, where)
+        before = table.peers[where].route
+        assert table.adopt(where, same, bytes(16), ours) is before
+        again, theirs_too = tcp_sockets()
+        with theirs_too:
+            assert table.adopt(where, route, bytes(16), again) is route
+            assert one.path_to(where) == "rdma"
+            assert list(parts.port.senders.values()) == [route]
