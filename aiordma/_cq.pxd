@@ -93,6 +93,7 @@ cdef class CompletionPoller:
     cdef bint may_spin(self)
     cdef int spin_once(self, int64_t deadline) except -1
     cdef int look(self) except -1
+    cdef int catch_up(self) except -1
     cdef void spin_paid(self, int64_t started)
     cdef void will_park(self)
     cdef void spin_wasted(self)

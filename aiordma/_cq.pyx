@@ -480,6 +480,19 @@ cdef class CompletionPoller:
             self.schedule()
         return n
 
+    cdef int catch_up(self) except -1:
+        """Dispatch what has come (bounded), whatever the policy: for operations that do not wait. The event loop may
+        not have had a turn since it came."""
+        cdef int n, batches = 0
+        self.flush()
+        while True:
+            n = self.poll()
+            batches += 1
+            if n:
+                self.schedule()
+            if n < BATCH or batches == BUDGET:
+                return 0
+
     cdef void spin_paid(self, int64_t started):
         self.spin_hits += 1
         # Read the clock now and then only: every message of a busy stream passes here.

@@ -144,7 +144,9 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
         if self._send_guard is not None and not self._send_now_behind():
             raise WouldBlock
         if not self._try_send(item):
-            raise WouldBlock
+            self._pipe.look()
+            if not self._try_send(item):
+                raise WouldBlock
 
     async def send_many(self, items: Sequence[Buffer]) -> None:
         """Send messages in order, for less than one :meth:`send` each costs.
@@ -239,9 +241,12 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
         """
         if self._receive_guard is not None:
             raise self._refusal(self._receive_guard, "receiving from")
-        data = self._poll_receive()
+        data = self._pipe.try_receive()
         if data is None:
-            raise WouldBlock
+            self._pipe.look()
+            data = self._pipe.try_receive()
+            if data is None:
+                raise WouldBlock
         return data
 
     async def receive_many(self, most: int = 256) -> list[bytes]:
@@ -285,6 +290,7 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
         received, or this end is closed. Takes nothing."""
         if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
             return True
+        self._pipe.look()
         try:
             self._pipe.peek()
         except EndOfStream:
@@ -294,6 +300,7 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
         return False
 
     def _look(self) -> None:
+        self._pipe.look()
         with contextlib.suppress(EndOfStream, BrokenResourceError):
             self._pipe.peek()
 

@@ -183,8 +183,11 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         if self._send_guard is not None:
             raise self._refusal(self._send_guard, "sending to")
         data, address = item
-        if not self._place(self._table.peer(self._table.known(address)), data):
-            raise WouldBlock
+        peer = self._table.peer(self._table.known(address))
+        if not self._place(peer, data):
+            self._look()
+            if not self._place(peer, data):
+                raise WouldBlock
 
     def _place(self, peer: Peer, data: Buffer) -> bool:
         """False: not now."""
@@ -248,9 +251,17 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         """The next datagram, if it is here now. :raises anyio.WouldBlock: none is"""
         if self._receive_guard is not None:
             raise self._refusal(self._receive_guard, "receiving from")
-        if not self._queue and (self._port is None or not self._port.spin()):
-            raise WouldBlock
+        if not self._queue:
+            self._look()
+            if not self._queue:
+                raise WouldBlock
         return self._queue.popleft()
+
+    def _look(self) -> None:
+        """Take what has come, whether or not the loop has had a turn since."""
+        if self._port is not None:
+            self._port.look()
+        self._on_udp()
 
     async def receive_many(self, most: int = 256) -> list[Datagram]:
         """All datagrams that are here, from one to ``most``; otherwise as :meth:`receive`."""

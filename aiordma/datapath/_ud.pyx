@@ -303,6 +303,10 @@ cdef class UdPort(CompletionOwner):
 
     # ---- hybrid polling
 
+    def look(self) -> None:
+        """Take what has come, whether or not the loop has had a turn since."""
+        self.cq.catch_up()
+
     def spin(self) -> bool:
         """Busy-poll for a datagram instead of parking, where the policy allows it; True when the queue has one."""
         cdef CompletionPoller cq = self.cq

@@ -62,6 +62,7 @@ class _Stream(RdmaStream):
     @property
     def readable(self) -> bool:
         """Whether a receive would not wait."""
+        self._pipe.look()
         try:
             with self._pipe.view() as view:
                 return len(view) > 0 or self._pipe.at_eof

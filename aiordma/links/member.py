@@ -223,6 +223,10 @@ class Member:
         elif received:
             self._received(carrier, received)
 
+    def look_at_tcp(self) -> None:
+        """See whether the connection says something that the loop has not seen yet."""
+        self._on_tcp()
+
     def _on_tcp(self) -> None:
         carrier = self.carrier
         if carrier is None:

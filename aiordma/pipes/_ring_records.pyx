@@ -404,6 +404,10 @@ cdef class RingDatagrams(CompletionOwner):
         # More than what is here: part of a message is no reason to stop.
         return busy_poll(self.rings, True, self.rings.rx.available() + 1)
 
+    def look(self) -> None:
+        """Notice what has come, whether or not the loop has had a turn since."""
+        self.pipe.look()
+
     def spin_writable(self, uint32_t message_bytes) -> bool:
         """The same for room for a message of that size."""
         if self.rings.failover.stage == LEFT:

@@ -150,6 +150,14 @@ cdef class SwitchablePipe:
         self.ring.qp.cq.flush()
         return self.readable > 0 or self.receiving.at_eof or self.receiving.error is not None
 
+    def look(self) -> None:
+        """Notice what has come, data, room, or the end, whether or not the loop has had a turn since."""
+        self.ring.qp.cq.catch_up()
+        if self.fallback is not None:
+            self.fallback.look()
+        elif self.ring.owner is not None:
+            self.ring.owner.look_at_tcp()
+
     # ---- callbacks and state
 
     @property

@@ -175,6 +175,10 @@ class Pipe(Protocol):
     def consume(self, n: int, /) -> None: ...
     def spin_readable(self) -> bool: ...
     def spin_writable(self) -> bool: ...
+    def look(self) -> None:
+        """Notice what has come, data, room, or the end, whether or not the loop has had a turn since, and
+        whatever the polling policy. For operations that do not wait."""
+
     def send_eof(self) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
@@ -228,6 +232,9 @@ class Fallback(Transport, Protocol):
 
     reason: FallbackReason
 
+    def look(self) -> None:
+        """See :meth:`Pipe.look`."""
+
     def rejoin(self) -> RejoinAttempt:
         """Try to return to RDMA. :raises NegotiationError: not in this state."""
 
@@ -252,6 +259,9 @@ class RingOwner(Protocol):
 
     def attach_tcp(self, carrier: Any, received: bytes = b"") -> None:
         """Take the TCP connection over; ``received``: what the peer has sent on it since it became silent."""
+
+    def look_at_tcp(self) -> None:
+        """See whether the TCP connection says something that the loop has not seen yet."""
 
     def ring_turned(self) -> None:
         """A whole ring of bytes was read while the peer waited for room, and ``grows`` is set."""
@@ -285,6 +295,9 @@ class MessagePipe(Protocol):
     def discard(self) -> None: ...
     def spin_readable(self) -> bool: ...
     def spin_writable(self, message_bytes: int, /) -> bool: ...
+    def look(self) -> None:
+        """See :meth:`Pipe.look`."""
+
     def send_eof(self) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...

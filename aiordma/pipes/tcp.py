@@ -394,6 +394,17 @@ class TcpPipe:
         self._fill()
         return bool(self._chunk) or self._eof or self._error is not None
 
+    def look(self) -> None:
+        """Notice what the kernel has, whether or not the loop has had a turn since. A task that waits for it
+        is woken: the kernel will not announce what was read here."""
+        if self._chunk or self._closed:
+            return
+        if self.spin_readable():
+            if self._on_readable is not None:
+                self._on_readable()
+        elif self._on_readable is not None and not self._watching:
+            self._watch()
+
     def spin_writable(self) -> bool:
         """TCP gains nothing from polling."""
         return False

@@ -205,6 +205,10 @@ class TcpDatagrams:
         """TCP gains nothing from polling."""
         return False
 
+    def look(self) -> None:
+        """Notice what has come, whether or not the loop has had a turn since."""
+        self.pipe.look()
+
     def spin_writable(self, message_bytes: int) -> bool:
         """TCP gains nothing from polling."""
         return False

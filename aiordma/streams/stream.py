@@ -7,13 +7,12 @@ others wait in :mod:`aiordma.wake.duplex`, which also explains the order of wait
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import anyio.abc
-from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, WouldBlock
+from anyio import BrokenResourceError, EndOfStream, WouldBlock
 
 from ..negotiation.hints import missing_method
 from ..plain import check_plain
@@ -139,7 +138,10 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         check_plain(item)
         placed = self._pipe.try_send(item)
         if not placed and len(item):
-            raise WouldBlock
+            self._pipe.look()
+            placed = self._pipe.try_send(item)
+            if not placed:
+                raise WouldBlock
         return placed
 
     # -- sending without waiting
@@ -226,7 +228,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         return count
 
     def receive_nowait(self, max_bytes: int = 65536) -> bytes:
-        """What is there now. Never yields to the event loop.
+        """What is there now, also what came while the event loop had no turn. Never yields to the event loop.
 
         :raises anyio.WouldBlock: nothing is there
         :raises anyio.EndOfStream: as in :meth:`receive`, like the other errors
@@ -236,10 +238,11 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         if max_bytes.__class__ is not int or max_bytes < 1:
             max_bytes = _size(max_bytes)
         data = self._take(max_bytes)
-        if data is None and self._pipe.spin_readable():
-            data = self._pipe.try_receive(max_bytes)
         if data is None:
-            raise WouldBlock
+            self._pipe.look()
+            data = self._pipe.try_receive(max_bytes)
+            if data is None:
+                raise WouldBlock
         if not data:
             raise EndOfStream("the peer has finished sending, and everything was received")
         return data
@@ -370,7 +373,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
     @property
     def at_eof(self) -> bool:
         """Whether nothing will be received any more: the peer has finished sending and everything was
-        received, or this end is closed. Reads nothing: ask at any time, also while a task receives.
+        received, or this end is closed. Takes nothing: ask at any time, also while a task receives.
         """
         if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
             return True
@@ -378,9 +381,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         return not self._kept and self._pipe.at_eof
 
     def _look(self) -> None:
-        if self._pipe.path == "tcp":
-            with contextlib.suppress(BrokenResourceError, ClosedResourceError):
-                self._pipe.view()
+        self._pipe.look()
 
     @property
     def credit(self) -> RingCredit:

@@ -270,6 +270,11 @@ class MemoryPipe:
         """Poll for room in the peer's ring or an error, if this pair was made to spin."""
         return self._poll(lambda: self.writable > 0 or self._error is not None or self._peer_gone)
 
+    def look(self) -> None:
+        """What is on its way arrives, whether this pair was made to spin or not."""
+        if not self._closed:
+            self._deliver()
+
     def _poll(self, holds: Callable[[], bool]) -> bool:
         if self._closed:
             raise anyio.ClosedResourceError

@@ -499,6 +499,10 @@ cdef class ValkeyPipe(CompletionOwner):
         the end, or an error."""
         return self.busy_poll(True)
 
+    def look(self) -> None:
+        """Notice what has come, whether or not the loop has had a turn since."""
+        self.cq.catch_up()
+
     def spin_writable(self) -> bool:
         """The same for room to send."""
         return self.busy_poll(False)

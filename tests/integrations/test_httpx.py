@@ -7,6 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
+from aiordma.config import Config
+from tests.nowait import true_without_a_turn
+from tests.processes import process
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 
@@ -47,6 +50,32 @@ async def test_a_connection_that_the_server_closed_is_not_used_again(pages: str)
         second = await pool.request("GET", pages + "/again")
         assert second.content == b"/again"
         assert second.extensions["network_stream"] is not stream
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_a_connection_that_ended_while_the_loop_computed_is_not_used_again(mode: Any) -> None:
+    transport = RdmaTransport(mode=mode, config=Config(busy_poll_us=0))
+    async with httpx.AsyncClient(transport=transport) as client:
+        with process("tests.integrations.roles:forgetful_server", mode=mode) as server:
+            url = f"http://{LOCAL}:{await server.heard()}/"
+            for _ in range(5):
+                response = await client.get(url)
+                assert (response.text, path_of(response)) == ("ok", mode)
+                server.say("close")
+                assert server.hear() == "closed"  # the loop has no turn until then
+
+
+@pytest.mark.parametrize("mode", ["rdma", "tcp"])
+async def test_a_server_that_was_killed_shows_while_the_loop_computes(mode: Any) -> None:
+    backend = RdmaBackend(mode=mode, config=Config(busy_poll_us=0))
+    with process("tests.integrations.roles:forgetful_server", mode=mode) as server:
+        stream = await backend.connect_tcp(LOCAL, await server.heard())
+        await stream.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await stream.read(100)).endswith(b"ok")
+        assert not stream.get_extra_info("is_readable")
+        server.kill()
+        true_without_a_turn(lambda: stream.get_extra_info("is_readable"))
+        await stream.aclose()
 
 
 async def test_errors_are_those_of_httpcore(plain_pages: str) -> None:

@@ -103,6 +103,7 @@ class FramedPipe:
         "_received",
         "_rejoin",
         "_sent",
+        "_telling",
         "_waker",
         "new_rejoin",
         "on_readable",
@@ -131,6 +132,7 @@ class FramedPipe:
         self._most_ahead = _AHEAD_BYTES
         self._blocked = False  # a sender came short and is to be called
         self._answers = 0  # of the negotiation, since nothing waited to be sent
+        self._telling = False  # on_readable will be called
         self._moved = False  # what this end sends goes to a ring
         self._closed = self._eof_sent = self._end_sent = False
         self._peer_closed_before = peer_closed
@@ -224,6 +226,11 @@ class FramedPipe:
             self._carrier.watch(False)  # the user does not read: the kernel slows the peer down
         else:
             self._pull_and_wake()
+
+    def look(self) -> None:
+        """Notice what has come, data, room, or the end, whether or not the loop has had a turn since."""
+        self._carrier.go_on()
+        self._read_on()
 
     def _read_on(self) -> None:
         """The user has taken what was too much. A message of the negotiation may be next, and the user need
@@ -354,7 +361,16 @@ class FramedPipe:
         """Bytes that are there."""
         if not self._ahead:
             self._pull()
+            if self._chunks and not self._telling and self.on_readable is not None:
+                # Who asks may be another than the task that waits, and the kernel announces this no more.
+                self._telling = True
+                self._waker.call_soon(self._tell)
         return self._ahead
+
+    def _tell(self) -> None:
+        self._telling = False
+        if self._ahead and self.on_readable is not None:
+            self.on_readable()
 
     @property
     def writable(self) -> int:

@@ -110,6 +110,11 @@ class TcpCarrier:
         if self.pending and not self.closed and self.failure is None:
             self._flush()
 
+    def go_on(self) -> None:
+        """The same, and tell who waits for it: the loop will not."""
+        if self.pending and not self.closed and self.failure is None:
+            self._writable()
+
     def _flush(self) -> None:
         out = self._out
         try:
