@@ -61,6 +61,7 @@ cdef class CompletionPoller:
     cdef readonly uint64_t dispatch_errors, stale_completions, polls, empty_polls, slow_polls
     cdef readonly int64_t slowest_poll_ns
     cdef int64_t slow_poll_ns, asked_at     # 0: slow polls are not watched
+    cdef int64_t slow_until                 # when the last slow poll was over
     cdef object on_slow_poll
 
     cdef int attach(self, CompletionOwner owner) except -1

@@ -284,12 +284,18 @@ cdef class CompletionPoller:
         self.on_slow_poll = on_slow_poll if threshold_ns else None
         self.asked_at = 0
 
+    def came_by(self, int64_t due) -> None:
+        """The event loop comes by, and was to at ``due``, in nanoseconds of the clock (``links/loop_watch.py``)."""
+        self.look_at_gap(due, "the event loop's way back to its engine")
+
     cdef void look_at_gap(self, int64_t since, str where):
-        cdef int64_t took = self.clock.ns() - since
-        if took > self.slowest_poll_ns:
-            self.slowest_poll_ns = took
+        cdef int64_t now = self.clock.ns()
+        # One pause is seen from several places: the first reports it.
+        cdef int64_t took = now - max(since, self.slow_until)
         if self.slow_poll_ns and took >= self.slow_poll_ns:
+            self.slow_until = now
             self.slow_polls += 1
+            self.slowest_poll_ns = max(self.slowest_poll_ns, took)
             self.on_slow_poll(took, where)
 
     def send_deferred(self) -> None:

@@ -335,7 +335,7 @@ class Config:
     slow_poll_us: int = _number(
         0,
         (0, 1 << 40),
-        "polls that come later than this after the one before are logged (microseconds); 0: none",
+        "pauses of an event loop that are longer than this are logged (microseconds); 0: none",
         online=True,
     )
     leak_after_ms: int = _number(

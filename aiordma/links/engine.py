@@ -40,6 +40,7 @@ from .contact import ClientContact, ServerContact
 from .contracts import LinkKey
 from .devices import Devices
 from .host import check_reachable
+from .loop_watch import LoopWatch
 from .opening import FirstDevice, OpenedDevice, Opening, look_around, open_device, with_queue
 from .parting import Parting
 from .qp_cache import QpCache
@@ -114,6 +115,7 @@ class Engine:
             max_fragments=config.max_outstanding_wrs,
             keep=self.cq,
         )
+        self.loop_watch = LoopWatch(waker, self.poller)
         self._ack_timer = AckTimer(waker, lambda: self.config.ack_delay_ms / 1000)
         recorder.install(config)
         recorder.watch(self)
@@ -495,6 +497,7 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         self._ack_timer.close()
+        self.loop_watch.stop()
         release_all(
             "the RDMA engine",
             *(group.close for group in self.all_groups),

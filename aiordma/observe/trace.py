@@ -143,7 +143,7 @@ class Recorder(ClockTracer):
             self.calls = deque(self.calls, settings.keep)
             self.handled = deque(self.handled, settings.keep)
         for engine in list(self._engines):
-            engine.poller.watch_polls(settings.slow_poll_us * 1000, self.slow_poll)
+            engine.loop_watch.watch(settings.slow_poll_us * 1000, self.slow_poll)
         self.handlers = self.slow_handler > 0
         self.requests = self.on_wire or self.slow_request > 0
 
@@ -169,10 +169,10 @@ class Recorder(ClockTracer):
             self.configure(dataclasses.replace(self.settings, **changes))
 
     def watch(self, engine: Any) -> None:
-        """A new engine; its ``poller`` is the completion queue."""
+        """A new engine; its ``poller`` is the completion queue, its ``loop_watch`` watches the event loop."""
         self._engines.add(engine)
         if self.settings.slow_poll_us:
-            engine.poller.watch_polls(self.settings.slow_poll_us * 1000, self.slow_poll)
+            engine.loop_watch.watch(self.settings.slow_poll_us * 1000, self.slow_poll)
 
     # ---- what is slow
 
@@ -198,7 +198,7 @@ class Recorder(ClockTracer):
             logger.warning(text, method, peer, _ms(took), waited, more)
 
     def slow_poll(self, nanoseconds: int, where: str) -> None:
-        """An engine was not polled for so long although it had asked to be."""
+        """An event loop came by its engine so late."""
         if self._limits["poll"].allow(time.monotonic()):
             logger.warning("slow poll: %s took %s%s", where, _ms(nanoseconds), self._more("poll"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator  # annotations of handlers
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,6 +18,7 @@ from aiordma.links import engine as engines
 from aiordma.observe import trace
 from aiordma.proto.trace import Stages
 from aiordma.testing.rpc import rpc_pair
+from tests.health import until
 from tests.streams.pairs import negotiated_pair
 from tests.world import DEVICE
 
@@ -252,6 +254,53 @@ async def test_what_holds_up_an_engine_is_logged_as_a_slow_poll(caplog: pytest.L
         engine.close()
     logged = [record.getMessage() for record in caplog.records if "slow poll" in record.message]
     assert any("what a batch of completions called took" in text for text in logged)
+
+
+def compute(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+async def test_a_loop_that_another_task_blocks_is_a_slow_poll(caplog: pytest.LogCaptureFixture) -> None:
+    """Its engine sleeps, and has asked for nothing: the task blocks what the device would wake."""
+    config = Config(device=DEVICE, slow_poll_us=20_000, busy_poll_us=0)
+    engine = await engines.current(config)
+    engine.poller.set_busy_poll(0)
+    try:
+        for _ in range(5):
+            await until(lambda: engine.loop_watch.running and engine.poller.is_armed)
+            await anyio.sleep(0.03)  # the timer runs, at whatever time of its period
+            slow = partial(_more_than, engine, engine.statistics()["slow_polls"])
+            compute(0.1)
+            await until(slow, engine.statistics)
+        assert engine.statistics()["slowest_poll_ns"] >= 60_000_000
+        trace.configure(slow_poll_us=0)
+        await until(lambda: not engine.loop_watch.running)
+    finally:
+        engine.close()
+    assert not engine.loop_watch.running
+    logged = [record.getMessage() for record in caplog.records if "slow poll" in record.message]
+    assert any("the event loop's way back to its engine took" in text for text in logged)
+
+
+def _more_than(engine: engines.Engine, count: int) -> bool:
+    slow_polls: int = engine.statistics()["slow_polls"]
+    return slow_polls > count
+
+
+async def test_without_a_slow_poll_none_is_the_slowest() -> None:
+    config = Config(device=DEVICE, ring_bytes=16384, slow_poll_us=3_600_000_000)
+    engine = await engines.current(config)
+    one, other = await negotiated_pair(config=config, mode="rdma")
+    async with one, other:
+        await one.send(b"x")
+        assert await other.receive() == b"x"
+        compute(0.01)
+        await anyio.lowlevel.checkpoint()
+        statistics = engine.statistics()
+        assert (statistics["slow_polls"], statistics["slowest_poll_ns"]) == (0, 0)
+    engine.close()
 
 
 def test_settings_are_checked() -> None:
