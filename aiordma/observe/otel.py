@@ -9,18 +9,20 @@ Nothing of it is imported unless this module is::
     async with rpc.serve(service, host, port, interceptors=[ServerSpans()]): ...
 
 The propagator is the program's (``opentelemetry.propagate``; by default W3C ``traceparent`` and baggage).
-Names and attributes follow OpenTelemetry's semantic conventions for RPC. How long each stage of a call took
-is another matter: see ``aiordma.observe.trace``.
+What it extracts holds in the handler, and goes on with the calls that the handler makes. Names and attributes
+follow OpenTelemetry's semantic conventions for RPC, version 1.45. How long each stage of a call took is
+another matter: see ``aiordma.observe.trace``.
 """
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from anyio import EndOfStream
+from anyio import EndOfStream, get_cancelled_exc_class
 
 try:
+    from opentelemetry import context as contexts
     from opentelemetry import propagate, trace
     from opentelemetry.trace import SpanKind, Status, StatusCode
 except ModuleNotFoundError as error:
@@ -33,38 +35,93 @@ except ModuleNotFoundError as error:
 from ..proto.errors import AioRdmaError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from types import TracebackType
 
+    from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
 __all__ = ["ClientSpans", "ServerSpans"]
 
 _SYSTEM = "aiordma"
-# Of a server only these are its own failures (as the conventions have it for gRPC, whose codes ours are):
-# UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
-_SERVER_FAULTS = frozenset((2, 4, 12, 13, 14, 15))
-_OK, _CANCELLED = 0, 1
+# Of a server only these are its own failures (as the conventions have it for gRPC, whose codes ours are).
+_SERVER_FAULTS = frozenset(
+    ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+)
+_OK, _CANCELLED, _UNKNOWN, _UNAVAILABLE = "OK", "CANCELLED", "UNKNOWN", "UNAVAILABLE"
+_OTHER = "_OTHER"
+
+Address = tuple[str, int]
 
 
-def _attributes(method: str) -> dict[str, str]:
-    service, _, name = method.rpartition(".")
-    return {"rpc.system": _SYSTEM, "rpc.service": service, "rpc.method": name}
+def qualified(method: str) -> str:
+    """``"shop.price"`` as the conventions write it: ``"shop/price"``."""
+    service, dot, name = method.rpartition(".")
+    return f"{service}/{name}" if dot else name
 
 
-def _failed(span: Span, exc: BaseException, *, server: bool) -> None:
+def _set_code(span: Span, code: str) -> None:
+    span.set_attribute("rpc.status_code", code)
+    span.set_attribute("rpc.response.status_code", code)  # its name before version 1.45
+
+
+def _code_of(exc: BaseException) -> str | None:
+    """The name of the code that a failed call ended with, None: it has none."""
+    if isinstance(exc, AioRdmaError) and hasattr(exc, "not_started"):  # an RpcError
+        code: Any = getattr(exc, "code", _UNKNOWN)
+        return str(getattr(code, "name", code))
+    if isinstance(exc, (get_cancelled_exc_class(), GeneratorExit)):
+        return _CANCELLED
+    return None
+
+
+def _code_at_server(exc: BaseException, context: Any) -> str:
+    """The same of a handler, of which the client is told a code in any case."""
+    cancelled = isinstance(exc, get_cancelled_exc_class())
+    code = _code_of(exc)
+    if code is not None and not cancelled and not isinstance(exc, GeneratorExit):
+        return code
+    # What a handler that is being stopped does with its streams fails with an error of aiordma's.
+    if context.stop_code is not None and (code is not None or isinstance(exc, AioRdmaError)):
+        return str(context.stop_code.name)
+    if cancelled or isinstance(exc, (KeyboardInterrupt, SystemExit)):
+        return _UNAVAILABLE  # not by the client: the server ends
+    return code or _UNKNOWN
+
+
+def _failed_client(span: Span, exc: BaseException) -> None:
     """Write the end of a failed call into its span."""
-    code = getattr(exc, "code", None) if isinstance(exc, AioRdmaError) else None
+    code = _code_of(exc)
     if code is not None:
-        span.set_attribute("rpc.aiordma.status_code", int(code))
-        kind = str(code.name)
-    else:
-        kind = type(exc).__qualname__
-    if code is None or not server or int(code) in _SERVER_FAULTS:
-        span.set_attribute("error.type", kind)
+        _set_code(span, code)
+    span.set_attribute("error.type", code or type(exc).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, str(exc)))
+
+
+def _failed_server(span: Span, exc: BaseException, context: Any) -> None:
+    code = _code_at_server(exc, context)
+    _set_code(span, code)
+    if code in _SERVER_FAULTS:
+        span.set_attribute("error.type", code)
         span.set_status(Status(StatusCode.ERROR, str(exc)))
-        if server and code is None and isinstance(exc, Exception):
+        if _code_of(exc) is None and isinstance(exc, Exception):
             span.record_exception(exc)
+
+
+def _places(server: Address | None, peer: Address | None) -> dict[str, str | int]:
+    """The server's address as the program gave it, and that of the connection's other end."""
+    places: dict[str, str | int] = {}
+    if server is not None:
+        places["server.address"], places["server.port"] = server[0], server[1]
+    if peer is not None:
+        places["network.peer.address"], places["network.peer.port"] = peer[0], peer[1]
+    return places
+
+
+def _peer_of(context: Any) -> Address | None:
+    """A client's address, as a server shows it."""
+    host, _, port = context.peer.rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
 
 
 class _Spans:
@@ -81,9 +138,9 @@ class ClientSpans(_Spans):
     """
 
     def _start(self, call: Any) -> Span:
-        span = self._tracer.start_span(
-            call.method.replace(".", "/"), kind=SpanKind.CLIENT, attributes=_attributes(call.method)
-        )
+        method = qualified(call.method)
+        attributes = {"rpc.system.name": _SYSTEM, "rpc.method": method, **_places(call.server, call.peer)}
+        span = self._tracer.start_span(method, kind=SpanKind.CLIENT, attributes=attributes)
         with trace.use_span(span):
             propagate.inject(call.metadata)
         return span
@@ -94,19 +151,28 @@ class ClientSpans(_Spans):
             try:
                 result = await proceed(call)
             except BaseException as exc:
-                _failed(span, exc, server=False)
+                _failed_client(span, exc)
                 raise
-            span.set_attribute("rpc.aiordma.status_code", _OK)
+            finally:
+                self._place(span, call)
+            _set_code(span, _OK)
             return result
+
+    def _place(self, span: Span, call: Any) -> None:
+        """A pool picks the server after the span has begun."""
+        for key, value in _places(call.server, call.peer).items():
+            span.set_attribute(key, value)
 
     def stream(self, call: Any, proceed: Callable[[Any], Any]) -> Any:
         span = self._start(call)
         try:
-            return _SpannedStream(proceed(call), span)
+            stream = _SpannedStream(proceed(call), span)
         except BaseException as exc:
-            _failed(span, exc, server=False)
+            _failed_client(span, exc)
             span.end()
             raise
+        self._place(span, call)
+        return stream
 
 
 class _SpannedStream:
@@ -122,9 +188,9 @@ class _SpannedStream:
     def _end(self, exc: BaseException | None = None) -> None:
         if self._span.is_recording():
             if exc is not None:
-                _failed(self._span, exc, server=False)
+                _failed_client(self._span, exc)
             else:
-                self._span.set_attribute("rpc.aiordma.status_code", _OK)
+                _set_code(self._span, _OK)
             self._span.end()
 
     async def _watch(self, step: Awaitable[Any]) -> Any:
@@ -178,44 +244,60 @@ class _SpannedStream:
 
 
 class ServerSpans(_Spans):
-    """An interceptor for servers: a span for each call, of kind ``SERVER``, below the client's span.
+    """An interceptor for servers: a span for each call, of kind ``SERVER``, below the client's span. It is an
+    error only if the server itself has failed, which its code says (``UNKNOWN``, ``INTERNAL``,
+    ``UNIMPLEMENTED`` and others).
 
     :param tracer_provider: None: the global one.
     """
 
-    def _start(self, call: Any) -> Span:
-        metadata = {key: value for key, value in call.context.metadata.items() if isinstance(value, str)}
-        name = call.method.name
-        return self._tracer.start_span(
-            name.replace(".", "/"),
-            context=propagate.extract(metadata),
-            kind=SpanKind.SERVER,
-            attributes={**_attributes(name), "network.peer.address": call.context.peer},
-        )
+    def _start(self, method: str, known: bool, context: Any) -> tuple[Span, Context]:
+        """The span, and the context that came with the call."""
+        try:
+            metadata = {key: value for key, value in context.metadata.items() if isinstance(value, str)}
+        except AioRdmaError:
+            metadata = {}  # it is none, which is why the call fails
+        parent = propagate.extract(metadata)
+        attributes = {"rpc.system.name": _SYSTEM, **_places(None, _peer_of(context))}
+        if known:
+            attributes["rpc.method"] = name = qualified(method)
+        else:
+            attributes["rpc.method"], attributes["rpc.method_original"] = _OTHER, qualified(method)
+            name = _SYSTEM
+        span = self._tracer.start_span(name, context=parent, kind=SpanKind.SERVER, attributes=attributes)
+        return span, parent
+
+    @contextmanager
+    def _around(self, call: Any) -> Iterator[None]:
+        """The span of a handler, which is current in it, with everything that came with the call."""
+        span, parent = self._start(call.method.name, True, call.context)
+        token = contexts.attach(parent)
+        try:
+            # The handler's own task runs all of this, also a generator's steps from the first to the last.
+            with trace.use_span(
+                span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+            ):
+                try:
+                    yield
+                except BaseException as exc:
+                    _failed_server(span, exc, call.context)
+                    raise
+                _set_code(span, _OK)
+        finally:
+            contexts.detach(token)
 
     async def unary(self, call: Any, proceed: Callable[[Any], Awaitable[Any]]) -> Any:
-        span = self._start(call)
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                result = await proceed(call)
-            except BaseException as exc:
-                _failed(span, exc, server=True)
-                raise
-            span.set_attribute("rpc.aiordma.status_code", _OK)
-            return result
+        with self._around(call):
+            return await proceed(call)
 
     async def stream(self, call: Any, proceed: Callable[[Any], Any]) -> AsyncIterator[Any]:
-        span = self._start(call)
-        # The handler's own task runs this generator from its first step to its last.
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                async with aclosing(proceed(call)) as items:
-                    async for item in items:
-                        yield item
-            except GeneratorExit:
-                span.set_attribute("rpc.aiordma.status_code", _CANCELLED)
-                raise
-            except BaseException as exc:
-                _failed(span, exc, server=True)
-                raise
-            span.set_attribute("rpc.aiordma.status_code", _OK)
+        with self._around(call):
+            async with aclosing(proceed(call)) as items:
+                async for item in items:
+                    yield item
+
+    def refused(self, call: Any, error: Any) -> None:
+        """A call that no handler gets."""
+        span, _ = self._start(call.method, call.known, call.context)
+        _failed_server(span, error, call.context)
+        span.end()

@@ -91,12 +91,11 @@ def _traced_calls(meter: Meter) -> None:
     """Calls that were traced: number, time, and percentiles."""
 
     def attributes(side: str, method: str) -> dict[str, str]:
-        service, _, name = method.rpartition(".")
+        service, dot, name = method.rpartition(".")
         return {
             f"{_NAMESPACE}.side": side,
-            "rpc.system": "aiordma",
-            "rpc.service": service,
-            "rpc.method": name,
+            "rpc.system.name": "aiordma",
+            "rpc.method": f"{service}/{name}" if dot else name,
         }
 
     def calls(options: CallbackOptions) -> Iterable[Observation]:

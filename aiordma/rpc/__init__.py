@@ -8,7 +8,7 @@ from .connection import Connection
 from .context import Context
 from .errors import Code, RpcCancelled, RpcError, RpcTimeout, RpcUnreachable
 from .health import Health, Status
-from .interceptor import ClientCall, ClientInterceptor, ServerCall, ServerInterceptor
+from .interceptor import ClientCall, ClientInterceptor, RefusedCall, ServerCall, ServerInterceptor
 from .into import Incoming
 from .pool import Pool, connect_pool
 from .reflection import MethodInfo, ParameterInfo, Reflection, ServiceInfo
@@ -36,6 +36,7 @@ __all__ = [
     "Picking",
     "Pool",
     "Reflection",
+    "RefusedCall",
     "Retry",
     "RetryBudget",
     "RetryPolicy",

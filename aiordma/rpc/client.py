@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from ssl import SSLContext
 
+    from ..addresses import Address
     from ..config import Config, Mode
     from ..credit import CreditWindow
     from ..errors import FallbackReason
@@ -43,6 +44,7 @@ class Client:
     tasks may make calls at the same time.
 
     :param interceptors: around every call, the first one outermost.
+    :param server, remote_address: where the server is, for interceptors; None: not said.
     """
 
     def __init__(
@@ -51,8 +53,13 @@ class Client:
         *,
         interceptors: Iterable[ClientInterceptor] = (),
         fallback_reason: FallbackReason | None = None,
+        server: Address | None = None,
+        remote_address: Address | None = None,
     ) -> None:
         self.connection = connection
+        #: The server's host and port as they were given to connect, and the address that the connection has;
+        #: None: it has none.
+        self.addresses = server, remote_address
         self._call_raw = connection.call_raw
         self._fallback_reason = fallback_reason
         self._closed_waiters: list[Any] = []
@@ -127,7 +134,8 @@ class Client:
         :raises TypeError: an argument cannot travel.
         """
         if self._unary is not None:
-            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, idempotent, into)
+            sent = dict(metadata or ())
+            call = ClientCall(method, args, kwargs, timeout, sent, returns, idempotent, into, *self.addresses)
             return await self._unary(call)
         encoding, payload = encode_arguments(args, kwargs)
         raw = encode_metadata(metadata) if metadata else None
@@ -172,7 +180,8 @@ class Client:
         :raises TypeError: an argument cannot travel.
         """
         if self._streams is not None:
-            call = ClientCall(method, args, kwargs, timeout, dict(metadata or ()), returns, into=into)
+            sent = dict(metadata or ())
+            call = ClientCall(method, args, kwargs, timeout, sent, returns, None, into, *self.addresses)
             return self._streams(call)  # type: ignore[no-any-return]
         return self._make_stream(method, args, kwargs, timeout, metadata, returns, window, into)
 
@@ -352,7 +361,13 @@ async def connect(  # noqa: PLR0913  # keywords of the user
     )
     connection.most_objects = config.max_message_objects
     # Kept here: a client that is dropped closes its connection.
-    client = Client(connection, interceptors=interceptors, fallback_reason=connected.fallback_reason)
+    client = Client(
+        connection,
+        interceptors=interceptors,
+        fallback_reason=connected.fallback_reason,
+        server=(host, port),
+        remote_address=connected.remote_address,
+    )
     try:
         yield client
     finally:

@@ -90,6 +90,12 @@ class Context:
         the connection is lost."""
         return self._call.cancelled or self._call.closed or self._call.stop != 0
 
+    @property
+    def stop_code(self) -> Code | None:
+        """Why the handler is cancelled: ``CANCELLED`` by the client, or because the connection is lost,
+        ``DEADLINE_EXCEEDED``, ``UNAVAILABLE``: the server shuts down. None: it is not."""
+        return Code(self._call.stop) if self._call.stop else None
+
     def set_metadata(self, metadata: Mapping[str, str | bytes]) -> None:
         """Send this along with the first item or with the result.
 

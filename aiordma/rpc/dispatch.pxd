@@ -32,6 +32,7 @@ cdef class Dispatch:
     cdef public object call
     cdef public object variables
     cdef public bint expose_errors
+    cdef public list refusals
 
 cdef class ServerConnection(Multiplexer):
     cdef public ServerCalls machine

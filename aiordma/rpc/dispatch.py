@@ -28,7 +28,7 @@ from ..wake.escaping import contain
 from .codec import check_objects
 from .context import Context
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
-from .interceptor import ServerCall, as_async, chain_stream, chain_unary
+from .interceptor import RefusedCall, ServerCall, ServerInterceptor, as_async, chain_stream, chain_unary
 from .items import Inbox, Sending
 from .multiplexer import SHORT_BYTES, Multiplexer, newest
 from .service import Kind, Method
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from ..wake.base import Job, Starter, Waiter
     from .arguments import Arguments
     from .codec import Payload
-    from .interceptor import ServerInterceptor
     from .multiplexer import Buffer
 
 __all__ = ["Dispatch", "ServerConnection"]
@@ -108,6 +107,12 @@ class Dispatch:
         #: handlers run in copies of it
         self.variables = variables
         self.expose_errors = expose_errors
+        #: of interceptors that want to know of calls that no handler gets
+        self.refusals = [
+            each.refused
+            for each in interceptors
+            if getattr(type(each), "refused", None) not in (None, ServerInterceptor.refused)
+        ]
 
 
 class Handling:
@@ -254,7 +259,7 @@ class ServerConnection(Multiplexer):
             raise self._flooded()
         route = self.machine.target or self._find_route()
         if route is None:
-            self._fail(call, Code.UNIMPLEMENTED, f"{message.name}: there is no such method")
+            self._refuse(call, message.name or "", False, "there is no such method")
             return
         deadline_us = message.deadline_us
         if deadline_us >= 0:
@@ -265,6 +270,7 @@ class ServerConnection(Multiplexer):
         encoding = message.encoding
         payload: Payload = message.payload
         context = trace = None
+        args: Any = None
         if message.trace is not None or recorder.handlers or call.serial & TIMED_MASK == 1:
             call.trace = trace = Tracer.received(recorder, message.trace, route.method.name)
         try:
@@ -278,6 +284,7 @@ class ServerConnection(Multiplexer):
                 result = dispatch.call(route.handler, args, kwargs, dispatch.variables.copy())
                 encoding, payload = route.encode(result)
         except BaseException as exc:
+            self._refused(call, route.method.name, True, exc if args is None else None, None)
             self._handler_failed(call, route, exc, context)
             return
         if route.is_async or route.unary is not None:
@@ -333,7 +340,7 @@ class ServerConnection(Multiplexer):
     ) -> None:
         try:
             if call.stop:
-                raise self.stopped(call)
+                raise self._refused(call, route.method.name, True, self.stopped(call), context)
             trace = call.trace
             if trace is not None:
                 Tracer.started(recorder, trace)
@@ -359,7 +366,7 @@ class ServerConnection(Multiplexer):
         message = self._message
         wrong = _wrong_kind(route, call.kind)
         if wrong:
-            self._fail(call, Code.UNIMPLEMENTED, f"{route.method.name}: {wrong}")
+            self._refuse(call, route.method.name, True, wrong)
             return
         inbox = Inbox(self, self.machine, call) if route.takes_items else None
         if inbox is not None and call.ended:
@@ -371,6 +378,7 @@ class ServerConnection(Multiplexer):
         try:
             args, kwargs = self._decode(route, message.encoding, message.payload)
         except BaseException as exc:
+            self._refused(call, route.method.name, True, exc, context)
             self._handler_failed(call, route, exc, context)
             return
         if route.context_index >= 0:
@@ -404,7 +412,7 @@ class ServerConnection(Multiplexer):
         encode = route.method.encode_item
         try:
             if call.stop:
-                raise self.stopped(call)
+                raise self._refused(call, route.method.name, True, self.stopped(call), context)
             if route.stream is not None:
                 items = route.stream(ServerCall(route.method, context, args, kwargs))
             else:
@@ -496,6 +504,28 @@ class ServerConnection(Multiplexer):
         self._finish(call, message, b"", "the error of the call")
         if self._drained is not None:
             self._look_whether_drained()
+
+    def _refuse(self, call: Call, name: str, known: bool, why: str) -> None:
+        text = f"{name}: {why}"
+        self._refused(call, name, known, RpcError(Code.UNIMPLEMENTED, text), None)
+        self._fail(call, Code.UNIMPLEMENTED, text)
+
+    def _refused(
+        self, call: Call, name: str, known: bool, exc: BaseException | None, context: Context | None
+    ) -> Any:
+        """Tell the interceptors that no handler gets the call; ``exc`` again (None: a handler had it).
+
+        :param context: None: the call is that of the message that was read last.
+        """
+        for refused in self._dispatch.refusals if exc is not None else ():
+            if context is None:
+                context = Context(self, call, name, self._message.metadata)
+            error = exc if isinstance(exc, RpcError) else RpcError(Code.UNKNOWN, "the handler failed")
+            try:
+                refused(RefusedCall(name, known, context), error)
+            except Exception:
+                _log.exception("%s: an interceptor's refused() failed", name)
+        return exc
 
     def stopped(self, call: Call) -> RpcError:
         """Why the handler of ``call`` was cancelled."""

@@ -25,11 +25,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from ..addresses import Address
     from .service import Method
 
 __all__ = [
     "ClientCall",
     "ClientInterceptor",
+    "RefusedCall",
     "ServerCall",
     "ServerInterceptor",
     "StreamProceed",
@@ -64,6 +66,10 @@ class ClientCall:
     idempotent: bool | None = None
     #: Memory for the result; None: none is named.
     into: Any = None
+    #: Host and port of the server, as they were given to connect; None: not known, or (with a pool) not yet.
+    server: Address | None = None
+    #: Address of the connection's other end; None: as for :attr:`server`.
+    peer: Address | None = None
 
 
 @dataclass(slots=True)
@@ -77,6 +83,18 @@ class ServerCall:
     #: places already.
     args: list[Any]
     kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class RefusedCall:
+    """A call that no handler gets, as :meth:`ServerInterceptor.refused` sees it."""
+
+    #: Name of the method, as the client sent it.
+    method: str
+    #: Whether the server has a method of this name.
+    known: bool
+    #: The call's context: metadata, peer.
+    context: Any
 
 
 class _Interceptor(Generic[Call]):
@@ -109,6 +127,12 @@ class ServerInterceptor(_Interceptor[ServerCall]):
     #: True: calls of the kind that this class does not override pass by it. Subclasses that override
     #: ``unary`` or ``stream`` themselves do not inherit it.
     others_pass: ClassVar[bool] = False
+
+    def refused(self, call: RefusedCall, error: Any) -> None:
+        """No handler gets the call, which so comes neither to :meth:`unary` nor to :meth:`stream`: its method
+        does not exist or is of another kind, its arguments are wrong, or it was cancelled before its handler
+        began. For logs and counts: the call ends with ``error``, an :class:`RpcError`.
+        """
 
 
 def whole(interceptors: Iterable[ServerInterceptor]) -> list[ServerInterceptor]:

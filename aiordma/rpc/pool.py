@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from ..addresses import Address
     from ..config import Config, Mode
     from ..wake.base import Waiter
 
@@ -74,6 +75,11 @@ class Member(Protocol):
 
     async def aclose(self, timeout: float | None = 0.0) -> None:  # noqa: ASYNC109
         """Close it; calls in flight have ``timeout`` seconds to end."""
+
+
+def _addresses_of(client: Member) -> tuple[Address | None, Address | None]:
+    """What interceptors are told of where a call goes."""
+    return getattr(client, "addresses", (None, None))
 
 
 class Pool:
@@ -208,9 +214,10 @@ class Pool:
             call.returns,
             call.idempotent,
             call.into,
+            call,
         )
 
-    async def _once(
+    async def _once(  # noqa: PLR0913  # what there is of a call
         self,
         method: str,
         args: tuple[Any, ...],
@@ -220,6 +227,7 @@ class Pool:
         returns: Any,
         idempotent: bool | None,
         into: Any,
+        seen: ClientCall | None = None,
     ) -> Any:
         now = self._waker.now
         targets = self._targets
@@ -231,6 +239,8 @@ class Pool:
                 timeout -= now() - begun
         client = target.client
         assert client is not None
+        if seen is not None:
+            seen.server, seen.peer = _addresses_of(client)
         targets.begin(target)
         try:
             result = await client.call(
@@ -282,7 +292,9 @@ class Pool:
 
     def _stream(self, call: ClientCall) -> Any:
         """What the interceptors of streams end with."""
-        return self.pick().stream(
+        client = self.pick()
+        call.server, call.peer = _addresses_of(client)
+        return client.stream(
             call.method,
             *call.args,
             timeout=call.timeout,
