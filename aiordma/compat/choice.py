@@ -11,7 +11,7 @@ from ..addresses import full_address
 from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation.options import config_of
 from .fallback import tcp_info
-from .given_socket import why_unfit
+from .given_socket import has_own_port, why_unfit
 from .tls import TLS_OPTIONS, TlsTransport, tls_info
 from .transport import RingTransport
 
@@ -64,6 +64,10 @@ class Choice:
             reason = FallbackReason.of_local(Code.CONFIGURATION, f"{', '.join(given)} given, for TCP only")
         elif sock is not None and (why := why_unfit(sock)) is not None:
             reason = FallbackReason.of_local(Code.CONFIGURATION, f"the socket given as sock: {why}")
+        elif sock is not None and self.mode != "rdma" and has_own_port(sock):
+            # A plain peer would see another port, by which it may know the client.
+            text = "the socket given as sock: it is bound to a port of the program's choice"
+            reason = FallbackReason.of_local(Code.CONFIGURATION, text)
         else:
             return None
         if self.mode == "rdma":

@@ -15,9 +15,10 @@ With TLS, "ssl_object", "peercert" and "cipher" are available as in asyncio.
 
 Options that only TCP supports keep a connection on TCP, and the fallback reason names them: a local port,
 and `ssl` (the TLS of the event loop). A connected socket that the caller brings (`sock=`) is negotiated on,
-unless it has carried data before. With `rdma_outside_tls=True`, payload may leave TLS: RDMA is negotiated
-inside TLS, and the payload travels over RDMA, unencrypted, if the peer allows it as well; otherwise it stays
-inside TLS, over TCP.
+unless it has carried data before or is bound to a port of the program's choice; if the peer turns out to be
+plain, a new connection with the same options and another local port takes its place. With
+`rdma_outside_tls=True`, payload may leave TLS: RDMA is negotiated inside TLS, and the payload travels over
+RDMA, unencrypted, if the peer allows it as well; otherwise it stays inside TLS, over TCP.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ..wake.names import getaddrinfo
 from .arguments import check_accepted, check_client, check_port, check_server
 from .choice import Choice, abort, info_of, on_own_transport
 from .fallback import Introduction, tcp_info, with_info
-from .given_socket import move_into, renew_if_late
+from .given_socket import copy_options, move_into, renew_if_late
 from .own_methods import unpatched
 from .server import RdmaServer, bind_sockets
 from .streams import (
@@ -195,6 +196,7 @@ async def _negotiate_on(
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
     """Negotiate on the caller's socket, which is closed if this fails, as by asyncio."""
     sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as asyncio does, on either path
     tls = take_tls(options, None, server_side=False)
     now = asyncio.get_running_loop().time
     began = now()
@@ -214,6 +216,7 @@ async def _negotiate_on(
         move_into(sock, result.sock)
         result = result._replace(sock=sock)
     else:
+        copy_options(sock, result.sock)
         sock.close()  # the session is bound to the other descriptor, and perhaps to another connection
     return result, info_of(result)
 

@@ -68,7 +68,7 @@ class PlainPeers:
         """The file's lines; none if it is not the user's own."""
         try:
             # A pipe would keep the program waiting.
-            with open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
                     return b""
@@ -95,7 +95,7 @@ class PlainPeers:
         temporary = f"{self._path}.{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            with open(os.open(temporary, flags, 0o600), "w", encoding="ascii") as file:
+            with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="ascii") as file:
                 file.writelines(lines)
             os.replace(temporary, self._path)
         except OSError:  # a full disk, for example
