@@ -13,6 +13,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from .. import wake
 from ..addresses import looking_up
 from ..errors import AioRdmaError
 from ..negotiation.announcement import Announcement
@@ -23,6 +24,7 @@ from .arguments import check_port
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from ..links.pregranted import GrantingListener
     from ..negotiation.engine import Engine
 
 _log = logging.getLogger("aiordma.compat")
@@ -51,7 +53,9 @@ class RdmaServer(asyncio.AbstractServer):
         `engine` gives clients rings in advance (tickets): no other process accepts these connections.
         `announces`: clients of this host may know that it negotiates.
         """
-        self._loop = loop
+        self._loop, self._waker = loop, wake.current()
+        self._announcement: Announcement | None = None
+        self.service: GrantingListener | None = None
         self._sockets: list[socket.socket] | None = sockets
         self._connect = connect
         self._backlog = backlog
@@ -61,13 +65,26 @@ class RdmaServer(asyncio.AbstractServer):
         self._full: list[socket.socket] = []  # not watched, for too many connections are being negotiated
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self._active = 0
-        self.service = None if engine is None else engine.grant_rings(self._has_room)
+        # What it has lent to the engine must not keep a server that the program and the loop have dropped.
+        me = weakref.ref(self)
+        if engine is not None:
+            self.service = engine.grant_rings(lambda: _has_room(me))
         #: Who waits for the end; None after it, as in asyncio's servers, whose tests look.
         self._waiters: list[asyncio.Future[None]] | None = []
         #: As asyncio's servers have it: test-suites look, to find out whether a server is one of TLS.
         self._ssl_context: object = None
         self._announces = announces
-        self._announcement: Announcement | None = None
+
+    def __del__(self) -> None:
+        # It was dropped: the sockets say so, as asyncio's do, and close themselves.
+        if getattr(self, "_sockets", None) is None:
+            return
+        if self._announcement is not None:
+            self._announcement.close()
+        service = self.service
+        if service is not None and self._waker.pid == os.getpid():
+            # The collector may be in any thread.
+            self._waker.call_from_anywhere(service.close)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} sockets={self.sockets!r}>"
@@ -127,7 +144,8 @@ class RdmaServer(asyncio.AbstractServer):
         finally:
             self._forever = None
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether it would take one more connection now."""
         return len(self._starting) < _MAX_STARTING
 
     def _watch(self, sock: socket.socket) -> None:
@@ -136,7 +154,7 @@ class RdmaServer(asyncio.AbstractServer):
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(self._backlog):
-            if len(self._starting) >= _MAX_STARTING:
+            if not self.has_room():
                 self._loop.remove_reader(sock.fileno())
                 self._full.append(sock)
                 return
@@ -245,6 +263,11 @@ class RdmaServer(asyncio.AbstractServer):
             for waiter in waiters or ():
                 if not waiter.done():
                     waiter.set_result(None)
+
+
+def _has_room(server: weakref.ref[RdmaServer]) -> bool:
+    found = server()
+    return found is not None and found.has_room()
 
 
 class _AsyncioServer:
