@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
 
-__all__ = ["LoopMethods", "replace", "unpatched"]
+__all__ = ["LoopMethods", "is_overridden", "replace", "unpatched"]
 
 #: What was there, by class and name; `inherited`: the class had the method of a base class, or none.
 _replaced: dict[tuple[type, str], tuple[Any, bool]] = {}
@@ -57,6 +57,16 @@ def replace(cls: type, name: str, method: Callable[..., Any]) -> None:
             before = next(above, (before,))[0]
         _replaced[cls, name] = (before, name not in vars(cls))
         setattr(cls, name, method)
+
+
+def is_overridden(loop: object, name: str) -> bool:
+    """Whether this loop has a method of the program's own where others have a replaced one."""
+    if name in getattr(loop, "__dict__", ()):
+        return True
+    for cls in type(loop).__mro__:
+        if name in vars(cls):
+            return (cls, name) not in _replaced
+    return True
 
 
 def restore(classes: Collection[type]) -> None:

@@ -83,7 +83,7 @@ class _Installed:
         claims.protect(module.Loop)
 
     def _patch_streams(self, module: Any) -> None:
-        new = self._methods.of_streams(module.start_server)
+        new = self._methods.of_streams(module.open_connection, module.start_server)
         self._streams = {name: getattr(module, name) for name in new}
         _set_everywhere(new)
 

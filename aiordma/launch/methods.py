@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..compat.arguments import check_client, check_server
-from ..compat.own_methods import unpatched
+from ..compat.own_methods import is_overridden, unpatched
 from .loading import config_of_run, load, news_of
 
 if TYPE_CHECKING:
@@ -78,16 +78,21 @@ class Methods:
             "start_tls": start_tls,
         }
 
-    def of_streams(self, plain_server: Any) -> dict[str, Callable[..., Any]]:
+    def of_streams(self, plain_open: Any, plain_server: Any) -> dict[str, Callable[..., Any]]:
         """Functions of the module `asyncio.streams`: ours make readers that take data from the ring itself.
 
-        :param plain_server: the module's own `start_server()`.
+        A loop that has methods of its own (an override, a mock) expects to be called by them, as it is by the
+        module's own functions.
+
+        :param plain_open: the module's own `open_connection()`. :param plain_server: its `start_server()`.
         """
 
         async def open_connection(
             host: Any = None, port: Any = None, *, limit: int = _LIMIT, **options: Any
         ) -> Any:
             loop: Any = asyncio.get_running_loop()
+            if is_overridden(loop, "create_connection"):
+                return await plain_open(host, port, limit=limit, **options)
             check_client(host, port, options)
             judged = await self._judge(loop, host, port, options)
             if isinstance(judged, str):
@@ -105,6 +110,8 @@ class Methods:
         async def start_server(
             client_connected_cb: Any, host: Any = None, port: Any = None, **options: Any
         ) -> Any:
+            if is_overridden(asyncio.get_running_loop(), "create_server"):
+                return await plain_server(client_connected_cb, host, port, **options)
             check_server(host, port, options)
             if self._policy.forbids_server(port, options) is not None:
                 return await plain_server(client_connected_cb, host, port, **options)

@@ -186,16 +186,22 @@ async def ask_alone(peer: object) -> AsyncIterator[None]:
 
 
 def observe(observer: Callable[[str, str, str, FallbackReason | None], object] | None) -> None:
-    """Have every :func:`announce` call this as well, or nothing any more."""
+    """Have every :func:`announce` call this as well, or nothing any more.
+
+    Meanwhile paths are logged at level DEBUG: they are for the observer, and the program, which may not know
+    of aiordma, need not have them among its own lines.
+    """
     global _observer
     _observer = observer
 
 
 def announce(role: str, host: str, path: str, reason: FallbackReason | None) -> None:
     """Log the path of connections with ``host``: once, and again when it changes."""
+    level = logging.INFO
     if _observer is not None:
+        level = logging.DEBUG
         _observer(role, host, path, reason)
     text = f"{path}: {reason.text}" if reason is not None else path
     if _announced.get((role, host)) != text:
         _announced.put((role, host), text)
-        _log.info("%s %s: %s", role, host, text)
+        _log.log(level, "%s %s: %s", role, host, text)

@@ -170,7 +170,7 @@ async def test_options_of_the_given_socket_under_tls() -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "rdma"])
 async def test_a_port_of_the_program_s_choice(mode: Any) -> None:
-    """It stays as it is, for a plain peer would see another one; where none is served, it is negotiated on."""
+    """It stays, for a plain peer would see another one; where none is served, it is negotiated on."""
     server: Any = await connection.start_server(echo, "127.0.0.1", 0, config=CONFIG)
     async with server:
         first, _ = given_socket._KERNELS_PORTS
