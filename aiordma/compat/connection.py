@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..addresses import plain_address, show
 from ..errors import Code, FallbackReason, NegotiationError
 from ..negotiation import peer_cache
+from ..negotiation.arrival import arriving
 from ..negotiation.connect import connect_and_negotiate
 from ..negotiation.engine import find_engine, warm_up
 from ..negotiation.options import ConnectOptions, PathOptions
@@ -201,11 +202,12 @@ async def _negotiate_on(
     now = asyncio.get_running_loop().time
     began = now()
     try:
-        await warm_up(PathOptions(choice.config, choice.mode))
-        await renew_if_late(sock, now() - began)
-        (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
-        connect = ConnectOptions(choice.config, choice.mode, tls, host)
-        result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
+        with arriving([(sock.family, sock.getpeername())]):
+            await warm_up(PathOptions(choice.config, choice.mode))
+            await renew_if_late(sock, now() - began, in_clear=tls is None)
+            (host, _), remote = plain_address(sock.getsockname()), plain_address(sock.getpeername())
+            connect = ConnectOptions(choice.config, choice.mode, tls, host)
+            result = await connect_and_negotiate(*remote, connect, sock=sock.dup())
     except BaseException:
         sock.close()
         raise

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat.arguments import check_client, check_server
 from ..compat.own_methods import is_overridden, unpatched
+from ..negotiation.arrival import arriving
 from .loading import config_of_run, load, news_of
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Methods:
                 protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
                 transport, _ = await self._plain(loop, lambda: protocol, host, port, options, judged)
                 return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-            functions = await self._load(loop, options.get("sock"))
+            functions = await self._load_for(loop, options)
             reader, writer = await functions.open_connection(
                 host, port, limit=limit, **self._ours(), **options
             )
@@ -136,7 +137,7 @@ class Methods:
         judged = await self._judge(loop, host, port, options)
         if isinstance(judged, str):
             return await self._plain(loop, factory, host, port, options, judged)
-        functions = await self._load(loop, options.get("sock"))
+        functions = await self._load_for(loop, options)
         result = await functions.create_connection(factory, host, port, **self._ours(), **options)
         self._learn(loop, judged, result[0])
         return result
@@ -174,16 +175,28 @@ class Methods:
     def _ours(self) -> dict[str, Any]:
         return {"config": config_of_run(), "rdma_outside_tls": self._policy.outside_tls}
 
-    async def _load(self, loop: Any, sock: socket.socket | None = None) -> Any:
+    async def _load_for(self, loop: Any, options: dict[str, Any]) -> Any:
+        """The functions, for a client. If the program has connected by itself (`sock=`), the server may wait
+        for what will be said; if loading took so long that it may have given up, a new connection takes the
+        place of the program's.
+        """
+        sock: socket.socket | None = options.get("sock")
+        if sock is None or loop in self._warm:
+            return await self._load(loop)
+        began = loop.time()
+        with arriving([(sock.family, sock.getpeername())]):
+            functions = await self._load(loop)
+            from ..compat.given_socket import renew_if_late
+
+            await renew_if_late(sock, loop.time() - began, in_clear=not options.get("ssl"))
+        return functions
+
+    async def _load(self, loop: Any) -> Any:
         """The functions of aiordma, and the loop's engine. They are loaded beside the loop, which would stand
         still meanwhile.
-
-        :param sock: the program's connection on which they will negotiate. If loading took so long that the
-            server may have given up waiting for its first bytes, a new connection takes its place.
         """
         if loop in self._warm:
             return self._functions
-        began = loop.time()
         if self._functions is None:
             self._functions = await loop.run_in_executor(
                 None, load, "aiordma.compat.connection", self._report
@@ -194,10 +207,6 @@ class Methods:
         config = config_of_run()
         await warm_up(PathOptions(config, config.mode))
         self._warm.add(loop)
-        if sock is not None:
-            from ..compat.given_socket import renew_if_late
-
-            await renew_if_late(sock, loop.time() - began)
         return self._functions
 
 

@@ -17,6 +17,7 @@ from ..observe import connections
 from ..verbs.remedies import warn_once
 from . import peer_cache
 from .announcement import is_address_of_this_host, is_announced
+from .arrival import arrive, leave
 from .clc_io import ClcIO
 from .client import ClientNegotiation, PlainPeerFound
 from .engine import find_engine
@@ -37,8 +38,9 @@ __all__ = ["connect_and_negotiate"]
 #: What opening a connection without a round trip takes of an asyncio task's share of operations that do not
 #: wait.
 _OPEN_SHARE = 16
-#: A TCP connection that took longer is not begun on a ring, where the setting for silent clients is 0.
-_STALLED_S = 0.25
+#: A TCP connection that took longer is not begun on a ring: half of what a server gives a silent client that
+#: seems to be of its own host.
+_STALLED_S = 0.025
 #: Least head start of a peer that is believed to negotiate, in seconds: it is more likely busy than gone.
 _BELIEVED_S = 1.0
 
@@ -117,13 +119,19 @@ class _Attempt:
                 raise
             warn_once(error)
             return _plain(await self._connect(), FallbackReason.of_error(error))
-        opened = await self._open_early(engine)
-        if opened is not None:
-            return opened
-        if mode == "rdma":
-            return await ClientNegotiation(await self._connect(), self._options, self._kind, engine).run()
-        async with contextlib.nullcontext() if peer_cache.is_known(peer) else peer_cache.ask_alone(peer):
-            return await self._negotiate_or_fall_back(engine, peer)
+        # A server of this host may wait for what this client will say.
+        ports = arrive(self._candidates)
+        try:
+            opened = await self._open_early(engine)
+            if opened is not None:
+                return opened
+            if mode == "rdma":
+                carrier = await self._connect()
+                return await ClientNegotiation(carrier, self._options, self._kind, engine).run()
+            async with contextlib.nullcontext() if peer_cache.is_known(peer) else peer_cache.ask_alone(peer):
+                return await self._negotiate_or_fall_back(engine, peer)
+        finally:
+            leave(ports)
 
     async def _connect(self) -> Carrier:
         return await self._options.begin(await self._connect_tcp())
@@ -152,7 +160,7 @@ class _Attempt:
         now = self.waker.now
         began = now()
         sock = await self._connect_tcp()
-        if now() - began > (self._options.config.server_first_wait_ms / 2000 or _STALLED_S):
+        if now() - began > min(self._options.config.server_first_wait_ms / 2000 or _STALLED_S, _STALLED_S):
             # This process did not run: the server may have taken the silent client for a plain one.
             # The bytes in a ring would be lost then. A negotiation may fail without harm.
             self._spare = sock

@@ -2,16 +2,20 @@
 
 They may be the beginning of the stream of a plain client. So the server only peeks until the eye catcher of
 CLC is certain. A client may also send nothing, because it waits for the server to speak first; or what a
-Proposal begins with and no more, which is no Proposal either, since those come in one piece.
+Proposal begins with and no more, which is no Proposal either, since those come in one piece. One of another
+host has the time that is set for that. One of this host has 50 ms, unless some client says that it is about
+to negotiate (:mod:`.arrival`).
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 from typing import TYPE_CHECKING
 
 from ..proto import clc
+from .arrival import is_expected
 from .clc_io import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -19,6 +23,14 @@ if TYPE_CHECKING:
     from .options import PathOptions
 
 __all__ = ["FirstBytes"]
+
+#: Seconds for a silent client of this host, and then for each further look whether one is about to speak.
+_NEAR_S = 0.035
+_LOOK_AGAIN_S = 0.02
+#: Seconds in which what such a client had sent, when it took its name back, has arrived.
+_ARRIVES_S = 0.01
+#: IPv4 addresses of sockets of both families.
+_MAPPED = "::ffff:"
 
 
 class FirstBytes:
@@ -30,7 +42,10 @@ class FirstBytes:
         if options.mode == "rdma":
             # No plain client is served, so none waits for the server to speak first.
             silent_s = max(silent_s, options.config.negotiate_timeout_ms / 1000)
-        self._deadline = io.now() + silent_s
+        began = io.now()
+        self._deadline = began + silent_s
+        #: When to look whether anything of a client of this host is to be expected.
+        self._look_at = began + _NEAR_S if options.mode != "rdma" and _is_near(io) else math.inf
         self._late = False
         self._seen = 0
 
@@ -46,8 +61,13 @@ class FirstBytes:
                     return verdict
                 if self._late:
                     return False if self._seen else None
+                until = min(self._deadline, self._look_at)
+                if await self._io.wait_readable(until):
+                    continue
                 # After the last wait comes a last look: what arrived while this process did not run counts.
-                self._late = not await self._io.wait_readable(self._deadline)
+                self._late = until == self._deadline
+                if not self._late:
+                    self._expect()
         finally:
             if self._seen:
                 self._wake_at(1)
@@ -66,6 +86,18 @@ class FirstBytes:
         self._seen = len(head)
         return None
 
+    def _expect(self) -> None:
+        """The client is of this host, and silent: it is a plain one if none has said that it will speak."""
+        now = self._io.now()
+        try:
+            expected = is_expected(self._io.local[1])
+        except OSError:
+            expected = True
+        if expected:
+            self._look_at = now + _LOOK_AGAIN_S
+        else:
+            self._look_at, self._deadline = math.inf, min(self._deadline, now + _ARRIVES_S)
+
     def _is_all(self) -> bool:
         """Whether the peer has finished, so that nothing will follow what is there."""
         if self._io.tls is not None:
@@ -79,3 +111,9 @@ class FirstBytes:
         in it, it would be readable all the time."""
         if self._io.tls is None:
             self._io.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
+def _is_near(io: ClcIO) -> bool:
+    """Whether the client shares this network namespace. An address that both ends have is no other host's."""
+    client, server = io.remote[0].removeprefix(_MAPPED), io.local[0].removeprefix(_MAPPED)
+    return client == server or client.startswith("127.") or client == "::1"

@@ -144,7 +144,7 @@ async def test_options_of_the_given_socket(
     peer: str, host: str, with_options: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if peer == "aiordma, late":  # a new connection takes the given one's place before anything is said
-        monkeypatch.setattr(given_socket, "_LATE_S", -1)
+        monkeypatch.setattr(given_socket, "_LATE_NEAR_S", -1)
     server: Any
     if peer == "plain":
         server = await asyncio.start_server(echo, host, 0)

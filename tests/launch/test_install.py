@@ -267,7 +267,7 @@ def test_a_socket_that_waited_while_aiordma_was_loaded(run: Any, monkeypatch: py
             writer.close()
             await writer.wait_closed()
 
-    monkeypatch.setattr(given_socket, "_LATE_S", -1)
+    monkeypatch.setattr(given_socket, "_LATE_NEAR_S", -1)
     aiordma.install()
     run(main())
 

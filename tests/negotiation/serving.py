@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
+from aiordma.negotiation.arrival import arriving
 from aiordma.streams.listener import RdmaListener, listen
 from tests import health
 
@@ -58,6 +59,13 @@ async def plain_server(handler: Callable[[SocketStream], Awaitable[object]]) -> 
         tasks.start_soon(listener.serve, handle)
         yield listener.extra(SocketAttribute.local_port)
         tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def expected(listener: RdmaListener) -> AsyncIterator[None]:
+    """Silent clients of this host count as ones that are about to negotiate."""
+    with arriving([(socket.AF_INET, (LOCAL, listener.port))]):
+        yield
 
 
 @contextlib.contextmanager

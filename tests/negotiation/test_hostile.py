@@ -20,7 +20,7 @@ from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.health import until
 
-from .serving import LOCAL, check_echo, serving
+from .serving import LOCAL, check_echo, expected, serving
 
 if TYPE_CHECKING:
     from .fake import Engine
@@ -117,7 +117,7 @@ async def test_a_trickling_client_has_the_time_of_one_message(engine: Engine) ->
 
 
 async def test_silent_clients_hold_up_nobody(engine: Engine) -> None:
-    async with serving(config=Config(server_first_wait_ms=60_000)) as listener:
+    async with serving(config=Config(server_first_wait_ms=60_000)) as listener, expected(listener):
         silent = [await anyio.connect_tcp(LOCAL, listener.port) for _ in range(50)]
         half = await anyio.connect_tcp(LOCAL, listener.port)
         await half.send(PROPOSAL[:20])
@@ -147,7 +147,7 @@ async def test_too_many_negotiations_get_tcp_at_once(engine: Engine) -> None:
 
 async def test_pending_connections_are_bounded_and_the_rest_waits(engine: Engine) -> None:
     config = Config(server_first_wait_ms=60_000)
-    async with await listen(LOCAL, config=config, max_pending=3) as listener:
+    async with await listen(LOCAL, config=config, max_pending=3) as listener, expected(listener):
         clients = [await anyio.connect_tcp(LOCAL, listener.port) for _ in range(5)]
         await until(lambda: listener.statistics().accepted == 3)
         await anyio.wait_all_tasks_blocked()
@@ -163,7 +163,7 @@ async def test_pending_connections_are_bounded_and_the_rest_waits(engine: Engine
 
 
 async def test_reset_while_undecided(engine: Engine) -> None:
-    async with serving(config=Config(server_first_wait_ms=60_000)) as listener:
+    async with serving(config=Config(server_first_wait_ms=60_000)) as listener, expected(listener):
         for sent in (b"", PROPOSAL[:10], PROPOSAL):
             sock = socket.create_connection((LOCAL, listener.port))
             sock.send(sent)
