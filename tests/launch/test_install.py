@@ -395,6 +395,8 @@ def test_start_tls_of_the_loop(run: Any) -> None:
     """`loop.start_tls()` takes transports of aiordma, on uvloop as well."""
     client_context, server_context = tls_contexts()
 
+    served = asyncio.Event()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)
         writer.write(b"go on")
@@ -402,6 +404,8 @@ def test_start_tls_of_the_loop(run: Any) -> None:
         writer.write(await reader.readexactly(6))
         await writer.drain()
         writer.close()
+        await writer.wait_closed()
+        served.set()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -416,6 +420,7 @@ def test_start_tls_of_the_loop(run: Any) -> None:
             assert inside.get_extra_info("aiordma.path") == "rdma"
             assert await reader.readexactly(6) == b"secret"
             inside.close()
+            await served.wait()  # else the loop may end before TLS has
 
     aiordma.install()
     run(main())
