@@ -14,6 +14,7 @@ __all__ = [
     "check_address",
     "check_host",
     "check_port",
+    "family_of",
     "full_address",
     "looking_up",
     "plain_address",
@@ -23,6 +24,16 @@ __all__ = [
 
 Address = tuple[str, int]
 """Host and port. An IPv6 scope is part of the host (``fe80::1%2``)."""
+
+
+def family_of(sock: socket.socket) -> int:
+    """The family of a socket as the kernel has it. A descriptor from elsewhere may have been opened as one of
+    another family (`socket.fromfd()` must be told one; uvicorn says AF_UNIX).
+    """
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN)
+    except OSError:  # it is closed, or none of the kernel's
+        return sock.family
 
 
 def plain_address(sockaddr: Any) -> Address:

@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 
-from ..addresses import plain_address
+from ..addresses import family_of, plain_address
 from ..negotiation.announcement import is_address_of_this_host, is_announced
 from ..negotiation.question import question
 from ..negotiation.tcp_connect import connect_tcp
@@ -80,7 +80,7 @@ _KERNELS_PORTS = _kernels_ports()
 
 def why_unfit(sock: socket.socket) -> str | None:
     """Why nothing can be negotiated on a caller's socket; None: it is a new TCP connection."""
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+    if family_of(sock) not in (socket.AF_INET, socket.AF_INET6):
         return "it is no TCP socket"
     try:
         sock.getpeername()
@@ -137,7 +137,7 @@ async def renew_if_late(sock: socket.socket, seconds: float, *, in_clear: bool) 
         peer = sock.getpeername()
         near = is_address_of_this_host(peer[0]) and is_announced(peer[1])
         if (max(seconds, _age(sock)) > _LATE_NEAR_S) if near else (seconds > _LATE_S):
-            new = await connect_tcp([(sock.family, peer)], plain_address(sock.getsockname())[0])
+            new = await connect_tcp([(family_of(sock), peer)], plain_address(sock.getsockname())[0])
             if near and in_clear:
                 with contextlib.suppress(OSError):
                     sock.send(question())

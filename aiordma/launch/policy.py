@@ -12,6 +12,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from ..addresses import family_of
 from ..negotiation.announcement import is_address_of_this_host as _is_address_of_this_host
 from ..negotiation.announcement import is_announced
 from .server import Server
@@ -69,10 +70,10 @@ class Policy:
         sock: socket.socket | None = options.get("sock")
         address = None
         if sock is not None:
-            if host is not None or port is not None or sock.family not in _TCP:
+            if host is not None or port is not None or family_of(sock) not in _TCP:
                 return "no TCP socket"
             try:
-                address = sock.family, sock.getpeername()
+                address = family_of(sock), sock.getpeername()
             except OSError:
                 return "its socket is not connected"
             host, port = address[1][:2]
@@ -147,7 +148,7 @@ class Policy:
             return reason
         sock: socket.socket | None = options.get("sock")
         if sock is not None:
-            if sock.family not in _TCP:
+            if family_of(sock) not in _TCP:
                 return "no TCP socket"
             port = sock.getsockname()[1]
         if isinstance(port, int) and port and not self.rules.may_allow("in", port):

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..addresses import check_host, check_port, looking_up, show
+from ..addresses import check_host, check_port, family_of, looking_up, show
 from ..wake.names import getaddrinfo
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def listen_on(
     if host or port:
         raise ValueError(f"host={host!r}, port={port}: sockets= have their own addresses; leave these out")
     for sock in sockets:
-        if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+        if family_of(sock) not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
             raise ValueError(f"sockets={sock!r}: must be TCP sockets")
         if not sock.getsockname()[1]:
             raise ValueError(f"sockets={sock!r}: must be bound to an address")
