@@ -34,7 +34,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def main() -> None:
-    """Serve until there is nobody to serve for."""
+    """Serve until standard input ends."""
     server = await asyncio.start_server(_serve, "127.0.0.1", 0, limit=_READ)
     with contextlib.suppress(BrokenPipeError):
         os.write(1, b"%d\n" % server.sockets[0].getsockname()[1])
