@@ -106,7 +106,8 @@ static void refuse_one(int listen_fd)
 
 int soft_slot_accept(int listen_fd, pid_t *pid)
 {
-	for (;;) {
+	/* Other users connect as often as they like; what is left of them comes again. */
+	for (unsigned n = 0; n < 32; n++) {
 		int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd >= 0 && same_user(fd, pid))
 			return fd;
@@ -117,6 +118,7 @@ int soft_slot_accept(int listen_fd, pid_t *pid)
 		if (fd < 0)
 			return -1;
 	}
+	return -1;
 }
 
 bool soft_slot_taken(uint32_t slot)

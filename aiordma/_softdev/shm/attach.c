@@ -207,7 +207,7 @@ bool soft_attach_message(struct soft_link *link, const struct soft_message *msg,
 		return false;
 	switch (msg->type) {
 	case SOFT_ATTACH:
-		return !link->dialled && soft_attach_question(link, msg, fds);
+		return !link->dialled && soft_attach_question(link, msg, fds, after);
 	case SOFT_RESOLVE:
 		return !link->dialled && soft_resolve_question(link, msg);
 	case SOFT_ATTACHED:
@@ -257,6 +257,7 @@ static void tell_gone(void)
 void soft_service_run(struct soft_after *after)
 {
 	tell_gone();
+	soft_links_retry();
 	for (;;) {
 		uint32_t what = 0;
 

@@ -26,7 +26,7 @@ void soft_attach_fail(const struct soft_link *link, int err, bool peer, struct s
 /* ---- attach_grant.c: the responder ------------------------------------------------------------------ */
 
 /* ATTACH. */
-bool soft_attach_question(struct soft_link *link, const struct soft_message *msg, int *fds);
+bool soft_attach_question(struct soft_link *link, const struct soft_message *msg, int *fds, struct soft_after *after);
 /* The QP is ready: requests that came early can be granted now. */
 void soft_attach_grant_early(uint32_t qpn);
 /* Refuses an ATTACH for want of something here. */

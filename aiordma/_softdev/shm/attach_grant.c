@@ -7,7 +7,17 @@
 
 #include "shm/attach.h"
 
-enum { MAX_EARLY = 1 << 16 };
+/* Of one peer's process, on all its links: one for each queue pair that it can have. */
+enum { MAX_EARLY = SOFT_MAX_QP };
+
+static bool too_early(const struct soft_link *link)
+{
+	unsigned n = 0;
+
+	for (const struct soft_link *other = soft_shm.links; other; other = other->next)
+		n += soft_same_process(other, link) ? other->nearly : 0;
+	return n >= MAX_EARLY;
+}
 
 /* *seg_fd: of the segment, for the requester. NULL with errno. */
 static struct soft_in *make_in(struct soft_link *link, const struct soft_message *msg, struct soft_event *event,
@@ -115,13 +125,13 @@ static void forget(struct soft_link *link, struct soft_early *early)
 	link->nearly--;
 }
 
-bool soft_attach_question(struct soft_link *link, const struct soft_message *msg, int *fds)
+bool soft_attach_question(struct soft_link *link, const struct soft_message *msg, int *fds, struct soft_after *after)
 {
 	struct soft_event *event = NULL;
 	struct soft_early *early;
 
 	if (msg->qp_type == IBV_QPT_UD)
-		return soft_ud_attach(link, msg);
+		return soft_ud_attach(link, msg, after);
 	if (msg->cq >= SOFT_MAX_CQ || msg->bit >= SOFT_DOOR_BITS)
 		return false;
 	if (msg->event_id != SOFT_NO_EVENT && !(event = soft_event_get(link, msg->event_id, fds[0]))) {
@@ -141,7 +151,7 @@ bool soft_attach_question(struct soft_link *link, const struct soft_message *msg
 	}
 	/* A new request of a QP replaces its earlier one. */
 	if (!early) {
-		if (link->nearly == MAX_EARLY || !(early = calloc(1, sizeof(*early)))) {
+		if (too_early(link) || !(early = calloc(1, sizeof(*early)))) {
 			soft_event_release(link, event);
 			return true; /* the requester times out */
 		}
@@ -171,18 +181,40 @@ void soft_attach_forget(struct soft_link *link)
 	link->nearly = 0;
 }
 
+/*
+ * Grants what can be granted now, of all requests or (qpn) of those to one QP. Not while answers are queued: a peer that
+ * does not read them would get two descriptors more for each.
+ */
+static void grant_early(struct soft_link *link, uint32_t qpn)
+{
+	for (struct soft_early **at = &link->early, *early; (early = *at);) {
+		if (qpn && early->msg.dst_qpn != qpn) {
+			at = &early->next;
+			continue;
+		}
+		if (link->queue) {
+			link->held = true;
+			return;
+		}
+		if (!grant(link, &early->msg, early->event)) {
+			at = &early->next;
+			continue;
+		}
+		*at = early->next;
+		free(early);
+		link->nearly--;
+	}
+}
+
 /* The QP is ready: requests that came early can be granted now. */
 void soft_attach_grant_early(uint32_t qpn)
 {
-	for (struct soft_link *link = soft_shm.links; link; link = link->next) {
-		for (struct soft_early **at = &link->early, *early; (early = *at);) {
-			if (early->msg.dst_qpn != qpn || !grant(link, &early->msg, early->event)) {
-				at = &early->next;
-				continue;
-			}
-			*at = early->next;
-			free(early);
-			link->nearly--;
-		}
-	}
+	for (struct soft_link *link = soft_shm.links; link; link = link->next)
+		grant_early(link, qpn);
+}
+
+void soft_attach_grant_held(struct soft_link *link)
+{
+	link->held = false;
+	grant_early(link, 0);
 }

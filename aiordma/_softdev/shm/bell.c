@@ -160,7 +160,23 @@ void soft_bells_forget(uint64_t chan)
 
 /* ---- the peer's ------------------------------------------------------------------------------------- */
 
-enum { MAX_EVENTS = 256 };
+/* Descriptors for the channels of one peer: on a link, and on all links of its process. */
+enum { EVENTS_OF_LINK = 256, EVENTS_OF_ONE = 2 * EVENTS_OF_LINK };
+
+static unsigned events_of(const struct soft_link *peer)
+{
+	unsigned n = 0;
+
+	for (struct soft_link *link = soft_shm.links; link; link = link->next) {
+		if (!soft_same_process(link, peer))
+			continue;
+		soft_lock(&link->lock);
+		for (const struct soft_event *event = link->events; event; event = event->next)
+			n++;
+		soft_unlock(&link->lock);
+	}
+	return n;
+}
 
 /*
  * An open file of our own for the pipe. Its path says that it is one: any other call could have to wait for the file
@@ -232,7 +248,7 @@ struct soft_event *soft_event_get(struct soft_link *link, uint64_t id, int fd)
 		return event;
 	/* Without a descriptor: the message that had it was incomplete, and this one was on its way already. */
 	errno = EMFILE;
-	if (fd < 0 || (n >= MAX_EVENTS && !forget_idle(link)))
+	if (fd < 0 || ((n >= EVENTS_OF_LINK || events_of(link) >= EVENTS_OF_ONE) && !forget_idle(link)))
 		return NULL;
 	errno = EINVAL;
 	int own = reopen(fd);

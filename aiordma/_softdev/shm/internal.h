@@ -38,6 +38,10 @@ struct soft_shm {
 	struct soft_link *links;
 	/* bell.c, progress thread: door memory that no link uses, and how much there is in all */
 	unsigned npool, nlinks_doors;
+	bool stalled; /* unix_link.c, progress thread: a link is */
+	/* resolve.c: slabs of peers that are mapped, on all links, and their bytes */
+	atomic_uint nmaps;
+	_Atomic(uint64_t) mapped;
 	struct soft_doors *pool[SOFT_MAX_DOORS];
 };
 extern struct soft_shm soft_shm;

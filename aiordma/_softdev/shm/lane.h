@@ -146,11 +146,21 @@ struct soft_link {
 	struct soft_lock lock;                  /* events */
 	struct soft_event *events;
 	struct soft_map *maps; /* progress thread */
+	unsigned nmaps;
+	uint64_t mapped; /* bytes */
 	struct soft_packet *queue, **queue_tail;
+	unsigned nqueue;
+	bool stalled;
 	struct soft_early *early; /* attach requests for QPs that are not ready */
 	unsigned nearly;
+	bool held; /* one of them has not been granted, because answers are queued */
 	struct soft_link *next;
 };
+/* Whether their peers are one process, as far as this one can see. */
+static inline bool soft_same_process(const struct soft_link *one, const struct soft_link *other)
+{
+	return one == other || (one->pid > 0 && one->pid == other->pid);
+}
 void soft_link_release(struct soft_link *link);
 /* Wakes the peer's progress thread. Never blocks. */
 void soft_link_kick(struct soft_link *link);
@@ -168,7 +178,7 @@ struct soft_reg {
 	uint64_t remote; /* not shareable memory: its address in the peer's process; 0: no access */
 };
 
-enum { SOFT_REGS = 16, SOFT_ASKS = 4 };
+enum { SOFT_REGS = 16, SOFT_ASKS = 8 };
 
 /* Requester's end. sq_lock. */
 struct soft_out {
@@ -189,8 +199,8 @@ struct soft_out {
 	bool now;             /* so kick again as soon as this is published */
 	bool dead;            /* the peer's process is gone, or violated the protocol */
 	bool waiting;         /* as published */
-	unsigned nasks;
-	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about */
+	unsigned nasks, nasked;
+	uint32_t asks[SOFT_ASKS]; /* rkeys to ask the owner about; the first nasked of them: asked, and not answered */
 	unsigned oldest;          /* of regs: the next to be replaced */
 	struct soft_reg regs[SOFT_REGS];
 };

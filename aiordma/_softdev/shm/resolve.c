@@ -22,14 +22,14 @@ void soft_resolve_ask(struct soft_qp *qp)
 	soft_lock(&qp->sq_lock);
 	if (qp->out && !qp->out->dead) {
 		link = qp->out->link;
-		for (; n < qp->out->nasks; n++) {
+		for (unsigned at = qp->out->nasked; at < qp->out->nasks; at++, n++) {
 			msgs[n].type = SOFT_RESOLVE;
 			msgs[n].src_qpn = qp->qp.qp_num;
 			msgs[n].dst_qpn = qp->attr.dest_qp_num;
 			msgs[n].attempt = atomic_load(&qp->attempt);
-			msgs[n].rkey = qp->out->asks[n];
+			msgs[n].rkey = qp->out->asks[at];
 		}
-		qp->out->nasks = 0;
+		qp->out->nasked = qp->out->nasks;
 	}
 	soft_unlock(&qp->sq_lock);
 	for (unsigned i = 0; link && !link->dead && i < n; i++)
@@ -97,6 +97,51 @@ bool soft_resolve_question(struct soft_link *link, const struct soft_message *ms
 
 /* ---- the requester maps ------------------------------------------------------------------------------ */
 
+/* Of one peer's process, on all its links, and of all: the kernel allows a process 65,530 mappings and 128 TiB. What is
+ * not mapped passes the ring. */
+enum { MAPS_OF_ONE = 4096, MAPS_OF_ALL = 32768 };
+#define BYTES_OF_ONE (UINT64_C(1) << 40)
+#define BYTES_OF_ALL (UINT64_C(1) << 45)
+
+static bool may_map(const struct soft_link *link, uint64_t length)
+{
+	uint64_t bytes = length;
+	unsigned n = 1;
+
+	if (length > BYTES_OF_ONE || atomic_load(&soft_shm.nmaps) >= MAPS_OF_ALL ||
+	    atomic_load(&soft_shm.mapped) > BYTES_OF_ALL - length)
+		return false;
+	for (const struct soft_link *other = soft_shm.links; other; other = other->next)
+		if (soft_same_process(other, link)) {
+			n += other->nmaps;
+			bytes += other->mapped;
+		}
+	return n <= MAPS_OF_ONE && bytes <= BYTES_OF_ONE;
+}
+
+static void add_map(struct soft_link *link, struct soft_map *map)
+{
+	map->next = link->maps;
+	link->maps = map;
+	link->nmaps++;
+	link->mapped += map->length;
+	atomic_fetch_add(&soft_shm.nmaps, 1);
+	atomic_fetch_add(&soft_shm.mapped, map->length);
+}
+
+static void remove_map(struct soft_link *link, struct soft_map **at)
+{
+	struct soft_map *map = *at;
+
+	*at = map->next;
+	link->nmaps--;
+	link->mapped -= map->length;
+	atomic_fetch_sub(&soft_shm.nmaps, 1);
+	atomic_fetch_sub(&soft_shm.mapped, map->length);
+	munmap(map->at, map->length);
+	free(map);
+}
+
 static const struct soft_map *map_slab(struct soft_link *link, const struct soft_message *msg, int fd)
 {
 	const bool writes = msg->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
@@ -105,7 +150,7 @@ static const struct soft_map *map_slab(struct soft_link *link, const struct soft
 	for (map = link->maps; map; map = map->next)
 		if (map->slab == msg->slab && (map->writable || !writes))
 			return map;
-	map = calloc(1, sizeof(*map));
+	map = may_map(link, msg->slab_length) ? calloc(1, sizeof(*map)) : NULL;
 	if (!map)
 		return NULL;
 	map->at = soft_memfd_map(fd, msg->slab_length, PROT_READ | (writes ? PROT_WRITE : 0));
@@ -116,8 +161,7 @@ static const struct soft_map *map_slab(struct soft_link *link, const struct soft
 	map->slab = msg->slab;
 	map->length = msg->slab_length;
 	map->writable = writes;
-	map->next = link->maps;
-	link->maps = map;
+	add_map(link, map);
 	return map;
 }
 
@@ -133,11 +177,35 @@ static struct soft_reg *reg_for(struct soft_out *out, uint32_t rkey)
 	return r ? r : &out->regs[out->oldest++ % SOFT_REGS];
 }
 
+/* Whether the message answers a question of this lane, which it then has no longer. sq_lock held. */
+static bool was_asked(struct soft_qp *qp, const struct soft_link *link, const struct soft_message *msg)
+{
+	struct soft_out *out = qp->out;
+
+	if (!out || out->link != link || atomic_load(&qp->attempt) != msg->attempt)
+		return false;
+	for (unsigned i = 0; i < out->nasked; i++) {
+		if (out->asks[i] != msg->rkey)
+			continue;
+		out->asks[i] = out->asks[--out->nasked];
+		out->asks[out->nasked] = out->asks[--out->nasks];
+		return true;
+	}
+	return false;
+}
+
 bool soft_resolve_answer(struct soft_link *link, const struct soft_message *msg, int fd)
 {
 	struct soft_qp *qp = soft_qp_find(msg->src_qpn);
 	const struct soft_map *map = NULL;
 
+	if (!qp)
+		return true;
+	soft_lock(&qp->sq_lock);
+	bool asked = was_asked(qp, link, msg);
+	soft_unlock(&qp->sq_lock);
+	if (!asked)
+		return true; /* of a lane that was given up; or it would be mapped for nothing */
 	if (msg->access) {
 		if (msg->index != soft_key_index(msg->rkey) || !msg->length ||
 		    (fd >= 0 ? !msg->slab_length : !msg->remote))
@@ -146,8 +214,6 @@ bool soft_resolve_answer(struct soft_link *link, const struct soft_message *msg,
 		if (map && (msg->slab_offset > map->length || msg->length > map->length - msg->slab_offset))
 			return false;
 	}
-	if (!qp)
-		return true;
 	soft_lock(&qp->sq_lock);
 	if (qp->out && qp->out->link == link && atomic_load(&qp->attempt) == msg->attempt) {
 		*reg_for(qp->out, msg->rkey) = (struct soft_reg){
@@ -184,19 +250,12 @@ void soft_resolve_slab_gone(struct soft_link *link, uint64_t slab)
 					qp->out->regs[k] = (struct soft_reg){ 0 };
 			soft_unlock(&qp->sq_lock);
 		}
-		*at = map->next;
-		munmap(map->at, map->length);
-		free(map);
+		remove_map(link, at);
 	}
 }
 
 void soft_maps_drop(struct soft_link *link)
 {
-	struct soft_map *map;
-
-	while ((map = link->maps)) {
-		link->maps = map->next;
-		munmap(map->at, map->length);
-		free(map);
-	}
+	while (link->maps)
+		remove_map(link, &link->maps);
 }

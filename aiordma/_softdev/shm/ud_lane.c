@@ -306,6 +306,19 @@ void soft_ud_ask(void)
 	} while (n == 16);
 }
 
+/* A process that asks again has left its earlier lane: what that still holds is received. rq_lock held. */
+static void replace(struct soft_qp *qp, const struct soft_link *link, struct soft_after *after)
+{
+	for (struct soft_ud_in **at = &qp->ud_in, *in; (in = *at); at = &in->next) {
+		if (in->link != link)
+			continue;
+		take_lane(qp, in, after);
+		*at = in->next;
+		in_free(in);
+		return;
+	}
+}
+
 /* Makes the receiver's end and its answer. Returns errno. rq_lock held. */
 static int ud_grant(struct soft_qp *qp, struct soft_link *link, struct soft_message *answer, int fds[2])
 {
@@ -339,7 +352,7 @@ static int ud_grant(struct soft_qp *qp, struct soft_link *link, struct soft_mess
 	return 0;
 }
 
-bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg)
+bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg, struct soft_after *after)
 {
 	struct soft_message answer = *msg;
 	struct soft_qp *qp = soft_qp_find(msg->dst_qpn);
@@ -349,8 +362,10 @@ bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg)
 	if (qp) {
 		soft_lock(&qp->rq_lock);
 		if (atomic_load(&qp->number) == msg->dst_qpn && qp->qp.qp_type == IBV_QPT_UD &&
-		    soft_receives(soft_state(qp)))
+		    soft_receives(soft_state(qp))) {
+			replace(qp, link, after);
 			err = ud_grant(qp, link, &answer, fds);
+		}
 		soft_unlock(&qp->rq_lock);
 	}
 	if (err)

@@ -14,6 +14,9 @@
 
 #include "shm/unix_link.h"
 
+/* Answers that a peer has not read, with their descriptors, which the kernel counts for the user: a few dozen. */
+enum { UNREAD_BYTES = 16 * 1024 };
+
 static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pid)
 {
 	struct soft_link *link = calloc(1, sizeof(*link));
@@ -26,6 +29,8 @@ static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pi
 		errno = err;
 		return NULL;
 	}
+	if (!dialled)
+		(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){ UNREAD_BYTES }, sizeof(int));
 	link->fd = fd;
 	link->dialled = dialled;
 	link->slot = slot;
@@ -58,6 +63,21 @@ static bool hello(struct soft_link *link)
 	return true;
 }
 
+/*
+ * One process has one link in each direction, or two while it opens its devices anew; many would take descriptors, and
+ * a process can take many slots.
+ */
+enum { LINKS_OF_ONE = 8 };
+
+static bool too_many(pid_t pid, bool dialled)
+{
+	unsigned n = 0;
+
+	for (struct soft_link *link = soft_shm.links; link; link = link->next)
+		n += link->dialled == dialled && link->pid == pid;
+	return pid && n >= LINKS_OF_ONE;
+}
+
 struct soft_link *soft_link_dial(uint32_t slot)
 {
 	struct soft_link *link;
@@ -69,6 +89,11 @@ struct soft_link *soft_link_dial(uint32_t slot)
 	int fd = soft_slot_connect(slot, &pid);
 	if (fd < 0)
 		return NULL;
+	if (too_many(pid, true)) {
+		close(fd);
+		errno = ECONNREFUSED;
+		return NULL;
+	}
 	link = link_make(fd, true, slot, pid);
 	if (link && !hello(link)) {
 		struct soft_after after = { 0 };
@@ -80,25 +105,17 @@ struct soft_link *soft_link_dial(uint32_t slot)
 	return link;
 }
 
-/* One process has one link to this one, or two while it opens its devices anew; many would take descriptors. */
-enum { LINKS_OF_ONE = 8 };
+/* Messages of one link, or new links, before others have their turn: however many peers send, they do not stop this
+ * thread. */
+enum { TURN = 32 };
 
-static bool too_many(pid_t pid)
-{
-	unsigned n = 0;
-
-	for (struct soft_link *link = soft_shm.links; link; link = link->next)
-		n += !link->dialled && link->pid == pid;
-	return pid && n >= LINKS_OF_ONE;
-}
-
-static void accept_all(int listen_fd)
+static void accept_some(int listen_fd)
 {
 	pid_t pid;
 	int fd;
 
-	while ((fd = soft_slot_accept(listen_fd, &pid)) >= 0) {
-		if (too_many(pid))
+	for (unsigned n = 0; n < TURN && (fd = soft_slot_accept(listen_fd, &pid)) >= 0; n++) {
+		if (too_many(pid, false))
 			close(fd);
 		else
 			link_make(fd, false, 0, pid);
@@ -152,6 +169,7 @@ void soft_link_lost(struct soft_link *link, struct soft_after *after)
 		link->queue = packet->next;
 		packet_free(packet);
 	}
+	link->queue_tail = &link->queue;
 	soft_attach_forget(link);
 	soft_ud_lost(link);
 	for (uint32_t i = 0; i < atomic_load(&soft_proc.qp_used); i++) {
@@ -176,7 +194,7 @@ void soft_links_close_fds(void)
 
 /* ---- packets ---------------------------------------------------------------------------------------- */
 
-/* 1: sent; 0: the socket is full; -1: the link failed. */
+/* 1: sent; 0: not now (link->stalled: although the socket has room); -1: the link failed. */
 static int send_now(struct soft_link *link, const struct soft_message *msg, const int *fds, unsigned nfds)
 {
 	union {
@@ -198,15 +216,60 @@ static int send_now(struct soft_link *link, const struct soft_message *msg, cons
 	}
 	if (sendmsg(link->fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*msg))
 		return 1;
-	/* ETOOMANYREFS: too many descriptors in flight; the peer must read some first. */
-	return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? 0 : -1;
+	/* ETOOMANYREFS: the user has too many descriptors in flight, perhaps of other processes. */
+	link->stalled = errno == ENOBUFS || errno == ETOOMANYREFS;
+	return errno == EAGAIN || link->stalled ? 0 : -1;
 }
 
-static void want_write(struct soft_link *link, bool want)
+/*
+ * Of a peer that does not read its answers, no question is read: each answer would be kept, with its descriptors. What
+ * a peer answers is read always, or two processes that have much to ask would wait for each other.
+ */
+static bool may_read(const struct soft_link *link)
 {
-	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | (want ? EPOLLOUT : 0), .data.ptr = link };
+	return link->dialled || !link->queue;
+}
 
+/* Until a link is tried again that lacks something else than room in its socket, which would say so. */
+enum { STALLED_NS = 5000000 };
+
+static void watch(struct soft_link *link)
+{
+	struct epoll_event event = { .data.ptr = link };
+
+	event.events = (may_read(link) ? EPOLLIN | EPOLLRDHUP : 0) | (link->queue && !link->stalled ? EPOLLOUT : 0);
 	epoll_ctl(soft_proc.epoll_fd, EPOLL_CTL_MOD, link->fd, &event);
+	if (link->stalled) {
+		soft_shm.stalled = true;
+		soft_timer_want(soft_now_ns() + STALLED_NS);
+	}
+}
+
+void soft_links_retry(void)
+{
+	if (!soft_shm.stalled)
+		return;
+	soft_shm.stalled = false;
+	for (struct soft_link *link = soft_shm.links; link; link = link->next)
+		if (link->stalled) {
+			link->stalled = false;
+			watch(link);
+		}
+}
+
+/* What waits to be sent over one link: a process asks once for each queue pair, and a few times for memory. */
+enum { MOST_QUEUED = 2 * SOFT_MAX_QP };
+
+static struct soft_packet *enqueue(struct soft_link *link)
+{
+	struct soft_packet *packet = link->nqueue < MOST_QUEUED ? calloc(1, sizeof(*packet)) : NULL;
+
+	if (!packet)
+		return NULL;
+	*link->queue_tail = packet;
+	link->queue_tail = &packet->next;
+	link->nqueue++;
+	return packet;
 }
 
 void soft_link_send(struct soft_link *link, struct soft_message *msg, const int *fds, unsigned nfds)
@@ -220,17 +283,18 @@ void soft_link_send(struct soft_link *link, struct soft_message *msg, const int 
 	msg->magic = SOFT_LINK_MAGIC;
 	if (!link->queue)
 		sent = send_now(link, msg, fds, n);
-	if (!sent && (packet = calloc(1, sizeof(*packet)))) {
+	if (!sent && (packet = enqueue(link))) {
 		packet->msg = *msg;
 		packet->nfds = n;
 		for (unsigned i = 0; i < n; i++)
 			packet->fds[i] = fds[i];
-		*link->queue_tail = packet;
-		link->queue_tail = &packet->next;
-		want_write(link, true);
+		if (link->nqueue == 1)
+			watch(link);
 		return;
 	}
-	/* A failed socket reports itself as readable at its end. */
+	/* A failed socket reports itself as readable at its end. So does one that a message is missing on. */
+	if (!sent)
+		shutdown(link->fd, SHUT_RDWR);
 	for (unsigned i = 0; i < n; i++)
 		close(fds[i]);
 }
@@ -241,13 +305,18 @@ static bool write_queued(struct soft_link *link)
 
 	while ((packet = link->queue)) {
 		int sent = send_now(link, &packet->msg, packet->fds, packet->nfds);
+		if (!sent && link->stalled)
+			watch(link);
 		if (sent <= 0)
 			return sent == 0;
 		link->queue = packet->next;
+		link->nqueue--;
 		packet_free(packet);
 	}
 	link->queue_tail = &link->queue;
-	want_write(link, false);
+	if (link->held)
+		soft_attach_grant_held(link);
+	watch(link);
 	return true;
 }
 
@@ -331,15 +400,21 @@ static int receive(struct soft_link *link, struct soft_message *msg, int *fds, b
 	return 1;
 }
 
-static bool read_all(struct soft_link *link, struct soft_after *after)
+enum read { READ_ALL, READ_MORE, READ_END };
+
+static enum read read_some(struct soft_link *link, struct soft_after *after)
 {
 	struct soft_message msg;
 	int fds[SOFT_PACKET_FDS], got;
 	bool lost;
 
-	while ((got = receive(link, &msg, fds, &lost)) > 0) {
+	for (unsigned n = 0; n < TURN; n++) {
 		bool ok;
 
+		if (!may_read(link) || !(got = receive(link, &msg, fds, &lost)))
+			return READ_ALL;
+		if (got < 0)
+			return READ_END;
 		if (got == 2)
 			continue;
 		if (lost)
@@ -352,9 +427,9 @@ static bool read_all(struct soft_link *link, struct soft_after *after)
 			ok = (link->ready || msg.type == SOFT_REFUSED) && soft_attach_message(link, &msg, fds, after);
 		close_all(fds);
 		if (!ok)
-			return false;
+			return READ_END;
 	}
-	return got == 0;
+	return READ_MORE;
 }
 
 static bool link_alive(const struct soft_link *wanted)
@@ -370,15 +445,16 @@ bool soft_link_event(void *what, uint32_t events, struct soft_after *after)
 	struct soft_link *link = what;
 
 	if (what == &soft_proc.listen_fd || what == &soft_proc.file_fd) {
-		accept_all(*(int *)what);
+		accept_some(*(int *)what);
 		return true;
 	}
 	/* An event before this one may have closed the link. */
 	if (!link_alive(link))
 		return false;
 	/* Data before the end: answers sent before the peer exited still count. */
-	if (!read_all(link, after) || (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) ||
-	    ((events & EPOLLOUT) && !write_queued(link)))
+	const enum read read = read_some(link, after);
+	const bool ended = read == READ_ALL && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP));
+	if (read == READ_END || ended || ((events & EPOLLOUT) && !write_queued(link)))
 		soft_link_lost(link, after);
 	soft_run_doors(); /* for a kick, also one that did not fit */
 	return true;

@@ -62,6 +62,8 @@ bool soft_link_event(void *what, uint32_t events, struct soft_after *after);
 void soft_link_send(struct soft_link *link, struct soft_message *msg, const int *fds, unsigned nfds);
 /* Closes the socket, fails the lanes, removes the link from the list. */
 void soft_link_lost(struct soft_link *link, struct soft_after *after);
+/* Tries links again that could not send although their socket had room. */
+void soft_links_retry(void);
 /* In the child, after fork(): closes the parent's sockets. */
 void soft_links_close_fds(void);
 
@@ -94,6 +96,8 @@ void soft_events_drop(struct soft_link *link);
 /* attach.c. Takes ownership of fds: closes those it does not keep and sets them to -1. False: break the link. */
 bool soft_attach_message(struct soft_link *link, const struct soft_message *msg, int *fds, struct soft_after *after);
 void soft_attach_forget(struct soft_link *link);
+/* The answers of the link are sent: grants what was held back for them. */
+void soft_attach_grant_held(struct soft_link *link);
 /* The same for a message whose descriptors were lost, because this process cannot have more. */
 bool soft_attach_incomplete(struct soft_link *link, const struct soft_message *msg, struct soft_after *after);
 /* The link cannot be used for want of something here: tells the peer, and fails the QPs that wait for it. */
@@ -107,7 +111,7 @@ void soft_maps_drop(struct soft_link *link);
 
 /* ud_lane.c */
 void soft_ud_ask(void);
-bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg);
+bool soft_ud_attach(struct soft_link *link, const struct soft_message *msg, struct soft_after *after);
 bool soft_ud_attached(struct soft_link *link, const struct soft_message *msg, int fd, struct soft_event *event);
 void soft_ud_absent(const struct soft_message *msg);
 void soft_ud_lost(const struct soft_link *link);
