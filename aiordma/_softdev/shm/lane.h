@@ -246,6 +246,14 @@ struct soft_in {
 	struct soft_span in; /* evicted, and not cut yet: the bytes in the slab */
 };
 
+/* Receiver's end of a lane for datagrams, in its QP's list. rq_lock. */
+struct soft_ud_in {
+	struct soft_ud_in *next;
+	struct soft_link *link;
+	struct soft_seg *seg;
+	uint64_t head;
+};
+
 /* ---- outside.c: peers in the middle of a direct access ------------------------------------------------ */
 
 /* The lane is new. */

@@ -35,14 +35,6 @@ struct soft_ud_out {
 	uint64_t tail, head;
 };
 
-/* rq_lock of the QP. */
-struct soft_ud_in {
-	struct soft_ud_in *next;
-	struct soft_link *link;
-	struct soft_seg *seg;
-	uint64_t head;
-};
-
 static uint32_t align(uint32_t n)
 {
 	return (n + SOFT_RECORD_ALIGN - 1) & ~(uint32_t)(SOFT_RECORD_ALIGN - 1);
@@ -309,14 +301,19 @@ void soft_ud_ask(void)
 /* A process that asks again has left its earlier lane: what that still holds is received. rq_lock held. */
 static void replace(struct soft_qp *qp, const struct soft_link *link, struct soft_after *after)
 {
-	for (struct soft_ud_in **at = &qp->ud_in, *in; (in = *at); at = &in->next) {
-		if (in->link != link)
-			continue;
-		take_lane(qp, in, after);
-		*at = in->next;
-		in_free(in);
+	struct soft_ud_in **at = &qp->ud_in, *in, *others;
+
+	while (*at && (*at)->link != link)
+		at = &(*at)->next;
+	if (!(in = *at))
 		return;
-	}
+	*at = in->next;
+	others = qp->ud_in;
+	in->next = NULL;
+	qp->ud_in = in;
+	soft_ud_progress(qp, after);
+	soft_ud_leave(qp);
+	qp->ud_in = others;
 }
 
 /* Makes the receiver's end and its answer. Returns errno. rq_lock held. */

@@ -33,8 +33,9 @@ static struct step record(void)
 /* A meaningful step. */
 static struct step sensible(void)
 {
-    static const uint8_t others[] = {ACT_POST_SEND, ACT_POST_RECV, ACT_TIME, ACT_BYSTANDERS, ACT_STATE,
-                                     ACT_REGION,    ACT_POLL,      ACT_WORD, ACT_DOOR,       ACT_LINK};
+    static const uint8_t others[] = {ACT_POST_SEND, ACT_POST_RECV, ACT_TIME, ACT_BYSTANDERS,
+                                     ACT_STATE,     ACT_REGION,    ACT_POLL, ACT_WORD,
+                                     ACT_DOOR,      ACT_LINK,      ACT_FLOOD};
     struct step s = {.who = (uint8_t)below(WHO), .op = (uint8_t)below(16), .value = (uint8_t)below(16)};
 
     switch (below(8)) {

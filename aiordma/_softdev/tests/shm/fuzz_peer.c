@@ -9,7 +9,7 @@
  *   - the bystanders' states and memory change only by their own work, and they can exchange messages at any time;
  *   - memory changes only where it was opened to a peer, or lies in a receive or a READ that was posted;
  *   - no completion claims more bytes than its receive has, and no step takes longer than a peer may cost;
- *   - the descriptors that the peer can cause are bounded, and gone when it is.
+ *   - the descriptors, mappings, lanes and messages that the peer can cause are bounded, and gone when it is.
  *
  * Steps: fuzz_steps.h. The same file is the test that replays the corpus (roce/replay.c). */
 #include <dirent.h>
@@ -49,8 +49,11 @@ enum {
     SLOTS = 8,
     SLOT = 1024,
     RECEIVE = SLOT / 2,
-    LINKS = 10,         /* that the peer may try to open */
-    MOST_FDS = 400,     /* of what one peer causes here, its own ends included */
+    LINKS = 10,     /* that the peer may try to open */
+    MOST_FDS = 700, /* of what one peer causes here, its own ends included */
+    MOST_MAPS = 2 * STEPS,
+    MOST_ANSWERS = 4, /* that wait for room: of one question, and what comes with it */
+    FLOOD = 128,
     LEFT_FDS = 4,       /* not closed yet; a leak adds up */
     MOST_NS = 10000000, /* of one step; the clock counts looks at it */
     FIRST_QPN = 16,
@@ -600,7 +603,7 @@ static int link_of(const struct step *s)
     return s->flags & FLAG_OTHER ? bad.answer_fd : bad.ask_fd;
 }
 
-static void do_message(const struct step *s)
+static struct soft_message message_of(const struct step *s)
 {
     static const uint32_t types[] = {SOFT_HELLO,    SOFT_ATTACH, SOFT_ATTACHED,  SOFT_RESOLVE,
                                      SOFT_RESOLVED, SOFT_ABSENT, SOFT_SLAB_GONE, SOFT_EVENT_GONE,
@@ -634,12 +637,19 @@ static void do_message(const struct step *s)
     };
     const bool asks = msg.type == SOFT_ATTACH || msg.type == SOFT_RESOLVE ||
                       (msg.type == SOFT_REFUSED && !(s->flags & FLAG_OTHER));
-    int fds[2];
 
     msg.src_qpn = asks ? theirs : ours;
     msg.dst_qpn = asks ? ours : theirs;
     if (raw)
         (s->bits & 8 ? &msg.src_qpn : &msg.dst_qpn)[0] = s->raw;
+    return msg;
+}
+
+static void do_message(const struct step *s)
+{
+    struct soft_message msg = message_of(s);
+    int fds[2];
+
     if (msg.type == SOFT_HELLO) {
         const int own[2] = {bad.doors_fd, bad.published_fd};
         raw_send(link_of(s), &msg, own, 2);
@@ -647,6 +657,52 @@ static void do_message(const struct step *s)
     }
     const unsigned int n = handles(s, -1, fds);
     raw_send(link_of(s), &msg, fds, n);
+}
+
+static void read_all(int fd)
+{
+    struct soft_message msg;
+    int fds[SOFT_PACKET_FDS];
+
+    while (raw_receive(fd, &msg, fds) == 1) {
+        raw_close_all(fds);
+        net_run_thread();
+    }
+}
+
+/* As long as the device takes them. */
+static void do_flood(const struct step *s)
+{
+    const unsigned int most = s->length % FLOOD;
+    int fds[2];
+    const unsigned int n = handles(s, -1, fds);
+
+    for (unsigned int i = 0; i < most; i++) {
+        struct soft_message msg = message_of(s);
+
+        msg.slab = i;
+        if (s->bits & 2)
+            msg.event_id = 1 + i + 64 * s->value;
+        if ((s->bits & 4) && msg.type == SOFT_ATTACH)
+            msg.src_qpn = raw_qpn(&bad, i);
+        if (msg.type == SOFT_RESOLVED && !(s->flags & FLAG_WRONG)) {
+            msg.rkey = s->raw % 8 << 8 | 0x77;
+            msg.index = soft_key_index(msg.rkey);
+            msg.access = FULL;
+            msg.length = msg.slab_length = 4096;
+            msg.slab_offset = 0;
+        }
+        if (raw_send(link_of(s), &msg, fds, n))
+            continue;
+        net_run_thread();
+        if (s->flags & FLAG_BACK)
+            read_all(link_of(s));
+        if (!raw_send(link_of(s), &msg, fds, n))
+            return;
+    }
+    net_run_thread();
+    if (s->flags & FLAG_BACK)
+        read_all(link_of(s));
 }
 
 /* The device asks for lanes and for memory. */
@@ -862,6 +918,7 @@ static void do_step(const struct step *s)
             ibv_req_notify_cq(cq, s->value % 4 == 3);
         break;
     case ACT_LINK: do_link(s); break;
+    case ACT_FLOOD: do_flood(s); break;
     default: do_record(s); break;
     }
     if (s->flags & FLAG_POLL)
@@ -882,6 +939,21 @@ static int count_fds(void)
         count++;
     closedir(all);
     return count;
+}
+
+/* What the peer's messages cost. */
+static void check_costs(void)
+{
+    unsigned int links = 0, lanes = 0;
+
+    for (const struct soft_link *link = soft_shm.links; link; link = link->next) {
+        MUST(link->dialled || link->nqueue <= MOST_ANSWERS);
+        links++;
+    }
+    for (const struct soft_ud_in *in = to_qp(qps[WHO_UD])->ud_in; in; in = in->next)
+        lanes++;
+    MUST(lanes <= links);
+    MUST(atomic_load(&soft_shm.nmaps) <= MOST_MAPS);
 }
 
 static void reset(struct ibv_qp *qp)
@@ -997,6 +1069,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         do_step(&step);
         MUST(step.act % ACTS == ACT_TIME || net_now - before < MOST_NS);
         calm_check();
+        check_costs();
     }
     net_run_thread();
     calm_talk();

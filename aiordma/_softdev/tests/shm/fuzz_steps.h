@@ -40,6 +40,7 @@ enum act {
     ACT_REGION,     /* a region is closed, or opened again with another key */
     ACT_POLL,       /* and arms the queue */
     ACT_LINK,       /* one end of a link closes, or another link opens */
+    ACT_FLOOD,      /* a message again and again, each time about something else, and no answer is read */
     ACTS,
 };
 enum who { WHO_RC, WHO_SRQ, WHO_UC, WHO_UD, WHO_INIT, WHO };
@@ -67,7 +68,7 @@ enum {
     FLAG_KEEP = 1, /* written, and not published; sent, and not handled */
     FLAG_LARGE = 2,
     FLAG_LIE = 4,    /* the record says it is longer than it is */
-    FLAG_BACK = 8,   /* over the record before it */
+    FLAG_BACK = 8,   /* over the record before it; answers of a flood are read */
     FLAG_OTHER = 16, /* the other link; the other process's queue pair */
     FLAG_WRONG = 32, /* not the answer that is due; a raw number in place of the right one */
     FLAG_POLL = 64,  /* the program polls, instead of its progress thread */

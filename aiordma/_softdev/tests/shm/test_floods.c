@@ -1,5 +1,6 @@
 /* A peer that asks without end, answers what it was not asked, or does not read its answers: it costs the device no more
  * than a peer may, and others go on beside it. */
+#include "aiordma_soft.h"
 #include "tests/harness.h"
 #include "tests/shm/raw_peer.h"
 
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -305,6 +307,74 @@ static void endless_bytes(void)
     endless(64, UINT64_C(1) << 36, 15, 16);
 }
 
+/* ---- an honest peer ----------------------------------------------------------------------------------- */
+
+enum { REGIONS = 1000 };
+
+struct region {
+    uint64_t addr;
+    uint32_t rkey;
+};
+
+static void owner(int fd, void *argument)
+{
+    static struct region regions[REGIONS];
+    static struct ibv_mr *mrs[REGIONS];
+    const struct rlimit many = {2 * REGIONS, 2 * REGIONS};
+    struct address peer;
+    struct end end;
+    char byte;
+
+    (void)argument;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &many));
+    end_open(&end, NULL);
+    for (int i = 0; i < REGIONS; i++) {
+        void *slab = aiordma_soft_alloc(end.pd, SLAB_BYTES);
+
+        CHECK(slab != NULL);
+        mrs[i] = ibv_reg_mr(end.pd, slab, SLAB_BYTES, ACCESS_ALL);
+        CHECK(mrs[i] != NULL);
+        regions[i] = (struct region){(uintptr_t)slab, mrs[i]->rkey};
+    }
+    peer = exchange(fd, &end);
+    end_connect(&end, &peer, NULL);
+    give(fd, regions, sizeof regions);
+    take(fd, &byte, 1);
+    for (int i = 0; i < REGIONS; i++) {
+        const uint8_t *slab = mrs[i]->addr;
+
+        CHECK(holds(slab, 100, (unsigned int)i));
+        OK(ibv_dereg_mr(mrs[i]));
+        OK(aiordma_soft_free(end.pd, (void *)(uintptr_t)regions[i].addr, SLAB_BYTES));
+    }
+    end_close(&end);
+}
+
+/* Its thousand regions are mapped, all of them, sooner or later. */
+static void thousand_regions(void)
+{
+    static struct region regions[REGIONS];
+    struct child child = child_start(owner, NULL);
+    struct address peer;
+    struct end end;
+
+    end_open(&end, NULL);
+    peer = exchange(child.fd, &end);
+    end_connect(&end, &peer, NULL);
+    take(child.fd, regions, sizeof regions);
+    do
+        for (unsigned int i = 0; i < REGIONS; i++) {
+            const struct address to = {.addr = regions[i].addr, .rkey = regions[i].rkey};
+
+            fill(end.buf, 100, i);
+            do_rdma(&end, IBV_WR_RDMA_WRITE, 0, 100, &to, 0);
+        }
+    while (count_maps("aiordma-soft-slab") < REGIONS);
+    give(child.fd, "e", 1);
+    child_join(&child);
+    end_close(&end);
+}
+
 /* ---- datagrams ---------------------------------------------------------------------------------------- */
 
 static struct soft_message attach(const struct scene *scene, uint32_t n, enum ibv_qp_type type)
@@ -555,6 +625,6 @@ static void many_slots(void)
     close_scene(&scene);
 }
 
-TEST_MAIN(TEST(unasked_answers), TEST(endless_slabs), TEST(endless_bytes), TEST(datagram_lanes),
-          TEST(unread_lanes), TEST(unread_keys), TEST(held_lane), TEST(many_bells),
+TEST_MAIN(TEST(thousand_regions), TEST(unasked_answers), TEST(endless_slabs), TEST(endless_bytes),
+          TEST(datagram_lanes), TEST(unread_lanes), TEST(unread_keys), TEST(held_lane), TEST(many_bells),
           TEST(descriptors_in_flight), TEST(others_have_their_turn), TEST(many_slots))
