@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ __all__ = [
     "check_port",
     "family_of",
     "full_address",
+    "leads_to",
     "looking_up",
+    "packed_ip",
     "plain_address",
     "show",
     "sockaddr_of",
@@ -65,6 +68,23 @@ def show(sockaddr: Any) -> str:
         return str(sockaddr)
     host, port = plain_address(sockaddr)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def packed_ip(host: str) -> bytes:
+    """A numeric address in the 16 bytes of IPv6, without its scope, as GIDs of RoCE have it.
+
+    :raises ValueError: it is none.
+    """
+    ip = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
+    return (ip if ip.version == 6 else ipaddress.IPv6Address(f"::ffff:{ip}")).packed
+
+
+def leads_to(gid: bytes, host: str) -> bool:
+    """Whether packets to this GID go to the address ``host``; False also where that cannot be told."""
+    try:
+        return packed_ip(host) == gid
+    except ValueError:
+        return False
 
 
 def check_port(port: Any) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from ..addresses import leads_to
 from ..errors import Code, LinkError, NegotiationError, VerbsError
 from ..proto.clc import Accept, Confirm, Proposal
 from ..proto.proof import accept_proof, confirm_proof, link_secret
@@ -102,6 +103,16 @@ class _Contact:
                 f"message window {self.engine.config.window} here, {answer.window} at the peer: "
                 "set AIORDMA_WINDOW alike",
             )
+
+    def _bring_up_link(self, answer: Accept | Confirm) -> None:
+        """Connect to the queue pair that the peer names. :raises VerbsError:
+
+        Where that is its TCP connection does not tell: its adapter may have an address of its own.
+        """
+        assert self.group is not None
+        backend, host = self.engine.backend, host_of(self.group.peer)
+        to_here = backend.is_soft and (self.engine.config.soft_wire == "off" or answer.gid == backend.gid.raw)
+        self.group.link.bring_up(_qp_address(answer), proved=to_here or leads_to(answer.gid, host))
 
     def _connect(self, answer: Accept | Confirm) -> Any:
         assert self.member is not None
@@ -224,7 +235,7 @@ class ClientContact(_Contact):
                 if engine.backend.by_cm:
                     await self._connect_by_cm(accept)
                 else:
-                    self.group.link.bring_up(_qp_address(accept))
+                    self._bring_up_link(accept)
             else:
                 assert known is not None
                 if not await known.wait_ready():
@@ -403,7 +414,7 @@ class ServerContact(_Contact):
         """:raises VerbsError:"""
         assert self.group is not None
         if not self.engine.backend.by_cm:
-            self.group.link.bring_up(_qp_address(confirm))
+            self._bring_up_link(confirm)
             return
         # The client has confirmed because its end is connected, so this one is about to be.
         try:

@@ -7,6 +7,7 @@ parked and reused (X-RDMA's QP cache). :class:`Link` is one use of it, from INIT
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import faults
@@ -37,6 +38,8 @@ logger = logging.getLogger("aiordma.link")
 #: Send WRs of a QP. Each may be a WRITE or a message; completions come for every eighth of them.
 SEND_QUEUE_DEPTH = 512
 _MESSAGE_SLOT_BYTES = 64
+#: Of the software device towards what may be another host's address: 0.54 s, so four packets in two seconds.
+_UNPROVED_TIMEOUT = 17
 #: READs outstanding on a link at most, whatever the devices allow: later requests wait behind them.
 MAX_READS = 8
 
@@ -154,6 +157,8 @@ class Link:
         #: The peer has announced the end (Delete Link).
         self.orderly = False
         self.peer_qpn = 0
+        #: Whether packets may go to a host that is not the peer's, as long as none has come from there.
+        self._unproved = False
         #: The peer writes into buffers that it is named.
         self.peer_places = False
         self.probe_target = (0, 0)
@@ -223,12 +228,20 @@ class Link:
         else:
             self.queue_pair.prepare_long(parts.recv_bytes)
 
-    def bring_up(self, peer: QpAddress) -> None:
+    def bring_up(self, peer: QpAddress, *, proved: bool = True) -> None:
         """INIT to RTR to RTS. :raises VerbsError: the device refuses, for instance because it has no route
         to the peer.
+
+        :param proved: that the address is the peer's. Else nothing but Confirm Link is sent there before an
+            answer has come, and that a few times only.
         """
         self.peer_qpn = peer.qp_num
+        self._unproved = not proved
         path = QpPath(traffic_class=self.traffic_class)
+        if not proved and self.engine.backend.is_soft:
+            # It repeats after each timeout, and four times as long as it was told. Once it has measured the
+            # round trip, it repeats after that.
+            path = replace(path, timeout=_UNPROVED_TIMEOUT, retry_count=0)
         self.parts.qp.to_rtr(peer, path)
         self.parts.qp.to_rts(peer, path)
         self.queue_pair.max_reads = min(self.parts.qp.max_reads, MAX_READS)
@@ -464,7 +477,9 @@ class Link:
         """Announce the end to the peer while the QP still sends, so that it need not find out by retries."""
         # A link that is abandoned during its set-up may be up already at the other end.
         if self.state is LinkState.ACTIVE or (
-            self.state is LinkState.SETTING_UP and self.parts.qp.state == QpState.RTS
+            self.state is LinkState.SETTING_UP
+            and self.parts.qp.state == QpState.RTS
+            and (self._proved or not self._unproved)
         ):
             reason = llc.DeleteReason.OPERATOR
             self.queue_pair.send_llc(llc.DeleteLink(reason=reason, all_links=True, orderly=True).encode())

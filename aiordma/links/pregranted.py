@@ -26,7 +26,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..addresses import show
+from ..addresses import packed_ip, show
 from ..errors import Code, NegotiationError, RemoteProtocolError
 from ..proto import clc, clcstream, llc
 from ..proto.proof import claim_proof
@@ -48,8 +48,7 @@ _log = logging.getLogger("aiordma.link")
 
 def _packed(address: Address) -> tuple[bytes, int]:
     """An address as encoded in a CLC Accept."""
-    ip = ipaddress.ip_address(address[0].partition("%")[0])
-    return (ip if ip.version == 6 else ipaddress.IPv6Address(f"::ffff:{ip}")).packed, address[1]
+    return packed_ip(address[0]), address[1]
 
 
 def _shown(packed: bytes, port: int) -> str:

@@ -131,6 +131,7 @@ async def goes_through(raw: Raw, offer: ClientContact) -> Any:
 
 
 async def test_other_servers_do_not_learn_what_a_server_calls_its_client() -> None:
+    await engines.current(PATIENT)
     async with own_engine() as one, own_engine() as other:
         names = {engine.id_towards(host) for engine in (one, other) for host in ("10.0.0.1", "10.0.0.2")}
         assert len(names) == 4
