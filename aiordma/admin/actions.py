@@ -51,6 +51,8 @@ _log = logging.getLogger("aiordma.admin")
 
 #: In one message; with payload each may have 32 KiB, of the 1 MiB that a message may have.
 _PACKETS = 16
+#: Streams that return to RDMA at the same time.
+_BACK_AT_ONCE = 64
 _AF_UNSPEC = struct.pack("=H14x", 0)
 
 
@@ -167,26 +169,38 @@ def _switch(waker: Waker, request: Switch, asker: tuple[int, int]) -> Iterator[S
 
 
 def _back(waker: Waker, pipes: list[Any]) -> Any:
-    from ..links.failover import leave
-
     pause, problems = Pause(), list[str]()
     count = 0
 
     async def main() -> None:
         nonlocal count
         try:
-            for pipe in pipes:
-                try:
-                    await leave.switch_back(pipe)
-                    count += 1
-                except NegotiationError as error:
-                    problems.append(error.text)
+            for at in range(0, len(pipes), _BACK_AT_ONCE):
+                count += await _back_together(pipes[at : at + _BACK_AT_ONCE], problems)
         finally:
             pause.end()
 
     waker.spawn(main)
     yield pause
     return count, problems
+
+
+async def _back_together(pipes: list[Any], problems: list[str]) -> int:
+    """At once: a stream whose peer does not read takes seconds, and they need not add up."""
+    attempts = []
+    for pipe in pipes:
+        try:
+            attempts.append(pipe.rejoin())
+        except NegotiationError as error:
+            problems.append(error.text)
+    count = 0
+    for attempt in attempts:
+        try:
+            await attempt.wait()
+            count += 1
+        except NegotiationError as error:
+            problems.append(error.text)
+    return count
 
 
 def _close(waker: Waker, request: Close, asker: tuple[int, int]) -> Iterator[Struct]:

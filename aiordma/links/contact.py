@@ -70,6 +70,8 @@ class _Contact:
         #: The caller will attach the TCP connection. A connection whose link fails before that waits for it,
         #: and then fails over.
         self.awaits_tcp = False
+        #: The peer has not read the Proposal, and may not for long: nothing waits for its answer.
+        self.stands = False
         self._done = False
 
     def _answer_fields(self) -> dict[str, object]:
@@ -214,6 +216,7 @@ class ClientContact(_Contact):
     async def accepted(self, accept: Accept, peer: str = "") -> Confirm:
         """Bring up this end. :raises NegotiationError: decline with its ``code``."""
         engine = self.engine
+        self._check_engine()
         self._check_answer(accept)
         key = LinkKey(accept.engine_id, "client", self.proposal.traffic_class, host_of(peer))
         known = self._known(accept, key)
@@ -268,6 +271,13 @@ class ClientContact(_Contact):
             raise VerbsError(errno.ETIMEDOUT, "rdma_connect", f"{where}; a firewall?") from None
         except LinkError as error:
             raise VerbsError(errno.ECONNRESET, "rdma_connect", error.reason) from error
+
+    def _check_engine(self) -> None:
+        """:raises NegotiationError: nothing begins there any more since the Proposal was made."""
+        if self.engine.closed:
+            raise NegotiationError(Code.SHUTTING_DOWN)
+        if self.engine.drained is not None:
+            raise NegotiationError(Code.DRAINED, self.engine.drained)
 
     def _known(self, accept: Accept, key: LinkKey) -> LinkGroup | None:
         """The group whose link the Accept names; None for first contact.

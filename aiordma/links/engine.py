@@ -427,7 +427,7 @@ class Engine:
         """Close links that have had no connection for ``link_idle_ms``. The client's side does it, because it
         begins the connections and so does not close a link that one is joining. It waits while a negotiation
         is under way, because the server may answer that the new connection joins an idle link."""
-        negotiating = any(not contact.is_over for contact in list(self._contacts))
+        negotiating = any(not (contact.is_over or contact.stands) for contact in list(self._contacts))
         patience = self.config.link_idle_ms / 1000 if self.drained is None else 0.0
         for group in list(self.all_groups):
             if group.may_close_at(now):

@@ -84,6 +84,10 @@ class Code(enum.IntEnum):
     SWITCHED = 0x0A1D0021, "the stream was switched to its TCP connection on request"
     CARRY_REFUSED = 0x0A1D0023, "the stream was already broken when its peer began the TCP failover"
     CARRY_OFF = 0x0A1D0022, "TCP failover is switched off (carry_timeout_ms is 0)"
+    PEER_DOES_NOT_READ = (
+        0x0A1D0024,
+        "the peer has not read what was sent before: the stream returns to RDMA when it has",
+    )
 
 
 def describe(code: int) -> str:

@@ -21,14 +21,18 @@ from .handshake import ClientHandshake, ServerHandshake, State, Timeouts
 if TYPE_CHECKING:
     from .clc import Accept, Confirm
 
-__all__ = ["Event", "RejoinHandshake", "Yielded"]
+__all__ = ["Event", "RejoinHandshake", "Unanswered", "Yielded"]
 
 
 class Yielded(Frozen):
     """The peer has asked as well, and is the client: drop this end's offer. ``Proposed`` follows."""
 
 
-Event: TypeAlias = HandshakeEvent | Yielded
+class Unanswered(Frozen):
+    """The time for an answer is over. The Proposal stands: it is behind bytes that the peer has not read."""
+
+
+Event: TypeAlias = HandshakeEvent | Yielded | Unanswered
 
 
 class RejoinHandshake:
@@ -44,6 +48,7 @@ class RejoinHandshake:
         self._timeouts = timeouts
         self._proposal = proposal
         self._over = False
+        self._late = False
         self._machine: ClientHandshake | ServerHandshake
         if proposal is None:
             self._machine = ServerHandshake(timeouts, now)
@@ -61,13 +66,23 @@ class RejoinHandshake:
         return State.TCP if self._over else self._machine.state
 
     @property
+    def proposed(self) -> bool:
+        """Whether this end has asked, and the peer has not answered yet."""
+        return self.state is State.PROPOSED
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the time for an answer is over: the peer has not read the Proposal."""
+        return self._late and self.proposed
+
+    @property
     def may_ask_again(self) -> bool:
         """Whether :meth:`again` is possible when an Accept names an unknown link."""
         return isinstance(self._machine, ClientHandshake) and self._machine.may_ask_again
 
     def next_deadline(self) -> float | None:
         """When :meth:`on_timer` must be called, None when only the owner's own work is awaited."""
-        return None if self._over else self._machine.next_deadline()
+        return None if self._over or self.unanswered else self._machine.next_deadline()
 
     # ---- what comes from outside
 
@@ -97,7 +112,13 @@ class RejoinHandshake:
 
     def on_timer(self, now: float) -> list[Event]:
         """The time of :meth:`next_deadline` has come."""
-        return [] if self._over else self._checked(self._machine.on_timer(now))
+        deadline = self.next_deadline()
+        if deadline is None or now < deadline:
+            return []
+        if self.proposed:
+            self._late = True
+            return [Unanswered()]
+        return self._checked(self._machine.on_timer(now))
 
     # ---- what the owner reports
 

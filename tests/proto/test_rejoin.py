@@ -13,7 +13,7 @@ from aiordma.proto.codes import Code
 from aiordma.proto.errors import LocalProtocolError, RemoteProtocolError
 from aiordma.proto.events import Accepted, Confirmed, Failed, Proposed, Send, UseRdma, UseTcp
 from aiordma.proto.handshake import State, Timeouts
-from aiordma.proto.rejoin import Event, RejoinHandshake, Yielded
+from aiordma.proto.rejoin import Event, RejoinHandshake, Unanswered, Yielded
 
 from .test_handshake import ACCEPT, CONFIRM, PROPOSAL
 
@@ -85,15 +85,40 @@ def test_this_end_gives_up_after_it_has_agreed() -> None:
     ]
 
 
-def test_silence_is_declined() -> None:
+def test_a_proposal_stands_until_the_peer_reads_it() -> None:
     client = asked()
     assert client.next_deadline() == 6.0
     assert client.on_timer(5.9) == []
-    assert client.on_timer(6.0) == [
-        Send(Decline(diagnosis=Code.OUT_OF_SYNC).encode()),
-        Failed(Code.OUT_OF_SYNC, "the peer did not answer in time"),
-    ]
+    told = [client.unanswered]
+    assert client.on_timer(6.0) == [Unanswered()]
+    told.append(client.unanswered)
     assert client.next_deadline() is None
+    assert client.on_timer(1e9) == []
+    assert client.receive(ACCEPT.encode(), 1e9) == [Accepted(ACCEPT)]
+    told.append(client.unanswered)
+    assert told == [False, True, False]
+    assert client.ready(CONFIRM, 1e9) == [Send(CONFIRM.encode())]
+    assert client.next_deadline() == 1e9 + 11.0
+
+
+def test_a_standing_proposal_yields_like_a_new_one() -> None:
+    client = asked()
+    client.on_timer(6.0)
+    assert client.receive(HIGHER.encode(), 7.0) == [Yielded(), Proposed(HIGHER)]
+    assert not client.unanswered
+
+
+def test_silence_is_declined() -> None:
+    """Of a peer that has begun to answer."""
+    server = answering()
+    server.ready(ACCEPT, 0.0)
+    assert server.next_deadline() == 6.0
+    assert server.on_timer(5.9) == []
+    declined, failed = server.on_timer(6.0)
+    assert declined == Send(Decline(diagnosis=Code.OUT_OF_SYNC).encode())
+    assert isinstance(failed, Failed)
+    assert failed.code == Code.OUT_OF_SYNC
+    assert server.next_deadline() is None
 
 
 def test_an_unknown_link_is_asked_about_once() -> None:

@@ -44,8 +44,9 @@ __all__ = ["FramedPipe"]
 #: Bytes read ahead of the user, about, and at a time.
 _AHEAD_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
-#: The same while the rings on which this end sends wait for the TCP connection: they have failed, and what
-#: frees them comes behind the peer's data. A peer that moves sends no more than is in the kernels' buffers.
+#: The same while something that is awaited comes behind the peer's data: a message of an attempt to return
+#: to RDMA, or what frees the rings on which this end sends, when they have failed. A peer that reads answers
+#: before it has sent much more than is in the kernels' buffers.
 _MOST_AHEAD_BYTES = 64 * 1024 * 1024
 #: Answers of the negotiation that may wait for a peer that does not read. Further ones are not given: it
 #: would not read them either, and its attempts to return to RDMA end by their time limit.
@@ -73,6 +74,8 @@ class Attempt(Protocol):
     def cancel(self) -> None: ...
     def peer_moved(self) -> None: ...
     def try_hand_over(self) -> None: ...
+    @property
+    def may_be_revoked(self) -> bool: ...
     async def wait(self) -> None: ...
 
 
@@ -420,6 +423,7 @@ class FramedPipe:
                 raise NegotiationError(Code.OUT_OF_SYNC, "the stream is closed, half-closed or on RDMA")
             self._rejoin = self.new_rejoin()
             self._rejoin.ask()
+            self.read_to_the_end()
         return self._rejoin
 
     def _negotiate(self, data: bytes) -> None:
@@ -432,9 +436,12 @@ class FramedPipe:
         self._answers = self._answers + 1 if self._carrier.pending else 0
         if self._answers > _MOST_ANSWERS:
             return
-        if isinstance(message, clc.Proposal) and not (self._closed or self._eof_sent or self._moved):
+        # A peer that has ended since has given its attempt up.
+        over = self._closed or self._eof_sent or self._moved or self._assembler.done
+        if isinstance(message, clc.Proposal) and not over:
             self._rejoin = self.new_rejoin()
             self._rejoin.answer(data)
+            self.read_to_the_end()
         else:
             self.put_message(clc.Decline(diagnosis=Code.OUT_OF_SYNC).encode())
 
@@ -449,10 +456,12 @@ class FramedPipe:
         self._moved = True
 
     def read_to_the_end(self) -> None:
-        """The TCP connection is needed, whether the user reads or not: receive up to the peer's last frame.
+        """What comes behind the peer's data is needed, whether the user reads or not.
 
-        A user that waits to send does not read. When the rings that it sends on failed, it waited for the TCP
-        connection, the connection for the peer's last frame, and that for the user: for ever.
+        A slow reader would let the negotiation wait for longer than the other end does, and the link that is
+        made with it, for which all other connections to this peer wait. And a user that waits to send does
+        not read. When the rings that it sends on failed, it waited for the TCP connection, the connection for
+        the peer's last frame, and that for the user: for ever.
         """
         self._most_ahead = _MOST_AHEAD_BYTES
         self._waker.call_soon(self._read_on)
@@ -471,8 +480,13 @@ class FramedPipe:
         _draining.discard(self._waker, self)
         return self._carrier.release(), self._assembler.rest
 
+    def say_unread(self) -> str:
+        """How much the peer has not read, for people."""
+        return f"at least {self._carrier.unread} bytes wait for {self.peer}"
+
     def stay(self) -> bool:
         """The attempt has failed. False: the stream is lost, as part of it has gone to the ring already."""
+        self._most_ahead = _AHEAD_BYTES
         if self._moved:
             self._failure = self._failure or LinkError(
                 "the stream was lost on its way back to RDMA", self.peer
@@ -496,7 +510,9 @@ class FramedPipe:
         if self._carrier.closed:
             return
         _draining.add(self._waker, self)
-        if self._is_rejoining:
+        if self._rejoin is not None and self._is_rejoining and self._rejoin.may_be_revoked:
+            self._rejoin.cancel()  # the peer may not read for long: the end goes by TCP
+        elif self._is_rejoining:
             self._limit = self._waker.call_at(self._waker.now() + _LINGER_S, self._end)
         else:
             self._carrier.put(end_frame(closed=True))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Code, CompletionError, LinkError, NegotiationError, RemoteProtocolError, VerbsError
 from ...proto.events import Accepted, Confirmed, Failed, Proposed, Send, UseTcp
 from ...proto.handshake import Timeouts
-from ...proto.rejoin import RejoinHandshake, Yielded
+from ...proto.rejoin import RejoinHandshake, Unanswered, Yielded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...pipes._switchable import SwitchablePipe
     from ...proto.clc import Accept, Confirm, Proposal
     from ...proto.rejoin import Event
-    from ...wake.base import Handle, Job
+    from ...wake.base import Handle, Job, Waiter
     from ..contracts import EngineView, GroupView
     from .framed_pipe import FramedPipe
 
@@ -49,7 +49,7 @@ class Rejoin:
         self._framed, self._switch, self._engine, self._peer = framed, switch, engine, peer
         self._traffic_class = traffic_class
         self._waker = engine.waker
-        self._ended = self._waker.new_waiter()
+        self._waiters: list[Waiter] = []
         self._contact: Any = None
         self._handshake: RejoinHandshake | None = None
         self._early: list[bytes] = []  # messages that came before our own Proposal was ready
@@ -84,12 +84,35 @@ class Rejoin:
             self._run(self._handshake.receive(message, self._waker.now()))
 
     async def wait(self) -> None:
-        """Until both ends are on their rings. :raises NegotiationError: or another error: not this time."""
-        while not self.over:
-            await self._ended.wait()
-        self._ended.set()
+        """Until this end is on its rings, and the other on its last step.
+
+        :raises NegotiationError: or another error: not this time. With ``PEER_DOES_NOT_READ`` the attempt
+            goes on.
+        """
+        while not (self.over or self._unanswered):
+            waiter = self._waker.new_waiter()
+            self._waiters.append(waiter)
+            try:
+                await waiter.wait()
+            finally:
+                self._waiters.remove(waiter)
         if self.error is not None:
             raise self.error
+        if not self.over:
+            raise NegotiationError(Code.PEER_DOES_NOT_READ, self._framed.say_unread())
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            waiter.set()
+
+    @property
+    def may_be_revoked(self) -> bool:
+        """The peer has not answered: it has no ring yet, and need not hear that there will be none."""
+        return self._handshake is None or self._handshake.proposed
+
+    @property
+    def _unanswered(self) -> bool:
+        return self._handshake is not None and self._handshake.unanswered
 
     @property
     def group(self) -> GroupView | None:
@@ -119,8 +142,9 @@ class Rejoin:
                 events = self._refuse(error)
             except (LinkError, VerbsError, CompletionError, RemoteProtocolError) as error:
                 events = self._refuse(NegotiationError(Code.DEVICE_FAILURE, str(error)))
-            if self.over:
-                self._drop_ring()  # cancelled in the moment in which it was ready
+            if self.over:  # cancelled in the moment in which it was ready
+                self._drop_ring()
+                self._abandon_contact()
                 return
             self._job = None
             self._run(events)
@@ -149,6 +173,8 @@ class Rejoin:
                 self._start(functools.partial(self._prepare_confirm, event.accept))
             elif isinstance(event, Confirmed):
                 self._start(functools.partial(self._bring_up_server, event.confirm))
+            elif isinstance(event, Unanswered):
+                self._wait_on()
             elif isinstance(event, UseTcp):
                 self._fail(self._refusal or NegotiationError(event.code))
             elif isinstance(event, Failed):
@@ -170,6 +196,13 @@ class Rejoin:
         if self._handshake is not None:
             self._run(self._handshake.on_timer(self._waker.now()))
 
+    def _wait_on(self) -> None:
+        """The Proposal is behind what the peer has not read, and is answered when it has. A second one behind
+        it would do nothing more, and could get the answer to the first."""
+        logger.debug("a stream with %s waits on TCP: %s", self._peer, self._framed.say_unread())
+        self._contact.stands = True
+        self._wake()
+
     async def _new_contact(self, unknown_qpn: int = 0) -> Any:
         self._contact = contact = await self._engine.propose(
             unknown_qpn=unknown_qpn, peer=self._peer, traffic_class=self._traffic_class
@@ -185,6 +218,7 @@ class Rejoin:
     async def _prepare_confirm(self, accept: Accept) -> list[Event]:
         handshake, contact = self._handshake, self._contact
         assert handshake is not None
+        contact.stands = False
         try:
             confirm = await contact.accepted(accept, self._peer)
         except NegotiationError as error:
@@ -283,6 +317,6 @@ class Rejoin:
     def _finish(self, error: Exception | None) -> None:
         self.over, self.error = True, error
         self._set_timer()
-        self._ended.set()
+        self._wake()
         if self.on_over is not None:
             self.on_over()

@@ -92,10 +92,19 @@ class TcpCarrier:
         """Whether the peer's host has acknowledged all that was sent. Its process may not have read it."""
         if self.closed or self.pending or self.failure is not None:
             return False
+        return self._in_kernel() == 0
+
+    def _in_kernel(self) -> int | None:
+        """Bytes that the peer's host has not acknowledged; None: the kernel does not say."""
         try:
-            return not int.from_bytes(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+            return int.from_bytes(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         except OSError:
-            return False
+            return None
+
+    @property
+    def unread(self) -> int:
+        """Bytes that certainly wait for the peer to read: those of which its host has none."""
+        return 0 if self.closed else len(self._out) + (self._in_kernel() or 0)
 
     def watch_host(self) -> None:
         """Have the kernel probe whether the peer's host lives; if not, reading fails within half a minute."""

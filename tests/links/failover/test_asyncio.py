@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -194,5 +195,52 @@ async def test_pipes_know_no_transport_after_the_end() -> None:
         writer.transport.abort()
         await until(lambda: ended == [b""])
         assert (await engines.current()) is engine
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("asks", ["reader", "writer"])
+async def test_a_paused_transport_returns(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end that does not read asks, and is back at once; or the other, and is back when that has read."""
+    many = DATA * 16
+    async with nothing_left() as engine:
+        accepted: list[Recorder] = []
+
+        def factory() -> Recorder:
+            accepted.append(Recorder())
+            return accepted[-1]
+
+        server = await aiordma.create_server(factory, LOCAL, 0, mode="rdma")
+        writer, mine = await aiordma.create_connection(Recorder, LOCAL, port_of(server), mode="rdma")
+        assert isinstance(mine, Recorder)
+        await until(lambda: bool(accepted and accepted[0].transport))
+        theirs = accepted[0]
+        reader = theirs.transport
+        reader.pause_reading()
+        take_off(engine, "link")
+        await until(lambda: writer.get_extra_info("aiordma.path") == "tcp")
+        await until(lambda: reader.get_extra_info("aiordma.path") == "tcp")
+        writer.write(many)
+        assert writer.get_write_buffer_size()
+        if asks == "reader":
+            await aiordma.switch_path(reader, "rdma")
+        else:
+            before = engine.config
+            monkeypatch.setattr(engine, "config", dataclasses.replace(before, negotiate_timeout_ms=50))
+            with pytest.raises(aiordma.NegotiationError) as caught:
+                await aiordma.switch_path(writer, "rdma")
+            monkeypatch.setattr(engine, "config", before)
+            assert caught.value.code == Code.PEER_DOES_NOT_READ
+        assert theirs.data == b""
+        reader.resume_reading()
+        await until(lambda: len(theirs.data) == len(many))
+        assert theirs.data == many
+        await until(lambda: reader.get_extra_info("aiordma.path") == "rdma")
+        await until(lambda: writer.get_extra_info("aiordma.path") == "rdma")
+        reader.write(b"answer")
+        await until(lambda: mine.data == b"answer")
+        writer.close()
+        await until(lambda: mine.lost.done() and theirs.lost.done())
+        assert mine.lost.result() is theirs.lost.result() is None
         server.close()
         await server.wait_closed()

@@ -12,6 +12,7 @@ from aiordma.links.failover.framed_pipe import FramedPipe
 from aiordma.proto import clc
 from aiordma.proto.frames import MAX_BODY_BYTES, data_header, negotiation_frame
 from tests.health import until
+from tests.proto.test_handshake import PROPOSAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ class Delivery:
         self._arrived = bytearray()
         self.sent: list[bytes] = []
 
-    def put(self, *parts: bytes) -> None:
+    def put(self, *parts: bytes | memoryview) -> None:
         self.sent.append(b"".join(parts))
 
     def say(self, frame: bytes, times: int) -> None:
@@ -54,6 +55,10 @@ class Delivery:
 
     def watch(self, on: bool) -> None:
         self.watched = on
+
+    def ask(self) -> None:
+        """The peer wants to return to RDMA."""
+        self._arrived += negotiation_frame(PROPOSAL.encode())
 
     def arrive(self, size: int) -> None:
         """Frames with ``size`` bytes of data."""
@@ -104,3 +109,44 @@ async def test_a_peer_that_asks_and_does_not_read_is_not_answered_without_end() 
     delivery.pending = 0  # it reads again
     delivery.say(negotiation_frame(CONFIRM.encode()), 2)
     assert len(delivery.sent) == sent + 2
+
+
+class Endless:
+    """An attempt to return to RDMA (``rejoin.py``) whose peer says nothing more."""
+
+    error = None
+    over = False
+    may_be_revoked = False
+
+    def answer(self, proposal: bytes) -> None:
+        assert proposal == PROPOSAL.encode()
+
+    def cancel(self) -> None:
+        self.over = True
+
+
+async def test_a_peer_that_asks_and_floods_is_held_back() -> None:
+    """For an answer it is read beyond what the user takes, up to a limit, and once that is over as before."""
+    delivery = Delivery()
+    framed = framed_on(delivery)
+    attempt = Endless()
+    framed.new_rejoin = lambda: cast("Any", attempt)
+    await until(lambda: delivery.watched)
+    delivery.ask()
+    for _ in range(70):
+        delivery.arrive(1 << 20)
+    assert not delivery.watched
+    left = 70 << 20
+    assert 64 << 20 <= framed.readable < 65 << 20
+    attempt.cancel()
+    assert framed.stay()
+    most = 0
+    while left:
+        if left < 5 << 20:
+            most = max(most, framed.readable)
+        taken = len(framed.try_receive(1 << 20) or b"")
+        left -= taken
+        if not taken:
+            await until(lambda: framed.readable > 0)
+    assert 0 < most <= 512 * 1024
+    await until(lambda: delivery.watched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +23,7 @@ from .breaking import take_off
 from .traffic import both_ways
 
 if TYPE_CHECKING:
+    from aiordma.links.contact import ServerContact
     from aiordma.links.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -147,6 +148,28 @@ async def test_a_link_that_breaks_while_an_end_waits_to_send(monkeypatch: pytest
                 got += await other.receive()
             assert got == data[: sent[0]]
         await finished(one, other)
+
+
+async def test_a_stream_that_ends_when_the_answer_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is cancelled runs on to its next checkpoint: what it makes until then is released, too."""
+    async with nothing_left() as engine:
+        one, other = await taken_off(engine)
+        answer = engine.answer
+        offered: list[ServerContact] = []
+
+        async def and_end(*arguments: Any) -> ServerContact:
+            offered.append(await answer(*arguments))
+            attempt = other._pipe.fallback._rejoin  # type: ignore[attr-defined]
+            assert attempt.group is None
+            attempt.cancel()
+            return offered[0]
+
+        monkeypatch.setattr(engine, "answer", and_end)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask_quietly, one)
+            await until(lambda: bool(offered))
+            await until(lambda: not any(group.members for group in engine.all_groups))
+            await finished(one, other)
 
 
 async def ask_quietly(stream: aiordma.RdmaStream) -> None:
