@@ -14,6 +14,7 @@ itself runs.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import select
 import socket
@@ -136,6 +137,9 @@ class TcpPipe:
             parts.append(data)
         self._chunk = b"".join(parts)
         self._offset = 0
+        if exc.errno == errno.ECONNRESET and isinstance(self._sock, socket.socket):
+            # The kernel reports a reset once, and then an end. (One behind an end is EPIPE. TLS has its own.)
+            self._eof = False
         if not self._eof:
             self._fail(exc)
         elif self._on_readable is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from random import Random
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from anyio.abc import SocketAttribute
 from aiordma.attributes import RdmaAttribute
 from tests.cancelling import at_await, at_turn
 from tests.datagrams.pairs import LIMIT, MAKERS, Pair, receive_on, send_on
+from tests.health import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -358,3 +360,38 @@ async def test_a_busy_sender_lets_others_run(pair: Pair) -> None:
             await other.receive()
         tasks.cancel_scope.cancel()
     assert ran > 10
+
+
+async def test_one_that_only_looks_sees_what_comes(pair: Pair) -> None:
+    """Nothing waits here that would be told."""
+    one, other = pair
+    got: list[bytes] = []
+
+    def look() -> bool:
+        with contextlib.suppress(anyio.WouldBlock):
+            got.append(other.receive_nowait())
+        return bool(got)
+
+    assert not look()
+    for number in range(3):
+        await one.send(b"%d" % number)
+        await until(look)
+        assert got.pop() == b"%d" % number
+
+
+async def test_a_reset_that_a_send_meets_is_no_end(pair: Pair) -> None:
+    """The kernel reports it once, and then an end: a reader that is told of that takes the rest for whole."""
+    one, other = pair
+    await other.send(b"before")
+    assert await one.receive() == b"before"
+    other.abort()
+
+    async def send() -> None:
+        while True:
+            await one.send(b"x")
+            await anyio.lowlevel.checkpoint()
+
+    with pytest.raises(anyio.BrokenResourceError):
+        await send()
+    with pytest.raises(anyio.BrokenResourceError):
+        await one.receive()
