@@ -36,6 +36,7 @@ from ..plain import check_plain
 from ..streams.info import StreamInfo
 from ..wake.ending import note_unclosed
 from ..wake.origin import here
+from ..wake.outbox import release
 from .claims import claim
 from .contracts import PullProtocol
 from .sendfile import from_the_beginning
@@ -442,6 +443,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             try:
                 n = self._try_send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+                data = b""  # the protocol may keep the error, and its traceback this
                 self._send_failed(exc)
                 return
         if n != len(data):
@@ -499,12 +501,16 @@ class RingTransport(asyncio.transports._FlowControlMixin):
         for part in parts:
             check_plain(part)
         # All of them are looked at before any is sent: one that is not bytes-like must not leave a part.
-        parts = [data if type(data) is bytes else _as_bytes(data) for data in parts]
-        if sum(map(len, parts)) <= _GATHER_BYTES:
-            self.write(b"".join(parts))
-        else:
-            for part in parts:
-                self.write(part)
+        pieces: list[bytes | memoryview] = []
+        try:
+            pieces += [data if type(data) is bytes else _as_bytes(data) for data in parts]
+            if sum(map(len, pieces)) <= _GATHER_BYTES:
+                self.write(b"".join(pieces))
+            else:
+                for piece in pieces:
+                    self.write(piece)
+        finally:
+            release(pieces)  # an error's traceback would keep them
 
     def _on_writable(self) -> None:
         if self._reader is None and asyncio.current_task(self._loop) is not None:

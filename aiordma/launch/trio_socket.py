@@ -208,9 +208,14 @@ class StreamSocket(trio.socket.SocketType):
         """The same into `buffer`; 0 at the end."""
         _refuse_flags(flags)
         check_plain(buffer)
-        with memoryview(buffer) as whole, whole.cast("B") as view, _errors(errno.ECONNRESET):
+        with (
+            memoryview(buffer) as whole,
+            whole.cast("B") as view,
+            view[: nbytes or len(view)] as wanted,
+            _errors(errno.ECONNRESET),
+        ):
             try:
-                return await self._stream.receive_into(view[: nbytes or len(view)])
+                return await self._stream.receive_into(wanted)
             except anyio.EndOfStream:
                 return 0
 

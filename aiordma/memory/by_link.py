@@ -15,7 +15,7 @@ from ..errors import AioRdmaError, VerbsError
 from ..pipes._one_sided import READ, WRITE
 from ..verbs._spans import Spans
 from .errors import MemoryAccessError
-from .local import check_length, resolve
+from .local import check_length, resolve_exactly
 from .operation import Operation, given_up
 from .region import Piece, Pieces, Region
 
@@ -150,8 +150,7 @@ class LinkCarrier:
 
     def start_pieces(self, op: int, remote: Remote, places: Spans, local: Memory) -> Operation[None]:
         """See :class:`.operation.Carrier`."""
-        spans, region = resolve(local, writable=op == READ)
-        check_length(spans.nbytes, places.nbytes)
+        spans, region = resolve_exactly(local, places.nbytes, writable=op == READ)
         short = spans.nbytes < spans.count * _SHORT_PIECES and places.count < spans.count
         if region is not None and (region.opaque or not short):
             region.begin_use()

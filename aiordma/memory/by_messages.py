@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..pipes._one_sided import READ
 from ..proto.memory import PIECE_BYTES, Op, span
 from ..verbs._spans import Spans
-from .local import check_length, resolve
+from .local import resolve_exactly
 from .operation import Operation, given_up
 
 if TYPE_CHECKING:
@@ -38,12 +38,11 @@ class MessageCarrier:
 
     def start_pieces(self, op: int, remote: Remote, places: Spans, local: Memory) -> Operation[None]:
         """See :class:`.operation.Carrier`."""
-        spans, region = resolve(local, writable=op == READ)
+        spans, region = resolve_exactly(local, places.nbytes, writable=op == READ)
         if region is not None and region.opaque:
             raise BufferError(
                 "this region is memory of a device, and this connection is on TCP: only RDMA reaches it"
             )
-        check_length(spans.nbytes, places.nbytes)
         return _InMessages(self.requests, op, remote, places, spans).begin()
 
     def start_atomic(self, op: int, remote: Remote, offset: int, value: int, compare: int) -> Operation[int]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Array", "check_length", "resolve"]
+__all__ = ["Array", "check_length", "resolve", "resolve_exactly"]
 
 
 class Array(Protocol):
@@ -65,8 +65,23 @@ def _listed(items: Sequence[Buffer | Array | Piece], writable: bool) -> tuple[Sp
     inside = [(each.start, each.stop) for each in pieces if isinstance(each, Piece) and each.region is region]
     if region is not None and len(inside) == len(pieces):
         return resolve(region.pieces(inside), writable=writable)
-    buffers = [each.view if isinstance(each, Piece) else _buffer(each) for each in pieces]
-    return Spans.buffers(buffers, writable), None
+    return (
+        Spans.buffers([each.view if isinstance(each, Piece) else _buffer(each) for each in pieces], writable),
+        None,
+    )
+
+
+def resolve_exactly(local: Memory, nbytes: int, *, writable: bool) -> tuple[Spans, Region | None]:
+    """As :func:`resolve`, for remote memory of ``nbytes`` bytes.
+
+    :raises ValueError: it has another length.
+    """
+    found = resolve(local, writable=writable)
+    length = found[0].nbytes
+    if length != nbytes:
+        del found  # the error's traceback would keep the user's buffers
+        check_length(length, nbytes)
+    return found
 
 
 def check_length(local: int, remote: int) -> None:

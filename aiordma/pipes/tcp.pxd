@@ -25,11 +25,13 @@ cdef class TcpPipe:
     cdef long long _pauses
 
     cpdef Py_ssize_t try_send(self, data, Py_ssize_t start=*) except -1
+    cdef Py_ssize_t _hand_over(self, data) except -1
     cdef _refuse_sending(self)
     cpdef _watch_writable(self)
     cpdef _writable_again(self)
     cpdef try_receive(self, Py_ssize_t max_bytes)
     cpdef Py_ssize_t try_receive_into(self, buf) except -2
+    cdef Py_ssize_t _take_into(self, view) except -2
     cdef _advance(self, Py_ssize_t n)
     cpdef _nothing(self)
     cpdef bytes _read(self, Py_ssize_t size)

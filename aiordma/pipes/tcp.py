@@ -105,8 +105,12 @@ class TcpPipe:
         if self._closed or self._eof_sent or self._error is not None:
             self._refuse_sending()
         check_plain(data)
-        if start:
-            data = memoryview(data)[start:]
+        if not start:
+            return self._hand_over(data)
+        with memoryview(data) as whole, whole[start:] as rest:
+            return self._hand_over(rest)
+
+    def _hand_over(self, data: Buffer) -> int:
         try:
             sent = self._sock.send(data)
         except (BlockingIOError, InterruptedError):
@@ -204,7 +208,10 @@ class TcpPipe:
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill ``buf`` with what is there; -1 when nothing is, 0 at the end."""
         check_plain(buf)
-        view = memoryview(buf).cast("B")
+        with memoryview(buf) as given, given.cast("B") as view:
+            return self._take_into(view)
+
+    def _take_into(self, view: memoryview) -> int:
         if self._held_back is not None:
             self._fill()
         if self._chunk:

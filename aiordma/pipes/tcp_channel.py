@@ -162,7 +162,12 @@ class TcpChannel:
         if self._closed or self._over or self.error is not None:
             self._refuse()
         check_plain(body)
-        view = body if isinstance(body, bytes) else memoryview(body).cast("B")
+        if isinstance(body, bytes):
+            return self._accept(head, body)
+        with memoryview(body) as given, given.cast("B") as view:
+            return self._accept(head, view)
+
+    def _accept(self, head: bytes, view: bytes | memoryview) -> bool:
         size = len(head) + len(view)
         check_size(len(head), size, self.max_message_bytes)
         if self._queued_bytes and self._queued_bytes + size > _QUEUE_BYTES:

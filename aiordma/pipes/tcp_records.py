@@ -81,15 +81,16 @@ class TcpDatagrams:
         if self._fault is not None:
             raise BrokenResourceError(f"the connection is lost: {self._fault}") from self._fault
         check_plain(data)
-        view = memoryview(data).cast("B")
-        size = len(view)
-        if size > self.max_message_bytes:
-            raise too_large(size, self.max_message_bytes)
-        if self._rest is not None and not self._push_rest():
-            self.times_blocked += 1
-            self._blocked = True
-            return False
-        self._push(memoryview(header(size) + view))
+        with memoryview(data) as given, given.cast("B") as view:
+            size = len(view)
+            if size > self.max_message_bytes:
+                raise too_large(size, self.max_message_bytes)
+            if self._rest is not None and not self._push_rest():
+                self.times_blocked += 1
+                self._blocked = True
+                return False
+            message = header(size) + view
+        self._push(memoryview(message))
         self.messages_sent += 1
         return True
 

@@ -79,7 +79,8 @@ class _Progress:
                 self._placement = placement = None
             if self.at == len(self._view):
                 return 1
-        count = self._stream._take_into(self._view[self.at :])
+        with self._view[self.at :] as rest:
+            count = self._stream._take_into(rest)
         if count > 0:
             self.at += count
         if count and placement is None and self.at >= self._ask_at:

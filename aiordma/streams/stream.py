@@ -96,8 +96,8 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         """
         kind = item.__class__
         if kind is not bytes and kind is not bytearray:
-            check_plain(item)
-            item = memoryview(item).cast("B")
+            await self._send_view(item)
+            return
         waker = self._waker
         if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
             try:
@@ -113,6 +113,24 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
             await self._send_rest(item, 0, begun=False)
         else:
             await waker.checkpoint()
+
+    async def _send_view(self, item: Buffer) -> None:
+        """The same for what has other items than bytes, perhaps, or is somebody else's view."""
+        check_plain(item)
+        waker, placed, begun = self._waker, 0, False
+        with memoryview(item) as given, given.cast("B") as view:
+            if waker.share > 0 and self._send_guard is None and not waker.cancel_requested():
+                try:
+                    placed = self._try_send(view)
+                except BrokenResourceError:
+                    if len(view):
+                        raise
+                begun = True
+                waker.share -= 1 + (placed >> 12)
+            if placed != len(view) or self._send_guard is not None:
+                await self._send_rest(view, placed, begun=begun)
+            elif not begun:
+                await waker.checkpoint()
 
     async def _send_rest(self, item: Buffer, placed: int, *, begun: bool) -> None:
         outbox = self._outbox
@@ -314,11 +332,8 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
                 await self._waker.checkpoint()
                 return
             check_plain(given)
-            view = given.cast("B")
-            try:
-                await self._receive_all(view, memoryview(buffer).cast("B"))
-            finally:
-                view.release()
+            with given.cast("B") as view, given.cast("B") as partial:
+                await self._receive_all(view, partial)
 
     async def _receive_all(self, view: memoryview, partial: memoryview | None) -> None:
         self._begin_receiving()

@@ -143,12 +143,14 @@ class MemoryPipe:
         if self._peer_gone:
             raise anyio.BrokenResourceError from BrokenPipeError(errno.EPIPE, "the peer has closed its end")
         check_plain(data)
-        view = memoryview(data).cast("B")
-        if not 0 <= start <= len(view):
-            raise ValueError(f"start must be between 0 and {len(view)}, not {start}")
-        n = self._out.put(view[start:])
+        with memoryview(data) as given, given.cast("B") as view:
+            total = len(view)
+            if not 0 <= start <= total:
+                raise ValueError(f"start must be between 0 and {total}, not {start}")
+            with view[start:] as rest:
+                n = self._out.put(rest)
         self._sent += n
-        if start + n < len(view):
+        if start + n < total:
             self._short += 1
             self._blocked = True
         if n:
@@ -211,15 +213,15 @@ class MemoryPipe:
     def try_receive_into(self, buf: bytearray | memoryview) -> int:
         """Fill `buf` with what is there; -1 when there is nothing now, 0 when the peer has finished."""
         check_plain(buf)
-        view = memoryview(buf).cast("B")
-        if not len(view):
-            raise ValueError("the buffer must hold at least 1 byte")
-        self._check_receive()
-        if not self.readable:
-            return 0 if self._in.fin_arrived else -1
-        n = min(len(view), self.readable)
-        self._take(view[:n])
-        return n
+        with memoryview(buf) as given, given.cast("B") as view:
+            if not len(view):
+                raise ValueError("the buffer must hold at least 1 byte")
+            self._check_receive()
+            if not self.readable:
+                return 0 if self._in.fin_arrived else -1
+            n = min(len(view), self.readable)
+            self._take(view[:n])
+            return n
 
     def _take(self, into: memoryview) -> None:
         done = 0

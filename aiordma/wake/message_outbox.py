@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from anyio import BrokenResourceError, ClosedResourceError, WouldBlock
+from anyio import BrokenResourceError, ClosedResourceError
 
 from ..plain import check_plain
 from ..proto.message import check_size
-from .outbox import Outbox
+from .outbox import Outbox, buffers_of, released_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -42,28 +42,23 @@ class MessageOutbox(Outbox):
         :raises WouldBlock: messages of ``limit`` bytes wait already.
         :raises BufferError: one is not contiguous. :raises TypeError: one is no buffer.
         """
-        messages = self._messages(buffers)
-        self._take(messages, sum(map(len, messages)), limit)
-
-    def _messages(self, buffers: Buffer | Iterable[Buffer]) -> list[memoryview | bytes]:
-        try:
-            views = [memoryview(buffers)]  # type: ignore[arg-type]
-        except TypeError:
-            views = [memoryview(each) for each in buffers]  # type: ignore[union-attr]
         messages: list[memoryview | bytes] = []
-        for view in views:
-            check_plain(view)
-            if not view.c_contiguous:
-                raise BufferError("what is sent must be contiguous")
-            self._check(view.nbytes)
-            messages.append(view.cast("B") if view.nbytes > _SMALL_BYTES else view.tobytes())
-        return messages
+        with released_on_error(messages):
+            self._take_messages(buffers, messages)
+            self._take(messages, sum(map(len, messages)), limit)
+
+    def _take_messages(self, buffers: Buffer | Iterable[Buffer], messages: list[memoryview | bytes]) -> None:
+        for buffer in buffers_of(buffers):
+            with memoryview(buffer) as view:
+                check_plain(view)
+                if not view.c_contiguous:
+                    raise BufferError("what is sent must be contiguous")
+                self._check(view.nbytes)
+                messages.append(view.cast("B") if view.nbytes > _SMALL_BYTES else view.tobytes())
 
     def _take(self, messages: list[Any], nbytes: int, limit: int) -> None:
-        if self.nbytes >= limit and messages:
-            raise WouldBlock(
-                f"{self.nbytes} bytes of send_soon() wait for room, the limit is {limit}: await flush() first"
-            )
+        if messages:
+            self._check_limit(limit)
         self.nbytes += nbytes + _COST * len(messages)
         self._parts += messages
 
@@ -108,12 +103,13 @@ class ChannelOutbox(MessageOutbox):
 
     def add_with(self, head: bytes, bodies: Buffer | Iterable[Buffer], limit: int) -> None:
         """As :meth:`add`; each message has this head. :raises ValueError: one is too long."""
-        messages = self._messages(bodies)
-        for body in messages:
-            check_size(len(head), len(head) + len(body), self._most)
-        self._take(
-            [(head, body) for body in messages], sum(len(head) + len(body) for body in messages), limit
-        )
+        messages: list[memoryview | bytes] = []
+        with released_on_error(messages):
+            self._take_messages(bodies, messages)
+            sizes = [len(head) + len(body) for body in messages]
+            for size in sizes:
+                check_size(len(head), size, self._most)
+            self._take([(head, body) for body in messages], sum(sizes), limit)
 
     def _send(self, send: Callable[..., Any], message: Any) -> int:
         head, body = message

@@ -9,6 +9,7 @@ placed. It then leaves the bytes to that send: they were sent by both, twice and
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from .base import Waiter
 
-__all__ = ["OUTBOX_BYTES", "Outbox"]
+__all__ = ["OUTBOX_BYTES", "Outbox", "buffers_of", "release", "released_on_error"]
 
 OUTBOX_BYTES = 64 * 1024 * 1024
 """While so many bytes wait, no more are accepted."""
@@ -83,17 +84,25 @@ class Outbox:
         :raises WouldBlock: ``limit`` bytes wait already.
         :raises BufferError: one is not contiguous. :raises TypeError: one is no buffer.
         """
-        try:
-            given: Any = [memoryview(buffers)]  # type: ignore[arg-type]
-        except TypeError:
-            given = buffers
-        parts = _parts(given)
-        if self.nbytes >= limit and parts:
+        if type(buffers) is bytes:  # most are
+            if buffers:
+                self._check_limit(limit)
+                self.nbytes += len(buffers)
+                self._parts.append(buffers)
+            return
+        parts: list[memoryview | bytes] = []
+        with released_on_error(parts):
+            _take_parts(buffers_of(buffers), parts)
+            if parts:
+                self._check_limit(limit)
+        self.nbytes += sum(map(len, parts))
+        self._parts += parts
+
+    def _check_limit(self, limit: int) -> None:
+        if self.nbytes >= limit:
             raise WouldBlock(
                 f"{self.nbytes} bytes of send_soon() wait for room, the limit is {limit}: await flush() first"
             )
-        self.nbytes += sum(map(len, parts))
-        self._parts += parts
 
     @property
     def unsent(self) -> int:
@@ -149,6 +158,7 @@ class Outbox:
 
     def drop(self, error: Exception) -> None:
         """What waits is lost."""
+        release(self._parts)  # the error's traceback may hold one of them
         self._parts.clear()
         self._head = self.nbytes = 0
         self.error = error
@@ -179,24 +189,67 @@ class Outbox:
             self.on_room()
 
 
-def _parts(buffers: Iterable[Buffer]) -> list[memoryview | bytes]:
-    parts: list[memoryview | bytes] = []
-    small: list[memoryview] = []
+def buffers_of(given: Buffer | Iterable[Buffer]) -> Iterable[Buffer]:
+    """One buffer, or several."""
+    if isinstance(given, bytes):
+        return (given,)
+    try:
+        with memoryview(given):  # type: ignore[arg-type]
+            return (given,)  # type: ignore[return-value]
+    except TypeError:
+        return given  # type: ignore[return-value]
+
+
+class released_on_error:
+    """An error's traceback may be kept for long: views of the user's buffers must not be."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self._parts = parts
+
+    def __enter__(self) -> None:
+        """Nothing to be done."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            release(self._parts)
+
+
+def release(parts: Iterable[Any]) -> None:
+    """Release the views among them, each of which was made here."""
+    for part in parts:
+        if type(part) is tuple:
+            release(part)
+        elif type(part) is memoryview:
+            with contextlib.suppress(BufferError):  # a send that is at work with it has it, and lets go
+                part.release()
+
+
+def _take_parts(buffers: Iterable[Buffer], parts: list[memoryview | bytes]) -> None:
+    small: list[bytes] = []
     together = 0
     for buffer in buffers:
-        view = memoryview(buffer)
+        piece = _piece(buffer)
+        size = len(piece)
+        if small and (size > _SMALL_BYTES or together + size > _JOINED_BYTES):
+            parts.append(b"".join(small))
+            small, together = [], 0
+        if size > _SMALL_BYTES:
+            parts.append(piece)
+        elif size:
+            small.append(piece)  # type: ignore[arg-type]  # it was copied
+            together += size
+    if small:
+        parts.append(b"".join(small))
+
+
+def _piece(buffer: Buffer) -> memoryview | bytes:
+    """Bytes, or a view of many."""
+    if isinstance(buffer, bytes):
+        return buffer
+    with memoryview(buffer) as view:
         check_plain(view)
         if not view.c_contiguous:
             raise BufferError("what is sent must be contiguous")
-        if view.nbytes > _SMALL_BYTES or together + view.nbytes > _JOINED_BYTES:
-            if small:
-                parts.append(b"".join(small))
-                small, together = [], 0
-        if view.nbytes > _SMALL_BYTES:
-            parts.append(view.cast("B"))
-        elif view.nbytes:
-            small.append(view)
-            together += view.nbytes
-    if small:
-        parts.append(b"".join(small))
-    return parts
+        return view.cast("B") if view.nbytes > _SMALL_BYTES else view.tobytes()
