@@ -16,7 +16,7 @@ from tests.wheels.check import program
 
 #: By age: the oldest that is supported, the current one, and the next.
 RELEASES = ("bookworm", "trixie", "forky")
-SELECTION = ("tests/streams", "tests/verbs", "tests/compat", "tests/rpc")
+SELECTION = ("tests/streams", "tests/verbs", "tests/compat", "tests/rpc", "tests/links")
 VERSIONS = """\
 import platform, sys
 from importlib import metadata

@@ -28,6 +28,7 @@ SELECTION = (
     "tests/channels",
     "tests/memory",
     "tests/negotiation",
+    "tests/links",
 )
 LIMIT_S = 3600
 
