@@ -205,3 +205,28 @@ async def test_out_of_file_descriptors_is_survived(engine: Engine, caplog: pytes
             await anyio.wait_readable(client)
             assert client.recv(10) == b"x"
             client.close()
+
+
+@pytest.mark.parametrize("how", ["ends", "resets"])
+@pytest.mark.parametrize("sent", [30, len(PROPOSAL)])
+async def test_a_client_that_ends_in_the_negotiation_is_not_accepted(
+    engine: Engine, sent: int, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its program has no connection yet. One that has said nothing may be a plain one, and is returned."""
+    async with await listen(LOCAL) as listener:
+        with socket.create_connection((LOCAL, listener.port)) as client:
+            client.sendall(PROPOSAL[:sent])
+            if sent == len(PROPOSAL):
+                await anyio.wait_readable(client)  # the answer is there
+            if how == "resets":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await until(lambda: listener.statistics().failed == 1)
+        assert "before it could be used" in caplog.text
+        with socket.create_connection((LOCAL, listener.port)):
+            pass
+        stream = await listener.accept()
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+        assert stream.path == "tcp"
+        await stream.aclose()
+        assert listener.statistics().accepted == 2
