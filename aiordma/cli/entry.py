@@ -17,7 +17,7 @@ from ..launch.starting import Request, planned
 __all__ = ["main", "request_of"]
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-_FLAGS = {"--no-children", "--report", "--outside-tls", "-m"}
+_FLAGS = {"--no-children", "--report", "--outside-tls", "-m", "-c"}
 _RULES = {"--allow": "allow", "--deny": "deny"}
 
 
@@ -28,7 +28,7 @@ def request_of(words: list[str]) -> Request | None:
     files: list[str] = []
     rest = iter(words)
     for word in rest:
-        if not word.startswith("-"):
+        if not word.startswith("-") or word == "-":
             return Request(word, list(rest), flags, rules, files)
         name, equals, value = word.partition("=")
         if word in _FLAGS:

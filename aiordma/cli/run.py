@@ -10,6 +10,13 @@ __all__ = ["run"]
 
 #: What shells report for a program that they cannot find.
 _NOT_FOUND = 127
+_FLAGS = {
+    "no_children": "--no-children",
+    "report": "--report",
+    "outside_tls": "--outside-tls",
+    "as_module": "-m",
+    "as_code": "-c",
+}
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -29,22 +36,21 @@ _NOT_FOUND = 127
     "--outside-tls", is_flag=True, help="Let payload of TLS connections travel by RDMA, unencrypted."
 )
 @click.option("-m", "as_module", is_flag=True, help="PROGRAM is the name of a Python module.")
+@click.option("-c", "as_code", is_flag=True, help="PROGRAM is Python code.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(  # noqa: PLR0913
+def run(
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     files: tuple[str, ...],
-    no_children: bool,
-    report: bool,
-    outside_tls: bool,
-    as_module: bool,
     program: str,
     arguments: tuple[str, ...],
+    **switches: bool,
 ) -> None:
     """Run PROGRAM so that its asyncio and uvloop connections negotiate RDMA.
 
-    PROGRAM is a command, a Python script, or with -m a module. It needs no change, and peers without aiordma
+    PROGRAM is a command, what `python` runs (a script, `-` for standard input, a directory or a zipped
+    application), or with -m a module. It needs no change, and peers without aiordma
     are served by TCP on the same port. It runs in this process, or replaces it, so its output, its signals
     and its exit status are its own.
 
@@ -60,8 +66,7 @@ def run(  # noqa: PLR0913
       aiordma run --allow 10.0.0.0/8 --deny '*:6379' worker.py
     """
     rules = [f"allow {pattern}" for pattern in allow] + [f"deny {pattern}" for pattern in deny]
-    given = {"--no-children": no_children, "--report": report, "--outside-tls": outside_tls, "-m": as_module}
-    flags = {flag for flag, is_given in given.items() if is_given}
+    flags = {_FLAGS[name] for name, is_given in switches.items() if is_given}
     try:
         plan = planned(Request(program, list(arguments), flags, rules, list(files)))
     except (OSError, ValueError) as error:

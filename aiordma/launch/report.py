@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from .sudden_ends import call_before
+
 if TYPE_CHECKING:
     from ..errors import FallbackReason
 
@@ -35,13 +37,17 @@ class Report:
     def print_at_exit(self) -> None:
         """In this process, and in those that it forks, each for itself."""
         atexit.register(self.print)
+        call_before(self.print)
         os.register_at_fork(after_in_child=self.counts.clear)
 
     def print(self) -> None:
-        """Print it on standard error; nothing if there were no connections."""
+        """Print it on standard error, once; nothing if there were no connections."""
         if self.counts and sys.stderr is not None:
-            with contextlib.suppress(OSError):  # a full disk
-                sys.stderr.write("\n".join(self.lines()) + "\n")
+            text = "\n".join(self.lines()) + "\n"
+            self.counts.clear()
+            with contextlib.suppress(OSError, ValueError):  # a full disk; it is closed
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
     def lines(self) -> list[str]:
         """The report."""

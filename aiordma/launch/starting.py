@@ -7,6 +7,7 @@ itself inherits `aiordma run` by the environment, as always (see `settings.py`).
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import types
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "planned"]
 
+#: Bytes at the end of a zip archive in which its directory begins to be described: 22, and a comment.
+_ZIP_END = 22 + 65535
+
 
 class Request:
     """What `aiordma run` was asked for."""
@@ -30,7 +34,7 @@ class Request:
     def __init__(
         self, program: str, arguments: list[str], flags: set[str], rules: list[str], files: list[str]
     ) -> None:
-        """:param flags: of "-m", "--no-children", "--report", "--outside-tls", those that are given.
+        """:param flags: of "-m", "-c", "--no-children", "--report", "--outside-tls", those that are given.
         :param rules: lines of rules. :param files: files with such lines.
         """
         self.program, self.arguments, self.flags = program, arguments, flags
@@ -59,43 +63,126 @@ def planned(request: Request) -> Callable[[], None] | None:
     :raises OSError: a file cannot be read. :raises ValueError: a line is no rule, with the reason.
     """
     rules = request.all_rules()
-    words = sorted(flag.lstrip("-") for flag in request.flags - {"-m"})
+    words = sorted(flag.lstrip("-") for flag in request.flags - {"-m", "-c"})
     if "-m" in request.flags:
         return lambda: _run_module(request, rules, words)
+    if "-c" in request.flags or request.program == "-":
+        return lambda: _run_code(request, rules, words)
     found = _find(request.program)
     if found is None:
         return None
+    if _is_application(found):
+        return lambda: _run_application(found, request, rules, words)
     if (source := _source_of(found)) is not None:
         return lambda: _run_script(found, source, request, rules, words)
     return lambda: _execute(found, request, rules, words)
 
 
 def _find(program: str) -> str | None:
-    """The program's path: a script, or a command. This Python's own commands come first."""
+    """The program's path: a script, a command, or what `python PATH` runs. This Python's own commands come
+    before others, and commands before files of such a name that are none.
+    """
     if program.endswith(".py") and os.path.isfile(program):
         return program
     beside = os.path.join(os.path.dirname(sys.executable), program)
-    if "/" not in program and os.access(beside, os.X_OK):
+    if "/" not in program and os.access(beside, os.X_OK) and not os.path.isdir(beside):
         return beside
     import shutil
 
-    return shutil.which(program)
+    found = shutil.which(program)
+    if found is None and (os.path.isfile(program) or _is_application(program)):
+        return program
+    return found
+
+
+def _is_application(path: str) -> bool:
+    """Whether it is a directory or a zip archive with a module `__main__`, for this Python."""
+    if os.path.isdir(path):
+        return any(os.path.isfile(os.path.join(path, f"__main__.py{suffix}")) for suffix in ("", "c"))
+    if path.endswith(".py") or not os.path.isfile(path) or not os.access(path, os.R_OK):
+        return False
+    interpreter = _interpreter_of(path)
+    if interpreter is not None and interpreter != sys.executable:
+        return False
+    with open(path, "rb") as file:
+        file.seek(-min(os.path.getsize(path), _ZIP_END), os.SEEK_END)
+        if b"PK\x05\x06" not in file.read():
+            return False
+    import zipimport
+
+    try:
+        return zipimport.zipimporter(path).find_spec("__main__") is not None
+    except ImportError:
+        return False
+
+
+def _interpreter_of(path: str) -> str | None:
+    """What its first line wants it to be run by; None: it does not say so."""
+    if not os.access(path, os.R_OK):  # it may be executed all the same
+        return None
+    with open(path, "rb") as file:
+        return os.fsdecode(file.readline(4096).strip()) if file.read(2) == b"#!" else None
 
 
 def _source_of(path: str) -> bytes | None:
     """The script, if it is one for this Python."""
+    is_script = path.endswith(".py") or not os.access(path, os.X_OK)
+    if not is_script and _interpreter_of(path) != sys.executable:
+        return None
     with open(path, "rb") as file:
-        if path.endswith(".py"):
-            return file.read()
-        if file.read(2) != b"#!" or file.readline().strip() != os.fsencode(sys.executable):
-            return None
-        file.seek(0)
         return file.read()
 
 
 def _execute(path: str, request: Request, rules: str, words: list[str]) -> None:
+    if "report" in words and (option := _isolation_of(_interpreter_of(path))) is not None:
+        sys.stderr.write(
+            f"aiordma run: {path} is run by a Python with {option}, which leaves out what `aiordma run` puts "
+            "into the environment: its connections stay on TCP\n"
+        )
     os.environ.update(environment(rules, words))
-    os.execv(path, [path, *request.arguments])
+    try:
+        os.execv(path, [path, *request.arguments])
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # A script without a first line that names its interpreter: as shells do.
+        os.execv("/bin/sh", ["sh", path, *request.arguments])
+
+
+def _isolation_of(interpreter: str | None) -> str | None:
+    """The option by which a script's Python ignores its environment, or does not load `sitecustomize`."""
+    name, *options = (interpreter or "").split() or [""]
+    if "python" not in name and not any("python" in each for each in options):
+        return None
+    for option in options:
+        if option.startswith("-") and not option.startswith("--") and set(option) & set("IES"):
+            return option
+    return None
+
+
+def _run_code(request: Request, rules: str, words: list[str]) -> None:
+    """Code of the command line, or of standard input."""
+    if "-c" in request.flags:
+        name, source, place = "-c", request.program, "<string>"
+    else:
+        name, source, place = "-", sys.stdin.read(), "<stdin>"
+    module = _begin(rules, words, [name, *request.arguments], "")
+    if name == "-":
+        module.__file__ = place
+    exec(compile(source, place, "exec", dont_inherit=True), module.__dict__)
+    raise SystemExit
+
+
+def _run_application(path: str, request: Request, rules: str, words: list[str]) -> None:
+    import runpy
+
+    whole = os.path.join(os.getcwd(), path)
+    _begin(rules, words, [path, *request.arguments], whole)
+    if sys.flags.safe_path:
+        sys.path.insert(0, whole)
+    # What `python PATH` itself calls.
+    runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+    raise SystemExit
 
 
 def _run_script(path: str, source: bytes, request: Request, rules: str, words: list[str]) -> None:

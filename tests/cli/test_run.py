@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +74,9 @@ if __name__ == "__main__":
 """
 
 
-def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, *arguments: str, stdin: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     settings = {"AIORDMA_DEVICE": DEVICE, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     return subprocess.run(
         [*COMMAND, *arguments],
@@ -82,6 +86,7 @@ def run(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.Compl
         check=False,
         cwd=tmp_path,
         env={**os.environ, **settings, **environment},
+        input=stdin,
     )
 
 
@@ -177,6 +182,91 @@ print(json.dumps([sys.argv, __name__, __file__, sys.path[0], __spec__ and __spec
         plain = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
         done = run(tmp_path, *words)
         assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
+
+
+#: Prints what a program sees of itself, and the path of a connection in it.
+OF_ITSELF = """
+import asyncio, json, sys
+
+async def echo(reader, writer):
+    writer.write(await reader.read(5))
+    writer.close()
+
+async def main():
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"hello")
+        assert await reader.read() == b"hello"
+        writer.close()
+        return writer.get_extra_info("aiordma.path")
+
+print(asyncio.run(main()), file=sys.stderr)
+print(json.dumps([sys.argv, __name__, globals().get("__file__"), sys.path[0], __spec__ and __spec__.name]))
+"""
+
+
+def _directory(place: Path) -> None:
+    (place / "app").mkdir()
+    (place / "app" / "__main__.py").write_text(f"import beside\n{OF_ITSELF}")
+    (place / "app" / "beside.py").write_text("")
+
+
+def _archive(place: Path, name: str, interpreter: str | None, mode: int) -> None:
+    source = place / "source"
+    source.mkdir()
+    (source / "__main__.py").write_text(f"import beside\n{OF_ITSELF}")
+    (source / "beside.py").write_text("")
+    zipapp.create_archive(source, place / name, interpreter)
+    (place / name).chmod(mode)
+
+
+def _script(place: Path, mode: int) -> None:
+    (place / "tool").write_text(OF_ITSELF)
+    (place / "tool").chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "own_start"),
+    [
+        (lambda place: None, ["-c", OF_ITSELF, "-x", "--report"], False),
+        (lambda place: None, ["-", "y"], False),
+        (_directory, ["app", "z"], False),
+        (_directory, ["app/", "-m"], False),
+        (_directory, ["./app"], False),
+        (lambda place: _archive(place, "app.pyz", None, 0o644), ["app.pyz", "z"], False),
+        (lambda place: _archive(place, "app.pyz", None, 0o755), ["./app.pyz", "z"], False),
+        (lambda place: _archive(place, "app", sys.executable, 0o755), ["./app", "z"], True),
+        (lambda place: _archive(place, "app", f"/usr/bin/env {sys.executable}", 0o755), ["./app"], True),
+        (lambda place: _script(place, 0o644), ["tool", "z"], False),
+    ],
+    ids=["-c", "-", "DIR", "DIR/", "./DIR", "pyz", "./pyz", "zipped command", "of env", "script"],
+)
+def test_whatever_python_runs(tmp_path: Path, make: Any, words: list[str], own_start: bool) -> None:
+    """As it is run without `aiordma run`; and its connections are negotiated."""
+    make(tmp_path)
+    plain = subprocess.run(
+        words if own_start else [sys.executable, *words],
+        capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path, input=OF_ITSELF,
+    )  # fmt: skip
+    done = run(tmp_path, *words, stdin=OF_ITSELF)
+    assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
+    assert done.stderr == "rdma\n"
+
+
+def test_a_command_goes_before_a_directory_of_its_name(tmp_path: Path) -> None:
+    """As in the source of the program itself."""
+    (tmp_path / "sh").mkdir()
+    (tmp_path / "sh" / "__main__.py").write_text("raise SystemExit(5)")
+    assert run(tmp_path, "sh", "-c", "exit 3").returncode == 3
+    assert run(tmp_path, "./sh").returncode == 5
+    (tmp_path / "empty").mkdir()
+    assert run(tmp_path, "empty").returncode == 127
+
+
+def test_a_script_without_a_first_line_is_the_shell_s(tmp_path: Path) -> None:
+    _script(tmp_path, 0o755)
+    (tmp_path / "tool").write_text("exit 6\n")
+    assert run(tmp_path, "./tool").returncode == 6
 
 
 @pytest.mark.parametrize(

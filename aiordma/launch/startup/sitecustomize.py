@@ -29,7 +29,10 @@ def _begin() -> None:
         return
     try:
         from aiordma.launch import hooks, settings
-    except ImportError:
+    except ImportError as error:
+        if "report" in words and sys.stderr is not None:
+            what = f"the Python of process {os.getpid()}, {sys.executable}, has no aiordma ({error})"
+            sys.stderr.write(f"aiordma run: {what}: its connections stay on TCP\n")
         return
     hooks.install(report="report" in words, outside_tls="outside-tls" in words)
     if "no-children" in words:
