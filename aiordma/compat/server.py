@@ -178,6 +178,7 @@ class RdmaServer(asyncio.AbstractServer):
         self._starting.discard(task)
         while self._full:
             self._watch(self._full.pop())
+        self._wake_when_done()
 
     async def _begin(self, connection: socket.socket) -> None:
         try:
@@ -258,7 +259,8 @@ class RdmaServer(asyncio.AbstractServer):
         await waiter
 
     def _wake_when_done(self) -> None:
-        if self._sockets is None and not self._active:
+        # One that is being negotiated has been accepted, and will be a connection.
+        if self._sockets is None and not self._active and not self._starting:
             waiters, self._waiters = self._waiters, None
             for waiter in waiters or ():
                 if not waiter.done():

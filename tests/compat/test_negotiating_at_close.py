@@ -1,0 +1,64 @@
+"""Connections that are being negotiated when their server is closed: they count as its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import pytest
+
+from aiordma.compat import connection
+from aiordma.config import Config
+from aiordma.negotiation.arrival import arriving
+from tests.health import until
+from tests.world import DEVICE
+
+pytestmark = pytest.mark.anyio
+
+LOCAL = "127.0.0.1"
+FOREVER = 600_000
+"""Milliseconds that the test does not live to see."""
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.read(1000))
+    writer.close()
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["served", "leaves"])
+async def test_the_end_of_a_server_waits_for_them(leaves: bool) -> None:
+    config = Config(device=DEVICE, server_first_wait_ms=FOREVER)
+    server: Any = await connection.start_server(echo, LOCAL, 0, config=config)
+    port = server.sockets[0].getsockname()[1]
+    # It is silent, and might be about to negotiate.
+    with arriving([(socket.AF_INET, (LOCAL, port))]), socket.create_connection((LOCAL, port)) as client:
+        client.setblocking(False)
+        await until(lambda: len(server._starting) == 1)
+        closed = asyncio.create_task(server.wait_closed())
+        await asyncio.sleep(0)
+        server.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not closed.done()
+        loop = asyncio.get_running_loop()
+        if leaves:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            client.close()
+        else:
+            await loop.sock_sendall(client, b"hello")
+            answer = b""
+            while part := await loop.sock_recv(client, 100):
+                answer += part
+            assert answer == b"hello"
+    with contextlib.suppress(ConnectionError):
+        await asyncio.wait_for(closed, 60)
+
+
+async def test_one_that_is_closed_with_nothing_under_way_has_ended() -> None:
+    server: Any = await connection.start_server(echo, LOCAL, 0, config=Config(device=DEVICE))
+    closed = asyncio.create_task(server.wait_closed())
+    await asyncio.sleep(0)
+    server.close()
+    await asyncio.wait_for(closed, 60)
