@@ -13,12 +13,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-
 from ._loops import Negotiating
+from ._versions import check_version, unusable
+
+try:
+    import aiohttp
+except ImportError as error:
+    raise unusable("aiohttp") from error
 
 if TYPE_CHECKING:
     from ..config import Config, Mode
+
+check_version("aiohttp")
 
 __all__ = ["RdmaConnector"]
 

@@ -13,13 +13,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grpclib.client import Channel
-from grpclib.server import Server
-
 from ._loops import Negotiating
+from ._versions import check_version, unusable
+
+try:
+    from grpclib.client import Channel
+    from grpclib.server import Server
+except ImportError as error:
+    raise unusable("grpclib") from error
 
 if TYPE_CHECKING:
     from ..config import Config, Mode
+
+check_version("grpclib")
 
 __all__ = ["RdmaChannel", "RdmaServer"]
 

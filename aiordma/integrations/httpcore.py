@@ -12,11 +12,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpcore
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 from ..attributes import RdmaAttribute
 from ..streams.connector import connect
+from ._versions import check_version, unusable
+
+try:
+    import httpcore
+except ImportError as error:
+    raise unusable("httpcore") from error
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 
     from ..config import Config, Mode
     from ..streams.stream import RdmaStream
+
+check_version("httpcore")
 
 __all__ = ["RdmaBackend", "RdmaNetworkStream"]
 

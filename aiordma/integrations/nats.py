@@ -14,17 +14,23 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from nats.aio.client import Client
-from nats.aio.transport import TcpTransport
-
 from ..compat.connection import open_connection
 from ..compat.upgrade import start_tls
+from ._versions import check_version, unusable
+
+try:
+    from nats.aio.client import Client
+    from nats.aio.transport import TcpTransport
+except ImportError as error:
+    raise unusable("nats-py") from error
 
 if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
 
     from ..config import Config, Mode
+
+check_version("nats-py")
 
 __all__ = ["RdmaClient", "RdmaTransport", "connect"]
 

@@ -13,9 +13,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.asyncio import Connection, ConnectionPool, Redis
-
 from ._redis_family import NegotiatedConnection, OwnProtocolConnection, read_url
+from ._versions import check_version, unusable
+
+try:
+    from redis.asyncio import Connection, ConnectionPool, Redis
+except ImportError as error:
+    raise unusable("redis") from error
+
+check_version("redis")
 
 __all__ = ["RdmaConnection", "ValkeyRdmaConnection", "from_url"]
 

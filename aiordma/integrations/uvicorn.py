@@ -5,6 +5,8 @@
     uvicorn.run(app, loop="aiordma.integrations.uvicorn:asyncio")
 
 or ``uvicorn --loop aiordma.integrations.uvicorn:uvloop app:app``, also with ``--workers`` and ``--reload``.
+Versions of uvicorn before 0.36 know their own names of loops only, and fail with a ``KeyError``; a program
+that imports this module is told the versions.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..launch.loops import new_event_loop
+from ._versions import check_version
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+
+check_version("uvicorn")
 
 __all__ = ["asyncio", "uvloop"]
 

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from valkey.asyncio import Connection, ConnectionPool, Valkey
-
 from ._redis_family import NegotiatedConnection, OwnProtocolConnection, read_url
+from ._versions import check_version, unusable
+
+try:
+    from valkey.asyncio import Connection, ConnectionPool, Valkey
+except ImportError as error:
+    raise unusable("valkey") from error
+
+check_version("valkey")
 
 __all__ = ["RdmaConnection", "ValkeyRdmaConnection", "from_url"]
 

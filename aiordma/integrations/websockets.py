@@ -12,14 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import websockets
-from websockets.asyncio.client import connect as websockets_connect
-from websockets.proxy import get_proxy
-
 from ..compat.connection import create_connection
+from ._versions import check_version, unusable
+
+try:
+    import websockets
+    from websockets.asyncio.client import connect as websockets_connect
+    from websockets.proxy import get_proxy
+except ImportError as error:
+    raise unusable("websockets") from error
 
 if TYPE_CHECKING:
     from ..config import Config, Mode
+
+check_version("websockets")
 
 __all__ = ["connect"]
 

@@ -13,4 +13,4 @@ async def main(url: str) -> None:
         print(await response.text())
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:] or ["http://127.0.0.1:8000/"]))

@@ -39,4 +39,4 @@ async def main(port: int) -> None:
     await server.wait_closed()
 
 
-asyncio.run(main(int(sys.argv[1])))
+asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else 50051))

@@ -15,4 +15,4 @@ async def main(url: str) -> None:
         print(response.content.decode(), path)
 
 
-trio.run(main, sys.argv[1])
+trio.run(main, sys.argv[1] if sys.argv[1:] else "http://127.0.0.1:8000/")

@@ -14,4 +14,4 @@ async def main(url: str) -> None:
         print(response.text, response.extensions["network_stream"].get_extra_info("aiordma.path"))
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:] or ["http://127.0.0.1:8000/"]))

@@ -15,5 +15,5 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 config = Config()
-config.bind = [sys.argv[1]]
+config.bind = sys.argv[1:] or ["127.0.0.1:8000"]
 run(app, config)

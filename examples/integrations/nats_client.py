@@ -14,4 +14,4 @@ async def main(url: str) -> None:
     await client.close()
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:] or ["nats://127.0.0.1:4222"]))

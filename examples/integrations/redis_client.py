@@ -13,4 +13,4 @@ async def main(url: str) -> None:
     await client.aclose()
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:] or ["rdma://127.0.0.1:6379"]))

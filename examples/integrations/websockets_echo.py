@@ -22,4 +22,4 @@ async def main(port: int) -> None:
 
 
 with asyncio.Runner(loop_factory=aiordma.new_event_loop) as runner:
-    runner.run(main(int(sys.argv[1])))
+    runner.run(main(int(sys.argv[1]) if sys.argv[1:] else 8012))
