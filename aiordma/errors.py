@@ -192,6 +192,7 @@ class NegotiationError(AioRdmaError, ConnectionError):
         if text:
             message = f"{message}: {text}"
         OSError.__init__(self, f"{message} (0x{code:08x})")
+        self.strerror = message  # which is what many programs show of an OSError
         self.code = code
         self.text = message
         self.detail = text
@@ -260,5 +261,6 @@ def as_connection_error(exc: BaseException) -> OSError:
     if isinstance(exc, ConnectionError):
         return exc
     error = ConnectionResetError(str(exc) or type(exc).__name__)
+    error.strerror = str(error)  # which is what many programs show of an OSError
     error.__cause__ = exc
     return error

@@ -95,6 +95,14 @@ def test_connection_errors_for_asyncio() -> None:
     assert errors.as_connection_error(pipe) is pipe
 
 
+def test_negotiation_errors_have_a_text_where_programs_look() -> None:
+    """aiohttp, among others, shows an OSError by its ``strerror``."""
+    error = errors.NegotiationError(errors.Code.DISABLED, "by the test")
+    assert str(error) == f"{error.strerror} (0x{errors.Code.DISABLED:08x})"
+    assert error.strerror == error.text
+    assert errors.as_connection_error(ValueError("oh")).strerror == "oh"
+
+
 def test_no_two_codes_are_the_same_number() -> None:
     """A second name for a number would silently become another word for the first, with its text."""
     aliases = {name: code.name for name, code in errors.Code.__members__.items() if name != code.name}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..addresses import full_address
-from ..errors import Code, FallbackReason, NegotiationError
+from ..errors import Code, FallbackReason, NegotiationError, describe
 from ..negotiation.options import config_of
 from .fallback import tcp_info
 from .given_socket import has_own_port, why_unfit
@@ -71,7 +71,8 @@ class Choice:
         else:
             return None
         if self.mode == "rdma":
-            raise NegotiationError(reason.code, f"{reason.text}; mode is 'rdma'")
+            detail = reason.text.removeprefix(describe(reason.code)).removeprefix(": ")
+            raise NegotiationError(reason.code, f"{detail}; mode is 'rdma'")
         return reason
 
 

@@ -148,8 +148,8 @@ async def _negotiate(
     host: str | None, port: int | str | None, choice: Choice, options: dict[str, Any]
 ) -> tuple[NegotiationResult | None, dict[str, Any]]:
     """Connect and negotiate; returns the result (None for plain TCP) and the extra info."""
-    reason = choice.plain_reason(options)
     sock: socket.socket | None = options.get("sock")
+    reason = _plain_reason(choice, options, sock)
     if reason is not None or (sock is None and (host is None or port is None)):
         return None, tcp_info(reason)
     if sock is not None:
@@ -173,6 +173,18 @@ async def _negotiate(
         raise ExceptionGroup("create_connection failed", getattr(error, "attempts", [error])) from None
     peer_cache.announce("server", f"{host}:{port}", result.path, result.fallback)
     return result, info_of(result)
+
+
+def _plain_reason(
+    choice: Choice, options: dict[str, Any], sock: socket.socket | None
+) -> FallbackReason | None:
+    """Why no path is negotiated. If that is refused, `sock` is closed: callers forget it, as with asyncio."""
+    try:
+        return choice.plain_reason(options)
+    except NegotiationError:
+        if sock is not None:
+            sock.close()
+        raise
 
 
 def _text(host: Any) -> str:
@@ -344,7 +356,7 @@ async def connect_accepted_socket(
     options["ssl"] = ssl
     check_accepted(sock, options)
     choice = Choice.of(config, mode, rdma_outside_tls)
-    reason = choice.plain_reason(options)
+    reason = _plain_reason(choice, options, sock)
     late_proposal: int | None
     if reason is None:
         tls = take_tls(options, None, server_side=True)

@@ -180,3 +180,14 @@ def test_hypercorn_on_trio() -> None:
     config.worker_class = "trio"
     with pytest.raises(ValueError, match="aiordma run hypercorn"):
         run(None, config)
+
+
+async def test_aiohttp_tells_why_there_is_no_rdma(pages: str) -> None:
+    aiohttp: Any = pytest.importorskip("aiohttp", reason="the extra aiordma[aiohttp] is not installed")
+    from aiordma.integrations.aiohttp import RdmaConnector
+
+    async with aiohttp.ClientSession(connector=RdmaConnector(mode="rdma")) as session:
+        why = "ssl= is TLS over TCP; mode is 'rdma'"
+        with pytest.raises(aiohttp.ClientConnectorError, match=why) as told:
+            await session.get(pages.replace("http:", "https:"))
+    assert "None" not in str(told.value)
