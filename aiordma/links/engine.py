@@ -369,6 +369,7 @@ class Engine:
         self.poller.set_busy_poll(config.busy_poll_us)
         self.poller.set_max_fragments(config.max_outstanding_wrs)
         self.pool.set_limit(config.memory_limit_bytes)
+        self.cache.trim()
         for group in self.all_groups:
             group.link.config_changed()
 

@@ -368,6 +368,8 @@ class Link:
                     self._on_group_message(message)
                 except RemoteProtocolError as error:
                     self.queue_pair.break_link(error)
+            case llc.AnnounceAck():
+                pass  # that it came has moved the window
             case _:
                 logger.debug("link to %s: %s ignored", self.peer, type(message).__name__)
 

@@ -104,7 +104,11 @@ class Member:
         self.pipe.on_finished = self._on_finished
 
     def _open(self) -> None:
-        self._open_ring(first_ring_bytes(self._engine.config, self._engine.pool))
+        engine = self._engine
+        size = first_ring_bytes(engine.config, engine.pool)
+        self._open_ring(size)
+        if size < engine.config.ring_bytes and self.ring.length >= size:  # else the pool has counted it
+            engine.pool.budget.smaller_wanted()
         self._resizes = True
         hear_of_waiting(self)
 

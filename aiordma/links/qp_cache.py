@@ -79,6 +79,11 @@ class QpCache:
             return True
         return False
 
+    def trim(self) -> None:
+        """Close what is parked beyond ``Config.qp_cache``, which may have been changed."""
+        while len(self.parked) > self._engine.config.qp_cache:
+            self.close_one()
+
     def take_all(self) -> list[LinkParts]:
         """Everything that is parked, to be closed."""
         parked, self.parked = self.parked, []

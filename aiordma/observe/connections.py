@@ -82,7 +82,8 @@ class Connections:
         self._entries: dict[int, Entry] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """As many as there are to iterate over."""
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Entry]:
         """Those that are not over; begin anew after a turn of the loop."""

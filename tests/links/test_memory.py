@@ -12,6 +12,7 @@ from aiordma.errors import Code, NegotiationError
 from aiordma.proto import clc
 from aiordma.verbs.memory.budget import MemoryLimitError
 from aiordma.verbs.registrar import DeviceRegistrar
+from tests.health import until
 from tests.pipes.link_pairs import connect, open_engine
 
 if TYPE_CHECKING:
@@ -109,6 +110,15 @@ async def test_the_first_links_parts_are_made_ahead(cached: int) -> None:
         (await engine.propose()).abandon()
         await anyio.sleep(0.01)
         assert not engine.cache.parked
+
+
+async def test_fewer_parked_parts_are_kept_from_now_on() -> None:
+    async with open_engine(qp_cache=4) as engine:
+        (await engine.propose()).abandon()
+        await until(lambda: bool(engine.cache.parked))
+        engine.change_config(engine.config.changed(qp_cache=0))
+        assert not engine.cache.parked
+        assert engine.statistics()["parked_qps"] == 0
 
 
 async def test_a_parked_link_makes_room() -> None:

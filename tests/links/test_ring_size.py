@@ -66,6 +66,15 @@ def test_the_first_ring_is_smaller_the_more_memory_is_in_use(used_part: float, s
     assert ring_size.first_ring_bytes(AMPLE, pool_with(int((1 << 30) * used_part))) == size
 
 
+async def test_rings_that_begin_small_for_want_of_memory_are_counted() -> None:
+    engine = await engines.current(SHORT)
+    before = engine.pool.statistics().downgrades
+    async with a_pair(SHORT) as (one, other):
+        assert max(own_ring(one), own_ring(other)) < SHORT.ring_bytes
+        assert engine.pool.statistics().downgrades >= before + 2
+    engine.close()
+
+
 def test_small_rings_that_are_asked_for_stay_small() -> None:
     config = Config(ring_bytes=16 * KIB)
     assert {ring_size.first_ring_bytes(config, pool_with(used << 20)) for used in (0, 200, 900)} == {16 * KIB}

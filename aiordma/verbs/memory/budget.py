@@ -221,6 +221,10 @@ class Budget:
         if used > self._used_high_water:
             self._used_high_water = used
 
+    def smaller_wanted(self) -> None:
+        """A block was handed out whose taker asked for less than it wanted, because memory is short."""
+        self._downgrades += 1
+
     def block_freed(self, size: int) -> None:
         """A block was given back."""
         self.used_bytes -= size
