@@ -3,98 +3,86 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from .ecn import product_cells, round_trip_us
+from .failures import Search, gained
 from .headroom import buffers, representatives, share_cells
 from .report import Section, Source, Table, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
+    from .failures import Buffer
     from .model import Network
     from .topology import Hops, Topology
 
-__all__ = ["Findings", "dependencies", "examine", "find_cycle", "micro_loop", "section"]
+__all__ = ["Findings", "examine", "loops_in_order", "micro_loop", "section"]
 
 #: Two failures at a time are looked at up to this many pairs.
 MOST_PAIRS = 5000
-#: A buffer that packets of a link fill.
-Buffer: TypeAlias = tuple[str, str]
+#: Sets of failures with a circle that are looked for: the plan shows the first ones.
+MOST_CIRCLES = 20
 
 
-def find_cycle(graph: Mapping[Buffer, Iterable[Buffer]] | Mapping[str, Iterable[str]]) -> tuple[object, ...]:
-    """A circle in a directed graph, each node once in order; empty if there is none."""
-    done: set[object] = set()
-    for start in graph:
-        path: list[object] = []
-        on_path: dict[object, int] = {}
-        waiting: list[tuple[object, bool]] = [(start, False)]
-        while waiting:
-            node, leaving = waiting.pop()
-            if leaving:
-                path.pop()
-                del on_path[node]
-                done.add(node)
-            elif node in on_path:
-                return tuple(path[on_path[node] :])
-            elif node not in done:
-                on_path[node] = len(path)
-                path.append(node)
-                waiting.append((node, True))
-                waiting += [(other, False) for other in graph.get(node, ())]  # type: ignore[call-overload]
+def _way_back(state: Callable[[str], Iterable[str]], node: str, steps: Iterable[str]) -> tuple[str, ...]:
+    """A circle from `node` over one of `steps` back to it; empty if there is none."""
+    before = dict.fromkeys(steps, node)
+    waiting = deque(before)
+    while waiting:
+        at = waiting.popleft()
+        for step in state(at):
+            if step == node:
+                circle = [at]
+                while before[circle[-1]] != node:
+                    circle.append(before[circle[-1]])
+                return (node, *reversed(circle))
+            if step not in before:
+                before[step] = at
+                waiting.append(step)
     return ()
-
-
-def dependencies(tables: Iterable[Hops], edges: Iterable[str]) -> dict[Buffer, dict[Buffer, None]]:
-    """Which buffer waits for which: a packet in (u, v) wants to go on to (v, w).
-
-    :param tables: next hops, one table for each destination; with several next hops all are taken.
-    :param edges: switches where packets enter.
-    """
-    # Dictionaries, not sets: circles are found in their order, which must be the same in each process.
-    graph: dict[Buffer, dict[Buffer, None]] = {}
-    entries = list(edges)
-    for table in tables:
-        seen: set[str] = set()
-        waiting = [entry for entry in entries if entry in table]
-        while waiting:
-            node = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            for step in table[node]:
-                after = graph.setdefault((node, step), {})
-                after.update(((step, further), None) for further in table.get(step, ()))
-                if step in table:
-                    waiting.append(step)
-    return graph
 
 
 def micro_loop(old: Hops, new: Hops, gone: Iterable[frozenset[str]]) -> tuple[str, ...]:
     """A circle that packets of one destination can run in while some switches are on `new` routes already.
 
+    Neither has a circle of its own.
+
     :param gone: pairs of switches that have no cable any more: what is sent there is lost, not forwarded.
     """
-    lost = set(gone)
-    both = {
-        node: [
-            step for step in (*old.get(node, ()), *new.get(node, ())) if frozenset((node, step)) not in lost
-        ]
-        for node in old | new
-    }
-    return find_cycle(both)  # type: ignore[return-value]
+    lost = {pair for ends in gone for pair in itertools.permutations(ends)}
+
+    def both(node: str) -> Iterator[str]:
+        for step in (*old.get(node, ()), *new.get(node, ())):
+            if (node, step) not in lost:
+                yield step
+
+    for node, more in gained(old, new):
+        kept = [step for step in more if (node, step) not in lost]
+        if loop := _way_back(both, node, kept):
+            return loop
+    return ()
 
 
 def loops_in_order(old: Hops, new: Hops, gone: Iterable[frozenset[str]]) -> bool:
     """Whether a circle shows when switches change one by one, those farthest from the destination first."""
-    lost = list(gone)
+    lost = {pair for ends in gone for pair in itertools.permutations(ends)}
     distance = _distances(old)
-    state = dict(old)
-    for node in sorted(old | new, key=lambda each: -distance.get(each, 0)):
-        state[node] = new.get(node, ())
-        if micro_loop(state, {}, lost):
+    rank = {node: (-distance.get(node, 0), at) for at, node in enumerate(old | new)}
+    for node, more in gained(old, new):
+        # A circle can show only when this switch changes: those before it have changed, the others not.
+        turn = rank[node]
+
+        def now(each: str, turn: tuple[int, int] = turn) -> Iterator[str]:
+            changed = each in rank and rank[each] <= turn
+            for step in (new if changed else old).get(each, ()):
+                if (each, step) not in lost:
+                    yield step
+
+        kept = [step for step in more if (node, step) not in lost]
+        if kept and _way_back(now, node, kept):
             return True
     return False
 
@@ -131,42 +119,37 @@ def examine(topology: Topology) -> Findings:
         for index, cable in enumerate(topology.cables)
         if cable.a in topology.switches and cable.b in topology.switches
     ]
-    edges = topology.edges()
     found = Findings()
-    pairs = list(itertools.combinations(cables, 2))
-    found.pairs_left_out = max(0, len(pairs) - MOST_PAIRS)
-    routes: dict[frozenset[int], list[Hops]] = {}
-
-    def at(down: frozenset[int]) -> list[Hops]:
-        if down not in routes:
-            routes[down] = [topology.hops(edge, down) for edge in edges]
-        return routes[down]
-
-    sets: list[tuple[int, ...]] = [(), *((index,) for index in cables), *pairs[:MOST_PAIRS]]
+    pairs = list(itertools.islice(itertools.combinations(cables, 2), MOST_PAIRS))
+    found.pairs_left_out = len(cables) * (len(cables) - 1) // 2 - len(pairs)
+    search = Search(topology)
+    sets: list[tuple[int, ...]] = [(), *((index,) for index in cables), *pairs]
     for failed in sets:
         down = frozenset(failed)
         found.looked_at[len(down)] = found.looked_at.get(len(down), 0) + 1
         name = ", ".join(str(topology.cables[index]) for index in failed) or "no failure"
-        if cycle := find_cycle(dependencies(at(down), edges)):
-            found.cycles.append((name, cycle))  # type: ignore[arg-type]
+        changed = search.changed(down)
+        if len(found.cycles) < MOST_CIRCLES and (cycle := search.circle(down, changed)):
+            found.cycles.append((name, cycle))
         for last in failed:
-            _converging(topology, found, name, at(down - {last}), at(down), down)
+            _converging(search, found, name, down, down - {last}, changed)
     return found
 
 
 def _converging(
-    topology: Topology, found: Findings, name: str, old: list[Hops], new: list[Hops], down: frozenset[int]
+    search: Search,
+    found: Findings,
+    name: str,
+    down: frozenset[int],
+    before: frozenset[int],
+    changed: Iterable[str],
 ) -> None:
-    beside = topology.neighbours(down)
-    gone = [
-        frozenset((topology.cables[index].a, topology.cables[index].b))
-        for index in down
-        if topology.cables[index].b not in beside[topology.cables[index].a]
-    ]
-    for before, after in zip(old, new, strict=True):
-        if loop := micro_loop(before, after, gone):
+    gone = [frozenset(pair) for pair in search.topology.parted(down)]
+    for edge in changed:
+        old, new = search.routes(edge, before), search.routes(edge, down)
+        if loop := micro_loop(old, new, gone):
             found.loops.append((name, loop))
-            found.unordered += loops_in_order(before, after, gone)
+            found.unordered += loops_in_order(old, new, gone)
 
 
 def _remedies(part: Section, network: Network, topology: Topology, found: Findings) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from .headroom import buffers, cells, representatives, share_cells
 from .report import Section, Source, Table, Verdict
-from .scheduling import longest_path
 
 if TYPE_CHECKING:
     from .model import Network
@@ -34,7 +33,7 @@ class Thresholds:
 
 def round_trip_us(network: Network, topology: Topology) -> float:
     """A packet and its answer over the longest path, with empty queues."""
-    path = longest_path(topology)
+    path = topology.longest
     total = 0.0
     for node, peer in itertools.pairwise(path):
         link = next(port.link for port in topology.ports[node] if port.peer == peer)
@@ -169,7 +168,7 @@ def section(network: Network, topology: Topology) -> Section:
         "Round trip with empty queues",
         round_trip_us(network, topology),
         "us",
-        f"over {' - '.join(longest_path(topology))}",
+        f"over {' - '.join(topology.longest)}",
         Source.OURS,
     )
     _rates(part, network, topology, cell_bytes)

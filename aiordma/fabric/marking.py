@@ -10,7 +10,7 @@ from .report import Section, Source, Table
 if TYPE_CHECKING:
     from .classes import Lossless
     from .model import Network, Switch
-    from .topology import Topology
+    from .topology import Hops, Topology
 
 __all__ = ["Packet", "classify", "dscp_map", "follow", "queue_at", "section"]
 
@@ -61,33 +61,87 @@ def follow(
     return queues
 
 
-def _strays(network: Network, topology: Topology) -> tuple[int, list[str], list[str]]:
-    """Paths looked at, RoCE that leaves its queue, and outsiders in the queues of RoCE and CNPs."""
+@dataclass(frozen=True)
+class _Stray:
+    """A packet in a queue where it does not belong."""
+
+    packet: Packet
+    queue: int
+    #: Whether it is RoCE that has left its queue, or an outsider in one of RoCE's.
+    ours: bool
+
+
+def _strays_at(network: Network, switch: Switch, boundary: bool, roce: bool) -> tuple[_Stray, ...]:
+    """What goes wrong at one kind of switch with all kinds of packets.
+
+    :param boundary: of the switch where they came in.
+    :param roce: whether the host that sent them runs RDMA.
+    """
     own = dscp_map(network)
-    lost, intruders = [], []
-    count = 0
-    representatives: dict[tuple[str, bool], list[str]] = {}
-    # Hosts of one kind at one switch are alike: two of them stand for all.
+    found = []
+    for dscp in range(64):
+        for port in (ROCE_PORT, 53):
+            sent = Packet(port, dscp)
+            inside = classify(network, sent, roce) if boundary else sent
+            queue = queue_at(network, switch, inside.dscp)
+            ours = roce and port == ROCE_PORT and dscp in own
+            if (queue != own[dscp]) if ours else (queue in own.values()):
+                found.append(_Stray(sent, queue, ours))
+    return tuple(found)
+
+
+def _representatives(topology: Topology) -> list[str]:
+    """Hosts of one kind at one switch are alike: two of them stand for all."""
+    found: dict[tuple[str, bool], list[str]] = {}
     for name, host in topology.hosts.items():
-        alike = representatives.setdefault((topology.switch_of(name), host.roce), [])
+        alike = found.setdefault((topology.switch_of(name), host.roce), [])
         if len(alike) < 2:
             alike.append(name)
-    ends = [name for alike in representatives.values() for name in alike]
+    return [name for alike in found.values() for name in alike]
+
+
+def _ways(table: Hops, first: str, last: str) -> tuple[int, list[str]]:
+    """How many shortest paths there are between two switches, and the switches on them."""
+    level, on_them = {first: 1}, {first: None}
+    count = 1
+    while level and last not in level:
+        after: dict[str, int] = {}
+        for node, ways in level.items():
+            for step in table.get(node, ()):
+                after[step] = after.get(step, 0) + ways
+        on_them |= dict.fromkeys(after)
+        level, count = after, after.get(last, 0)
+    return count, [*on_them]
+
+
+def _strays(network: Network, topology: Topology) -> tuple[int, list[str], list[str]]:
+    """Paths looked at; the first RoCE that leaves its queue, and outsider in a queue of RoCE or CNPs."""
+    lost: list[str] = []
+    intruders: list[str] = []
+    count = 0
+    known: dict[tuple[str, bool, bool], tuple[_Stray, ...]] = {}
+    ways: dict[tuple[str, str], tuple[int, list[str]]] = {}
+    ends = _representatives(topology)
     for source in ends:
+        first, roce = topology.switch_of(source), topology.hosts[source].roce
+        boundary = topology.switches[first].boundary
         for destination in ends:
-            for path in topology.paths(source, destination) if source != destination else ():
-                count += 1
-                for dscp in range(64):
-                    for port in (ROCE_PORT, 53):
-                        packet = Packet(port, dscp)
-                        queues = follow(network, topology, path, packet)
-                        ours = topology.hosts[source].roce and port == ROCE_PORT and dscp in own
-                        for switch, queue in queues:
-                            text = f"{packet} from {source} to {destination}: queue {queue} of {switch}"
-                            if ours and queue != own[dscp]:
-                                lost.append(text)
-                            elif not ours and queue in own.values():
-                                intruders.append(text)
+            if source == destination:
+                continue
+            pair = first, topology.switch_of(destination)
+            if pair not in ways:
+                ways[pair] = _ways(topology.hops(pair[1]), *pair)
+            more, on_them = ways[pair]
+            count += more
+            for name in on_them:
+                key = topology.switches[name].name, boundary, roce
+                if key not in known:
+                    known[key] = _strays_at(network, topology.switches[name], boundary, roce)
+                for stray in known[key]:
+                    texts = lost if stray.ours else intruders
+                    if not texts:
+                        where = f"queue {stray.queue} of {name}"
+                        texts.append(f"{stray.packet} from {source} to {destination}: {where}")
     return count, lost, intruders
 
 

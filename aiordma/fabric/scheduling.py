@@ -33,21 +33,9 @@ def cnp_cap_bps(network: Network) -> float:
     return math.ceil(needed / 1e7) * 1e7
 
 
-def longest_path(topology: Topology) -> tuple[str, ...]:
-    """One of the shortest paths between the two hosts that are farthest apart."""
-    ends = {topology.switch_of(host): host for host in topology.hosts}
-    paths = [
-        next(topology.paths(one, other)) for one in ends.values() for other in ends.values() if one != other
-    ]
-    if not paths:
-        one, other = list(topology.hosts)[:2]
-        return next(topology.paths(one, other))
-    return max(paths, key=len)
-
-
 def cnp_latency_ns(network: Network, topology: Topology) -> float:
     """Longest way of a CNP through a busy network: at each port it waits for one largest frame."""
-    path = longest_path(topology)
+    path = topology.longest
     total = 0.0
     for node, peer in itertools.pairwise(path):
         link = next(port.link for port in topology.ports[node] if port.peer == peer)
@@ -95,7 +83,7 @@ def section(network: Network, topology: Topology) -> Section:
         f"the cap is {cap / 1e7 / lowest:.1f} % of the slowest port ({lowest:g}G); at most 10 % is to go",
     )
     latency = cnp_latency_ns(network, topology) / 1000
-    path = longest_path(topology)
+    path = topology.longest
     part.number(
         "A CNP from end to end, at most",
         latency,

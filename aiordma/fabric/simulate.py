@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -182,10 +183,12 @@ def assemble(
     senders = profile if isinstance(profile, dcqcn.Profile) else dcqcn.profile(profile)
     sim = Simulation(senders, options_of(network, seed, window))
     nodes: dict[str, int] = {}
+    divisions = {name: buffers(network, topology, name) for name in topology.switches}
+    marks = functools.cache(functools.partial(thresholds, network, topology))
     for name in topology.hosts:
         nodes[name] = sim.add_host()
     for name, switch in topology.switches.items():
-        division = buffers(network, topology, name)
+        division = divisions[name]
         if division.shared <= 0:
             raise NetworkError(f"headroom and guarantees do not fit into the buffer of {name}: see the plan")
         latency = int(switch.latency_ns * 1000)
@@ -193,6 +196,7 @@ def assemble(
         nodes[name] = sim.add_switch(division.shared, division.guarantee, alpha, LOSSY_ALPHA, latency)
     ports: dict[tuple[str, str], list[int]] = {}
     cap_ps = int(8e12 / cnp_cap_bps(network))
+    before = dict.fromkeys(topology.ports, 0)
     for cable in topology.cables:
         link = cable.link
         delay = int(link.length_m / network.pfc.meters_per_us * 1e6)
@@ -202,9 +206,9 @@ def assemble(
             if node not in topology.switches:
                 sim.set_port(number, 0, 1e18, 1e18, 0, 0, round(8e3 / traffic.drain_gbps.get(node, 1e9)))
                 continue
-            at = [port.peer for port in topology.ports[node]].index(peer)
-            room = buffers(network, topology, node).headroom[at] if headroom is None else headroom
-            mark = thresholds(network, topology, link.rate_gbps, topology.switches[node].cell_bytes)
+            room = divisions[node].headroom[before[node]] if headroom is None else headroom
+            before[node] += 1
+            mark = marks(link.rate_gbps, topology.switches[node].cell_bytes)
             sim.set_port(number, room if pauses else 0, mark.kmin, mark.kmax, mark.pmax, cap_ps, 0)
     running = Running(network, topology, traffic, sim, ports, nodes, [])
     _add_traffic(running, random.Random(seed))

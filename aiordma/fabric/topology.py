@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, product
 from typing import TYPE_CHECKING, TypeAlias
 
 from .errors import NetworkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from .model import Host, Link, Network, Switch
 
@@ -49,6 +50,8 @@ class Topology:
     hosts: dict[str, Host]
     cables: list[Cable]
     ports: dict[str, list[Port]] = field(default_factory=dict)
+    #: Routes that were worked out, by destination: without failures, and with one cable down.
+    _routes: dict[tuple[str, frozenset[int]], Hops] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.ports = {name: [] for name in (*self.switches, *self.hosts)}
@@ -64,18 +67,44 @@ class Topology:
         """Cables between switches."""
         return [cable for cable in self.cables if cable.a in self.switches and cable.b in self.switches]
 
-    def neighbours(self, down: frozenset[int] = frozenset()) -> dict[str, list[str]]:
+    @cached_property
+    def beside(self) -> dict[str, dict[str, int]]:
+        """Switches next to each switch, in the order of the file, with the number of cables to each."""
+        found: dict[str, dict[str, int]] = {name: {} for name in self.switches}
+        for cable in self.fabric_cables():
+            for one, other in ((cable.a, cable.b), (cable.b, cable.a)):
+                found[one][other] = found[one].get(other, 0) + 1
+        return found
+
+    def parted(self, down: frozenset[int]) -> list[tuple[str, str]]:
+        """Pairs of switches that have no cable left when these (by index in `cables`) are down."""
+        ends = [(self.cables[index].a, self.cables[index].b) for index in sorted(down)]
+        lost = [tuple(sorted(pair)) for pair in ends]
+        return [
+            pair
+            for at, pair in enumerate(ends)
+            if lost[at] not in lost[:at] and lost.count(lost[at]) == self.beside[pair[0]][pair[1]]
+        ]
+
+    def neighbours(self, down: frozenset[int] = frozenset()) -> Mapping[str, Iterable[str]]:
         """Switches next to each switch, without the cables (by index in `cables`) that are down."""
-        found: dict[str, list[str]] = {name: [] for name in self.switches}
-        for index, cable in enumerate(self.cables):
-            if index not in down and cable.a in self.switches and cable.b in self.switches:
-                for one, other in ((cable.a, cable.b), (cable.b, cable.a)):
-                    if other not in found[one]:
-                        found[one].append(other)
+        found: dict[str, Iterable[str]] = dict(self.beside)
+        for one, other in self.parted(down):
+            found[one] = [each for each in found[one] if each != other]
+            found[other] = [each for each in found[other] if each != one]
         return found
 
     def hops(self, to: str, down: frozenset[int] = frozenset()) -> Hops:
         """All shortest next hops of each switch towards the switch `to`."""
+        key = to, down
+        if key not in self._routes:
+            found = self._search(to, down)
+            if len(down) > 1:
+                return found
+            self._routes[key] = found
+        return self._routes[key]
+
+    def _search(self, to: str, down: frozenset[int]) -> Hops:
         beside = self.neighbours(down)
         distance = {to: 0}
         waiting = deque([to])
@@ -90,6 +119,26 @@ class Topology:
             for node in distance
             if node != to
         }
+
+    def distances(self, to: str) -> dict[str, int]:
+        """Cables between each switch and the switch `to`."""
+        found = {to: 0}
+        # Routes are in the order of the search: what comes next is known already.
+        for node, steps in self.hops(to).items():
+            found[node] = found[steps[0]] + 1
+        return found
+
+    @cached_property
+    def longest(self) -> tuple[str, ...]:
+        """One of the shortest paths between the two hosts that are farthest apart."""
+        ends = {self.switch_of(host): host for host in self.hosts}
+        distances = {other: self.distances(other) for other in ends}
+        far = [(distances[other][one], one, other) for one in ends for other in ends if one != other]
+        if not far:
+            source, target = list(self.hosts)[:2]
+            return next(self.paths(source, target))
+        _, one, other = max(far, key=lambda each: each[0])
+        return next(self.paths(ends[one], ends[other]))
 
     def switch_of(self, host: str) -> str:
         """The switch that a host is connected to first."""

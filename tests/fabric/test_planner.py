@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiordma.fabric import deadlock, devices, ecn, headroom, marking, model, planner, scheduling, schema
+from aiordma.fabric import (
+    deadlock,
+    devices,
+    ecn,
+    failures,
+    headroom,
+    marking,
+    model,
+    planner,
+    scheduling,
+    schema,
+)
 from aiordma.fabric.report import Verdict
 from aiordma.fabric.topology import build
 
@@ -176,8 +187,8 @@ def test_a_triangle_has_no_circle_until_a_cable_fails() -> None:
 
 
 def test_the_search_for_circles() -> None:
-    assert deadlock.find_cycle({"a": ["b"], "b": ["c"], "c": []}) == ()
-    assert sorted(map(str, deadlock.find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}))) == ["b", "c"]
+    assert failures.find_cycle({"a": ["b"], "b": ["c"], "c": []}) == ()
+    assert sorted(map(str, failures.find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}))) == ["b", "c"]
     old: Hops = {"a": ("d",), "b": ("a",)}
     new: Hops = {"a": ("b",), "b": ("d",)}
     assert set(deadlock.micro_loop(old, new, [])) == {"a", "b"}
