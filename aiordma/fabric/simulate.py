@@ -107,6 +107,8 @@ class Outcome:
     pauses: int
     #: Share of windows of `sample_us` in which no port sent a pause.
     quiet: float
+    #: Pauses of all ports in each window.
+    pauses_by_window: tuple[int, ...]
     #: Of the busy hosts' ports, the least one, until all had arrived; -1 if the traffic keeps none busy.
     throughput: float
     latency_50_us: float
@@ -292,19 +294,20 @@ def run(running: Running, *, seed: int = 1, samples: int = 200, warm: float = 0.
     queues: list[list[int]] = []
     rates: list[tuple[float, ...]] = []
     shown = running.flows[:8]
-    quiet = before = 0
+    windows: list[int] = []
+    before = 0
     busy = [_Busy(running, host) for host in traffic.busy]
     for at in range(samples):
         if at == int(warm * samples):
             for each in busy:
                 each.begin()
         sim.run((at + 1) * step)
-        quiet += sim.pauses == before
+        windows.append(sim.pauses - before)
         before = sim.pauses
         queues.append(sim.queues())
         rates.append(tuple(sim.rate(flow) / 1e9 for flow in shown))
     least = min((each.share() for each in busy), default=-1.0)
-    return _outcome(running, seed, quiet / samples, least, queues, rates)
+    return _outcome(running, seed, windows, least, queues, rates)
 
 
 class _Busy:
@@ -337,7 +340,7 @@ class _Busy:
 def _outcome(
     running: Running,
     seed: int,
-    quiet: float,
+    windows: list[int],
     throughput: float,
     queues: list[list[int]],
     rates: list[tuple[float, ...]],
@@ -362,7 +365,8 @@ def _outcome(
         lossy_drops=sim.lossy_drops,
         lost=sim.lost,
         pauses=sim.pauses,
-        quiet=quiet,
+        quiet=windows.count(0) / len(windows),
+        pauses_by_window=tuple(windows),
         throughput=throughput,
         latency_50_us=_percentile(latencies, 0.5),
         latency_90_us=_percentile(latencies, 0.9),

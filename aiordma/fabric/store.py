@@ -126,6 +126,7 @@ class ParquetStore:
         row["pauses_by_port"] = list(row["pauses_by_port"].items())
         nested = {
             "queue": pyarrow.list_(pyarrow.int64()),
+            "pauses_by_window": pyarrow.list_(pyarrow.int64()),
             "rates": pyarrow.list_(pyarrow.list_(pyarrow.float64())),
             "pauses_by_port": pyarrow.map_(pyarrow.string(), pyarrow.int64()),
         }

@@ -111,6 +111,40 @@ def test_goals(outcomes: list[Outcome]) -> None:
     assert [met for _, met, _ in judge.summary([broken], goals)] == [False, True, True, True, True]
 
 
+@pytest.mark.parametrize(
+    ("pauses", "windows", "allowed", "met"),
+    [
+        # 200 windows of 100 us: 2 of them are 1 % of the time. 5 a second are 0.0005 in a window.
+        (1, 2, 5, True),
+        (1, 3, 5, False),
+        # 10,000 a second are one in a window.
+        (1, 200, 10_000, True),
+        (2, 200, 10_000, False),
+        (2, 200, 20_000, True),
+        (3, 3, 20_000, False),
+        (0, 200, 0, True),
+    ],
+)
+def test_the_goal_for_pauses(
+    outcomes: list[Outcome], pauses: int, windows: int, allowed: float, met: bool
+) -> None:
+    """The number counts, not only whether there was a pause."""
+    counts = (pauses,) * windows + (0,) * (200 - windows)
+    outcome = dataclasses.replace(outcomes[0], pauses_by_window=counts, sample_us=100.0)
+    goals = model.Goals(pauses_per_second=allowed)
+    assert judge.judge(outcome, goals).pauses is met
+    assert judge.summary([outcome], goals)[2][:2] == (
+        f"at most {allowed:g} pauses/s in 99 % of the time",
+        met,
+    )
+
+
+def test_windows_hold_all_pauses(outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        assert sum(outcome.pauses_by_window) == outcome.pauses
+        assert outcome.pauses_by_window.count(0) == outcome.quiet * len(outcome.pauses_by_window)
+
+
 def test_the_page_and_its_drawings(outcomes: list[Outcome]) -> None:
     network = star(8)
     page = results.to_html(network, outcomes)
