@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .dcqcn import PROFILES, fixed_point
 from .headroom import buffers, cells, representatives, share_cells
 from .report import Section, Source, Table, Verdict
+from .scheduling import cnp_flows
 
 if TYPE_CHECKING:
     from .model import Network
@@ -60,6 +62,22 @@ def effective_pmax(rate_gbps: float, mtu: int, interval_us: float) -> float:
     return 1e6 / interval_us / packets
 
 
+def incast_pmax(network: Network, rate_gbps: float) -> float:
+    """The share of packets that is marked once the flows of the largest incast share a port.
+
+    Below it, their queue settles above Kmax, where every packet is marked and the senders swing. The closed
+    form is too high above a few percent, which is the safe side.
+    """
+    flows, interval = cnp_flows(network), network.ecn.cnp_interval_us * 1e-6
+    return min(1.0, fixed_point(rate_gbps * 1e9, flows, network.wire, PROFILES["sigcomm15"], interval))
+
+
+def least_pmax(network: Network, rate_gbps: float) -> float:
+    """What one flow answers, and what the largest incast needs: the larger one."""
+    one = effective_pmax(rate_gbps, network.mtu, network.ecn.cnp_interval_us)
+    return max(one, incast_pmax(network, rate_gbps))
+
+
 def thresholds(network: Network, topology: Topology, rate_gbps: float, cell_bytes: int) -> Thresholds:
     """Kmin, Kmax and Pmax of a port."""
     ecn = network.ecn
@@ -72,7 +90,7 @@ def thresholds(network: Network, topology: Topology, rate_gbps: float, cell_byte
     kmax = round(ecn.kmax_cells * faster)
     if not kmax:
         kmax = math.floor(product_cells(rate_gbps, tolerable, network, cell_bytes))
-    pmax = ecn.pmax_percent or math.ceil(100 * effective_pmax(rate_gbps, network.mtu, ecn.cnp_interval_us))
+    pmax = ecn.pmax_percent or math.ceil(100 * least_pmax(network, rate_gbps))
     return Thresholds(kmin, max(kmin, kmax), min(1.0, pmax / 100))
 
 
@@ -93,9 +111,19 @@ def _rates(part: Section, network: Network, topology: Topology, cell_bytes: int)
         )
         part.number(f"Kmax at {rate:g}G", found.kmax, "cells", formula, source)
         effective = effective_pmax(rate, network.mtu, ecn.cnp_interval_us)
-        most = f"ceil({100 * effective:.3f} %): 1/{ecn.cnp_interval_us:g} us / packets per s"
-        formula = "given" if ecn.pmax_percent else most
-        part.number(f"Pmax at {rate:g}G", 100 * found.pmax, "%", formula, Source.ARTICLE)
+        flows, shared = cnp_flows(network), incast_pmax(network, rate)
+        most = (
+            f"ceil(max({100 * effective:.3f} %: 1/{ecn.cnp_interval_us:g} us / packets per s for one flow, "
+            f"{100 * shared:.2f} %: DCQCN's fixed point for {flows} flows))"
+        )
+        formula, source = ("given", Source.FILE) if ecn.pmax_percent else (most, Source.FIXED_POINT)
+        part.number(f"Pmax at {rate:g}G", 100 * found.pmax, "%", formula, source)
+        part.check(
+            f"Pmax at {rate:g}G lets {flows} flows settle below Kmax",
+            found.pmax >= shared,
+            f"{100 * found.pmax:g} %, their fixed point is {100 * shared:.2f} %",
+            otherwise=Verdict.WARNING,
+        )
         part.check(
             f"Pmax at {rate:g}G marks all that a receiver answers",
             found.pmax >= effective,

@@ -14,6 +14,7 @@ class Source(StrEnum):
     ARTICLE = "UCloud, High performance RoCE network design"
     FITTED = "fitted to the article's numbers"
     PAPER = "Zhu and others, SIGCOMM 2015"
+    FIXED_POINT = "Zhu and others, CoNEXT 2016"
     STANDARD = "standard (IEEE 802.1Q, RoCEv2)"
     OURS = "ours"
     FILE = "the network's file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -89,6 +90,29 @@ def test_a_buffer_that_is_too_small_is_broken() -> None:
 )
 def test_effective_pmax(mtu: int, percent: float) -> None:
     assert 100 * ecn.effective_pmax(25, mtu, 50) == pytest.approx(percent, abs=0.0006)
+
+
+@pytest.mark.parametrize(
+    ("rate", "incast", "percent"), [(25, 39, 10.28), (25, 32, 7.90), (40, 39, 5.49), (100, 39, 1.62)]
+)
+def test_pmax_for_an_incast(rate: int, incast: int, percent: float) -> None:
+    """DCQCN's fixed point in percent; packets of 1106 bytes on the wire. One flow at 25G needs 0.708."""
+    network = star(4, f"[goals]\nincast = {incast}")
+    network = dataclasses.replace(
+        network, links=(dataclasses.replace(network.links[0], rate_gbps=float(rate)),)
+    )
+    part = ecn.section(network, build(network))
+    (planned,) = (number.value for number in part.numbers if number.name == f"Pmax at {rate}G")
+    assert 100 * ecn.incast_pmax(network, rate) == pytest.approx(percent, abs=0.006)
+    assert planned == math.ceil(max(percent, 100 * ecn.effective_pmax(rate, 1024, 50)))
+    assert verdicts(part)[f"Pmax at {rate}G lets {incast} flows settle below Kmax"] is Verdict.OK
+
+
+def test_one_flows_pmax_is_not_enough_for_an_incast() -> None:
+    network = star(40, "[goals]\nincast = 39\n[ecn]\npmax_percent = 1")
+    found = verdicts(ecn.section(network, build(network)))
+    assert found["Pmax at 25G lets 39 flows settle below Kmax"] is Verdict.WARNING
+    assert found["Pmax at 25G marks all that a receiver answers"] is Verdict.OK
 
 
 def test_a_small_alpha_pauses_before_it_marks() -> None:

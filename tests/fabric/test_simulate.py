@@ -160,6 +160,22 @@ def test_the_papers_thresholds_at_40_gbps(senders: int, used: float) -> None:
     assert max(outcome.queue[120:]) * 208 < 270_000
 
 
+@pytest.mark.parametrize("senders", [8, 16])
+def test_the_planned_pmax_holds_an_incast(senders: int) -> None:
+    """1 % is enough for one flow; with more, the queue swings up to Kmax, and 16 leave the port idle."""
+
+    def settled(percent: float) -> tuple[int, float]:
+        network = star(senders + 1, f"[ecn]\npmax_percent = {percent}\n[pfc]\nalpha = 1")
+        transfers = tuple(Transfer(f"host{at}", "host1") for at in range(2, senders + 2))
+        traffic = Traffic("to one", transfers, 40_000, busy=("host1",))
+        outcome = simulate.run(simulate.assemble(network, traffic), warm=0.5)
+        return sorted(outcome.queue[100:])[95], outcome.throughput
+
+    (one, used_by_one), (planned, used) = settled(1), settled(0)
+    assert planned < 0.75 * one
+    assert used > max(used_by_one, 0.99)
+
+
 def test_two_flows_converge_from_apart() -> None:
     """The second one starts 5 ms late; 25 ms later both have their share."""
     network = star(3, "[ecn]\nkmin_cells = 30\nkmax_cells = 1200\npmax_percent = 1\n[pfc]\nalpha = 8")
