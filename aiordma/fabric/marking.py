@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,9 +93,9 @@ def _strays_at(network: Network, switch: Switch, boundary: bool, roce: bool) -> 
 
 def _representatives(topology: Topology) -> list[str]:
     """Hosts of one kind at one switch are alike: two of them stand for all."""
-    found: dict[tuple[str, bool], list[str]] = {}
+    found: dict[tuple[tuple[str, ...], bool], list[str]] = {}
     for name, host in topology.hosts.items():
-        alike = found.setdefault((topology.switch_of(name), host.roce), [])
+        alike = found.setdefault((topology.switches_of(name), host.roce), [])
         if len(alike) < 2:
             alike.append(name)
     return [name for alike in found.values() for name in alike]
@@ -122,13 +123,10 @@ def _strays(network: Network, topology: Topology) -> tuple[int, list[str], list[
     known: dict[tuple[str, bool, bool], tuple[_Stray, ...]] = {}
     ways: dict[tuple[str, str], tuple[int, list[str]]] = {}
     ends = _representatives(topology)
-    for source in ends:
-        first, roce = topology.switch_of(source), topology.hosts[source].roce
-        boundary = topology.switches[first].boundary
-        for destination in ends:
-            if source == destination:
-                continue
-            pair = first, topology.switch_of(destination)
+    for source, destination in itertools.permutations(ends, 2):
+        roce = topology.hosts[source].roce
+        for pair in topology.ends(source, destination):
+            boundary = topology.switches[pair[0]].boundary
             if pair not in ways:
                 ways[pair] = _ways(topology.hops(pair[1]), *pair)
             more, on_them = ways[pair]

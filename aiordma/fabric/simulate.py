@@ -6,7 +6,7 @@ import functools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from . import dcqcn
 from ._core import Simulation
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .topology import Topology
 
 __all__ = ["Failure", "Outcome", "Running", "Traffic", "Transfer", "assemble", "run"]
+
+_T = TypeVar("_T")
 
 #: Bytes of a transfer that never ends.
 ENDLESS = 1 << 40
@@ -79,8 +81,11 @@ class Running:
     sim: Simulation
     #: Port numbers from node to neighbour, one for each parallel cable.
     ports: dict[tuple[str, str], list[int]]
-    nodes: dict[str, int]
     flows: list[int]
+
+    def host_ports(self, host: str) -> list[int]:
+        """Ports of a host's adapters."""
+        return [number for peer in self.topology.switches_of(host) for number in self.ports[host, peer]]
 
     def switch_ports(self) -> dict[int, str]:
         """Ports by which switches send, with a name."""
@@ -187,8 +192,10 @@ def assemble(
     nodes: dict[str, int] = {}
     divisions = {name: buffers(network, topology, name) for name in topology.switches}
     marks = functools.cache(functools.partial(thresholds, network, topology))
+    adapters: dict[str, list[int]] = {}
     for name in topology.hosts:
-        nodes[name] = sim.add_host()
+        # Adapters share nothing but the host's name.
+        adapters[name] = [sim.add_host() for _ in topology.ports[name]]
     for name, switch in topology.switches.items():
         division = divisions[name]
         if division.shared <= 0:
@@ -202,29 +209,54 @@ def assemble(
     for cable in topology.cables:
         link = cable.link
         delay = int(link.length_m / network.pfc.meters_per_us * 1e6)
-        first = sim.add_cable(nodes[cable.a], nodes[cable.b], round(8e3 / link.rate_gbps), delay)
+        one, other = (
+            adapters[end][before[end]] if end in adapters else nodes[end] for end in (cable.a, cable.b)
+        )
+        first = sim.add_cable(one, other, round(8e3 / link.rate_gbps), delay)
         for number, node, peer in ((first, cable.a, cable.b), (first + 1, cable.b, cable.a)):
             ports.setdefault((node, peer), []).append(number)
             if node not in topology.switches:
-                sim.set_port(number, 0, 1e18, 1e18, 0, 0, round(8e3 / traffic.drain_gbps.get(node, 1e9)))
+                before[node] += 1
+                drain = traffic.drain_gbps.get(node, 1e9) / len(topology.ports[node])
+                sim.set_port(number, 0, 1e18, 1e18, 0, 0, round(8e3 / drain))
                 continue
             room = divisions[node].headroom[before[node]] if headroom is None else headroom
             before[node] += 1
             mark = marks(link.rate_gbps, topology.switches[node].cell_bytes)
             sim.set_port(number, room if pauses else 0, mark.kmin, mark.kmax, mark.pmax, cap_ps, 0)
-    running = Running(network, topology, traffic, sim, ports, nodes, [])
+    running = Running(network, topology, traffic, sim, ports, [])
     _add_traffic(running, random.Random(seed))
     return running
 
 
-def _route(
-    running: Running, source: str, target: str, dice: random.Random, down: frozenset[int]
-) -> list[int]:
+@dataclass(frozen=True)
+class _Ends:
+    """The adapters of a transfer: the ports by which its hosts send, and their switches."""
+
+    source: int
+    first: str
+    target: int
+    last: str
+
+    def back(self) -> _Ends:
+        return _Ends(self.target, self.last, self.source, self.first)
+
+
+def _ends(running: Running, source: str, target: str, dice: random.Random) -> _Ends:
+    """Adapters with the shortest way between them, one of them at random."""
+
+    def one(choices: Sequence[_T]) -> _T:
+        return choices[0] if len(choices) == 1 else dice.choice(choices)
+
+    first, last = one(running.topology.ends(source, target))
+    return _Ends(one(running.ports[source, first]), first, one(running.ports[target, last]), last)
+
+
+def _route(running: Running, ends: _Ends, dice: random.Random, down: frozenset[int]) -> list[int]:
     """Ports from host to host: at each switch one of the shortest ways; none if there is no way."""
-    topology, node = running.topology, running.topology.switch_of(source)
-    last = topology.switch_of(target)
+    topology, node, last = running.topology, ends.first, ends.last
     table = topology.hops(last, down)
-    found = [running.ports[source, node][0]]
+    found = [ends.source]
     broken = {(topology.cables[each].a, topology.cables[each].b) for each in down}
     while node != last:
         if node not in table:
@@ -235,7 +267,8 @@ def _route(
             numbers = numbers[1:]  # of parallel cables the first one breaks
         found.append(dice.choice(numbers))
         node = step
-    return [*found, running.ports[last, target][0]]
+    # Of a cable, the host's port has one of the two numbers 2 n and 2 n + 1.
+    return [*found, ends.target ^ 1]
 
 
 def _add_traffic(running: Running, dice: random.Random) -> None:
@@ -245,6 +278,7 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
         if cable.a in running.topology.switches and cable.b in running.topology.switches
     ]  # fmt: skip
     none: frozenset[int] = frozenset()
+    all_ends = []
     for transfer in traffic.transfers:
         for name in (transfer.source, transfer.target):
             if name not in running.topology.hosts:
@@ -252,8 +286,9 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
         packets = max(1, min(1 << 30, -(-transfer.bytes // network.mtu)))
         rest = transfer.bytes - (packets - 1) * network.mtu
         last = min(network.mtu, max(1, rest)) + ROCE_HEADERS + WIRE_EXTRA
-        forth = _route(running, transfer.source, transfer.target, dice, none)
-        back = _route(running, transfer.target, transfer.source, dice, none)
+        ends = _ends(running, transfer.source, transfer.target, dice)
+        all_ends.append(ends)
+        forth, back = (_route(running, each, dice, none) for each in (ends, ends.back()))
         start = int(transfer.start_us * 1e6)
         number = sim.add_flow(forth, back, packets, network.wire, last, transfer.roce, start, transfer.after)
         running.flows.append(number)
@@ -264,11 +299,8 @@ def _add_traffic(running: Running, dice: random.Random) -> None:
         a, b = running.topology.cables[cable].a, running.topology.cables[cable].b
         sim.fail(int(failure.at_us * 1e6), running.ports[a, b][0])
         when = int((failure.at_us + failure.converge_us) * 1e6)
-        for number, transfer in zip(running.flows, traffic.transfers, strict=True):
-            ways = [
-                _route(running, one, other, dice, frozenset({cable}))
-                for one, other in ((transfer.source, transfer.target), (transfer.target, transfer.source))
-            ]
+        for number, ends in zip(running.flows, all_ends, strict=True):
+            ways = [_route(running, each, dice, frozenset({cable})) for each in (ends, ends.back())]
             if all(ways):  # otherwise its packets go on to the broken cable, and are lost
                 sim.reroute(when, number, *ways)
 
@@ -311,28 +343,29 @@ def run(running: Running, *, seed: int = 1, samples: int = 200, warm: float = 0.
 
 
 class _Busy:
-    """How much of a host's port its incoming transfers used, until the last of them had arrived."""
+    """How much of a host's ports its incoming transfers used, until the last of them had arrived."""
 
     def __init__(self, running: Running, host: str) -> None:
         self._sim = running.sim
-        self._port = running.ports[host, running.topology.switch_of(host)][0]
+        self._ports = running.host_ports(host)
         transfers = zip(running.flows, running.traffic.transfers, strict=True)
         self._flows = [flow for flow, transfer in transfers if transfer.target == host]
-        self._at, self._before = 0, 0
+        self._at, self._before = 0, 0.0
 
     def begin(self) -> None:
         """What arrives from now on counts."""
         self._at, self._before = self._sim.now, self._received()
 
-    def _received(self) -> int:
-        found: int = self._sim.port(self._port)["received_bytes"]
-        return found
+    def _received(self) -> float:
+        """Time that the ports were busy with what they received, on average."""
+        ports = [self._sim.port(number) for number in self._ports]
+        return float(sum(port["received_bytes"] * port["byte_ps"] for port in ports) / len(ports))
 
     def share(self) -> float:
         """From 0 to 1; -1 if all had arrived before it counted."""
         done = [self._sim.flow(flow)["done_at"] for flow in self._flows]
         end = max(done) if done and min(done) >= 0 else self._sim.now
-        taken = (self._received() - self._before) * self._sim.port(self._port)["byte_ps"]
+        taken = self._received() - self._before
         return float(taken / (end - self._at)) if end > self._at else -1.0
 
 
@@ -354,7 +387,13 @@ def _outcome(
         if flow["done_at"] >= 0 and transfer.after < 0
     ]
     counts, latencies = sim.pauses_by_port(), sim.latencies()
-    everyone = names | {_host_port(running, host): host for host in running.topology.hosts}
+    everyone = names | {
+        number: host for host in running.topology.hosts for number in running.host_ports(host)
+    }
+    paused: dict[str, int] = {}
+    for number, name in everyone.items():
+        if counts[number]:  # parallel cables have one name
+            paused[name] = paused.get(name, 0) + counts[number]
     return Outcome(
         traffic=traffic.name,
         seed=seed,
@@ -381,9 +420,5 @@ def _outcome(
         queue_name=names[fullest],
         queue=tuple(each[fullest] for each in queues),
         rates=tuple(rates),
-        pauses_by_port={name: counts[number] for number, name in everyone.items() if counts[number]},
+        pauses_by_port=paused,
     )
-
-
-def _host_port(running: Running, host: str) -> int:
-    return running.ports[host, running.topology.switch_of(host)][0]

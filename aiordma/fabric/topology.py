@@ -52,6 +52,7 @@ class Topology:
     ports: dict[str, list[Port]] = field(default_factory=dict)
     #: Routes that were worked out, by destination: without failures, and with one cable down.
     _routes: dict[tuple[str, frozenset[int]], Hops] = field(default_factory=dict, repr=False)
+    _distances: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.ports = {name: [] for name in (*self.switches, *self.hosts)}
@@ -122,39 +123,55 @@ class Topology:
 
     def distances(self, to: str) -> dict[str, int]:
         """Cables between each switch and the switch `to`."""
-        found = {to: 0}
-        # Routes are in the order of the search: what comes next is known already.
-        for node, steps in self.hops(to).items():
-            found[node] = found[steps[0]] + 1
-        return found
+        if to not in self._distances:
+            found = self._distances[to] = {to: 0}
+            # Routes are in the order of the search: what comes next is known already.
+            for node, steps in self.hops(to).items():
+                found[node] = found[steps[0]] + 1
+        return self._distances[to]
 
     @cached_property
     def longest(self) -> tuple[str, ...]:
         """One of the shortest paths between the two hosts that are farthest apart."""
-        ends = {self.switch_of(host): host for host in self.hosts}
-        distances = {other: self.distances(other) for other in ends}
-        far = [(distances[other][one], one, other) for one in ends for other in ends if one != other]
+        ends = {self.switches_of(host): host for host in self.hosts}
+        far = [(self._apart(one, other), one, other) for one in ends for other in ends if one != other]
         if not far:
             source, target = list(self.hosts)[:2]
             return next(self.paths(source, target))
         _, one, other = max(far, key=lambda each: each[0])
         return next(self.paths(ends[one], ends[other]))
 
-    def switch_of(self, host: str) -> str:
-        """The switch that a host is connected to first."""
-        return next(port.peer for port in self.ports[host])
+    def _apart(self, ones: Iterable[str], others: Iterable[str]) -> int:
+        """Cables between the closest of two groups of switches; -1: there is no path."""
+        pairs = product(ones, others)
+        return min(
+            (self.distances(other)[one] for one, other in pairs if one in self.distances(other)), default=-1
+        )
+
+    def switches_of(self, host: str) -> tuple[str, ...]:
+        """The switches that a host is connected to, each once."""
+        return tuple(dict.fromkeys(port.peer for port in self.ports[host]))
+
+    def ends(self, source: str, target: str) -> list[tuple[str, str]]:
+        """The first and the last switch of all shortest paths between two hosts, whichever ports they take.
+
+        So traffic stays on its rail where rails are not joined, or a switch has both hosts.
+        """
+        ones, others = self.switches_of(source), self.switches_of(target)
+        least = self._apart(ones, others)
+        return [pair for pair in product(ones, others) if self.distances(pair[1]).get(pair[0]) == least]
 
     def paths(self, source: str, destination: str) -> Iterator[tuple[str, ...]]:
         """All shortest paths between two hosts, both included."""
-        first, last = self.switch_of(source), self.switch_of(destination)
-        towards = self.hops(last)
-        waiting: list[tuple[str, ...]] = [(first,)]
-        while waiting:
-            path = waiting.pop()
-            if path[-1] == last:
-                yield (source, *path, destination)
-            else:
-                waiting += [(*path, step) for step in towards.get(path[-1], ())]
+        for first, last in self.ends(source, destination):
+            towards = self.hops(last)
+            waiting: list[tuple[str, ...]] = [(first,)]
+            while waiting:
+                path = waiting.pop()
+                if path[-1] == last:
+                    yield (source, *path, destination)
+                else:
+                    waiting += [(*path, step) for step in towards.get(path[-1], ())]
 
 
 def _members(name: str, count: int) -> list[str]:
@@ -213,8 +230,13 @@ def _judge(network: Network, topology: Topology) -> None:
             peers = [port.peer for port in topology.ports[name]]
             if not peers or any(peer not in topology.switches for peer in peers):
                 raise NetworkError(f"{network.where('hosts', at)}: {name} has no link to a switch")
-    edges = topology.edges()
-    for edge in edges[:1]:
-        reached = topology.hops(edge).keys() | {edge}
-        if missing := [other for other in edges if other not in reached]:
-            raise NetworkError(f"{network.where('links', 0)}: no path between {edge} and {missing[0]}")
+    ends = dict.fromkeys(map(topology.switches_of, topology.hosts))
+    parts: dict[str, str] = {}
+    for edge in topology.edges():
+        if edge not in parts:
+            parts |= dict.fromkeys(topology.distances(edge), edge)
+    joined = {frozenset(parts[switch] for switch in switches): switches for switches in ends}
+    for one, other in combinations(joined, 2):
+        if not one & other:
+            pair = sorted((joined[one][0], joined[other][0]))
+            raise NetworkError(f"{network.where('links', 0)}: no path between {pair[0]} and {pair[1]}")

@@ -246,6 +246,6 @@ def make(name: str, topology: Topology, seed: int = 1) -> Traffic:
     hosts = [name for name, host in topology.hosts.items() if host.roce]
     if len(hosts) < 2:
         raise NetworkError(f"traffic {name}: it needs two hosts with RoCE, and there are {len(hosts)}")
-    gbps = min(topology.ports[host][0].link.rate_gbps for host in hosts)
+    gbps = min(sum(port.link.rate_gbps for port in topology.ports[host]) for host in hosts)
     found = model(hosts, gbps, random.Random(f"{name} {seed}"))
     return Traffic(name, found.transfers, found.duration_us, found.failures, found.drain_gbps, found.busy)

@@ -20,7 +20,7 @@ def test_the_example_is_read() -> None:
     network = model.load(EXAMPLE)
     topology = build(network)
     assert (len(topology.switches), len(topology.hosts), len(topology.cables)) == (8, 64, 80)
-    assert topology.switch_of("host17") == "tor2"
+    assert topology.switches_of("host17") == ("tor2",)
     assert len(list(topology.paths("host1", "host64"))) == 4
     assert (network.frame, network.wire) == (1086, 1106)
     assert network.pfc.alpha == 0.125
