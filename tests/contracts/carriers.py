@@ -1,0 +1,59 @@
+"""What a behaviour runs on: plain ends, aiordma by RDMA, on TCP, and with a plain end on either side."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import aiordma
+from aiordma.config import Config
+from tests.world import DEVICE
+
+#: A client that the machine holds up must not count as a silent, plain one; nor a server.
+_PATIENT = Config(
+    device=DEVICE, server_first_wait_ms=60_000, head_start_ms=60_000, negotiate_timeout_ms=60_000
+)
+#: A client that says nothing, and does not negotiate, is served at once.
+_AT_ONCE = Config(device=DEVICE, server_first_wait_ms=0)
+_NO_SETTINGS = {"start_tls"}
+
+
+class Functions:
+    """asyncio's functions and methods: plain ones, or aiordma's of the same names."""
+
+    def __init__(self, config: Config | None = None, mode: Literal["rdma", "tcp"] | None = None) -> None:
+        self.ours = config is not None
+        self._settings: dict[str, Any] = (
+            {"config": config} if mode is None else {"config": config, "mode": mode}
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.ours:
+            module: Any = (
+                asyncio if name in ("open_connection", "start_server") else asyncio.get_running_loop()
+            )
+            return getattr(module, name)
+        function = getattr(aiordma, name)
+        return function if name in _NO_SETTINGS else functools.partial(function, **self._settings)
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """The two ends of every connection of a behaviour."""
+
+    name: str
+    client: Functions
+    server: Functions
+    #: What a connection must be on, or the behaviour was not tried. None: it is a plain end's, or on TCP.
+    path: str | None = None
+
+
+PLAIN = Carrier("plain", Functions(), Functions())
+CARRIERS = [
+    Carrier("rdma", Functions(_PATIENT), Functions(_PATIENT), "rdma"),
+    Carrier("tcp", Functions(_AT_ONCE, "tcp"), Functions(_AT_ONCE, "tcp")),
+    Carrier("plain server", Functions(_PATIENT), Functions()),
+    Carrier("plain client", Functions(), Functions(_AT_ONCE)),
+]
