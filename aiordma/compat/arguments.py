@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-__all__ = ["check_accepted", "check_client", "check_port", "check_server"]
+__all__ = ["check_accepted", "check_client", "check_limit", "check_port", "check_server"]
 
 
 def check_port(port: Any) -> None:
@@ -15,6 +15,12 @@ def check_port(port: Any) -> None:
         number = int(port) if port.isdigit() else 0
     if isinstance(number, int) and not 0 <= number <= 65535:
         raise OverflowError("port must be 0-65535.")
+
+
+def check_limit(limit: int) -> None:
+    """:raises ValueError: no reader can have this limit. Found before there is a connection to be closed."""
+    if limit <= 0:
+        raise ValueError("Limit cannot be <= 0")
 
 
 def check_client(host: Any, port: Any, options: dict[str, Any]) -> None:

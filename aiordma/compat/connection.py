@@ -39,7 +39,7 @@ from ..negotiation.engine import find_engine, warm_up
 from ..negotiation.options import ConnectOptions, PathOptions
 from ..negotiation.server import negotiate_accepted
 from ..wake.names import getaddrinfo
-from .arguments import check_accepted, check_client, check_port, check_server
+from .arguments import check_accepted, check_client, check_limit, check_port, check_server
 from .choice import Choice, abort, info_of, on_own_transport
 from .fallback import Introduction, tcp_info, with_info
 from .given_socket import copy_options, move_into, renew_if_late
@@ -129,6 +129,7 @@ async def open_connection(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect and return (reader, writer). See `asyncio.open_connection()`; errors as `create_connection`."""
     options.update(ssl=ssl, sock=sock)
+    check_limit(limit)
     check_client(host, port, options)
     result, info = await _negotiate(host, port, Choice.of(config, mode, rdma_outside_tls), options)
     if result is not None and result.pipe is not None:

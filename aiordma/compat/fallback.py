@@ -148,6 +148,8 @@ class Introduction(asyncio.Protocol):
             while data:
                 buffer = memoryview(self.protocol.get_buffer(-1))
                 check_plain(buffer)
+                if not len(buffer):
+                    raise RuntimeError("get_buffer() returned an empty buffer")
                 n = min(len(buffer), len(data))
                 buffer[:n] = data[:n]
                 self.protocol.buffer_updated(n)

@@ -30,6 +30,8 @@ async def _send(loop: Any, transport: Any, file: BinaryIO, offset: int, count: i
     if not type(transport).__module__.startswith("aiordma.") or not hasattr(file, "seek"):
         sent: int = await own(loop, transport, file, offset, count)
         return sent
+    if count is not None and count <= 0:
+        raise ValueError(f"count must be a positive integer (got {count!r})")
     stood = file.tell()
     if not offset:
         file.seek(0)

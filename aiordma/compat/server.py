@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.trsock
+import contextlib
 import errno
 import itertools
 import logging
@@ -170,6 +171,9 @@ class RdmaServer(asyncio.AbstractServer):
                 self._loop.call_later(_ACCEPT_RETRY_S, self._watch, sock)
                 return
             connection.setblocking(False)
+            # As every loop does; a stream that leaves RDMA goes on here.
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(self._begin(connection))
             self._starting.add(task)
             task.add_done_callback(self._started)

@@ -325,7 +325,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             return False
         if not data:
             if data is not None:
-                self.ring_finished()
+                self._end_of_data()
             return False
         try:
             self._protocol.data_received(data)  # type: ignore[attr-defined]
@@ -362,7 +362,7 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             return False
         if n <= 0:
             if n == 0:
-                self.ring_finished()
+                self._end_of_data()
             return False
         try:
             protocol.buffer_updated(n)
@@ -372,6 +372,13 @@ class RingTransport(asyncio.transports._FlowControlMixin):
             self._fatal_error(exc, "Fatal error: protocol.buffer_updated() call failed.")
             return False
         return True
+
+    def _end_of_data(self) -> None:
+        """EOF has a callback of its own, after what the protocol has scheduled when it got the last data."""
+        if self._inside:
+            self.ring_finished()
+        else:
+            self._call_soon(self._pump)
 
     def ring_empty(self) -> None:
         """Nothing is readable: see whether this is the end, or the connection has failed.

@@ -1,1 +1,1 @@
-"""Behaviours of asyncio that hold on every path: written once, run everywhere, compared with the plain loop."""
+"""Behaviours of asyncio on every path: written once, run everywhere, compared with the plain loop."""

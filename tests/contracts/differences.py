@@ -14,4 +14,19 @@ class Difference(NamedTuple):
     loops: frozenset[str] = frozenset({"asyncio", "uvloop"})
 
 
-DIFFERENCES: dict[str, Difference] = {}
+_RESET = "the peer of a protocol whose callback has failed gets a reset by RDMA"
+_FIRST = "The first bytes of a client without RDMA have been read when they are given to the protocol"
+
+_DESCRIPTOR = (
+    "uvloop refuses `add_reader()` of the descriptor of a connection by RDMA only under `aiordma run`"
+)
+
+DIFFERENCES: dict[str, Difference] = {
+    "an_empty_buffer": Difference({"tcp", "plain client"}, _FIRST),
+    "buffers_of_an_error": Difference({"tcp", "plain client"}, _FIRST),
+    "an_error_of_buffer_updated": Difference({"rdma"}, _RESET),
+    "an_error_of_data_received": Difference({"rdma"}, _RESET),
+    "a_cancellation_in_data_received": Difference({"rdma"}, _RESET),
+    "an_error_of_eof_received": Difference({"rdma"}, _RESET),
+    "a_descriptor_in_use": Difference({"rdma"}, _DESCRIPTOR, frozenset({"uvloop"})),
+}

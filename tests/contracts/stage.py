@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from aiordma.errors import Code, FallbackReason
@@ -45,11 +44,11 @@ async def outcome(awaitable: Awaitable[Any]) -> Any:
         return kind(exc)
 
 
-class Traced(asyncio.Protocol):
+class Traces:
     """Notes its callbacks, as one of the two ends. Data that follows data is joined: pieces have no order."""
 
     def __init__(self, stage: Stage, end: str) -> None:
-        self.stage = stage
+        self.stage, self.end = stage, end
         self.events = stage.trace.setdefault(end, [])
         self.data = bytearray()
         self.transport: Any = None
@@ -59,9 +58,6 @@ class Traced(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self.events.append("made")
-
-    def data_received(self, data: bytes) -> None:
-        self.got(data)
 
     def got(self, data: bytes) -> None:
         self.data += data
@@ -85,6 +81,29 @@ class Traced(asyncio.Protocol):
         self.ended = True
 
 
+class Traced(Traces, asyncio.Protocol):
+    """Whose data is pushed."""
+
+    def data_received(self, data: bytes) -> None:
+        self.got(data)
+
+
+class Buffered(Traces, asyncio.BufferedProtocol):
+    """Gets its data in a buffer of its own."""
+
+    size = 64
+
+    def __init__(self, stage: Stage, end: str) -> None:
+        super().__init__(stage, end)
+        self.buffer = bytearray(self.size)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.got(bytes(self.buffer[:nbytes]))
+
+
 class KeepsOpen(Traced):
     """Goes on writing after the peer's EOF."""
 
@@ -103,7 +122,7 @@ class Stage:
         self.trace: dict[str, list[Any]] = {"notes": []}
         self.protocols: list[Any] = []
         self.servers: list[Any] = []
-        self._stack = contextlib.AsyncExitStack()
+        self.writers: list[asyncio.StreamWriter] = []
         self.loop.set_exception_handler(self._report)
 
     def note(self, what: str, value: Any) -> None:
@@ -184,12 +203,17 @@ class Stage:
         """Until every protocol has lost its connection."""
         await self.until(lambda: all(each.ended for each in self.protocols))
 
+    def made(self, end: str) -> list[Any]:
+        """The protocols of one end that have their transports."""
+        return [each for each in self.protocols if each.end == end and each.transport is not None]
+
     # ---- end
 
     async def finish(self) -> dict[str, list[Any]]:
         """Abort what is open, close the servers; what was seen until now is the trace."""
         trace = {end: list(events) for end, events in self.trace.items()}
-        await self._stack.aclose()
+        for writer in self.writers:
+            writer.transport.abort()
         for server in self.servers:
             server.close()
         for protocol in self.protocols:

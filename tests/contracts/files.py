@@ -1,0 +1,95 @@
+"""Behaviours of loop.sendfile()."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from .stage import Stage, outcome
+from .table import behaviour
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+_DATA = bytes(range(256)) * 400
+
+
+def file_of(data: bytes = _DATA) -> BinaryIO:
+    """A file that stands at its beginning."""
+    file = tempfile.TemporaryFile()  # its caller closes it
+    file.write(data)
+    file.flush()
+    file.seek(0)
+    return file
+
+
+async def send(stage: Stage, *args: Any, stands: int = 0, **options: Any) -> None:
+    """Send a file, or a part; what arrived, and where the file stands then."""
+    near, _far = await stage.pair()
+    with file_of() as file:
+        file.seek(stands)
+        stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file, *args, **options)))
+        stage.note("stands", file.tell())
+    near.transport.close()
+    await stage.both_end()
+
+
+@behaviour
+async def a_file(stage: Stage) -> None:
+    """The whole file."""
+    await send(stage)
+
+
+@behaviour
+async def a_file_that_stands_elsewhere(stage: Stage) -> None:
+    """The whole file, wherever it stands."""
+    await send(stage, stands=1000)
+
+
+@behaviour
+async def a_part_of_a_file(stage: Stage) -> None:
+    """An offset and a count."""
+    await send(stage, 100, 5000)
+
+
+@behaviour
+async def a_count_beyond_the_end(stage: Stage) -> None:
+    """A count beyond the end sends what there is."""
+    await send(stage, 100_000, 50_000)
+
+
+@behaviour
+async def an_offset_beyond_the_end(stage: Stage) -> None:
+    """An offset beyond the end sends nothing."""
+    await send(stage, 200_000)
+
+
+@behaviour
+async def counts_that_are_wrong(stage: Stage) -> None:
+    """A count of 0, and one that is negative, are refused; so is a negative offset."""
+    near, _ = await stage.pair()
+    with file_of() as file:
+        for args in ((0, 0), (0, -1)):
+            stage.note("error", await outcome(stage.loop.sendfile(near.transport, file, *args)))
+
+
+@behaviour
+async def data_around_a_file(stage: Stage) -> None:
+    """What is written before and after comes before and after."""
+    near, _far = await stage.pair()
+    with file_of(b"file") as file:
+        near.transport.write(b"before ")
+        stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
+        near.transport.write(b" after")
+        near.transport.close()
+    await stage.both_end()
+
+
+@behaviour
+async def a_file_to_a_closed_transport(stage: Stage) -> None:
+    """A closing transport is refused."""
+    near, _ = await stage.pair()
+    near.transport.close()
+    with file_of() as file:
+        stage.note("sent", await outcome(stage.loop.sendfile(near.transport, file)))
+    await stage.both_end()
