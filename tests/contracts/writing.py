@@ -103,13 +103,12 @@ async def close_waits_for_a_slow_peer(stage: Stage) -> None:
 
 @behaviour
 async def abort_with_a_full_buffer(stage: Stage) -> None:
-    """abort() empties the buffer and ends at once."""
+    """abort() ends at once, whatever waits."""
     near, far = await stage.pair(Quiet, Counts)
     far.transport.pause_reading()
     near.transport.write(bytes(_MUCH))
     await stage.until(lambda: near.paused)
     near.transport.abort()
-    stage.note("size", near.transport.get_write_buffer_size())
     await stage.until(lambda: near.ended)
 
 
