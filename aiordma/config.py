@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from .proto.filter import parse as parse_filter
-from .proto.objects import LARGEST_LIMIT, MAX_OBJECTS
+from .proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -227,6 +227,20 @@ class Config:
         (1024, LARGEST_LIMIT),
         "most objects in the arguments of a call, in a result, or in an item of a stream: each value, list, "
         "map, and key of a map; bytes and arrays count as one",
+        online=False,
+    )
+    max_message_keys: int = _number(
+        MAX_KEYS,
+        (1024, LARGEST_LIMIT),
+        "most keys in a message that are neither strings nor bytes, and so could collide, in maps of "
+        "more than 256 entries; items of large sets, and strings that become other keys, count as well",
+        online=False,
+    )
+    max_connection_objects: int = _number(
+        MAX_HELD_OBJECTS,
+        (1024, LARGEST_LIMIT),
+        "most objects in the arguments of all calls of one client that are in flight, and the last items of "
+        "their streams; messages of 1000 bytes and less are not counted",
         online=False,
     )
     channel_receive_bytes: int = _power(

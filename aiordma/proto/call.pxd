@@ -17,6 +17,7 @@ cdef class Call:
     cdef public long long receive_window
     cdef public long long receive_limit
     cdef public long long owed
+    cdef public long long objects
     cdef public double deadline
     cdef public int stop
     cdef public object trace

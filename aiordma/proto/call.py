@@ -33,6 +33,8 @@ class Call:
         self.receive_window = 0
         self.receive_limit = 0
         self.owed = 0
+        #: for the owner: objects of its arguments and its last item; short ones are not counted
+        self.objects = 0
         #: on the owner's clock, in seconds; infinity: none
         self.deadline = float("inf")
         #: for the owner: the code with which this end stops it, 0: it does not

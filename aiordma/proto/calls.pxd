@@ -47,6 +47,7 @@ cdef class ServerCalls(Calls):
     cdef list _methods
     cdef public object target
     cdef public long long seen
+    cdef public long long objects
 
     @cython.locals(kind=int, message=RpcMessage, call=Call)
     cpdef int receive(self, data) except -1

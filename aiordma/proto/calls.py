@@ -396,6 +396,8 @@ class ServerCalls(Calls):
         self._methods = [MethodNumber(0, b"")]
         #: serial of the last call that came; `serial` is that of the last one before our GOAWAY
         self.seen = 0
+        #: objects of all calls in flight: the sum of ``Call.objects``
+        self.objects = 0
         #: CALL: what is bound to its method; None: ``message.name`` is to be looked up, then ``bind()``
         self.target: Any = None
 
@@ -581,6 +583,7 @@ class ServerCalls(Calls):
         if call.closed:
             raise LocalProtocolError(f"call {call.id} has been replied to already")
         call.closed = True
+        self.objects -= call.objects
         del self.calls[call.id]
 
     def headers(self, call: Call, metadata: bytes) -> bytes:

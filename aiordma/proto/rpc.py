@@ -135,11 +135,15 @@ class Hello(NamedTuple):
 # ---- metadata
 
 
+#: Most entries of metadata: each costs memory far beyond its bytes.
+MAX_ENTRIES = 512
+
+
 def encode_metadata(metadata: Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]) -> bytes:
     """The entries of ``metadata``.
 
     :raises ValueError: a key that is empty, longer than 255 characters, not printable ASCII or not in lower
-        case; a value of more than 65535 bytes.
+        case; a value of more than 65535 bytes; more than ``MAX_ENTRIES``.
     :raises TypeError: keys that are not text, values that are neither text nor bytes.
     """
     parts = []
@@ -160,6 +164,8 @@ def encode_metadata(metadata: Mapping[str, str | bytes] | Iterable[tuple[str, st
         if len(data) > 65535:
             raise ValueError(f"metadata {key}: a value of {len(data)} bytes; 65535 are allowed")
         parts.append(_ENTRY.pack(kind, len(key), len(data)) + key.encode() + data)
+    if len(parts) > MAX_ENTRIES:
+        raise ValueError(f"{len(parts)} entries of metadata; {MAX_ENTRIES} are allowed")
     return b"".join(parts)
 
 
@@ -174,6 +180,8 @@ def decode_metadata(data: bytes) -> dict[str, str | bytes]:
     while at < total:
         if at + 4 > total:
             raise RemoteProtocolError("metadata: an entry is cut off")
+        if len(found) == MAX_ENTRIES:
+            raise RemoteProtocolError(f"metadata: more than {MAX_ENTRIES} entries")
         kind, key_bytes, value_bytes = _ENTRY.unpack_from(data, at)
         at += 4
         if at + key_bytes + value_bytes > total:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..config import Config, Mode
     from ..credit import CreditWindow
     from ..errors import FallbackReason
+    from .codec import Payload
     from .interceptor import ClientInterceptor
     from .into import Allocator
 
@@ -143,7 +144,7 @@ class Client:
             return await call_into(self.connection, method, encoding, payload, timeout, raw, into)
         reply = await self._call_raw(method, encoding, payload, timeout, raw)
         result, reply.payload = reply.payload, b""  # the connection remembers the last reply
-        return decode_result(reply.encoding, result, returns, method, self.connection.most_objects)
+        return self._decoded(reply.encoding, result, returns, method)
 
     async def _call(self, call: ClientCall) -> Any:
         """What the interceptors of unary calls end with."""
@@ -155,7 +156,11 @@ class Client:
             )
         reply = await self._call_raw(call.method, encoding, payload, call.timeout, raw)
         result, reply.payload = reply.payload, b""
-        return decode_result(reply.encoding, result, call.returns, call.method, self.connection.most_objects)
+        return self._decoded(reply.encoding, result, call.returns, call.method)
+
+    def _decoded(self, encoding: int, payload: Payload, returns: Any, where: str) -> Any:
+        connection = self.connection
+        return decode_result(encoding, payload, returns, where, connection.most_objects, connection.most_keys)
 
     def stream(
         self,
@@ -360,6 +365,7 @@ async def connect(  # noqa: PLR0913  # keywords of the user
         connected.detach(), f"{host}:{port}", timeout=config.negotiate_timeout_ms / 1000, window=window
     )
     connection.most_objects = config.max_message_objects
+    connection.most_keys = config.max_message_keys
     # Kept here: a client that is dropped closes its connection.
     client = Client(
         connection,

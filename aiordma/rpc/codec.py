@@ -10,7 +10,7 @@ builds the annotated types and builtins, and runs no code of the peer's choosing
 A peer cannot make decoding expensive. Nesting ends in an error at the interpreter's recursion limit, a length
 is believed only as far as there are bytes behind it, and where the type may hold containers (in which a byte
 of MessagePack becomes up to 64 bytes of Python objects) a payload above ``MAX_STRUCTURED_BYTES`` is refused.
-The objects of a message are counted before they are made (:func:`check_objects`).
+The objects of a message are counted before they are made (``counted.py``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import msgspec
 from msgspec import msgpack
 
 from ..plain import check_plain
-from ..proto.objects import MAX_OBJECTS, count_objects
+from ..proto.objects import MAX_KEYS, MAX_OBJECTS, SETS, STRINGS
 from .bulk import (
     BULK_BYTES,
     Bulk,
@@ -41,6 +41,7 @@ from .bulk import (
     is_array,
     make_array,
 )
+from .counted import UNCOUNTED_BYTES, check_objects
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ __all__ = [
     "MAX_STRUCTURED_BYTES",
     "Encoding",
     "Shape",
-    "check_objects",
     "decode_result",
     "describe_type",
     "encode_arguments",
@@ -114,7 +114,7 @@ class Shape:
     :raises TypeError: values of this type cannot be checked or decoded; the message says why.
     """
 
-    __slots__ = ("array", "decode", "from_raw", "hint", "limit", "text")
+    __slots__ = ("array", "decode", "from_raw", "hint", "keys", "limit", "text")
 
     #: Makes the value of a RAW payload; None when the type has no bytes-like values.
     from_raw: Callable[[Buffer], Any] | None
@@ -130,6 +130,8 @@ class Shape:
         self.array = array_hint(hint)
         encodable = encodable_type(hint)
         self.limit = limit if _holds_containers(encodable) else None
+        #: what its values have as keys (``proto/objects.py``)
+        self.keys = _keys_of(encodable)
         self.decode = msgpack.Decoder(encodable).decode
         self.from_raw = None if self.array is not None else _raw_maker(hint, encodable)
 
@@ -195,27 +197,6 @@ def too_long(length: int, limit: int) -> RpcError:
         f"a structured value of {length} bytes, at most {limit} are decoded; "
         "send bulk data as bytes, or as a stream of smaller items",
     )
-
-
-def check_objects(encoding: int, payload: Payload, most: int, where: str) -> None:
-    """Refuse what would become too many objects. (Each has a byte or more: a short payload is not looked at.)
-
-    :param where: what it is, for error messages.
-    :raises RpcError: ``RESOURCE_EXHAUSTED``, there are more than ``most``.
-    """
-    if encoding == _RAW or len(payload) <= most:
-        return
-    if encoding == _BULK:
-        try:
-            payload = Bulk.of(payload).description
-        except msgspec.DecodeError:
-            return  # decoding it says what is wrong
-    if len(payload) > most and count_objects(payload, most) > most:  # type: ignore[arg-type]
-        raise RpcError(
-            Code.RESOURCE_EXHAUSTED,
-            f"{where}: a message of more than {most} objects (setting max_message_objects); send bulk data "
-            "as bytes or an array, or as a stream of smaller items",
-        )
 
 
 def encodable_type(hint: Any) -> Any:
@@ -301,6 +282,30 @@ _SCALARS = tuple(
 
 def _holds_containers(encodable: Any) -> bool:
     return not all(isinstance(part, _SCALARS) for part in _parts(msgspec.inspect.type_info(encodable)))
+
+
+#: Their hashes are keyed, or there are not many of them.
+_SAFE_KEYS = tuple(
+    getattr(msgspec.inspect, f"{name}Type") for name in "Str Bytes Enum Literal None Bool".split()
+)
+
+
+def _keys_of(encodable: Any) -> int:
+    """What else than numbers in maps may become keys with hashes that the peer chooses."""
+    kinds = msgspec.inspect
+    found = 0
+    for part in _parts(kinds.type_info(encodable)):
+        if isinstance(part, (kinds.SetType, kinds.FrozenSetType)):
+            key = part.item_type
+            if not isinstance(key, _SAFE_KEYS):
+                found |= SETS
+        elif isinstance(part, kinds.DictType):
+            key = part.key_type
+        else:
+            continue
+        if not isinstance(key, (*_SAFE_KEYS, kinds.AnyType, kinds.IntType, kinds.FloatType)):
+            found |= STRINGS
+    return found
 
 
 def describe_type(hint: Any) -> str:
@@ -481,6 +486,7 @@ def decode_result(
     returns: Any = None,
     where: str = "the result",
     most_objects: int = MAX_OBJECTS,
+    most_keys: int = MAX_KEYS,
 ) -> Any:
     """The value in a result or stream item, for the caller.
 
@@ -488,14 +494,14 @@ def decode_result(
         ``memoryview`` a large bytes-like value is not copied.
     :param where: what it is, for error messages.
     :raises RpcError: ``INTERNAL``, the value is not of that type; ``RESOURCE_EXHAUSTED``, too long, or of
-        more than ``most_objects`` objects.
+        more than ``most_objects`` objects or ``most_keys`` keys.
     :raises TypeError: values of the type ``returns`` cannot be decoded.
     """
     if encoding == _RAW and (returns is None or returns is bytes):
         return payload if type(payload) is bytes else bytes(payload)  # type: ignore[arg-type]
     shape = _ANY if returns is None else shape_of(returns)
-    if len(payload) > most_objects:
-        check_objects(encoding, payload, most_objects, where)
+    if len(payload) > UNCOUNTED_BYTES:
+        check_objects(encoding, payload, most_objects, most_keys, shape.keys, where)
     try:
         return shape.value(encoding, payload)
     except Exception as exc:

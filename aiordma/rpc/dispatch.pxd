@@ -20,6 +20,7 @@ cdef class Route:
     cdef public int context_index
     cdef public int stream_index
     cdef public bint takes_items
+    cdef public int keys
     cdef public object unary
     cdef public object stream
 
@@ -42,13 +43,15 @@ cdef class ServerConnection(Multiplexer):
     cdef public bint _staying
     cdef public dict _announced
     cdef public Py_ssize_t _most_queued
+    cdef public long long most_held
 
     @cython.locals(event=int)
     cpdef _on_message(self, data)
     @cython.locals(message=RpcMessage, route=Route, encoding=int, dispatch=Dispatch)
     cdef _on_call(self, Call call)
     cdef Route _find_route(self)
-    cdef _decode(self, Route route, int encoding, payload)
+    cdef _decode(self, Call call, Route route, int encoding, payload)
+    cpdef hold(self, Call call, long long earlier, long long objects, where)
     @cython.locals(dispatch=Dispatch)
     cdef _begin(self, Call call, coro)
     cdef _on_stream(self, Call call, Route route)

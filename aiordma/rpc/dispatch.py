@@ -21,12 +21,13 @@ from ..errors import LinkError, LocalProtocolError, RemoteProtocolError
 from ..observe.trace import recorder
 from ..proto.call import Call
 from ..proto.calls import ServerCalls
+from ..proto.objects import MAX_HELD_OBJECTS
 from ..proto.rpc import CALL, CANCEL, CREDIT, END, ITEM, PING, Hello, encode_metadata, error_message
 from ..proto.trace import TIMED_MASK, Tracer  # (asked as in reply.py)
 from ..wake.base import SHARE_SECONDS
 from ..wake.escaping import contain
-from .codec import check_objects
 from .context import Context
+from .counted import UNCOUNTED_BYTES, check_held, check_objects
 from .errors import MAX_DETAILS_BYTES, Code, RpcError
 from .interceptor import RefusedCall, ServerCall, ServerInterceptor, as_async, chain_stream, chain_unary
 from .items import Inbox, Sending
@@ -65,6 +66,8 @@ class Route:
         self.context_index = method.signature.context_index
         self.stream_index = method.signature.stream_index
         self.takes_items = bool(method.kind & 2)
+        #: what the arguments have as keys (``proto/objects.py``)
+        self.keys = method.keys
 
         async def run(call: ServerCall) -> Any:
             result = handler(*call.args, **call.kwargs)
@@ -186,6 +189,8 @@ class ServerConnection(Multiplexer):
         # A client that keeps to its limit gets one reply for each call, and for those with streams one item,
         # one CREDIT and the HEADERS at a time.
         self._most_queued = 4 * calls + 8
+        #: objects that all its calls in flight may have (``Config.max_connection_objects``)
+        self.most_held = MAX_HELD_OBJECTS
 
     def begin(self) -> None:
         """As of :class:`Multiplexer`."""
@@ -274,7 +279,7 @@ class ServerConnection(Multiplexer):
         if message.trace is not None or recorder.handlers or call.serial & TIMED_MASK == 1:
             call.trace = trace = Tracer.received(recorder, message.trace, route.method.name)
         try:
-            args, kwargs = self._decode(route, encoding, payload)
+            args, kwargs = self._decode(call, route, encoding, payload)
             if route.context_index >= 0 or route.unary is not None:
                 context = self._context(call, route, args)
             if not route.is_async and route.unary is None:
@@ -305,12 +310,26 @@ class ServerConnection(Multiplexer):
             self.machine.bind(route)
         return route
 
-    def _decode(self, route: Route, encoding: int, payload: Payload) -> Arguments:
+    def _decode(self, call: Call, route: Route, encoding: int, payload: Payload) -> Arguments:
         """The arguments of a call: (positional, by keyword)."""
-        if encoding and len(payload) > self.most_objects:
-            check_objects(encoding, payload, self.most_objects, f"{route.method.name}: arguments")
+        if encoding and len(payload) > UNCOUNTED_BYTES:
+            where = f"{route.method.name}: arguments"
+            objects = check_objects(encoding, payload, self.most_objects, self.most_keys, route.keys, where)
+            self.hold(call, 0, objects, where)
         arguments: Arguments = route.decode(encoding, payload)
         return arguments
+
+    def hold(self, call: Call, earlier: int, objects: int, where: str) -> None:
+        """A message of ``call`` is about to become ``objects`` objects, instead of ``earlier`` ones.
+
+        :raises RpcError: ``RESOURCE_EXHAUSTED``, all calls in flight would have too many.
+        """
+        more = objects - earlier
+        if call.closed:
+            return
+        check_held(self.machine.objects - earlier, objects, self.most_held, where)
+        call.objects += more
+        self.machine.objects += more
 
     def _context(self, call: Call, route: Route, args: list[Any]) -> Context:
         """The context of ``call``, put among the arguments if the handler takes it."""
@@ -376,7 +395,7 @@ class ServerConnection(Multiplexer):
             call.trace = Tracer.received(recorder, None, route.method.name)
         context = Context(self, call, route.method.name, message.metadata)
         try:
-            args, kwargs = self._decode(route, message.encoding, message.payload)
+            args, kwargs = self._decode(call, route, message.encoding, message.payload)
         except BaseException as exc:
             self._refused(call, route.method.name, True, exc, context)
             self._handler_failed(call, route, exc, context)
@@ -384,7 +403,7 @@ class ServerConnection(Multiplexer):
         if route.context_index >= 0:
             args[route.context_index] = context
         if inbox is not None:
-            args[route.stream_index] = Received(inbox, route.method, self.most_objects)
+            args[route.stream_index] = Received(inbox, route.method, call, self)
         run = self._run_stream if route.kind & 1 else self._run_one
         self._begin(call, run(handling, route, args, kwargs, context))
 
@@ -627,12 +646,15 @@ class ServerConnection(Multiplexer):
 class Received:
     """The caller's items, as their handler iterates over them."""
 
-    __slots__ = ("_inbox", "_method", "_most_objects")
+    __slots__ = ("_call", "_connection", "_held", "_inbox", "_method")
 
-    def __init__(self, inbox: Inbox, method: Method, most_objects: int) -> None:
+    def __init__(self, inbox: Inbox, method: Method, call: Call, connection: ServerConnection) -> None:
         self._inbox = inbox
         self._method = method
-        self._most_objects = most_objects
+        self._call = call
+        self._connection = connection
+        #: objects of the last item, if they were counted
+        self._held = 0
 
     def __aiter__(self) -> Received:
         return self
@@ -642,9 +664,25 @@ class Received:
         if item is None:
             raise StopAsyncIteration
         encoding, payload = item
-        if len(payload) > self._most_objects:
-            check_objects(encoding, payload, self._most_objects, f"{self._method.name}: streamed item")
+        if self._held or (encoding and len(payload) > UNCOUNTED_BYTES):
+            self._hold(encoding, payload)
         return self._method.decode_item(encoding, payload)
+
+    def _hold(self, encoding: int, payload: Payload) -> None:
+        """Count the objects of an item; those of the one before are no longer the connection's."""
+        connection, objects = self._connection, 0
+        where = f"{self._method.name}: streamed item"
+        if encoding and len(payload) > UNCOUNTED_BYTES:
+            objects = check_objects(
+                encoding,
+                payload,
+                connection.most_objects,
+                connection.most_keys,
+                self._method.item_keys,
+                where,
+            )
+        connection.hold(self._call, self._held, objects, where)
+        self._held = objects
 
 
 def _plain(code: object, text: object) -> tuple[int, str]:

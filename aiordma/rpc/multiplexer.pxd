@@ -18,6 +18,7 @@ cdef class Multiplexer:
     cdef public object channel
     cdef public object peer
     cdef public long long most_objects
+    cdef public long long most_keys
     cdef public object waker
     cdef public object ended
     cdef public object on_end

@@ -24,7 +24,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 from ..channels.channel import MAX_HEAD_BYTES
 from ..errors import LinkError, RemoteProtocolError
 from ..observe.calls import fold
-from ..proto.objects import MAX_OBJECTS
+from ..proto.objects import MAX_KEYS, MAX_OBJECTS
 from ..proto.rpc import ITEM, RpcMessage
 from ..wake import current
 from ..wake.escaping import contain
@@ -89,6 +89,8 @@ class Multiplexer:
         self.peer = peer
         #: objects that a message of the peer may be decoded into (``Config.max_message_objects``)
         self.most_objects = MAX_OBJECTS
+        #: and the keys in it that may collide (``Config.max_message_keys``)
+        self.most_keys = MAX_KEYS
         self.waker = current()
         #: why the connection ended; None while it has not
         self.ended: BaseException | None = None

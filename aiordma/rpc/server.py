@@ -12,8 +12,9 @@ from ..addresses import show
 from ..channels import channel as channels
 from ..negotiation.block import block
 from ..negotiation.options import config_of
-from ..proto.objects import LARGEST_LIMIT, MAX_OBJECTS
+from ..proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJECTS
 from ..wake import current
+from .counted import UNCOUNTED_BYTES
 from .dispatch import Dispatch, ServerConnection
 from .interceptor import whole
 
@@ -66,6 +67,8 @@ class Server:
     :param expose_errors: send the exceptions of handlers to clients, with tracebacks. For development.
     :param max_message_objects: most objects in the arguments of a call or an item that a client sends
         (:func:`serve`: of the settings).
+    :param max_message_keys: most keys in one that could be chosen to collide (likewise).
+    :param max_connection_objects: most objects of all calls of one client that are in flight (likewise).
     :raises ValueError: two services have a method of the same name; a limit below 1.
     """
 
@@ -78,11 +81,19 @@ class Server:
         interceptors: Sequence[ServerInterceptor] = (),
         expose_errors: bool = False,
         max_message_objects: int = MAX_OBJECTS,
+        max_message_keys: int = MAX_KEYS,
+        max_connection_objects: int = MAX_HELD_OBJECTS,
     ) -> None:
         if not 1 <= calls <= 1 << 20:
             raise ValueError(f"calls={calls}: must be from 1 to {1 << 20}")
-        if not 1 <= max_message_objects <= LARGEST_LIMIT:
-            raise ValueError(f"max_message_objects={max_message_objects}: must be from 1 to {LARGEST_LIMIT}")
+        self._limits = {
+            "max_message_objects": max_message_objects,
+            "max_message_keys": max_message_keys,
+            "max_connection_objects": max_connection_objects,
+        }
+        for name, limit in self._limits.items():
+            if not UNCOUNTED_BYTES < limit <= LARGEST_LIMIT:
+                raise ValueError(f"{name}={limit}: must be from {UNCOUNTED_BYTES + 1} to {LARGEST_LIMIT}")
         interceptors = whole(interceptors)
         methods: dict[str, Method] = {}
         for service in _services(services):
@@ -92,7 +103,6 @@ class Server:
                 methods[name] = method
         self._calls = calls
         self._window = window
-        self._most_objects = max_message_objects
         self._starter = current().new_starter()
         self._dispatch = Dispatch(
             methods.values(),
@@ -112,7 +122,9 @@ class Server:
         :param peer: its address, as shown to people.
         """
         connection = ServerConnection(channel, peer, self._dispatch, calls=self._calls, window=self._window)
-        connection.most_objects = self._most_objects
+        connection.most_objects = self._limits["max_message_objects"]
+        connection.most_keys = self._limits["max_message_keys"]
+        connection.most_held = self._limits["max_connection_objects"]
         self._connections.add(connection)
         self._accepted += 1
         connection.on_end = lambda: self._connections.discard(connection)
@@ -241,6 +253,8 @@ async def serve(  # noqa: PLR0913  # keywords of the user
         interceptors=interceptors,
         expose_errors=expose_errors,
         max_message_objects=config.max_message_objects,
+        max_message_keys=config.max_message_keys,
+        max_connection_objects=config.max_connection_objects,
     )
     listener = await channels.listen(
         host,

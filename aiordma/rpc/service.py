@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from .arguments import Decode, arguments_decoder
-from .codec import MAX_STRUCTURED_BYTES, Shape, encode_value, explain
+from .codec import MAX_STRUCTURED_BYTES, Shape, encode_value, explain, shape_of
 from .errors import Code, RpcError
 from .into import into_decoder
 from .signature import Kind, Signature, read_signature
@@ -48,6 +48,8 @@ class Method:
         "handler",
         "idempotent",
         "is_async",
+        "item_keys",
+        "keys",
         "kind",
         "name",
         "place",
@@ -101,8 +103,13 @@ class Method:
             general = Decode(name, signature, max_structured_bytes)
             self.decode = decode = into_decoder(name, general, signature.parameters, into)
             self.place = decode.place
+        #: what arguments and items have as keys (``proto/objects.py``)
+        self.keys = 0
+        for parameter in signature.parameters:
+            self.keys |= shape_of(parameter.hint).keys
         self.encode_result = self.encode_item = encode_value
         self._item = Shape(signature.item, max_structured_bytes) if signature.kind.streams_in else None
+        self.item_keys = 0 if self._item is None else self._item.keys
 
     def decode_item(self, encoding: int, payload: Payload) -> Any:
         """One item that the caller sent.

@@ -180,8 +180,7 @@ class ClientStream:
     def _item(self, encoding: int, payload: Payload) -> Any:
         if self._into is not None:
             return self._into.value(encoding, payload)
-        most = self._connection.most_objects
-        return decode_result(encoding, payload, self._returns, f"an item of {self._method}", most)
+        return self._decoded(encoding, payload, "an item")
 
     async def _take(self) -> tuple[int, Payload] | None:
         if self._closed:
@@ -204,8 +203,11 @@ class ClientStream:
             raise RpcError(Code.FAILED_PRECONDITION, f"{self._method} answers with a stream: iterate over it")
         self._has_result = True
         encoding, payload = self._owner.result
-        most = self._connection.most_objects
-        return decode_result(encoding, payload, self._returns, f"the result of {self._method}", most)
+        return self._decoded(encoding, payload, "the result")
+
+    def _decoded(self, encoding: int, payload: Payload, what: str) -> Any:
+        most, keys = self._connection.most_objects, self._connection.most_keys
+        return decode_result(encoding, payload, self._returns, f"{what} of {self._method}", most, keys)
 
     # ---- sending
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from aiordma.proto.objects import LARGEST_LIMIT, MAX_OBJECTS
+from aiordma.proto.objects import LARGEST_LIMIT, MAX_OBJECTS, SETS, STRINGS
 
 from .cores import CORES
 
@@ -94,3 +94,50 @@ def test_it_stops_at_the_limit(core: str) -> None:
 def test_four_mebibytes_of_floats_are_within_the_default(core: str) -> None:
     floats = msgpack.encode([1.5] * (((4 << 20) - 5) // 9))
     assert count(core, floats, MAX_OBJECTS) <= MAX_OBJECTS
+
+
+def keys_of(value: Any, also: int) -> int:
+    """Keys in ``value`` as ``count_keys`` means them, for maps and lists above 256."""
+    if isinstance(value, list):
+        mine = value if also & SETS and len(value) > 256 else []
+        inner = sum(keys_of(v, also) for v in value)
+    elif isinstance(value, dict):
+        mine = list(value) if len(value) > 256 else []
+        inner = sum(keys_of(v, also) for v in value.values())
+    else:
+        return 0
+    return inner + sum(bool(also & STRINGS) or not isinstance(k, (str, bytes)) for k in mine)
+
+
+LARGE = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.builds(lambda v, n: [v] * n, inner, st.sampled_from([255, 256, 257, 300]))
+        | st.builds(
+            lambda v, n, k: {k(each): v for each in range(n)},
+            inner,
+            st.sampled_from([2, 256, 257, 300]),
+            st.sampled_from([int, str, float]),
+        )
+    ),
+    max_leaves=3,
+)
+
+
+@hypothesis.given(LARGE, st.sampled_from([0, SETS, STRINGS, SETS | STRINGS]))
+@hypothesis.settings(suppress_health_check=list(hypothesis.HealthCheck), max_examples=60, deadline=None)
+def test_keys_that_could_collide_are_counted(core: str, value: Any, also: int) -> None:
+    data = msgpack.encode(value)
+    hypothesis.assume(len(data) < 200_000)
+    found = CORES[core].objects.count_keys(data, MOST, also)
+    assert found == keys_of(value, also)
+    assert CORES[core].objects.count_keys(data, 10, also) == min(found, 11)
+
+
+@hypothesis.given(st.binary(max_size=400), st.integers(0, 50), st.integers(0, 3))
+def test_keys_in_any_bytes_are_counted_alike(core: str, data: bytes, most: int, also: int) -> None:
+    data = b"\xde\x02\x00" + data
+    found = CORES[core].objects.count_keys(data, most, also)
+    assert found == CORES["interpreted"].objects.count_keys(data, most, also)
+    assert found <= count(core, data)
