@@ -23,7 +23,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import weakref
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from ..addresses import packed_ip, show
@@ -45,6 +45,9 @@ __all__ = ["EarlyOpen", "GrantingListener", "Grants", "RingGranter", "RingHolder
 
 _log = logging.getLogger("aiordma.link")
 
+#: Rings that are granted and not claimed take this part of the memory limit at most.
+_PART = 4
+
 
 def _packed(address: Address) -> tuple[bytes, int]:
     """An address as encoded in a CLC Accept."""
@@ -64,7 +67,25 @@ class Grants:
         #: By address and traffic class: the holder of the rings, and the number of the server's listener.
         self.servers: dict[tuple[str, int], tuple[RingHolder, int]] = {}
         self.granters: weakref.WeakSet[RingGranter] = weakref.WeakSet()
+        #: Memory of the rings that are granted and not claimed: in all, and by the address of the clients.
+        self.held_bytes = 0
+        self._held: Counter[str] = Counter()
         self._last_number = 0
+
+    def has_room(self, host: str, size: int, most: int) -> bool:
+        """Whether a ring of ``size`` bytes may be granted to a client at this address.
+
+        What is granted takes ``most`` bytes at most, and that of one address no more than it leaves to
+        others: half of all, if it is alone.
+        """
+        return self._held[host] + size <= most - self.held_bytes - size
+
+    def hold(self, host: str, nbytes: int) -> None:
+        """So many more bytes are granted to clients at this address, or less."""
+        self.held_bytes += nbytes
+        self._held[host] += nbytes
+        if not self._held[host]:
+            del self._held[host]
 
     def new_listener(self, has_room: Callable[[], bool]) -> GrantingListener:
         """:param has_room: True while the listener would accept one more connection."""
@@ -110,6 +131,7 @@ class RingGranter:
         #: The client's limit (from its Proposal), for all listeners together.
         self.limit = 0
         self._out: dict[int, tuple[MemberView, GrantingListener]] = {}
+        self._held: dict[int, int] = {}  # bytes of each
         self._last = 0
         # Grants to keep outstanding, by listener: none until the client reconnects, more as they run out.
         self._level: dict[int, int] = {}
@@ -139,7 +161,6 @@ class RingGranter:
             self._grant(listener)
 
     def _grant(self, listener: GrantingListener) -> None:
-        engine = self._group.engine
         out = sum(1 for _, owner in self._out.values() if owner is listener)
         while (
             out < self._level.get(listener.number, 0)
@@ -147,7 +168,7 @@ class RingGranter:
             and listener.number in self._grants.listeners
             and listener.has_room()
             and self._group.active
-            and engine.pool.budget.has_spare(first_ring_bytes(engine.config, engine.pool))
+            and self._has_memory()
         ):
             try:
                 member = self._group.prepare()
@@ -156,6 +177,8 @@ class RingGranter:
             out += 1
             self._last = self._last % 0xFFFFFFFF + 1
             self._out[self._last] = member, listener
+            self._held[self._last] = member.held_bytes
+            self._grants.hold(self._group.key.host, member.held_bytes)
             grant = llc.Ticket(
                 number=self._last,
                 service=listener.number,
@@ -165,6 +188,19 @@ class RingGranter:
                 ring_bytes=member.ring.length,
             )
             self._group.queue_llc(grant.encode())
+
+    def _has_memory(self) -> bool:
+        engine = self._group.engine
+        size, pool = first_ring_bytes(engine.config, engine.pool), engine.pool
+        if not pool.budget.has_spare(size):
+            return False
+        return self._grants.has_room(self._group.key.host, size, pool.limit_bytes // _PART)
+
+    def _take(self, number: int) -> tuple[MemberView, GrantingListener]:
+        """It is granted no more. :raises KeyError: nor was it before."""
+        taken = self._out.pop(number)
+        self._grants.hold(self._group.key.host, -self._held.pop(number))
+        return taken
 
     def _proves(self, claim: clc.Claim) -> bool:
         return claim.proof == claim_proof(claim.fields, claim.engine_id, self._group.secret)
@@ -199,7 +235,7 @@ class RingGranter:
             )
         except MemoryLimitError as error:
             raise NegotiationError(error.code, str(error)) from error
-        del self._out[claim.ticket]
+        self._take(claim.ticket)
         self._group.enter(member)
         member.pipe.greet()
         self._grant(listener)
@@ -211,11 +247,12 @@ class RingGranter:
             raise RemoteProtocolError(
                 "a client spoke of tickets as only a server may", Code.PROTOCOL_VIOLATION
             )
-        member, listener = self._out.pop(message.number, (None, None))
-        if member is not None and listener is not None:
+        back = message.number in self._out
+        if back:
+            member, listener = self._take(message.number)
             self._level[listener.number] = 0
             member.withdraw(used=message.used)
-        claimed = member is None and message.number <= self._last
+        claimed = not back and message.number <= self._last
         answer = message.changed(response=True, used=False, bound=claimed)
         self._group.queue_llc(answer.encode())
 
@@ -231,7 +268,7 @@ class RingGranter:
     def drop(self) -> None:
         """The link is gone, so no client can write any more."""
         while self._out:
-            _, (member, _listener) = self._out.popitem()
+            member, _ = self._take(next(iter(self._out)))
             member.withdraw(used=True)
 
 
