@@ -131,7 +131,7 @@ async def renew_if_late(sock: socket.socket, seconds: float, *, in_clear: bool) 
 
     :param in_clear: something may be sent in clear to a server that negotiates.
     """
-    if why_unfit(sock) is not None:
+    if why_unfit(sock) is not None or has_own_port(sock):
         return
     with contextlib.suppress(OSError):
         peer = sock.getpeername()

@@ -38,9 +38,11 @@ __all__ = ["connect_and_negotiate"]
 #: What opening a connection without a round trip takes of an asyncio task's share of operations that do not
 #: wait.
 _OPEN_SHARE = 16
-#: A TCP connection that took longer is not begun on a ring: half of what a server gives a silent client that
-#: seems to be of its own host.
-_STALLED_S = 0.025
+#: A TCP connection that took longer is not begun on a ring, where the setting for silent clients is 0.
+_STALLED_S = 0.25
+#: Nor is one that took longer than this to a server that seems to be of this host and is none that has
+#: announced itself, as behind a forwarder: it may take the client for a silent one of its own host.
+_NEAR_STALLED_S = 0.025
 #: Least head start of a peer that is believed to negotiate, in seconds: it is more likely busy than gone.
 _BELIEVED_S = 1.0
 
@@ -160,7 +162,8 @@ class _Attempt:
         now = self.waker.now
         began = now()
         sock = await self._connect_tcp()
-        if now() - began > min(self._options.config.server_first_wait_ms / 2000 or _STALLED_S, _STALLED_S):
+        took, patience = now() - began, self._options.config.server_first_wait_ms / 2000 or _STALLED_S
+        if took > patience or (took > _NEAR_STALLED_S and self._only_seems_near()):
             # This process did not run: the server may have taken the silent client for a plain one.
             # The bytes in a ring would be lost then. A negotiation may fail without harm.
             self._spare = sock
@@ -175,6 +178,10 @@ class _Attempt:
             return NegotiationResult(pipe, sock, None, local, remote)
         self._spare = sock  # as it was: the negotiation takes place on it
         return None
+
+    def _only_seems_near(self) -> bool:
+        """Whether the address is this host's, and no listener of aiordma has announced itself there."""
+        return self._is_of_this_host() and not self._is_announced()
 
     async def _give_way(self) -> None:
         """The checkpoint of a connect that waits for no answer."""
@@ -239,9 +246,10 @@ class _Attempt:
 
     def _is_announced(self) -> bool:
         """Whether a listener on this host says that it negotiates."""
-        return any(is_address_of_this_host(address[0]) for _, address in self._candidates) and is_announced(
-            self._candidates[0][1][1]
-        )
+        return self._is_of_this_host() and is_announced(self._candidates[0][1][1])
+
+    def _is_of_this_host(self) -> bool:
+        return any(is_address_of_this_host(address[0]) for _, address in self._candidates)
 
 
 def _plain(carrier: Carrier, reason: FallbackReason) -> NegotiationResult:

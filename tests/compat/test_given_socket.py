@@ -14,6 +14,7 @@ import pytest
 from aiordma.compat import connection, given_socket
 from aiordma.config import Config
 from aiordma.negotiation import peer_cache
+from aiordma.negotiation.arrival import arriving
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
 
@@ -171,7 +172,9 @@ async def test_options_of_the_given_socket_under_tls() -> None:
 @pytest.mark.parametrize("mode", ["auto", "rdma"])
 async def test_a_port_of_the_program_s_choice(mode: Any) -> None:
     """It stays, for a plain peer would see another one; where none is served, it is negotiated on."""
-    server: Any = await connection.start_server(echo, "127.0.0.1", 0, config=CONFIG)
+    patient = CONFIG.changed(server_first_wait_ms=600_000)
+    server: Any = await connection.start_server(echo, "127.0.0.1", 0, config=patient)
+    address = server.sockets[0].getsockname()
     async with server:
         first, _ = given_socket._KERNELS_PORTS
         for port in range(first - 1, 1024, -1):
@@ -180,8 +183,9 @@ async def test_a_port_of_the_program_s_choice(mode: Any) -> None:
                 sock.bind(("127.0.0.1", port))
                 break
             sock.close()
-        sock.connect(server.sockets[0].getsockname())
-        reader, writer = await connection.open_connection(sock=sock, config=CONFIG, mode=mode)
+        with arriving([(socket.AF_INET, address)]):  # it is waited for, however busy the machine is
+            sock.connect(address)
+            reader, writer = await connection.open_connection(sock=sock, config=CONFIG, mode=mode)
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"hello"
         assert writer.get_extra_info("aiordma.path") == ("rdma" if mode == "rdma" else "tcp")

@@ -23,7 +23,7 @@ from aiordma.negotiation.arrival import arriving, is_expected
 from aiordma.negotiation.tcp_connect import connect_tcp
 from aiordma.testing import VirtualLoop
 from tests.health import check_echo, check_end, until
-from tests.links.pregranted.known import known_peer
+from tests.links.pregranted.known import forbid_asking, known_peer
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
 
@@ -245,12 +245,19 @@ async def test_with_rings_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that did not run for longer than plain clients are waited for: it is on RDMA all the same."""
     config = Config(device=DEVICE, server_first_wait_ms=FOREVER)
     async with serving(config=config) as listener, known_peer(listener.port) as known:
-        await known.has_grant()
-        held_up(monkeypatch, 0.1)
-        async with await known.connect(config=config) as stream:
-            assert stream.path == "rdma"
-            await check_echo(stream)
-            await check_end(stream)
+        for announced in (True, False):
+            await known.has_grant()
+            with monkeypatch.context() as patches:
+                held_up(patches, 0.1)
+                if announced:  # it waits for whoever has the name, so the ring is begun on all the same
+                    forbid_asking(patches, known.engine)
+                else:  # behind a forwarder, perhaps, where it sees no name
+                    patches.setattr(connecting, "is_announced", lambda _port: False)
+                    patches.setattr(known.engine, "open_early", None)
+                async with await known.connect(config=config) as stream:
+                    assert stream.path == "rdma"
+                    await check_echo(stream)
+                    await check_end(stream)
         assert listener.statistics().tcp == 0
 
 
