@@ -210,6 +210,8 @@ def blockbuster() -> Iterator[BlockBuster]:
             function.can_block_in("tests/health.py", "until")
             # `aiordma run` reads its small file of plain servers once (docs/plan.md).
             function.can_block_in("aiordma/launch/plain_peers.py", "is_plain")
+            # A number of the kernel's, from no disk; read once, perhaps by a loop that imports aiordma.
+            function.can_block_in("aiordma/compat/given_socket.py", "_kernels_ports")
             # A finalizer, which has no thread and may run while a loop does; loops that end have a thread.
             function.can_block_in("aiordma/admin/endpoint.py", "_remove")
             # A fork waits on purpose.
