@@ -201,7 +201,7 @@ def simulate(
     from ..fabric import results as pages
     from ..fabric import suite
     from ..fabric.errors import NetworkError
-    from ..fabric.judge import summary
+    from ..fabric.judge import reasons, summary
 
     found = _load(network)
     names = _chosen(names or ("all",), found)
@@ -220,6 +220,9 @@ def simulate(
     click.echo()
     for what, met, numbers in summary(outcomes, found.goals):
         click.echo(f"{'ok' if met else 'missed':7} {what}: {numbers}")
+    for outcome in outcomes:
+        if texts := reasons(outcome, found.goals):
+            click.echo(f"        {outcome.traffic}, seed {outcome.seed}: {'; '.join(texts)}")
     if html is not None:
         html.write_text(pages.to_html(found, outcomes), encoding="utf-8")
     if any(outcome.lossless_drops for outcome in outcomes):
@@ -308,9 +311,14 @@ def _sweep_progress(count: int) -> Callable[[Job, Outcome, bool], None]:
 
 @fabric.command()
 @_NETWORK
-@click.option("--model", "names", multiple=True, help="A traffic model, or several; four kinds by default.")
+@click.option(
+    "--model",
+    "names",
+    multiple=True,
+    help="A traffic model, or several; four kinds and a large incast by default.",
+)
 @click.option("--trials", type=click.IntRange(1), default=40, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the search and its traffic.")
 @_PROFILE
 @_RESULTS
 @_DASK
@@ -337,13 +345,13 @@ def tune(
         )
 
     found = _load(network)
-    names = _chosen(names, found) or search.MODELS
+    names = _chosen(names, found)
     try:
         with _resources(results, dask) as resources:
             tried = search.tune(
                 found,
                 trials=trials,
-                models=names,
+                models=names or None,
                 seed=seed,
                 profile=profile,
                 progress=show,

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .dcqcn import PROFILES, fixed_point
+from .dcqcn import PROFILES, fixed_point, scaled
 from .headroom import buffers, cells, representatives, share_cells
 from .report import Section, Source, Table, Verdict
 from .scheduling import cnp_flows
@@ -69,7 +69,8 @@ def incast_pmax(network: Network, rate_gbps: float) -> float:
     form is too high above a few percent, which is the safe side.
     """
     flows, interval = cnp_flows(network), network.ecn.cnp_interval_us * 1e-6
-    return min(1.0, fixed_point(rate_gbps * 1e9, flows, network.wire, PROFILES["sigcomm15"], interval))
+    senders = scaled(PROFILES["sigcomm15"], network.slowest_gbps)
+    return min(1.0, fixed_point(rate_gbps * 1e9, flows, network.wire, senders, interval))
 
 
 def least_pmax(network: Network, rate_gbps: float) -> float:

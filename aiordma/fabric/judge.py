@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .model import Goals
     from .simulate import Outcome
 
-__all__ = ["Judged", "judge", "summary"]
+__all__ = ["Judged", "calm", "judge", "reasons", "summary"]
 
 #: Share of the time, and of the traffic models, that the goals speak of.
 USUAL_TIME = 0.99
@@ -47,6 +47,41 @@ def judge(outcome: Outcome, goals: Goals) -> Judged:
         outcome.latency_most_us <= goals.usual_latency_us,
         outcome.lossless_drops == 0,
     )
+
+
+def reasons(outcome: Outcome, goals: Goals) -> list[str]:
+    """What is missed and by how much, one text for each goal; empty if nothing is."""
+    judged, found = judge(outcome, goals), []
+    if judged.throughput is False:
+        text = f"busy ports used {100 * outcome.throughput:.1f} % of {goals.throughput_percent:g} %"
+        before, after = _speeds(outcome)
+        if after > SPEEDING * before:
+            text += (
+                f", with senders that still sped up at the end ({before:.1f} to {after:.1f} Gb/s in the "
+                "second half): a longer run shows where they settle"
+            )
+        found.append(text)
+    if not judged.pauses:
+        share, most = 100 * calm(outcome, goals), goals.pauses_per_second
+        found.append(f"at most {most:g} pauses/s in {share:.1f} % of the time, not in 99 %")
+    if not judged.latency:
+        found.append(f"a packet took {outcome.latency_most_us:.1f} of {goals.latency_us:g} us")
+    if not judged.lossless:
+        found.append(f"{outcome.lossless_drops} lossless packets were dropped")
+    return found
+
+
+#: So much faster at the end than in the middle is not settled.
+SPEEDING = 1.05
+
+
+def _speeds(outcome: Outcome) -> tuple[float, float]:
+    """Gb/s of the senders whose rates are known: in the tenth of the time after the middle, and the last."""
+    count = len(outcome.rates)
+    tenth = max(1, count // 10)
+    parts = outcome.rates[count // 2 : count // 2 + tenth], outcome.rates[-tenth:]
+    before, after = (sum(map(sum, part)) / max(1, len(part)) for part in parts)
+    return before, after
 
 
 def summary(outcomes: Iterable[Outcome], goals: Goals) -> list[tuple[str, bool, str]]:

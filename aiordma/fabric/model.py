@@ -194,6 +194,11 @@ class Network:
         return f"{self.file}:{self.lines.get(path, 1)}"
 
     @property
+    def slowest_gbps(self) -> float:
+        """Of all links: usually those of hosts."""
+        return min(link.rate_gbps for link in self.links)
+
+    @property
     def frame(self) -> int:
         """Bytes of a full RoCE frame in a buffer."""
         return self.mtu + ROCE_HEADERS

@@ -138,7 +138,7 @@ class Outcome:
 
 def options_of(network: Network, seed: int, window: int | None = None) -> Options:
     """What holds for the whole network."""
-    slowest = min(link.rate_gbps for link in network.links)
+    slowest = network.slowest_gbps
     # The planned response time includes sending the pause frame.
     response = network.pfc.response_ns * 1000 - _PAUSE_FRAME * 8e3 / slowest
     half = max(0, int(response / 2))
@@ -180,14 +180,18 @@ def assemble(
 ) -> Running:
     """Build a simulation with the planned settings.
 
-    :param profile: a name in `dcqcn.PROFILES`, with each host's own line rate; or a profile.
+    :param profile: a name in `dcqcn.PROFILES`, with each host's own line rate, and steps for the slowest of
+        them (`dcqcn.scaled`); or a profile, which is taken as it is.
     :param headroom: cells for every port, instead of the plan's.
     :param pauses: without them, what does not fit the shared buffer is dropped.
     :param window: packets that a sender may have under way, instead of the network's.
     :raises NetworkError: if the plan does not fit the buffers, or a host of the traffic is not there.
     """
     topology = build(network)
-    senders = profile if isinstance(profile, dcqcn.Profile) else dcqcn.profile(profile)
+    if isinstance(profile, dcqcn.Profile):
+        senders = profile
+    else:
+        senders = dcqcn.scaled(dcqcn.profile(profile), network.slowest_gbps)
     sim = Simulation(senders, options_of(network, seed, window))
     nodes: dict[str, int] = {}
     divisions = {name: buffers(network, topology, name) for name in topology.switches}

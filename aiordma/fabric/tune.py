@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .simulate import Outcome
     from .store import Store
 
-__all__ = ["MODELS", "Trial", "apply", "tune"]
+__all__ = ["MODELS", "Trial", "apply", "tune", "usual_models"]
 
 #: What a search simulates by default: a lot of each kind of trouble in little time.
 MODELS = ("incast-8-64k", "endless-4", "websearch-40", "bursts-16-32k")
@@ -37,6 +37,13 @@ class Trial:
     pauses: float
     #: Whether no other trial is as good in all and better in one.
     best: bool = False
+
+
+def usual_models(network: Network) -> tuple[str, ...]:
+    """`MODELS`, and the largest lasting incast that the network can have: it shows what thresholds do."""
+    hosts = sum(host.count for host in network.hosts if host.roce)
+    large = next((count for count in (39, 16, 8) if count < hosts), None)
+    return MODELS if large is None else (*MODELS, f"endless-{large}")
 
 
 def apply(network: Network, kmin: int, kmax: int, pmax_percent: float, alpha: float) -> Network:
@@ -74,7 +81,7 @@ def tune(
     network: Network,
     *,
     trials: int = 40,
-    models: Sequence[str] = MODELS,
+    models: Sequence[str] | None = None,
     seed: int = 1,
     profile: str = "sigcomm15",
     store: Store | None = None,
@@ -85,12 +92,15 @@ def tune(
 
     Needs the extra `aiordma[fabric]`. The same seed tries the same settings.
 
+    :param models: traffic models; by default `usual_models`.
+    :param seed: of the search, and of the first traffic; each setting meets two.
     :raises ImportError: without Optuna.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     found: list[Trial] = []
+    names = usual_models(network) if models is None else models
 
     def objective(trial: Any) -> tuple[float, float, float]:
         kmin = trial.suggest_int("kmin", 1, 1000, log=True)
@@ -98,7 +108,9 @@ def tune(
         pmax = trial.suggest_int("pmax", 1, 50, log=True)
         alpha = trial.suggest_categorical("alpha", ALPHAS)
         other = apply(network, kmin, kmax, pmax, alpha)
-        outcomes = suite.run(other, models, profile=profile, store=store, executor=workshop)
+        outcomes = suite.run(
+            other, names, seeds=(seed, seed + 1), profile=profile, store=store, executor=workshop
+        )
         result = costs(outcomes)
         found.append(Trial(kmin, kmax, pmax, alpha, *result))
         if progress:

@@ -176,6 +176,29 @@ def test_the_planned_pmax_holds_an_incast(senders: int) -> None:
     assert used > max(used_by_one, 0.99)
 
 
+def test_steps_grow_with_the_line() -> None:
+    """Four senders at 100G: with the paper's 40 Mb/s they use half of their port in the first 20 ms."""
+    network = star(5, "[pfc]\nalpha = 1")
+    network = dataclasses.replace(network, links=(dataclasses.replace(network.links[0], rate_gbps=100.0),))
+    transfers = tuple(Transfer(f"host{at}", "host1") for at in range(2, 6))
+    traffic = Traffic("to one", transfers, 20_000, busy=("host1",))
+    plain, ours = (
+        simulate.run(simulate.assemble(network, traffic, profile=each)).throughput
+        for each in (dcqcn.profile("sigcomm15"), "sigcomm15")
+    )
+    assert plain < 0.6
+    assert ours > 0.8
+
+
+def test_only_the_papers_steps_are_scaled() -> None:
+    paper = dcqcn.PROFILES["sigcomm15"]
+    assert dcqcn.scaled(paper, 40) == dcqcn.scaled(paper, 25) == paper
+    fast = dcqcn.scaled(paper, 400)
+    assert (fast.add_bps, fast.hyper_bps, fast.step_ns) == (400e6, 4e9, 55000)
+    for name in ("connectx", "ns3"):
+        assert dcqcn.scaled(dcqcn.PROFILES[name], 400) == dcqcn.PROFILES[name]
+
+
 def test_two_flows_converge_from_apart() -> None:
     """The second one starts 5 ms late; 25 ms later both have their share."""
     network = star(3, "[ecn]\nkmin_cells = 30\nkmax_cells = 1200\npmax_percent = 1\n[pfc]\nalpha = 8")

@@ -194,6 +194,35 @@ def test_the_search_tries_settings_and_marks_the_best() -> None:
             )  # fmt: skip
 
 
+def test_the_search_knows_many_senders_and_two_seeds() -> None:
+    """It tried at most 16 senders in short bursts, with one seed."""
+    assert tune.usual_models(model.load(EXAMPLE))[-1] == "endless-39"
+    assert tune.usual_models(star(20))[-1] == "endless-16"
+    assert tune.usual_models(star(5)) == tune.MODELS
+    workers = Inline()
+    tune.tune(star(5), trials=1, models=["incast-2-64k"], executor=workers)
+    assert workers.done == 2
+
+
+def test_a_miss_says_why(outcomes: list[Outcome]) -> None:
+    rising = tuple((at / 200, at / 200) for at in range(200))
+    outcome = dataclasses.replace(outcomes[1], throughput=0.41, rates=rising, latency_most_us=79.0)
+    (text,) = judge.reasons(outcome, model.Goals())
+    # Means of the 20 samples from 100 on and of the last 20, of two senders.
+    assert (
+        "busy ports used 41.0 % of 95 %, with senders that still sped up at the end (1.1 to 1.9 Gb/s" in text
+    )
+    settled = dataclasses.replace(outcome, rates=((1.0, 1.0),) * 200)
+    assert judge.reasons(settled, model.Goals()) == ["busy ports used 41.0 % of 95 %"]
+    assert judge.reasons(dataclasses.replace(settled, throughput=0.96), model.Goals()) == []
+    bad = dataclasses.replace(settled, lossless_drops=2, latency_most_us=99.0, throughput=-1.0)
+    assert judge.reasons(bad, model.Goals()) == [
+        "a packet took 99.0 of 80 us",
+        "2 lossless packets were dropped",
+    ]
+    assert judge.reasons(outcomes[2], model.Goals())[0].startswith("at most 5 pauses/s in ")
+
+
 def test_a_loss_costs_more_than_anything(outcomes: list[Outcome]) -> None:
     clean = tune.costs(outcomes[1:2])
     lost = tune.costs([dataclasses.replace(outcomes[1], lossless_drops=1)])
