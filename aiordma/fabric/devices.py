@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from . import schema
 from .ecn import thresholds
+from .errors import NetworkError
 from .headroom import buffers, headroom_cells
 from .marking import queue_at
 from .report import Section, Verdict
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from .model import Network, Switch
     from .topology import Port, Topology
 
-__all__ = ["LOSSY_ALPHA", "host_commands", "section", "sonic"]
+__all__ = ["LOSSY_ALPHA", "host_commands", "interfaces", "section", "sonic"]
 
 Config: TypeAlias = "dict[str, dict[str, dict[str, str]]]"
+
+_RANGE = re.compile(r"Ethernet(?:(\d{1,5})|\[(\d{1,5})-(\d{1,5})(?:/(\d{1,3}))?\])")
 
 #: Threshold of lossy egress queues: an eighth of what is free.
 LOSSY_ALPHA = 1 / 8
@@ -120,10 +124,36 @@ def _port(network: Network, config: Config, interface: str, port: Port) -> None:
     }
 
 
+def interfaces(network: Network, topology: Topology, name: str) -> list[str]:
+    """The names of a switch's ports, in the order of the topology.
+
+    :raises NetworkError: if the file names too few, one twice, or writes a range in another way.
+    """
+    switch, count = topology.switches[name], len(topology.ports[name])
+    if not switch.interfaces:
+        return [f"Ethernet{4 * at}" for at in range(count)]
+    where = network.where("switches", network.switches.index(switch), "interfaces")
+    found: list[str] = []
+    for text in switch.interfaces:
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            raise NetworkError(f'{where}: {text[:40]!r} is no "Ethernet0" and no "Ethernet[0-124/4]"')
+        first, last, step = (
+            int(each or "1") for each in (match[1] or match[2], match[1] or match[3], match[4])
+        )
+        # One more than needed shows that there are enough.
+        found += [f"Ethernet{at}" for at in range(first, last + 1, max(1, step))[: count + 1]]
+    if len(found) < count:
+        raise NetworkError(f"{where}: {name} has {count} ports, and {len(found)} names")
+    if len(set(found[:count])) < count:
+        raise NetworkError(f"{where}: a port of {name} is named twice")
+    return found[:count]
+
+
 def sonic(network: Network, topology: Topology, name: str) -> Config:
     """The `config_db.json` fragment of one switch.
 
-    Its ports are Ethernet0, Ethernet4, ... in the order of the network's file.
+    Its ports are those of `interfaces`.
     """
     config = _maps(network, topology.switches[name]) | _buffers(network, topology, name)
     cell = topology.switches[name].cell_bytes
@@ -141,8 +171,8 @@ def sonic(network: Network, topology: Topology, name: str) -> Config:
         config[table] = {}
     config["CABLE_LENGTH"] = {"AZURE": {}}
     config["PFC_WD"] = {"GLOBAL": {"POLL_INTERVAL": "100"}}
-    for index, port in enumerate(topology.ports[name]):
-        _port(network, config, f"Ethernet{4 * index}", port)
+    for interface, port in zip(interfaces(network, topology, name), topology.ports[name], strict=True):
+        _port(network, config, interface, port)
     return config
 
 

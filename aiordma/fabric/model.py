@@ -71,6 +71,9 @@ class Switch:
     latency_ns: float = field(default=800, metadata=_at_least(0))
     #: Whether ports to hosts classify by UDP port and DSCP, and rewrite the DSCP of everything else.
     boundary: bool = True
+    #: SONiC's names of the ports, in the order of the links in the file; a range is "Ethernet[0-124/4]". By
+    #: default Ethernet0, Ethernet4, ...
+    interfaces: list[str] = field(default_factory=list)
     #: DSCP to queue, where it differs from the network's. Keys are decimal numbers.
     dscp_queue: dict[str, int] = field(default_factory=dict)
 
@@ -257,9 +260,11 @@ class _Reader:
             "bool": isinstance(given, bool),
             "str": isinstance(given, str) and given != "",
             "dict[str, int]": isinstance(given, dict),
+            "list[str]": isinstance(given, list) and all(isinstance(each, str) for each in given),
         }[kind]
         if not ok:
             what = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+            what["list[str]"] = "a list of texts"
             wants = what.get(kind, "a table of whole numbers")
             raise self.fail(path, f"{path[-1]} = {reprlib.repr(given)} is not {wants}")
         limits = wanted.metadata

@@ -22,6 +22,7 @@ from aiordma.fabric import (
     scheduling,
     schema,
 )
+from aiordma.fabric.errors import NetworkError
 from aiordma.fabric.report import Verdict
 from aiordma.fabric.topology import build
 
@@ -237,6 +238,45 @@ def test_sonic_takes_the_fragments(example: model.Network) -> None:
     assert int(config["BUFFER_PROFILE"]["pg_lossless_25G_3m"]["xoff"]) == 103 * 208
     wred = config["WRED_PROFILE"]["ROCE_25G"]
     assert int(wred["green_min_threshold"]) < int(wred["green_max_threshold"])
+
+
+@pytest.mark.parametrize(
+    ("given", "ports"),
+    [
+        ("[]", ["Ethernet0", "Ethernet4", "Ethernet8"]),
+        ('["Ethernet[0-3]"]', ["Ethernet0", "Ethernet1", "Ethernet2"]),
+        ('["Ethernet8", "Ethernet[0-124/16]"]', ["Ethernet8", "Ethernet0", "Ethernet16"]),
+    ],
+)
+def test_sonic_gets_the_ports_real_names(given: str, ports: list[str]) -> None:
+    """A port of four lanes that is broken out has four names; one of eight lanes takes every eighth."""
+    text = STAR.format(hosts=3, more="").replace('"tor"\n', f'"tor"\ninterfaces = {given}\n', 1)
+    network = model.parse(text)
+    config = devices.sonic(network, build(network), "tor")
+    assert schema.faults(config) == []
+    assert list(config["PORT_QOS_MAP"]) == ports
+    assert list(config["CABLE_LENGTH"]["AZURE"]) == ports
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ('["Ethernet0"]', "net:5: tor has 3 ports, and 1 names"),
+        ('["Ethernet[0-2]", "Ethernet1"]', ""),
+        ('["Ethernet1", "Ethernet[0-2]"]', "net:5: a port of tor is named twice"),
+        ('["swp1"]', "net:5: 'swp1' is no \"Ethernet0\""),
+        ('"Ethernet0"', "is not a list of texts"),
+        ("[0, 4, 8]", "is not a list of texts"),
+    ],
+)
+def test_names_of_ports_that_do_not_fit(given: str, fault: str) -> None:
+    text = STAR.format(hosts=3, more="").replace('"tor"\n', f'"tor"\ninterfaces = {given}\n', 1)
+    if not fault:
+        planner.plan(model.parse(text, "net"))
+        return
+    with pytest.raises(NetworkError) as caught:
+        planner.plan(model.parse(text, "net"))
+    assert fault in str(caught.value)
 
 
 @pytest.mark.parametrize(
