@@ -26,8 +26,8 @@ __all__ = ["fabric"]
 _NETWORK = click.argument("network", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-# As in `fabric.dcqcn.PROFILES`, without importing it for every command.
-_PROFILES = ["sigcomm15", "connectx", "ns3"]
+# As in `fabric.dcqcn`, without importing it for every command.
+_PROFILES = ["sigcomm15", "connectx", "ns3", "none"]
 _RESULTS = click.option(
     "--results",
     type=click.Path(path_type=Path),
@@ -42,7 +42,10 @@ _DASK = click.option(
 _JOBS = click.option("--jobs", type=click.IntRange(1), help="Processes; one for each CPU by default.")
 _SEEDS = click.option("--seed", "seeds", type=int, multiple=True, default=(1,), show_default=True)
 _PROFILE = click.option(
-    "--profile", type=click.Choice(_PROFILES), default=_PROFILES[0], help="DCQCN parameters of the hosts."
+    "--profile",
+    type=click.Choice(_PROFILES),
+    default=_PROFILES[0],
+    help="DCQCN parameters of the hosts; none: no ECN at all, only pauses.",
 )
 _FORMATS = ["terminal", "markdown", "html", "json"]
 

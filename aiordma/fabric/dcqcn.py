@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-__all__ = ["PROFILES", "Profile", "fixed_point", "profile", "scaled", "stretched"]
+__all__ = ["NONE", "PROFILES", "Profile", "fixed_point", "profile", "scaled", "stretched"]
 
+#: Senders that stay at line rate, in a network without marks: pauses alone hold them back.
+NONE = "none"
 #: Gb/s: the lines for which the paper chose its steps.
 PAPER_GBPS = 40
 

@@ -24,6 +24,14 @@ CONGESTED_SHARE = 0.5
 OVERHEAD = 82
 
 
+#: What others ship: whose, Kmin and Kmax in bytes, Pmax in percent (-1: not published), for which rate.
+SHIPPED = (
+    ("HPCC's simulator", 100_000, 400_000, 20, "25G"),
+    ("SONiC", 1 << 20, 2 << 20, 5, "all rates"),
+    ("Onyx", 150_000, 1_500_000, -1, "all rates"),
+)
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """Marking of one rate's queues, in cells; `pmax` from 0 to 1."""
@@ -146,6 +154,20 @@ def _rates(part: Section, network: Network, topology: Topology, cell_bytes: int)
         )
 
 
+def _shipped(network: Network, topology: Topology, cell_bytes: int) -> Table:
+    """The planned thresholds beside those of others, in one unit."""
+    rows = []
+    for rate in sorted({cable.link.rate_gbps for cable in topology.cables}):
+        found = thresholds(network, topology, rate, cell_bytes)
+        low, high = (f"{each * cell_bytes / 1000:.0f}" for each in (found.kmin, found.kmax))
+        rows.append(("this plan", f"{rate:g}G", low, high, f"{100 * found.pmax:g} %"))
+    for name, kmin, kmax, percent, rate_text in SHIPPED:
+        pmax = f"{percent} %" if percent >= 0 else "-"
+        rows.append((name, rate_text, f"{kmin / 1000:.0f}", f"{kmax / 1000:.0f}", pmax))
+    title = "Kmin, Kmax and Pmax beside what others ship, which is for throughput more than for latency"
+    return Table(title, ("whose", "rate", "Kmin, kB", "Kmax, kB", "Pmax"), tuple(rows))
+
+
 def _before_pauses(part: Section, network: Network, topology: Topology) -> None:
     for name in representatives(topology):
         division = buffers(network, topology, name)
@@ -214,6 +236,7 @@ def section(network: Network, topology: Topology) -> Section:
             tuple(row(mtu) for mtu in (256, 512, 1024, 2048, 4096)),
         )
     )
+    part.tables.append(_shipped(network, topology, cell_bytes))
     _lag(part, network, topology)
     _before_pauses(part, network, topology)
     part.remarks.append(

@@ -180,8 +180,8 @@ def assemble(
 ) -> Running:
     """Build a simulation with the planned settings.
 
-    :param profile: a name in `dcqcn.PROFILES`, with each host's own line rate, and steps for the slowest of
-        them (`dcqcn.scaled`); or a profile, which is taken as it is.
+    :param profile: "none" for a network without ECN; a name in `dcqcn.PROFILES`, with each host's own line
+        rate, and steps for the slowest of them (`dcqcn.scaled`); or a profile, which is taken as it is.
     :param headroom: cells for every port, instead of the plan's.
     :param pauses: without them, what does not fit the shared buffer is dropped.
     :param window: packets that a sender may have under way, instead of the network's.
@@ -191,7 +191,9 @@ def assemble(
     if isinstance(profile, dcqcn.Profile):
         senders = profile
     else:
-        senders = dcqcn.scaled(dcqcn.profile(profile), network.slowest_gbps)
+        # Without marks, senders of any profile stay at line rate.
+        named = "sigcomm15" if profile == dcqcn.NONE else profile
+        senders = dcqcn.scaled(dcqcn.profile(named), network.slowest_gbps)
     sim = Simulation(senders, options_of(network, seed, window))
     nodes: dict[str, int] = {}
     divisions = {name: buffers(network, topology, name) for name in topology.switches}
@@ -227,7 +229,8 @@ def assemble(
             room = divisions[node].headroom[before[node]] if headroom is None else headroom
             before[node] += 1
             mark = marks(link.rate_gbps, topology.switches[node].cell_bytes)
-            sim.set_port(number, room if pauses else 0, mark.kmin, mark.kmax, mark.pmax, cap_ps, 0)
+            kmin, kmax = (1e18, 1e18) if profile == dcqcn.NONE else (mark.kmin, mark.kmax)
+            sim.set_port(number, room if pauses else 0, kmin, kmax, mark.pmax, cap_ps, 0)
     running = Running(network, topology, traffic, sim, ports, [])
     _add_traffic(running, random.Random(seed))
     return running

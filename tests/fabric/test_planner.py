@@ -112,6 +112,20 @@ def test_pmax_for_an_incast(rate: int, incast: int, percent: float) -> None:
     assert verdicts(part)[f"Pmax at {rate}G lets {incast} flows settle below Kmax"] is Verdict.OK
 
 
+def test_the_plan_stands_beside_what_others_ship() -> None:
+    """In kB: 22 cells of 208 bytes are 5, 339 are 71."""
+    network = star(9)
+    (table,) = (each for each in ecn.section(network, build(network)).tables if "others ship" in each.title)
+    found = ecn.thresholds(network, build(network), 25, 208)
+    assert (found.kmin, found.kmax) == (22, 339)
+    assert table.rows == (
+        ("this plan", "25G", "5", "71", "8 %"),
+        ("HPCC's simulator", "25G", "100", "400", "20 %"),
+        ("SONiC", "all rates", "1049", "2097", "5 %"),
+        ("Onyx", "all rates", "150", "1500", "-"),
+    )
+
+
 def test_one_flows_pmax_is_not_enough_for_an_incast() -> None:
     network = star(40, "[goals]\nincast = 39\n[ecn]\npmax_percent = 1")
     found = verdicts(ecn.section(network, build(network)))

@@ -199,6 +199,20 @@ def test_only_the_papers_steps_are_scaled() -> None:
         assert dcqcn.scaled(dcqcn.PROFILES[name], 400) == dcqcn.PROFILES[name]
 
 
+def test_a_network_without_ecn_has_pauses_only() -> None:
+    """Four senders stay at line rate: the port is full, and so is the buffer."""
+    transfers = tuple(Transfer(f"host{at}", "host1") for at in range(2, 6))
+    traffic = Traffic("to one", transfers, 20_000, busy=("host1",))
+    without, usual = (
+        simulate.run(simulate.assemble(star(5), traffic, profile=name, window=4096))
+        for name in (dcqcn.NONE, "sigcomm15")
+    )
+    assert all(rate == (25.0,) * 4 for rate in without.rates)
+    assert without.throughput > 0.999
+    assert without.lossless_drops == 0
+    assert without.queue[-1] > 10 * usual.queue[-1]
+
+
 def test_two_flows_converge_from_apart() -> None:
     """The second one starts 5 ms late; 25 ms later both have their share."""
     network = star(3, "[ecn]\nkmin_cells = 30\nkmax_cells = 1200\npmax_percent = 1\n[pfc]\nalpha = 8")
