@@ -29,6 +29,7 @@ from ..wake.ending import release_unclosed
 from ..wake.message_outbox import ChannelOutbox
 from ..wake.origin import here
 from ..wake.outbox import OUTBOX_BYTES
+from ..wake.threads import check_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -88,6 +89,7 @@ class ConnectedChannel(anyio.abc.AsyncResource):
         self.origin = here()
         self._owns = True
         self._outbox: ChannelOutbox | None = None
+        check_threads(self, self._waker, "send_soon", "abort")
 
     def detach(self) -> Channel:
         """The channel, which this object does not close any more when it is dropped."""

@@ -32,6 +32,7 @@ from ..plain import check_plain
 from ..proto.record import too_large
 from ..verbs.remedies import warn_once
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
+from ..wake.threads import check_threads
 from .peer_table import PeerTable
 from .sockets import SO_RXQ_OVFL, Sockets, addresses, bind
 
@@ -140,6 +141,7 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
         if remote is not None:
             self._table.peer(remote)
         _register(self._waker, self)
+        check_threads(self, self._waker, "send_nowait", "receive_nowait", "close")
 
     # -- sending
 

@@ -14,6 +14,7 @@ from ..proto.rpc import encode_metadata
 from ..wake.close_watch import CloseCallbacks
 from ..wake.ending import release_unclosed
 from ..wake.origin import here
+from ..wake.threads import check_threads
 from .codec import decode_result, encode_arguments
 from .connection import Connection
 from .errors import RpcUnreachable
@@ -73,6 +74,7 @@ class Client:
         interceptors = list(interceptors)
         self._unary = chain_unary(interceptors, self._call) if interceptors else None
         self._streams = chain_stream(interceptors, self._stream) if interceptors else None
+        check_threads(self, connection.waker, "abort", "stream")
 
     @overload
     async def call(

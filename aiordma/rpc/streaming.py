@@ -10,6 +10,7 @@ from anyio import ClosedResourceError, EndOfStream
 
 from ..errors import LocalProtocolError
 from ..proto.rpc import BIDI, RpcMessage
+from ..wake.threads import check_threads
 from .codec import decode_result, encode_value
 from .errors import Code, RpcError
 from .into import ItemsInto
@@ -76,6 +77,7 @@ class ClientStream:
         self._closed = False
         self._has_result = False
         self._thread = threading.get_ident()
+        check_threads(self, connection.waker, "close")
 
     # ---- beginning and end
 

@@ -277,6 +277,17 @@ class AsyncioWaker:
             return False
         return True
 
+    @property
+    def debug(self) -> bool:
+        return self._loop.get_debug()
+
+    def check_thread(self) -> None:
+        if _get_running_loop() is not self._loop and self._loop.is_running():
+            raise RuntimeError(
+                "Non-thread-safe operation: this object's event loop runs in another thread. Call it there, "
+                "by loop.call_soon_threadsafe(), asyncio.run_coroutine_threadsafe() or anyio.from_thread"
+            )
+
     def check_loop(self) -> None:
         if _get_running_loop() is not self._loop:
             refuse_other_loop(self._loop)

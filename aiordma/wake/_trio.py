@@ -299,6 +299,13 @@ class TrioWaker:
             return False
         return True
 
+    @property
+    def debug(self) -> bool:
+        return False  # trio has no such mode
+
+    def check_thread(self) -> None:
+        """Nothing: it is for :attr:`debug` only."""
+
     def check_loop(self) -> None:
         try:
             if trio.lowlevel.current_trio_token() is self._token:

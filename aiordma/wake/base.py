@@ -197,6 +197,13 @@ class Waker(Protocol):
     def call_from_anywhere(self, callback: Callback) -> bool:
         """Call it in the loop, soon; from any thread, and from a finalizer. False: the loop has ended."""
 
+    @property
+    def debug(self) -> bool:
+        """Whether the loop looks for mistakes that are expensive to find (asyncio's debug mode)."""
+
+    def check_thread(self) -> None:
+        """:raises RuntimeError: the loop runs, in another thread."""
+
     def check_loop(self) -> None:
         """:raises RuntimeError: the running loop is another one, perhaps in another thread."""
 

@@ -14,6 +14,7 @@ from .close_watch import CloseCallbacks
 from .duplex import CLOSED, EOF_SENT, LOOP_ENDED, PENDING, Duplex
 from .ending import release_unclosed
 from .origin import here
+from .threads import check_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,6 +65,7 @@ class PipeEnd(Duplex):
         #: where it was created
         self.origin = here()
         self._waker.bind(self)
+        check_threads(self, self._waker, "send_nowait", "send_soon", "receive_nowait", "abort")
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         guard = getattr(self, "_receive_guard", CLOSED)

@@ -83,7 +83,8 @@ def colliding(count: int) -> list[int]:
     """Numbers of which a ``dict`` finds the later ones only after a walk past many of the earlier ones."""
     bits = (count * 3 // 2).bit_length()
     mask = (1 << bits) - 1
-    first, at, walk = count * 6 // 10, 1, []
+    first, at = count * 6 // 10, 1
+    walk: list[int] = []
     for _ in range(first):
         walk.append(at)
         at = 5 * at + 1 & mask
@@ -92,7 +93,7 @@ def colliding(count: int) -> list[int]:
     for high in range(1, 1 << 13):
         for slot in walk[::7]:
             number = rest = slot | high << bits
-            where: int | None = slot
+            where = slot
             while rest and where in place:
                 rest >>= 5
                 where = 5 * where + rest + 1 & mask
