@@ -11,7 +11,7 @@ from .bulk import Bulk
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
-    from .codec import Payload
+    Payload = bytes | bytearray | memoryview | Bulk
 
 __all__ = ["UNCOUNTED_BYTES", "check_held", "check_objects"]
 
