@@ -396,7 +396,8 @@ async def test_transports(way: str, operation: str, kind: str, case: str) -> Non
     assert given.errors
     del passed
     given.check()
-    transport.abort()
-    await mine.lost.wait()
+    for end_of_it in (mine, theirs[0]):
+        end_of_it.transport.abort()
+        await end_of_it.lost.wait()
     server.close()
     await server.wait_closed()
