@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -143,8 +144,13 @@ class Client:
         encoding, payload = encode_arguments(args, kwargs)
         raw = encode_metadata(metadata) if metadata else None
         if into is not None:
+            _check_call(method, timeout)
             return await call_into(self.connection, method, encoding, payload, timeout, raw, into)
-        reply = await self._call_raw(method, encoding, payload, timeout, raw)
+        try:
+            reply = await self._call_raw(method, encoding, payload, timeout, raw)
+        except (TypeError, AttributeError, ValueError):
+            _check_call(method, timeout)  # here, so that a call that is right pays nothing
+            raise
         result, reply.payload = reply.payload, b""  # the connection remembers the last reply
         return self._decoded(reply.encoding, result, returns, method)
 
@@ -152,6 +158,7 @@ class Client:
         """What the interceptors of unary calls end with."""
         encoding, payload = encode_arguments(call.args, call.kwargs)
         raw = encode_metadata(call.metadata) if call.metadata else None
+        _check_call(call.method, call.timeout)
         if call.into is not None:
             return await call_into(
                 self.connection, call.method, encoding, payload, call.timeout, raw, call.into
@@ -209,6 +216,7 @@ class Client:
         window: int,
         into: Allocator | None,
     ) -> ClientStream:
+        _check_call(method, timeout)
         encoding, payload = encode_arguments(args, kwargs)
         raw = encode_metadata(metadata) if metadata else None
         return ClientStream(
@@ -313,6 +321,18 @@ class Client:
     def __repr__(self) -> str:
         state = "usable" if self.usable else "closed"
         return f"<Client of {self.peer} on {self.path}: {self.connection.calls} in flight, {state}>"
+
+
+def _check_call(method: object, timeout: object) -> None:
+    """Name what is wrong with a call. :raises TypeError, ValueError:"""
+    if not isinstance(method, str):
+        raise TypeError(f"method={method!r:.64}: must be the name of a method, such as 'service.method'")
+    if timeout is None:
+        return
+    if not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout={timeout!r:.64}: must be a number of seconds, or None for no limit")
+    if math.isnan(timeout):
+        raise ValueError("timeout=nan: must be a number of seconds, or None for no limit")
 
 
 def _call(method: Callable[[], None] | None) -> None:

@@ -235,3 +235,31 @@ def test_a_call_ends_only_with_a_message(arguments: tuple[Any, ...]) -> None:
     assert machine.counts() == [("t.x", 1, 0, 1)]
     machine.fail(made, 5, "m")
     assert made.closed
+
+
+@pytest.mark.parametrize("intercepted", [False, True])
+async def test_what_is_no_method_or_timeout_is_named(intercepted: bool) -> None:
+    def price(name: str) -> int:
+        return 1
+
+    service = rpc.Service("shop")
+    service.add(price)
+    interceptors = [rpc.ClientInterceptor()] if intercepted else []
+    wrong: list[tuple[Any, Any, type[Exception], str]] = [
+        (price, None, TypeError, "method=<function .*: must be the name of a method"),
+        (None, None, TypeError, "method=None: must be the name of a method"),
+        ("shop.price", "1s", TypeError, "timeout='1s': must be a number of seconds"),
+        ("shop.price", float("nan"), ValueError, "timeout=nan: must be a number of seconds"),
+    ]
+    async with rpc_pair(service, client_interceptors=interceptors) as pair:
+        client: Any = pair.client
+        free = client.in_flight.available
+        for method, timeout, kind, text in wrong:
+            for _ in range(2):
+                with pytest.raises(kind, match=text):
+                    await client.call(method, "x", timeout=timeout)
+                with pytest.raises(kind, match=text):
+                    async with client.stream(method, "x", timeout=timeout):
+                        pass
+        assert client.in_flight.available == free
+        assert await client.call("shop.price", "x", timeout=30, returns=int) == 1
