@@ -88,9 +88,24 @@ bool soft_home(char path[SOFT_HOME_BYTES])
 	return *path;
 }
 
+/*
+ * A process that is stopped while it has the lock stops another one for these 8 ms, and then for a second not again.
+ * (A process that dies has let it go.) Callers do without the lock then, and without the directory.
+ */
+enum { PATIENCE_MS = 8, IMPATIENT_MS = 1000 };
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
 int soft_home_lock(void)
 {
-	static const struct timespec pause = { .tv_nsec = 1000000 };
+	static const struct timespec pause = { .tv_nsec = 500000 };
+	static atomic_uint_fast64_t impatient_until;
 	char home[SOFT_HOME_BYTES], path[SOFT_HOME_BYTES + 8];
 
 	if (!soft_home(home))
@@ -99,12 +114,18 @@ int soft_home_lock(void)
 	int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	/* Held for some microseconds. A process that never lets it go must not stop the others. */
-	for (int i = 0; i < 1000; i++) {
-		if (!flock(fd, LOCK_EX | LOCK_NB))
-			return fd;
-		nanosleep(&pause, NULL);
+	/* Held for some microseconds, by a process that runs. */
+	const uint64_t until = now_ms() + PATIENCE_MS;
+	const bool waits = until > atomic_load(&impatient_until);
+	while (flock(fd, LOCK_EX | LOCK_NB)) {
+		if (waits && now_ms() < until) {
+			nanosleep(&pause, NULL);
+			continue;
+		}
+		if (waits)
+			atomic_store(&impatient_until, until + IMPATIENT_MS);
+		close(fd);
+		return -1;
 	}
-	close(fd);
-	return -1;
+	return fd;
 }
