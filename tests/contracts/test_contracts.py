@@ -15,7 +15,17 @@ import uvloop
 from aiordma.negotiation import peer_cache
 from tests.project.tree import ROOT
 
-from . import clients, files, reading, servers, streams, transports, writing  # noqa: F401  # they fill the table
+from . import (  # noqa: F401  # these fill the table
+    clients,
+    datagrams,
+    files,
+    reading,
+    secure,
+    servers,
+    streams,
+    transports,
+    writing,
+)
 from .carriers import CARRIERS, PLAIN
 from .differences import DIFFERENCES
 from .stage import Stage
