@@ -32,6 +32,7 @@ def demo(seconds: float, acts: tuple[str, ...]) -> None:
     Examples:
       aiordma demo                                  everything, in less than a minute
       aiordma demo latency --seconds 5              steadier numbers
+      aiordma demo cut                              what remains of a transfer whose link is lost
     """
     begun = time.monotonic()
     _introduce()
