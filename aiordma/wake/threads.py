@@ -30,15 +30,19 @@ def check_threads(owner: Any, waker: Waker, *names: str) -> None:
 
 @functools.cache
 def _checked(kind: Any, names: tuple[str, ...]) -> Any:
-    methods: dict[str, Any] = {name: _checking(getattr(kind, name)) for name in names if hasattr(kind, name)}
     about = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind)(kind.__name__, (kind,), {**about, "__doc__": kind.__doc__, **methods})
+    own: Any = type(kind)(kind.__name__, (kind,), {**about, "__doc__": kind.__doc__})
+    for name in names:
+        if hasattr(kind, name):
+            setattr(own, name, _checking(own, name))
+    return own
 
 
-def _checking(method: Any) -> Any:
-    @functools.wraps(method)
+def _checking(own: Any, name: str) -> Any:
+    @functools.wraps(getattr(own, name))
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         self._own_waker.check_thread()
-        return method(self, *args, **kwargs)
+        # Looked up each time: a test may replace the method of the class for a while.
+        return getattr(super(own, self), name)(*args, **kwargs)
 
     return checked

@@ -8,6 +8,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest import mock
 
 import anyio
 import pytest
@@ -136,6 +137,22 @@ def test_another_thread_is_refused_in_debug_mode(surface: str, loop: str, mode: 
             thread.join()
 
     run(main(), loop, debug=True)
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_methods_can_be_replaced_in_debug_mode(surface: str) -> None:
+    """As tests of programs do for a while; ``unittest``'s own run their loops in debug mode."""
+    opened, methods = SURFACES[surface]
+
+    async def main() -> None:
+        async with opened("tcp") as one:
+            kind = type(one).__mro__[1]
+            for name, args in methods.items():
+                with mock.patch.object(kind, name) as other:
+                    assert getattr(one, name)(*args) is other.return_value, name
+                other.assert_called_once_with(*args)
+
+    run(main(), "asyncio", debug=True)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
