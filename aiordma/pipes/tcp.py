@@ -137,13 +137,15 @@ class TcpPipe:
         """The peer takes nothing more. What it has sent before is received first, and its end, if that was in
         order. (No more than a kernel keeps: a session may fail while its peer goes on sending.)"""
         parts = [self._chunk[self._offset :]]
+        ended = self._eof
         while len(parts) <= _READS_AT_END and (data := self._read(_READ_MOST)):
             parts.append(data)
         self._chunk = b"".join(parts)
         self._offset = 0
-        if exc.errno == errno.ECONNRESET and isinstance(self._sock, socket.socket):
-            # The kernel reports a reset once, and then an end. (One behind an end is EPIPE. TLS has its own.)
-            self._eof = False
+        if exc.errno != errno.EPIPE and isinstance(self._sock, socket.socket):
+            # The kernel reports a reset, or a host that is silent or out of reach, once, and then an end. (A
+            # reset behind an end is EPIPE. TLS has its own.)
+            self._eof = ended
         if not self._eof:
             self._fail(exc)
         elif self._on_readable is not None:
