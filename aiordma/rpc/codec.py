@@ -41,7 +41,7 @@ from .bulk import (
     is_array,
     make_array,
 )
-from .counted import UNCOUNTED_BYTES, check_objects
+from .counted import check_objects
 from .errors import Code, RpcError
 
 if TYPE_CHECKING:
@@ -500,7 +500,8 @@ def decode_result(
     if encoding == _RAW and (returns is None or returns is bytes):
         return payload if type(payload) is bytes else bytes(payload)  # type: ignore[arg-type]
     shape = _ANY if returns is None else shape_of(returns)
-    if len(payload) > UNCOUNTED_BYTES:
+    size = len(payload)
+    if size > most_keys or size > most_objects:  # each has a byte or more
         check_objects(encoding, payload, most_objects, most_keys, shape.keys, where)
     try:
         return shape.value(encoding, payload)

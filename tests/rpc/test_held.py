@@ -16,6 +16,7 @@ from aiordma import rpc
 from aiordma.config import Config
 from aiordma.proto import rpc as wire
 from aiordma.proto.errors import RemoteProtocolError
+from aiordma.rpc import codec
 from aiordma.rpc.codec import Encoding, decode_result
 from aiordma.testing.rpc import RpcPair, rpc_pair
 from tests.health import until
@@ -274,6 +275,23 @@ async def test_metadata_of_many_entries() -> None:
                 await sent
             assert caught.value.code is rpc.Code.INVALID_ARGUMENT
         assert await pair.client.call("m.count") == 0
+
+
+async def test_a_result_that_cannot_exceed_its_limits_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key and each object has a byte. To count them takes up to half as long as to decode them."""
+    counted: list[int] = []
+
+    def check(encoding: int, payload: bytes, *_: object) -> int:
+        counted.append(len(payload))
+        return 1
+
+    monkeypatch.setattr(codec, "check_objects", check)
+    value = [0] * (KEYS - 3)
+    payload = msgpack.encode(value)
+    assert len(payload) == KEYS
+    for objects, keys in ((KEYS, KEYS), (KEYS - 1, KEYS), (KEYS, KEYS - 1)):
+        assert decode_result(Encoding.MSGPACK, payload, None, "it", objects, keys) == value
+    assert counted == [KEYS] * 2
 
 
 async def test_the_settings_reach_both_ends() -> None:
