@@ -19,6 +19,13 @@ __all__ = ["UNCOUNTED_BYTES", "check_held", "check_objects"]
 UNCOUNTED_BYTES = 1000
 
 _RAW, _BULK = 0, 3
+#: What to do about too many keys, or why something counts as one, by ``also`` of ``count_keys()``.
+_WHY = (
+    ", those that are no strings; send them as a list of pairs, or as strings",
+    "; its type has sets, so what lists hold is counted, but for strings",
+    "; its type has keys that are made of strings, so those count, too",
+    "; its type has sets, and keys that are made of strings: all that lists hold and all keys are counted",
+)
 
 
 def check_objects(encoding: int, payload: Payload, most: int, most_keys: int, also: int, where: str) -> int:
@@ -46,8 +53,8 @@ def check_objects(encoding: int, payload: Payload, most: int, most_keys: int, al
     if objects > most_keys and count_keys(payload, most_keys, also) > most_keys:  # type: ignore[arg-type]
         raise RpcError(
             Code.RESOURCE_EXHAUSTED,
-            f"{where}: more than {most_keys} keys, or items of sets, that are no strings and could be chosen "
-            "to collide (setting max_message_keys); send them as a list of pairs, or as strings",
+            f"{where}: more than {most_keys} keys, or items of sets, that could be chosen to collide "
+            f"(setting max_message_keys){_WHY[also]}",
         )
     return objects
 

@@ -16,8 +16,10 @@ from aiordma import rpc
 from aiordma.config import Config
 from aiordma.proto import rpc as wire
 from aiordma.proto.errors import RemoteProtocolError
+from aiordma.proto.objects import MAX_OBJECTS, SETS, STRINGS
 from aiordma.rpc import codec
 from aiordma.rpc.codec import Encoding, decode_result
+from aiordma.rpc.counted import check_objects
 from aiordma.testing.rpc import RpcPair, rpc_pair
 from tests.health import until
 
@@ -153,6 +155,25 @@ async def test_many_keys_that_could_collide(form: str) -> None:
             await raw(pair, method, payload)
         refused(caught.value, "max_message_keys", KEYS)
         assert await pair.client.call("g.size", {1: 2}) == 1
+
+
+@pytest.mark.parametrize(
+    ("also", "why"),
+    [
+        (0, "as a list of pairs"),
+        (SETS, "has sets"),
+        (STRINGS, "of strings"),
+        (SETS | STRINGS, "sets, and keys"),
+    ],
+)
+def test_the_error_says_why_a_list_or_strings_count(also: int, why: str) -> None:
+    """A list of numbers is no map: to send it as a list would be no advice."""
+    keys: list[Any] = list(range(KEYS + 1)) if not also & STRINGS else [str(n) for n in range(KEYS + 1)]
+    payload = msgpack.encode(keys if also & SETS else dict.fromkeys(keys))
+    with pytest.raises(rpc.RpcError, match=why) as caught:
+        check_objects(Encoding.MSGPACK, payload, MAX_OBJECTS, KEYS, also, "it")
+    refused(caught.value, "max_message_keys", KEYS)
+    assert ("list of pairs" in caught.value.message) == (not also)
 
 
 async def test_keys_that_cannot_be_chosen_to_collide() -> None:
