@@ -6,6 +6,7 @@ import asyncio
 import asyncio.trsock
 import contextlib
 import errno
+import functools
 import itertools
 import logging
 import os
@@ -176,10 +177,12 @@ class RdmaServer(asyncio.AbstractServer):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(self._begin(connection))
             self._starting.add(task)
-            task.add_done_callback(self._started)
+            task.add_done_callback(functools.partial(self._started, connection))
 
-    def _started(self, task: asyncio.Task[None]) -> None:
+    def _started(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._starting.discard(task)
+        if task.cancelled():
+            connection.close()  # before its first step, nothing else has closed it
         while self._full:
             self._watch(self._full.pop())
         self._wake_when_done()
@@ -221,13 +224,20 @@ class RdmaServer(asyncio.AbstractServer):
 
     def close_clients(self) -> None:
         """Close all connections that this server accepted (as Python 3.13 has it)."""
+        self._give_up_starting()
         for transport in list(self._clients):
             transport.close()
 
     def abort_clients(self) -> None:
         """Abort all connections that this server accepted (as Python 3.13 has it)."""
+        self._give_up_starting()
         for transport in list(self._clients):
             transport.abort()
+
+    def _give_up_starting(self) -> None:
+        """To the program, those that are being negotiated would be new connections, which it never closes."""
+        for task in self._starting:
+            task.cancel()
 
     # ---- end ------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from typing import Any
 
@@ -54,6 +55,29 @@ async def test_the_end_of_a_server_waits_for_them(leaves: bool) -> None:
             assert answer == b"hello"
     with contextlib.suppress(ConnectionError):
         await asyncio.wait_for(closed, 60)
+
+
+@pytest.mark.parametrize("how", ["close_clients", "abort_clients"])
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "accepted"])
+async def test_they_end_with_the_other_clients(how: str, begun: bool) -> None:
+    config = Config(device=DEVICE, server_first_wait_ms=FOREVER)
+    server: Any = await connection.start_server(echo, LOCAL, 0, config=config)
+    port = server.sockets[0].getsockname()[1]
+    loop = asyncio.get_running_loop()
+    with arriving([(socket.AF_INET, (LOCAL, port))]), socket.create_connection((LOCAL, port)) as client:
+        client.setblocking(False)
+        if begun:
+            await until(lambda: len(server._starting) == 1)
+        else:
+            # Its negotiation has not made its first step when it ends.
+            [listening] = server._sockets
+            select.select([listening], [], [], 60)
+            server._accept(listening)
+        assert len(server._starting) == 1
+        server.close()
+        getattr(server, how)()
+        assert await asyncio.wait_for(loop.sock_recv(client, 100), 60) == b""
+    await asyncio.wait_for(server.wait_closed(), 60)
 
 
 async def test_one_that_is_closed_with_nothing_under_way_has_ended() -> None:
