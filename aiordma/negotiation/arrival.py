@@ -12,6 +12,7 @@ long as those of other hosts do.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import socket
@@ -32,6 +33,8 @@ _PREFIX = "\0aiordma-client."
 _KIND = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
 
 _lock = threading.Lock()  # loops of several threads
+#: Ports that clients have left and that are still counted.
+_left: collections.deque[int] = collections.deque()
 #: By port, for all clients of this process: the socket with the name, if there is one, and their number.
 _names: dict[int, tuple[socket.socket | None, int]] = {}
 
@@ -51,18 +54,34 @@ def arrive(addresses: Iterable[tuple[int, Any]]) -> list[int]:
             with _lock:
                 sock, clients = _names.get(port, (None, 0))
                 _names[port] = sock if clients else _bind(port), clients + 1
+            _discount()  # those that were left meanwhile
     return ports
 
 
 def leave(ports: list[int]) -> None:
     """The server has heard of the client, or the client has given up."""
-    for port in ports:
-        with _lock:
-            sock, clients = _names.pop(port, (None, 1))  # none in a forked child
-            if clients > 1:
-                _names[port] = sock, clients - 1
-            elif sock is not None:
-                sock.close()
+    _left.extend(ports)
+    _discount()
+
+
+def _discount() -> None:
+    """It never waits for the lock: the collector, which ends a connect that was dropped, may have run while
+    this very thread has it. Who has it comes here afterwards.
+    """
+    while _left and _lock.acquire(blocking=False):
+        try:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                _count_down(_left.popleft())
+        finally:
+            _lock.release()
+
+
+def _count_down(port: int) -> None:
+    sock, clients = _names.pop(port, (None, 1))  # none in a forked child
+    if clients > 1:
+        _names[port] = sock, clients - 1
+    elif sock is not None:
+        sock.close()
 
 
 @contextlib.contextmanager
@@ -108,6 +127,7 @@ def _leave_to_the_parent() -> None:
         if sock is not None:
             sock.close()
     _names.clear()
+    _left.clear()
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -113,6 +113,22 @@ os.wait()
     assert output_of(program) in ("True b''", "False b''")
 
 
+def test_the_collector_may_end_a_connect_at_any_moment() -> None:
+    """Also where its thread counts, for another connect."""
+    program = """
+import faulthandler
+from aiordma.negotiation import arrival
+
+faulthandler.dump_traceback_later(60, exit=True)
+ports = arrival.arrive([(2, ("127.0.0.1", 8)), (2, ("127.0.0.1", 9))])
+with arrival._lock:
+    arrival.leave(ports)
+arrival.leave(arrival.arrive([(2, ("127.0.0.1", 9))]))
+print(arrival._names, arrival.is_expected(8), arrival.is_expected(9))
+"""
+    assert output_of(program) == "{} False False"
+
+
 def test_without_a_name_to_bind_those_of_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrival, "_SLOTS", 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others:
