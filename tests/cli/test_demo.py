@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -33,6 +34,20 @@ def test_programs() -> None:
     printed = shown("programs")
     assert printed.count("\n  python service.py  ") == printed.count("\n  aiordma run service.py  ") == 2
     assert "the client: its connection used RDMA." in printed
+
+
+@pytest.mark.parametrize(("encoding", "bar"), [("utf-8", "█" * 40), ("iso-8859-1", "#" * 40)])
+def test_bars_are_of_what_the_terminal_can_show(encoding: str, bar: str) -> None:
+    program = "from aiordma.cli.demo.bars import bars; print(*bars([('a', 1.0, 'x'), ('b', 0.99, 'y')]))"
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        encoding=encoding,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        timeout=FULL_PATIENCE,
+        check=True,
+    ).stdout
+    assert bar in printed
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 __all__ = ["bars", "table"]
 
 _WIDTH = 40
 _PARTS = " ▏▎▍▌▋▊▉█"
+#: Where standard output's encoding has none of these, as ISO 8859-1.
+_PLAIN_PARTS = "    #####"
 
 
 def bars(rows: Sequence[tuple[str, float, str]]) -> list[str]:
@@ -26,8 +29,17 @@ def bars(rows: Sequence[tuple[str, float, str]]) -> list[str]:
 
 
 def _bar(share: float) -> str:
+    parts = _parts()
     whole, part = divmod(round(share * _WIDTH * 8), 8)
-    return ("█" * whole + (_PARTS[part] if part else "")).ljust(_WIDTH)
+    return (parts[8] * whole + (parts[part] if part else "")).ljust(_WIDTH)
+
+
+def _parts() -> str:
+    try:
+        _PARTS.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return _PLAIN_PARTS
+    return _PARTS
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
