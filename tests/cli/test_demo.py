@@ -15,13 +15,24 @@ from tests.processes import FULL_PATIENCE
 
 pytest.importorskip("aiordma._cq", reason="the compiled modules are not built")
 
+from aiordma.cli.demo import carriers
+
 COMMAND = [sys.executable, "-m", "aiordma", "demo", "--seconds", "0.05"]
+
+
+#: An end that the machine holds up must not count as a plain one.
+PATIENT = {"AIORDMA_HEAD_START_MS": "60000", "AIORDMA_NEGOTIATE_TIMEOUT_MS": "60000"}
 
 
 def shown(*acts: str) -> str:
     """What it prints: an act starts up to 24 processes, one after the other."""
     done = subprocess.run(
-        [*COMMAND, *acts], capture_output=True, text=True, timeout=10 * FULL_PATIENCE, check=False
+        [*COMMAND, *acts],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **PATIENT},
+        timeout=10 * FULL_PATIENCE,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Both ends of everything are on this host" in done.stdout
@@ -34,6 +45,35 @@ def test_programs() -> None:
     printed = shown("programs")
     assert printed.count("\n  python service.py  ") == printed.count("\n  aiordma run service.py  ") == 2
     assert "the client: its connection used RDMA." in printed
+
+
+def test_latencies_are_of_the_device_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIORDMA_DEVICE", "soft1")
+    monkeypatch.setenv("AIORDMA_MODE", "tcp")
+    config = carriers._config(True)
+    assert (config.device, config.mode) == ("soft1", "rdma")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("AIORDMA_DEVICE", "none", "RDMA is switched off by configuration"),
+        ("AIORDMA_RING_BYTES", "much", "AIORDMA_RING_BYTES='much' is not valid"),
+    ],
+)
+def test_what_keeps_it_from_beginning_is_one_line(variable: str, value: str, text: str) -> None:
+    done = subprocess.run(
+        COMMAND,
+        capture_output=True,
+        text=True,
+        env={**os.environ, variable: value},
+        timeout=FULL_PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"Error: {text}")
 
 
 @pytest.mark.parametrize(("encoding", "bar"), [("utf-8", "█" * 40), ("iso-8859-1", "#" * 40)])

@@ -165,7 +165,7 @@ def _never_sleep() -> None:
 
 
 def _config(awake: bool) -> Config:
-    return Config() if awake else Config(busy_poll_us=0)
+    return Config.from_env(busy_poll_us=Config().busy_poll_us if awake else 0, mode="rdma")
 
 
 async def serve(carrier: str, awake: bool, path: str) -> None:

@@ -7,6 +7,8 @@ import time
 
 import click
 
+from ...config import Config
+from ...errors import NegotiationError
 from ...verbs import choice, hardware
 from .acts import link_cut, plain_programs, round_trips
 
@@ -59,7 +61,12 @@ def demo(seconds: float, acts: tuple[str, ...]) -> None:
 
 def _introduce() -> None:
     cards = [device.name for device in hardware.scan() if not device.problem]
-    software = choice.choose(None) is not None
+    try:
+        software = choice.choose(Config.from_env().device) is not None
+    except NegotiationError as error:
+        raise click.ClickException(f"{error}. `aiordma doctor` says what this machine lacks.") from None
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     device = (
         "the software RDMA device, which moves data through shared memory" if software else ", ".join(cards)
     )

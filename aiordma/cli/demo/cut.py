@@ -39,7 +39,7 @@ def say(line: str) -> None:
 async def receive() -> None:
     """Take one stream to its end."""
     digest, size = hashlib.sha256(), 0
-    async with listen("127.0.0.1", 0) as listener:
+    async with listen("127.0.0.1", 0, mode="rdma") as listener:
         say(str(listener.port))
         async with await listener.accept() as stream:
             async for data in stream:
