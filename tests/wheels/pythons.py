@@ -63,7 +63,10 @@ def _candidates() -> list[Path]:
 
 
 def _release(python: Path) -> str | None:
-    done = subprocess.run([python, "-c", _TELL], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run([python, "-c", _TELL], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
     release, _, include = done.stdout.strip().partition(" ")
     usable = done.returncode == 0 and release in RELEASES and Path(include, "Python.h").is_file()
     return release if usable else None

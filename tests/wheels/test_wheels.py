@@ -28,6 +28,8 @@ def test_only_pythons_that_can_build_are_found() -> None:
     assert pythons.find([sys.executable]) == {THIS: Path(sys.executable)}
     with pytest.raises(SystemExit, match="/bin/true cannot build a wheel"):
         pythons.find(["/bin/true"])
+    with pytest.raises(SystemExit, match="cannot build a wheel"):
+        pythons.find(["python3.0"])
 
 
 def test_without_names_it_is_the_systems_python() -> None:
