@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from aiordma.links import engine as engines
+from tests.health import until
 from tests.processes import FULL_PATIENCE
 
 if TYPE_CHECKING:
@@ -40,3 +42,22 @@ def true_without_a_turn(holds: Callable[[], bool]) -> None:
             raise anyio.WouldBlock
 
     without_a_turn(attempt)
+
+
+async def check_ask_in_a_thread(one: Any, other: Any) -> None:
+    """``one`` ends. Another thread asks whether ``other`` is over: that dispatches nothing there."""
+    poller = (await engines.current()).poller
+    seen: list[bool] = []
+
+    def ask() -> bool:
+        thread = threading.Thread(target=lambda: seen.extend([other.closed, other.at_eof]))
+        thread.start()
+        thread.join()
+        return seen[-1]
+
+    one._pipe.send_eof()
+    before = poller.polls, poller.completions
+    ask()
+    assert (poller.polls, poller.completions) == before
+    await until(ask)
+    assert not any(seen[::2])

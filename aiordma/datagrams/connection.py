@@ -290,7 +290,7 @@ class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
         received, or this end is closed. Takes nothing."""
         if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
             return True
-        self._pipe.look()
+        self._look_in_loop()
         try:
             self._pipe.peek()
         except EndOfStream:

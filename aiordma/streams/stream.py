@@ -392,7 +392,7 @@ class RdmaStream(SendsSoon, anyio.abc.ByteStream):
         """
         if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
             return True
-        self._look()
+        self._look_in_loop()
         return not self._kept and self._pipe.at_eof
 
     def _look(self) -> None:

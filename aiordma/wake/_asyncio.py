@@ -281,8 +281,12 @@ class AsyncioWaker:
     def debug(self) -> bool:
         return self._loop.get_debug()
 
+    @property
+    def elsewhere(self) -> bool:
+        return _get_running_loop() is not self._loop and self._loop.is_running()
+
     def check_thread(self) -> None:
-        if _get_running_loop() is not self._loop and self._loop.is_running():
+        if self.elsewhere:
             raise RuntimeError(
                 "Non-thread-safe operation: this object's event loop runs in another thread. Call it there, "
                 "by loop.call_soon_threadsafe(), asyncio.run_coroutine_threadsafe() or anyio.from_thread"

@@ -303,6 +303,13 @@ class TrioWaker:
     def debug(self) -> bool:
         return False  # trio has no such mode
 
+    @property
+    def elsewhere(self) -> bool:
+        try:
+            return trio.lowlevel.current_trio_token() is not self._token
+        except RuntimeError:  # no trio runs in this thread
+            return True
+
     def check_thread(self) -> None:
         """Nothing: it is for :attr:`debug` only."""
 

@@ -201,6 +201,10 @@ class Waker(Protocol):
     def debug(self) -> bool:
         """Whether the loop looks for mistakes that are expensive to find (asyncio's debug mode)."""
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the loop runs, in another thread than the caller's."""
+
     def check_thread(self) -> None:
         """:raises RuntimeError: the loop runs, in another thread."""
 

@@ -168,8 +168,15 @@ class PipeEnd(Duplex):
         """
         if self._receive_guard is CLOSED or self._receive_guard is LOOP_ENDED:
             return True
-        self._look()
+        self._look_in_loop()
         return self._pipe.error is not None
+
+    def _look_in_loop(self) -> None:
+        """Look now, or soon if another thread asks: what has come is dispatched in the loop's thread only."""
+        if self._waker.elsewhere:
+            self._waker.call_from_anywhere(self._look)
+        else:
+            self._look()
 
     def _look(self) -> None:
         """Have the pipe notice what has come until now, and watch for more if it is to call when readable."""

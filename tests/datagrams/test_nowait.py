@@ -11,7 +11,7 @@ import pytest
 import aiordma
 from aiordma.config import Config
 from tests.datagrams.pairs import MAKERS, Pair
-from tests.nowait import poll_on_events_only, true_without_a_turn, without_a_turn
+from tests.nowait import check_ask_in_a_thread, poll_on_events_only, true_without_a_turn, without_a_turn
 from tests.roles import LOCAL
 from tests.world import DEVICE
 
@@ -85,3 +85,7 @@ async def test_an_endpoint_sees_a_datagram(mode: aiordma.Mode) -> None:
         assert await other.receive() == (b"first", one.local_address)
         one.send_nowait((b"now", other.local_address))
         assert without_a_turn(other.receive_nowait) == (b"now", one.local_address)
+
+
+async def test_another_thread_may_ask_whether_it_is_over(quiet: Pair) -> None:
+    await check_ask_in_a_thread(*quiet)

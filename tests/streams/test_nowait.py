@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from tests.nowait import poll_on_events_only, true_without_a_turn, without_a_turn
+from tests.nowait import check_ask_in_a_thread, poll_on_events_only, true_without_a_turn, without_a_turn
 
 if TYPE_CHECKING:
     from tests.streams.pairs import Pair
@@ -91,3 +91,7 @@ async def test_a_look_takes_nothing_from_a_task_that_waits(quiet: Pair) -> None:
         for _ in range(10):
             assert not other.at_eof
     assert b"".join(got) == b"now"
+
+
+async def test_another_thread_may_ask_whether_it_is_over(quiet: Pair) -> None:
+    await check_ask_in_a_thread(*quiet)
