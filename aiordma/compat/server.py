@@ -185,7 +185,6 @@ class RdmaServer(asyncio.AbstractServer):
             connection.close()  # before its first step, nothing else has closed it
         while self._full:
             self._watch(self._full.pop())
-        self._wake_when_done()
 
     async def _begin(self, connection: socket.socket) -> None:
         try:
@@ -273,8 +272,9 @@ class RdmaServer(asyncio.AbstractServer):
         await waiter
 
     def _wake_when_done(self) -> None:
-        # One that is being negotiated has been accepted, and will be a connection.
-        if self._sockets is None and not self._active and not self._starting:
+        # Not those that are being negotiated: a program that has closed its connections would wait for one
+        # more, of a client that was silent until then, which it does not know of.
+        if self._sockets is None and not self._active:
             waiters, self._waiters = self._waiters, None
             for waiter in waiters or ():
                 if not waiter.done():

@@ -49,7 +49,7 @@ _READ_BYTES = 256 * 1024
 #: before it has sent much more than is in the kernels' buffers.
 _MOST_AHEAD_BYTES = 64 * 1024 * 1024
 #: Answers of the negotiation that may wait for a peer that does not read. Further ones are not given: it
-#: would not read them either, and its attempts to return to RDMA end by their time limit.
+#: would not read them either. A peer that keeps the rules has one proposal at a time.
 _MOST_ANSWERS = 64
 #: How long a closed pipe waits for the peer's last frame: closing with something unread would reset the
 #: connection, and discard what the peer has not read yet.
