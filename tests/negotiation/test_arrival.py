@@ -40,6 +40,8 @@ FOREVER = 600_000
 """Milliseconds that the test does not live to see."""
 BANNER = b"220 at your service\r\n"
 PATIENT = Config(server_first_wait_ms=FOREVER, negotiate_timeout_ms=FOREVER)
+# Abstract names belong to the network namespace, so to all workers.
+pytestmark = pytest.mark.xdist_group("arrival")
 
 
 def address(port: int, host: str = LOCAL) -> list[tuple[int, Any]]:
