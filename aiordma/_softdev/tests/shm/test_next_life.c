@@ -14,6 +14,7 @@ static void receive_once(int fd, void *argument)
     char told;
 
     (void)argument;
+    take(fd, &told, 1); /* its turn */
     end_open(&end, &(struct end_options){0});
     struct address peer = exchange(fd, &end);
     end_connect(&end, &peer, NULL);
@@ -22,19 +23,19 @@ static void receive_once(int fd, void *argument)
     take(fd, &told, 1); /* never comes */
 }
 
-static void lose_a_peer(struct end *end)
+static void lose_a_peer(struct end *end, struct child *child)
 {
-    struct child child = child_start(receive_once, NULL);
-    struct address peer = exchange(child.fd, end);
     struct ibv_wc wc;
     char told;
 
+    give(child->fd, "t", 1);
+    struct address peer = exchange(child->fd, end);
     end_connect(end, &peer, NULL);
-    take(child.fd, &told, 1);
+    take(child->fd, &told, 1);
     do_send(end, 64, 64);
     post_recv(end, 1, 0, 64);
     post_send(end, 2, 64, 64, IBV_SEND_SIGNALED);
-    child_kill(&child);
+    child_kill(child);
     do
         wc = next_wc(end->send_cq);
     while (wc.status == IBV_WC_SUCCESS);
@@ -45,7 +46,11 @@ static void the_next_life_begins_anew(void)
     struct ibv_qp *others[OTHERS];
     struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
     struct end end, next, store;
+    static struct child children[LIVES];
 
+    /* Before the device has a thread: a child could inherit ASan's lock of memory from it, which would stay locked. */
+    for (int life = 0; life < LIVES; life++)
+        children[life] = child_start(receive_once, NULL);
     end_open(&end, &(struct end_options){0});
     end_open(&next, &(struct end_options){.context = end.context});
     end_open(&store, &(struct end_options){.context = end.context});
@@ -54,7 +59,7 @@ static void the_next_life_begins_anew(void)
     for (int i = 0; i < OTHERS; i++)
         CHECK(others[i] = ibv_create_qp(store.pd, &attr));
     for (int life = 0; life < LIVES; life++) {
-        lose_a_peer(&end);
+        lose_a_peer(&end, &children[life]);
         OK(ibv_modify_qp(end.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE));
         pair_connect(&end, &next, NULL);
         poll(NULL, 0, 2); /* what is left of the last life comes now */
