@@ -22,7 +22,7 @@ from aiordma.config import Config
 from aiordma.launch import asking, hooks, policy
 from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers
 from aiordma.launch.server import Server
-from aiordma.negotiation import peer_cache, question
+from aiordma.negotiation import question
 from aiordma.proto.clc import EYE_CATCHER
 from tests.world import DEVICE
 
@@ -37,16 +37,9 @@ CONFIG = Config(device=DEVICE)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("AIORDMA_DEVICE", DEVICE)
+def _installed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "_is_address_of_this_host", lambda _address: False)
-    peer_cache.forget()
     aiordma.install()
-    yield tmp_path / "aiordma" / "plain-peers"
-    aiordma.uninstall()
-    peer_cache.observe(None)
-    peer_cache.forget()
 
 
 @pytest.fixture(params=LOOPS)

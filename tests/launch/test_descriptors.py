@@ -13,11 +13,8 @@ import uvloop
 
 import aiordma
 from aiordma.addresses import family_of
-from aiordma.negotiation import peer_cache
-from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 LOCAL = "127.0.0.1"
@@ -25,15 +22,8 @@ LOOPS: dict[str, Any] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new
 
 
 @pytest.fixture(autouse=True)
-def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("AIORDMA_DEVICE", DEVICE)
-    peer_cache.forget()
+def _installed(cache: Path) -> None:
     aiordma.install()
-    yield
-    aiordma.uninstall()
-    peer_cache.observe(None)
-    peer_cache.forget()
 
 
 def misnamed(sock: socket.socket) -> socket.socket:

@@ -27,24 +27,13 @@ from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 FAR = "127.0.0.3"
 """Counts as another host where a test says so."""
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The user's cache; and whatever a test installs is gone after it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("AIORDMA_DEVICE", DEVICE)
-    peer_cache.forget()
-    yield tmp_path / "aiordma" / "plain-peers"
-    aiordma.uninstall()
-    peer_cache.observe(None)
-    peer_cache.forget()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(params=LOOPS)

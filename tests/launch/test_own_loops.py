@@ -12,11 +12,9 @@ import pytest
 import uvloop
 
 import aiordma
-from aiordma.negotiation import peer_cache
-from tests.world import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 LOCAL = "127.0.0.1"
@@ -24,15 +22,8 @@ LOOPS: dict[str, Any] = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.
 
 
 @pytest.fixture(autouse=True)
-def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("AIORDMA_DEVICE", DEVICE)
-    peer_cache.forget()
+def _installed(cache: Path) -> None:
     aiordma.install()
-    yield
-    aiordma.uninstall()
-    peer_cache.observe(None)
-    peer_cache.forget()
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
