@@ -362,7 +362,7 @@ class Keeping(asyncio.Protocol):
 @pytest.mark.parametrize("way", ["broken", "queued", "no bytes"])
 async def test_transports(way: str, operation: str, kind: str, case: str) -> None:
     if case.startswith("trio"):
-        pytest.skip("asyncio's surface")
+        pytest.skip("trio has no transports")
     given = Given(kind, 1 << 20)
     theirs: list[Keeping] = []
 
