@@ -37,9 +37,7 @@ async def main(port: int, seconds: float) -> None:
     data = memoryview(os.urandom(_CHUNK) * _CHUNKS)
     sent, begun = 0, perf_counter()
     while (took := perf_counter() - begun) < seconds:
-        writer.write(
-            b"PUT /item HTTP/1.1\r\nHost: demo\r\nContent-Length: %d\r\n\r\n" % len(data)
-        )
+        writer.write(b"PUT /item HTTP/1.1\r\nHost: demo\r\nContent-Length: %d\r\n\r\n" % len(data))
         for at in range(0, len(data), _CHUNK):
             writer.write(data[at : at + _CHUNK])
             await writer.drain()
