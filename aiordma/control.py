@@ -10,6 +10,7 @@ from .config import Config
 from .links import engine
 from .streams.info import StreamInfo
 from .verbs.adopted import adopt
+from .wake.interrupts import uninterrupted
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,6 +41,7 @@ def statistics() -> EngineStatistics | None:
     return None if running is None else cast("EngineStatistics", running.statistics())
 
 
+@uninterrupted
 def change_settings(**changes: Any) -> Config:
     """Change *online* settings (:class:`aiordma.Config`) of the running event loop's engine.
 
@@ -85,6 +87,7 @@ def use_device(context: Any, pd: Any = None, *, port: int = 0, config: Config | 
     return backend.name
 
 
+@uninterrupted
 async def switch_path(target: Switchable | None, path: Path, *, reason: str = "") -> int:
     """Move a connection from RDMA to its TCP connection, or back, without losing or repeating a byte.
 

@@ -26,6 +26,7 @@ from ..pipes.tcp_channel import TcpChannel
 from ..proto.clc import Kind
 from ..proto.message import MAX_HEAD_BYTES, ChannelStatistics
 from ..wake.ending import release_unclosed
+from ..wake.interrupts import uninterrupted
 from ..wake.message_outbox import ChannelOutbox
 from ..wake.origin import here
 from ..wake.outbox import OUTBOX_BYTES
@@ -57,6 +58,7 @@ __all__ = [
 ]
 
 
+@uninterrupted
 class ConnectedChannel(anyio.abc.AsyncResource):
     """A channel whose path is agreed on, and what is known of its peer. Closing it closes the channel in
     order; one that is dropped without that gives a ``ResourceWarning``, and the channel is closed, unless
@@ -187,6 +189,7 @@ class ConnectedChannel(anyio.abc.AsyncResource):
         return f"<{type(self).__name__} {self.path} {local} - {remote}>"
 
 
+@uninterrupted
 async def channel_of(result: NegotiationResult, kind: int, config: Config) -> ConnectedChannel:
     """The channel of a connection whose path is agreed on. Owns the connection, also when this raises.
 
@@ -225,6 +228,7 @@ async def _greeted(pipe: TcpPipe, kind: int, config: Config) -> TcpChannel:
 
 
 @documented_by(ConnectOptions.of)
+@uninterrupted
 async def connect(
     host: str, port: int, *, kind: int = Kind.CALLS, **keywords: Unpack[ConnectKeywords]
 ) -> ConnectedChannel:

@@ -26,6 +26,7 @@ from ..pipes.tcp_records import TcpDatagrams
 from ..proto.clc import Kind
 from ..proto.record import too_large
 from ..wake.duplex import BUSY, CLOSED, LOOP_ENDED, PENDING, Loan, OutgoingMessage
+from ..wake.interrupts import uninterrupted
 from ..wake.message_outbox import MessageOutbox
 from ..wake.send_soon import SendsSoon
 
@@ -68,6 +69,7 @@ class DatagramStatistics(NamedTuple):
 _BATCH_SHARE = 16
 
 
+@uninterrupted
 class DatagramConnection(SendsSoon, anyio.abc.ObjectStream[bytes]):
     """Messages to and from one peer: boundaries kept, none lost, in order (see :attr:`path`).
 
@@ -327,6 +329,7 @@ _MOST_AT_ONCE = 1024
 # -- connections
 
 
+@uninterrupted
 async def message_pipe_of(result: NegotiationResult, config: Config) -> MessagePipe:
     """The pipe of a connection whose path is agreed on, which it owns from now on, also when this raises.
 
@@ -385,6 +388,7 @@ async def connect_datagram(host: str, port: int, **keywords: Unpack[ConnectKeywo
     return _connection(*await open_message_pipe(host, port, ConnectOptions.of(host, **keywords)))
 
 
+@uninterrupted
 async def open_message_pipe(
     host: str, port: int, options: ConnectOptions
 ) -> tuple[MessagePipe, NegotiationResult]:

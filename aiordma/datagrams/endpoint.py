@@ -32,6 +32,7 @@ from ..plain import check_plain
 from ..proto.record import too_large
 from ..verbs.remedies import warn_once
 from ..wake.duplex import CLOSED, Duplex, OutgoingMessage
+from ..wake.interrupts import uninterrupted
 from ..wake.threads import check_threads
 from .peer_table import PeerTable
 from .sockets import SO_RXQ_OVFL, Sockets, addresses, bind
@@ -86,6 +87,7 @@ class EndpointStatistics(NamedTuple):
     moves: int
 
 
+@uninterrupted
 class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
     """Items are ``(data, (host, port))``. Unreliable and unordered, as UDP is; never duplicated by this end.
 
@@ -490,6 +492,7 @@ def _close_all(waker: Waker) -> None:
 
 
 @opening
+@uninterrupted
 async def open_datagram_endpoint(
     local: tuple[str | None, int] | None = None,
     remote: Address | None = None,

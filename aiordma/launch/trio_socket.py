@@ -18,6 +18,7 @@ import trio
 from ..plain import check_plain
 from ..streams.stream import RdmaStream
 from ..wake.duplex import CLOSED, EOF_SENT, LOOP_ENDED, OutgoingMessage
+from ..wake.interrupts import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +89,7 @@ def _refuse_flags(flags: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "a connection of aiordma has no flags for send() and recv()")
 
 
+@uninterrupted
 class StreamSocket(trio.socket.SocketType):
     """One of trio's sockets, connected, whose bytes a stream of aiordma carries.
 

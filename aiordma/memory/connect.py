@@ -13,6 +13,7 @@ from ..negotiation.block import block
 from ..negotiation.opening import opening
 from ..negotiation.options import ConnectOptions, ListenOptions, documented_by
 from ..observe.trace import recorder
+from ..wake.interrupts import uninterrupted
 from .peer import Peer
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class _Listener(ChannelListener):
     kind = Kind.MEMORY
 
 
+@uninterrupted
 class Server:
     """What :func:`serve` listens with."""
 

@@ -16,6 +16,7 @@ from ..verbs.abi import Access
 from ..verbs.adopted import bytes_of_region
 from ..verbs.device import register_dmabuf, translated
 from ..verbs.lifetime import protect
+from ..wake.interrupts import uninterrupted
 from .errors import MemoryAccessError
 from .region import Region, Registry
 from .storage import item, new_storage
@@ -34,6 +35,7 @@ __all__ = ["alloc", "register"]
 
 
 @opening
+@uninterrupted
 async def alloc(
     shape: int | tuple[int, ...], dtype: Any = "uint8", *, config: Config | None = None
 ) -> Region:
@@ -66,6 +68,7 @@ async def alloc(
         raise
 
 
+@uninterrupted
 def register(
     memory: Buffer | Array | int,
     *,

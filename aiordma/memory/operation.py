@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from anyio import BrokenResourceError
 
 from .. import wake
+from ..wake.interrupts import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -22,6 +23,7 @@ T = TypeVar("T")
 logger = logging.getLogger("aiordma.memory")
 
 
+@uninterrupted
 class Operation(Generic[T]):
     """A READ, WRITE or atomic operation that was started: ``await`` it, any number of times, for its result.
 

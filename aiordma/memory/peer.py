@@ -22,6 +22,7 @@ from ..proto.memory import (
     head,
     parse_open_answer,
 )
+from ..wake.interrupts import uninterrupted
 from .by_link import LinkCarrier
 from .by_messages import MessageCarrier
 from .errors import MemoryAccessError
@@ -49,6 +50,7 @@ _REQUESTS = frozenset({Op.OPEN, Op.READ, Op.WRITE, Op.FETCH_ADD, Op.COMPARE_SWAP
 _ANSWERS = frozenset({Op.OPENED, Op.DONE, Op.REFUSED})
 
 
+@uninterrupted
 class Peer(anyio.abc.AsyncResource):
     """One peer, whose memory can be opened, and which opens this end's. Belongs to one event loop. Made by
     :func:`~aiordma.memory.connect`, and for each client by :func:`~aiordma.memory.serve`.

@@ -18,6 +18,7 @@ from ..proto.memory import Descriptor, Fault, Rights
 from ..verbs import _dlpack
 from ..verbs._spans import Spans
 from ..verbs._window import MemoryWindow, bytes_of
+from ..wake.interrupts import uninterrupted
 from .atomics import RegionAtomics
 from .errors import MemoryAccessError
 from .storage import Account, MemoryStatistics
@@ -223,6 +224,7 @@ def _inside(where: slice, start: int, stop: int) -> tuple[int, int]:
     return start + first, start + max(first, last)
 
 
+@uninterrupted
 class Region(MemoryWindow):
     """Memory that peers may use. Made by ``alloc()`` and ``register()``; ``async with`` closes it.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..pipes._one_sided import COMPARE_SWAP, FETCH_ADD, READ, WRITE
 from ..proto.memory import WORD_BYTES, Fault, Op, Rights, atomic_request, parse_word, span
 from ..verbs._spans import Spans
+from ..wake.interrupts import uninterrupted
 from .errors import MemoryAccessError
 from .notes import Notes
 from .operation import Operation
@@ -89,6 +90,7 @@ class RemotePieces:
         return f"<RemotePieces: {self.nbytes} bytes in {self._spans.count}>"
 
 
+@uninterrupted
 class RemoteMemory:
     """Bytes of a peer's memory: what ``peer.open(descriptor)`` returns, and slices of it.
 

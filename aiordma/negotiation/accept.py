@@ -25,6 +25,7 @@ from ..attributes import address_attributes
 from ..errors import AioRdmaError, remedy
 from ..wake.accepting import OUT_OF_RESOURCES, PAUSE_S
 from ..wake.ending import release_unclosed
+from ..wake.interrupts import uninterrupted
 from ..wake.origin import here
 from . import peer_cache
 from .announcement import Announcement
@@ -80,6 +81,7 @@ class ListenerStatistics(NamedTuple):
     handlers_lost: int = 0
 
 
+@uninterrupted
 class ConnectionListener(anyio.abc.Listener[T]):
     """Listening sockets and their connections, whatever these carry."""
 
@@ -414,6 +416,7 @@ def _stop_listening(
         service.close()
 
 
+@uninterrupted
 async def open_listener(
     make: Callable[..., L],
     host: str | Sequence[str] | None,

@@ -15,6 +15,7 @@ from ..addresses import plain_address, show
 from ..errors import Code, FallbackReason, NegotiationError
 from ..observe import connections
 from ..verbs.remedies import warn_once
+from ..wake.interrupts import uninterrupted
 from . import peer_cache
 from .announcement import is_address_of_this_host, is_announced
 from .arrival import arrive, leave
@@ -47,6 +48,7 @@ _NEAR_STALLED_S = 0.025
 _BELIEVED_S = 1.0
 
 
+@uninterrupted
 async def connect_and_negotiate(
     host: str,
     port: int,

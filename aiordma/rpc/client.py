@@ -14,6 +14,7 @@ from ..negotiation.options import config_of
 from ..proto.rpc import encode_metadata
 from ..wake.close_watch import CloseCallbacks
 from ..wake.ending import release_unclosed
+from ..wake.interrupts import uninterrupted
 from ..wake.origin import here
 from ..wake.threads import check_threads
 from .codec import decode_result, encode_arguments
@@ -42,6 +43,7 @@ __all__ = ["Client", "connect"]
 R = TypeVar("R")
 
 
+@uninterrupted
 class Client:
     """Calls to one server over one connection. Belongs to the event loop it was made in; any number of its
     tasks may make calls at the same time.

@@ -19,6 +19,7 @@ import anyio
 from ..addresses import check_address
 from ..negotiation.options import check_mode
 from ..wake import current
+from ..wake.interrupts import uninterrupted
 from .balance import Ejection, Picking, Target, Targets, TargetStatistics
 from .client import connect
 from .errors import Code, RpcError, RpcTimeout
@@ -82,6 +83,7 @@ def _addresses_of(client: Member) -> tuple[Address | None, Address | None]:
     return getattr(client, "addresses", (None, None))
 
 
+@uninterrupted
 class Pool:
     """Calls to one of several servers; made by :func:`connect_pool`.
 

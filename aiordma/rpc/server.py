@@ -14,6 +14,7 @@ from ..negotiation.block import block
 from ..negotiation.options import config_of
 from ..proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJECTS
 from ..wake import current
+from ..wake.interrupts import uninterrupted
 from .counted import UNCOUNTED_BYTES
 from .dispatch import Dispatch, ServerConnection
 from .interceptor import whole
@@ -56,6 +57,7 @@ def _services(given: Any) -> Iterable[Service]:
     return services
 
 
+@uninterrupted
 class Server:
     """Answers the calls of any number of connections. Belongs to the event loop it was made in.
 

@@ -10,6 +10,7 @@ from anyio import ClosedResourceError, EndOfStream
 
 from ..errors import LocalProtocolError
 from ..proto.rpc import BIDI, RpcMessage
+from ..wake.interrupts import uninterrupted
 from ..wake.threads import check_threads
 from .codec import decode_result, encode_value
 from .errors import Code, RpcError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientStream"]
 
 
+@uninterrupted
 class ClientStream:
     """Items in both directions, as far as the method has them; made by :meth:`Client.stream`.
 

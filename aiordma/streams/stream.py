@@ -17,6 +17,7 @@ from anyio import BrokenResourceError, EndOfStream, WouldBlock
 from ..negotiation.hints import missing_method
 from ..plain import check_plain
 from ..wake.duplex import CLOSED, KEPT, LOOP_ENDED, Loan
+from ..wake.interrupts import uninterrupted
 from ..wake.outbox import Outbox
 from ..wake.send_soon import SendsSoon
 from .exactly import buffer_of, fill
@@ -48,6 +49,7 @@ class RingCredit(NamedTuple):
 _SMALL_BYTES = 32768
 
 
+@uninterrupted
 class RdmaStream(SendsSoon, anyio.abc.ByteStream):
     """A byte stream over RDMA, or over TCP where RDMA is not available (see :attr:`path`).
 

@@ -16,6 +16,7 @@ from ..errors import AioRdmaError, VerbsError
 from ..negotiation.engine import find_engine
 from ..negotiation.opening import opening
 from ..streams.stream import RdmaStream
+from ..wake.interrupts import uninterrupted
 from .connection import Connection
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ async def connect_pipe(
     )
 
 
+@uninterrupted
 async def _connect(
     engine: EngineView, where: Any, config: Config, buffer_bytes: int
 ) -> tuple[Connection, Address]:

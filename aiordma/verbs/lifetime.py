@@ -14,20 +14,32 @@ import ctypes
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = logging.getLogger("aiordma.link")
 
-_T = TypeVar("_T")
+
+class _Closes(Protocol):
+    def close(self) -> object: ...
+
+
+_T = TypeVar("_T", bound=_Closes)
 _objects: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def protect(obj: _T) -> _T:
-    """Have a forked child, and the interpreter's end, leave ``obj`` (of a binding) alone. Returns it."""
-    _objects.add(obj)
+    """Have a forked child, and the interpreter's end, leave ``obj`` (of a binding) alone. Returns it.
+
+    :raises MemoryError: ``obj`` is closed then: the caller frees the memory under it.
+    """
+    try:
+        _objects.add(obj)
+    except BaseException:
+        obj.close()
+        raise
     return obj
 
 

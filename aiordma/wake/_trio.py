@@ -16,6 +16,7 @@ from . import clock
 from .base import run_guarded
 from .ending import Ending, refuse_other_loop
 from .escaping import ENDS_PROGRAM
+from .interrupts import protect_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .base import Callback, ClosedCallback, EndCallback, LoopBound
 
 _log = logging.getLogger("aiordma.wake")
+
+protect_with(trio.lowlevel.enable_ki_protection)
 
 _current: trio.lowlevel.RunVar[TrioWaker] = trio.lowlevel.RunVar("aiordma waker")
 

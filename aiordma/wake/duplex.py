@@ -19,6 +19,7 @@ from anyio import BusyResourceError, ClosedResourceError
 
 from .. import wake
 from .ending import note_unclosed
+from .interrupts import uninterrupted
 from .origin import here
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class OutgoingMessage:
         return True if self._poll() and self.place() else None
 
 
+@uninterrupted
 class Duplex:
     """Guards, checkpoints and waiting. The subclass knows what it waits for."""
 
@@ -281,6 +283,7 @@ class Duplex:
         )
 
 
+@uninterrupted
 class Loan:
     """Received data that still lies in the ring, for the duration of a ``with`` block.
 

@@ -10,7 +10,9 @@ So every such place catches ``BaseException``, does what it does for an error, a
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+import threading
 from typing import Any
 
 __all__ = ["ENDS_PROGRAM", "contain"]
@@ -23,8 +25,9 @@ def contain(error: BaseException) -> bool:
     """Let ``error`` go no further, unless it is to end the program: then the loop raises it in its next turn,
     and this returns True.
 
-    asyncio: as if a callback of the loop had raised it. trio: the run ends with ``TrioInternalError``, whose
-    cause it is.
+    asyncio: as if a callback of the loop had raised it. trio: ``KeyboardInterrupt`` comes out of the main
+    task, as each Ctrl-C does there; with ``SystemExit`` the run ends with ``TrioInternalError``, whose cause
+    it is.
 
     :raises BaseException: it is to end the program, and no loop is there to raise it.
     """
@@ -41,10 +44,24 @@ def _call_soon(error: BaseException) -> None:
     trio: Any = sys.modules.get("trio.lowlevel")
     in_trio_task = getattr(trio, "in_trio_task", None)  # another thread may be importing it
     if in_trio_task is not None and in_trio_task():
-        trio.current_trio_token().run_sync_soon(_raise, error)
+        trio.current_trio_token().run_sync_soon(_raise_in_trio, error)
     else:
         asyncio.get_running_loop().call_soon(_raise, error)
 
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _raise_in_trio(error: BaseException) -> None:
+    # trio's handler of Ctrl-C has raised it in code of the program's that ours has called. The same signal
+    # once more, now where trio protects its own code, goes to the main task.
+    if isinstance(error, KeyboardInterrupt) and _trio_takes_interrupts():
+        signal.raise_signal(signal.SIGINT)
+    else:
+        raise error
+
+
+def _trio_takes_interrupts() -> bool:
+    handler = getattr(signal.getsignal(signal.SIGINT), "__module__", None) or ""
+    return handler.startswith("trio.") and threading.current_thread() is threading.main_thread()

@@ -13,6 +13,7 @@ from ..attributes import RdmaAttribute, address_attributes, tls_attributes
 from .close_watch import CloseCallbacks
 from .duplex import CLOSED, EOF_SENT, LOOP_ENDED, PENDING, Duplex
 from .ending import release_unclosed
+from .interrupts import uninterrupted
 from .origin import here
 from .threads import check_threads
 
@@ -43,6 +44,7 @@ class AnyPipe(Protocol):
     def abort(self) -> None: ...
 
 
+@uninterrupted
 class PipeEnd(Duplex):
     """A duplex object over a pipe, which it owns."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from .duplex import BUSY, CLOSED, LOOP_ENDED, PENDING
+from .interrupts import uninterrupted
 from .outbox import OUTBOX_BYTES, Outbox
 from .pipe_end import PipeEnd
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SendsSoon"]
 
 
+@uninterrupted
 class SendsSoon(PipeEnd):
     """A :class:`.PipeEnd` with ``send_soon()`` and ``flush()``."""
 

@@ -217,8 +217,10 @@ def run_in(backend: str, path: str, method: str, kind: str, seen: list[object]) 
 @pytest.mark.parametrize("kind", ["exit", "interrupt"])
 @pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
 def test_what_ends_a_program_ends_it(backend: str, kind: str, path: str, method: str) -> None:
-    """As from any callback or task of asyncio."""
-    expected = trio.TrioInternalError if backend == "trio" else KINDS[kind]
+    """As from any callback or task of asyncio, and as each Ctrl-C on trio."""
+    expected: Any = KINDS[kind]
+    if backend == "trio":
+        expected = (KeyboardInterrupt, BaseExceptionGroup) if kind == "interrupt" else trio.TrioInternalError
     with pytest.raises(expected) as caught:
         run_in(backend, path, method, kind, [])
     found: Any = caught.value
