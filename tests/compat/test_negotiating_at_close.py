@@ -13,6 +13,7 @@ from aiordma.compat import connection
 from aiordma.config import Config
 from aiordma.negotiation.arrival import arriving
 from tests.health import until
+from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio
@@ -41,13 +42,13 @@ async def test_they_end_with_the_other_clients(how: str, begun: bool) -> None:
         else:
             # Its negotiation has not made its first step when it ends.
             [listening] = server._sockets
-            select.select([listening], [], [], 60)
+            select.select([listening], [], [], FULL_PATIENCE)
             server._accept(listening)
         assert len(server._starting) == 1
         server.close()
         getattr(server, how)()
-        assert await asyncio.wait_for(loop.sock_recv(client, 100), 60) == b""
-    await asyncio.wait_for(server.wait_closed(), 60)
+        assert await asyncio.wait_for(loop.sock_recv(client, 100), FULL_PATIENCE) == b""
+    await asyncio.wait_for(server.wait_closed(), FULL_PATIENCE)
 
 
 async def test_a_silent_client_does_not_hold_up_the_end() -> None:
@@ -58,7 +59,7 @@ async def test_a_silent_client_does_not_hold_up_the_end() -> None:
     with arriving([(socket.AF_INET, (LOCAL, port))]), socket.create_connection((LOCAL, port)):
         await until(lambda: len(server._starting) == 1)
         server.close()
-        await asyncio.wait_for(server.wait_closed(), 60)
+        await asyncio.wait_for(server.wait_closed(), FULL_PATIENCE)
         server.close_clients()
         await until(lambda: not server._starting)
 
@@ -68,4 +69,4 @@ async def test_one_that_is_closed_with_nothing_under_way_has_ended() -> None:
     closed = asyncio.create_task(server.wait_closed())
     await asyncio.sleep(0)
     server.close()
-    await asyncio.wait_for(closed, 60)
+    await asyncio.wait_for(closed, FULL_PATIENCE)

@@ -13,6 +13,7 @@ from aiordma.compat.connection import create_connection, create_server, open_con
 from aiordma.compat.tls import TlsTransport
 from aiordma.config import Config
 from aiordma.errors import Code, NegotiationError
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -150,7 +151,7 @@ async def test_protocols(policy: Any, buffered: bool) -> None:
     check_tls(transport.get_extra_info, path, client_reason, server=False)
     transport.write(BIG)
     got: Any = protocol
-    async with asyncio.timeout(20):  # the recorder has no event to wait for
+    async with asyncio.timeout(FULL_PATIENCE):  # the recorder has no event to wait for
         while len(got.got if buffered else got.data) < len(BIG):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert (got.got if buffered else got.data) == BIG

@@ -24,6 +24,7 @@ from aiordma.launch.plain_peers import LIFETIME_S, PlainPeers
 from aiordma.launch.server import Server
 from aiordma.negotiation import question
 from aiordma.proto.clc import EYE_CATCHER
+from tests.processes import FULL_PATIENCE
 from tests.world import DEVICE
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def test_trio_s_programs_ask_too(plain: Plain, cache: Path) -> None:
             assert await stream.receive_some(100) == b"hello"
 
     async def main() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(FULL_PATIENCE):
             async with trio.open_nursery() as nursery:
                 for _ in range(5):
                     nursery.start_soon(one)

@@ -15,6 +15,7 @@ import aiordma
 from aiordma.launch import hooks, policy
 from aiordma.launch.plain_peers import PlainPeers
 from aiordma.negotiation import peer_cache
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL
 from tests.streams.pairs import tls_contexts
 from tests.world import DEVICE
@@ -41,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def run(main: Callable[..., Any], *arguments: Any) -> Any:
     async def limited() -> Any:
-        with trio.fail_after(40):
+        with trio.fail_after(FULL_PATIENCE):
             return await main(*arguments)
 
     return trio.run(limited)

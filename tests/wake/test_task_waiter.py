@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from aiordma import wake
 from aiordma.wake import _private
 from aiordma.wake._asyncio import AsyncioWaiter
+from tests.processes import FULL_PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,7 +225,7 @@ async def test_timeouts_and_wait_for() -> None:
         await waiter.wait()
     assert scope.cancelled_caught
     waiter.set()
-    await asyncio.wait_for(waits(), 5)
+    await asyncio.wait_for(waits(), FULL_PATIENCE)
 
 
 async def test_two_tasks_at_one_waiter_are_a_mistake() -> None:

@@ -15,6 +15,7 @@ from aiordma.links import engine as engines
 from tests.compat.recorder import Recorder
 from tests.health import nothing_left, until
 from tests.loops import LOOPS
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL, port_of
 
 from .breaking import WAYS, take_off
@@ -64,7 +65,7 @@ async def exchange(way: str, goal: int, work: Callable[..., Coroutine[Any, Any, 
             take_off(engine, way)
             gone.set()
 
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(FULL_PATIENCE), asyncio.TaskGroup() as tasks:
             tasks.create_task(harm())
             tasks.create_task(work(reader, writer, gone))
             error = await served.get()

@@ -22,6 +22,7 @@ from aiordma.errors import Code, LinkError, NegotiationError
 from aiordma.links import engine as engines
 from tests.health import until
 from tests.pipes.link_pairs import connect
+from tests.processes import FULL_PATIENCE
 from tests.streams.pairs import tcp_sockets
 from tests.world import DEVICE
 
@@ -178,7 +179,7 @@ async def run(program: list[tuple[object, ...]], inline: int | None, patch: Call
         one, other = ends = End(pipes[0]), End(pipes[1])
         for operation in program:
             await step(engine, ends, operation)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(FULL_PATIENCE):
             await finish(ends)
         for sender, receiver in (ends, ends[::-1]):
             if not receiver.closed:
@@ -189,7 +190,7 @@ async def run(program: list[tuple[object, ...]], inline: int | None, patch: Call
             assert sender.pipe.counters[0] == sender.sent
         for end in ends:
             end.pipe.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(FULL_PATIENCE):
             await until(lambda: not any(group.members for group in engine.all_groups))
         if not one.closed and not other.closed:
             assert one.pipe.error is other.pipe.error is None

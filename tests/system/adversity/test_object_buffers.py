@@ -23,6 +23,7 @@ from tests.arrays import numpy
 from tests.datagrams.pairs import MAKERS as DATAGRAMS
 from tests.memory.pairs import PATHS, config_of
 from tests.memory.pairs import pair as memory_pair
+from tests.processes import FULL_PATIENCE
 from tests.roles import LOCAL
 from tests.streams.pairs import MAKERS as STREAMS
 
@@ -208,7 +209,7 @@ async def test_transports(anyio_backend: str) -> None:
         data = memoryview(array)
         made: Any = await aiordma.create_connection(lambda: _Buffered(data), LOCAL, port, mode="rdma")
         protocol: _Buffered = made[1]
-        error = await asyncio.wait_for(protocol.lost, 20)
+        error = await asyncio.wait_for(protocol.lost, FULL_PATIENCE)
         assert isinstance(error, TypeError)
         assert list(array) == [None] * 8
         _, writer = await aiordma.open_connection(LOCAL, port, mode="rdma")
