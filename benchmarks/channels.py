@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from aiordma import wake
 from aiordma.channels import channel
-from aiordma.cli.samples import percentile
+from aiordma.measure.samples import percentile
 
 if TYPE_CHECKING:
     from aiordma.pipes.contracts import Channel, Message

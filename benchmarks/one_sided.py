@@ -23,8 +23,8 @@ from collections.abc import Awaitable, Callable
 
 import aiordma
 from aiordma import memory
-from aiordma.cli.loops import repeat
-from aiordma.cli.samples import percentile
+from aiordma.measure.loops import repeat
+from aiordma.measure.samples import percentile
 
 LOCAL = "127.0.0.1"
 BIG = 1 << 20

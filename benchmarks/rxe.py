@@ -22,8 +22,8 @@ import time
 from typing import TYPE_CHECKING
 
 import aiordma
-from aiordma.cli.samples import percentile
 from aiordma.config import Config
+from aiordma.measure.samples import percentile
 
 from .smc_socket import allow_v2, modes, smc_socket
 

@@ -16,9 +16,9 @@ import time
 from collections import defaultdict
 
 import aiordma
-from aiordma.cli.samples import percentile
 from aiordma.config import Config
 from aiordma.links import engine as engines
+from aiordma.measure.samples import percentile
 
 SIZES = (64, 4096, 65536)
 

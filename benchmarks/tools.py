@@ -21,8 +21,8 @@ from array import array
 from collections.abc import Awaitable, Callable
 
 import aiordma
-from aiordma.cli.diagnostics import GREETING, ByteStream, Server, begin
-from aiordma.cli.loops import round_trips
+from aiordma.measure.diagnostics import GREETING, ByteStream, Server, begin
+from aiordma.measure.loops import round_trips
 
 LOCAL = "127.0.0.1"
 PRIORITY = 5

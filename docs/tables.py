@@ -120,11 +120,11 @@ JSON_CLASSES = {
         "Totals",
         "Engine",
     ),
-    "cli/pinging": ("Ping", "Run", "Stages"),
-    "cli/mesh": ("Mesh", "Pair"),
-    "cli/performing": ("Perf", "Point"),
-    "cli/diagnostics": ("Services",),
-    "cli/topping": (
+    "measure/ping": ("Ping", "Run", "Stages"),
+    "measure/mesh": ("Mesh", "Pair"),
+    "measure/perf": ("Perf", "Point"),
+    "measure/diagnostics": ("Services",),
+    "cli/top/rates": (
         "Top",
         "BusyProcess",
         "BusyConnection",

@@ -1,1 +1,1 @@
-"""Command-line tools."""
+"""Command-line tools: a folder for each command, and beside the folders what several commands use."""

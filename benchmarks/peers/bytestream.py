@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
-from aiordma.cli.loops import round_trips
+from aiordma.measure.loops import round_trips
 
 from ..conversation import (
     BULK_BYTES,

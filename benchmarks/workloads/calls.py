@@ -7,8 +7,8 @@ import time
 from array import array
 from typing import Any
 
-from aiordma.cli.loops import repeat
-from aiordma.cli.samples import percentile
+from aiordma.measure.loops import repeat
+from aiordma.measure.samples import percentile
 
 from ..peers.base import Caller
 from . import Bench

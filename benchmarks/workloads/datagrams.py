@@ -7,7 +7,7 @@ import time
 from array import array
 from typing import Any
 
-from aiordma.cli.samples import percentile
+from aiordma.measure.samples import percentile
 
 from . import Bench
 

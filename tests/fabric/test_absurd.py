@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from aiordma.cli.baseline import Baseline
 from aiordma.fabric.errors import NetworkError
 from aiordma.fabric.model import load, parse
 
@@ -60,12 +58,3 @@ def test_files_that_are_no_descriptions(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(NetworkError, match="the file has more than"):
         load(path)
-
-
-@pytest.mark.timeout(20)
-def test_a_pipe_in_place_of_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`aiordma stat` waited for who writes to it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (tmp_path / "aiordma").mkdir()
-    os.mkfifo(tmp_path / "aiordma" / "stat.json")
-    assert Baseline.load().taken == {}

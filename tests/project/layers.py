@@ -36,7 +36,8 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("rpc", "memory", "control", "valkey"),
     # It reads and steers all that a program holds. Nothing below imports it: an engine begins it by name.
     ("admin",),
-    ("compat", "testing"),
+    # Measuring is what commands and benchmarks have in common.
+    ("compat", "testing", "measure"),
     # Puts what compat offers into the event loops of programs, and into other libraries.
     ("launch",),
     ("integrations",),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aiordma.cli.samples import percentile
+from aiordma.measure.samples import percentile
 from benchmarks import stations, wire
 from benchmarks.peers import PEERS, Peer
 from benchmarks.report import markdown

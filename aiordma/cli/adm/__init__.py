@@ -1,0 +1,1 @@
+"""``aiordma adm``: read and change running processes."""

@@ -1,0 +1,1 @@
+"""``aiordma debug-bundle``: one file with everything that helps to find out what is wrong."""

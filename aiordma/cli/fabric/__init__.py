@@ -1,0 +1,1 @@
+"""``aiordma fabric``: the planner and simulator of lossless networks, as a command."""

@@ -1,0 +1,1 @@
+"""``aiordma perf``: throughput, rates and times to a server."""

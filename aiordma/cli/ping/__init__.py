@@ -1,0 +1,1 @@
+"""``aiordma ping``: round trips to a server, and of all pairs of many."""

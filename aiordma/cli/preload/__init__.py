@@ -1,0 +1,1 @@
+"""``aiordma preload``: other programs on the software RDMA device."""

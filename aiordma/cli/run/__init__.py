@@ -1,0 +1,1 @@
+"""``aiordma run``: a program whose asyncio connections negotiate RDMA."""

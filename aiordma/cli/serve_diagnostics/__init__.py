@@ -1,0 +1,1 @@
+"""``aiordma serve-diagnostics``: the server of ``aiordma ping`` and ``aiordma perf``."""

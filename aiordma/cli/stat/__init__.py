@@ -1,0 +1,1 @@
+"""``aiordma stat``: the connections of all processes of this user."""

@@ -1,0 +1,1 @@
+"""``aiordma top``: rates of all processes of this user, again and again."""
