@@ -20,13 +20,13 @@ APT_AARCH64 := qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 APT_PYTHONS := dpkg-dev libssl-dev zlib1g-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev xz-utils
 
 # What the compiled parts are made of. Other Python files are used in place and need no rebuild.
-COMPILED := $(shell find aiordma -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
+COMPILED := $(shell find aiordma rocefabric -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
               -o -name CMakeLists.txt)
 COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
 C_FILES := $(shell find aiordma tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
 TIDY_FILES := $(filter-out aiordma/_softdev/tests/%,$(wildcard aiordma/_softdev/*/*.c))
-STUBBED := $(subst /,.,$(basename $(shell find aiordma -name '*.pyi')))
+STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')))
 
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
@@ -224,7 +224,7 @@ fabric-suite: install ## all traffic models on a simulated network: build/fabric
 
 # The guest's clock counts instructions, so that a busy machine does not change what is measured.
 fabric-truth: install .venv/.apt-vm ## the simulated network against the software device over a marking queue, in QEMU; 5 minutes
-	@unset PYTHONDONTWRITEBYTECODE; $(PY) -m compileall -q aiordma benchmarks tests
+	@unset PYTHONDONTWRITEBYTECODE; $(PY) -m compileall -q aiordma rocefabric benchmarks tests
 	tests/vm/run --net none --smp 1 --icount 0 --timeout 900 --rw benchmarks/results -- $(PY) -m benchmarks.truth record
 	$(PY) -m benchmarks.truth compare
 

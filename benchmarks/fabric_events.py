@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from aiordma.fabric import model, simulate, traffic
-from aiordma.fabric.topology import build
+from rocefabric import model, simulate, traffic
+from rocefabric.topology import build
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fabric" / "clos64.toml"
 MODELS = ("endless-39", "permutation-8", "websearch-60", "all-to-all-64-2k")

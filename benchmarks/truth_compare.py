@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, quantiles
 from typing import TYPE_CHECKING, Any
 
-from aiordma.fabric import charts, dcqcn, model, simulate
+from rocefabric import charts, dcqcn, model, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -303,6 +303,10 @@ def module_map_page(
     for name, owner in rules["BELONGS_TO"].items():
         stem = name.rpartition(".")[2]
         moved.setdefault(owner, {})[name] = root.pop(stem)
+    for name in rules.get("BESIDE", ()):
+        beside = _modules(package.parent / name)
+        rows += ["", f"## `{name}`", "", _described(beside.pop("__init__")[0])]
+        rows += ["", f"Imports nothing of `{package.name}`.", *_table_of_modules(beside)]
     rows += ["", f"## `{package.name}`", "", _described(root.pop("__init__")[0]), *_table_of_modules(root)]
     folders = _folders(package)
     ranks = {name: rank for rank, name in enumerate(allowed)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from aiordma.fabric import charts, ecn, model, simulate, traffic
-from aiordma.fabric.topology import build
+from rocefabric import charts, ecn, model, simulate, traffic
+from rocefabric.topology import build
 
 NETWORK = Path(__file__).parent / "clos64.toml"
 

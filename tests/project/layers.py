@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 #: row do not import each other.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("proto",),
-    # The network beneath knows no engine: it is planned and simulated on machines without RDMA.
-    ("errors", "addresses", "fabric", "plain"),
+    ("errors", "addresses", "plain"),
     ("attributes", "config"),
     ("wake",),
     ("credit",),
@@ -51,6 +50,10 @@ BELONGS_TO = {"aiordma._cq": "datapath"}
 #: The facade: names of all packages, resolved on first use.
 FACADE = "aiordma"
 
+#: Other top-level packages of the wheel, and the only package of aiordma that may import them. They import
+#: nothing of aiordma: networks are planned and simulated on machines without RDMA.
+BESIDE = {"rocefabric": "aiordma.cli.fabric"}
+
 #: Imports that the order forbids and that stay, with the reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
@@ -71,9 +74,9 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def sources(root: Path) -> list[Path]:
-    """Every module of the package below ``root``."""
-    found = (path for path in (root / "aiordma").rglob("*") if path.suffix in {".py", ".pyx", ".pxd", ".pyi"})
+def sources(root: Path, package: str = "aiordma") -> list[Path]:
+    """Every module of the top-level package below ``root``."""
+    found = (path for path in (root / package).rglob("*") if path.suffix in {".py", ".pyx", ".pxd", ".pyi"})
     return sorted(path for path in found if "_softdev" not in path.parts)
 
 
@@ -113,10 +116,10 @@ def absolute_imports(path: Path) -> set[str]:
     return {base for level, base, _, _ in found if not level}
 
 
-def imports(path: Path, root: Path, modules: frozenset[str]) -> Iterator[Import]:
-    """The modules of aiordma that a source file imports.
+def imports(path: Path, root: Path, modules: frozenset[str], package: str = "aiordma") -> Iterator[Import]:
+    """The modules of a top-level package that a source file imports.
 
-    :param modules: names of all modules, to tell a submodule from a name inside a package.
+    :param modules: names of all its modules, to tell a submodule from a name inside a package.
     """
     importer = module_name(path, root)
     parent = importer.split(".") if path.name.startswith("__init__.") else importer.split(".")[:-1]
@@ -124,18 +127,21 @@ def imports(path: Path, root: Path, modules: frozenset[str]) -> Iterator[Import]
     for level, base, names, line in read(path.read_text(encoding="utf-8")):
         if level:
             base = ".".join([*parent[: len(parent) - level + 1], *([base] if base else [])])
-        if base.split(".")[0] != "aiordma":
+        if base.split(".")[0] != package:
             continue
         for name in names or [""]:
             full = f"{base}.{name}"
             yield Import(importer, full if full in modules else base, line)
 
 
-def all_imports(root: Path) -> list[Import]:
-    """Every import between modules of aiordma below ``root``."""
-    files = sources(root)
-    modules = frozenset(module_name(path, root) for path in files)
-    return [edge for path in files for edge in imports(path, root, modules)]
+def all_imports(root: Path, package: str = "aiordma", by: str | None = None) -> list[Import]:
+    """Every import of modules of a top-level package below ``root``.
+
+    :param by: the top-level package whose modules import; the package itself without it.
+    """
+    modules = frozenset(module_name(path, root) for path in sources(root, package))
+    files = sources(root, by or package)
+    return [edge for path in files for edge in imports(path, root, modules, package)]
 
 
 def is_upward(edge: Import) -> bool:

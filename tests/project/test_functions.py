@@ -16,8 +16,8 @@ LINES = 60
 
 
 def sources() -> list[Path]:
-    files = (path for path in (ROOT / "aiordma").rglob("*") if path.suffix in {".py", ".pyx"})
-    return sorted(path for path in files if "_softdev" not in path.parts)
+    files = [path for package in ("aiordma", "rocefabric") for path in (ROOT / package).rglob("*")]
+    return sorted(path for path in files if path.suffix in {".py", ".pyx"} and "_softdev" not in path.parts)
 
 
 def test_long_functions_give_a_reason() -> None:

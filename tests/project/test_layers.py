@@ -44,6 +44,20 @@ def test_no_module_imports_itself_around_others(edges: list[layers.Import]) -> N
     assert layers.module_cycles(inside) == []
 
 
+@pytest.mark.parametrize("package", layers.BESIDE)
+def test_what_lies_beside_aiordma_stands_by_itself(package: str) -> None:
+    assert layers.all_imports(ROOT, by=package) == []
+    assert layers.module_cycles(layers.all_imports(ROOT, package)) == []
+
+
+@pytest.mark.parametrize("package", layers.BESIDE)
+def test_only_its_command_imports_what_lies_beside(package: str) -> None:
+    door = layers.BESIDE[package]
+    importers = {edge.importer for edge in layers.all_imports(ROOT, package, by="aiordma")}
+    assert importers
+    assert {name for name in importers if name != door and not name.startswith(f"{door}.")} == set()
+
+
 def test_proto_needs_nothing_but_the_standard_library_and_itself() -> None:
     found = {}
     for path in sorted((ROOT / "aiordma" / "proto").glob("*.py")):
@@ -78,6 +92,19 @@ def test_a_planted_upward_import_is_found(tmp_path: Path, module: str, line: str
     planted.write_text(f"{source}\n{line}\n", encoding="utf-8")
     assert layers.sources(tmp_path) == [planted]
     assert len(upward(list(layers.imports(planted, tmp_path, modules)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("model.py", "def late():\n    from aiordma import config"),
+        ("_core.pyx", "from aiordma.verbs cimport _copy"),
+    ],
+)
+def test_a_planted_import_of_aiordma_is_found(tmp_path: Path, module: str, line: str) -> None:
+    (tmp_path / "rocefabric").mkdir()
+    (tmp_path / "rocefabric" / module).write_text(f"{line}\n", encoding="utf-8")
+    assert len(layers.all_imports(tmp_path, by="rocefabric")) == 1
 
 
 def test_a_planted_cycle_is_found(tmp_path: Path) -> None:

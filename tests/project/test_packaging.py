@@ -15,6 +15,9 @@ from .tree import ROOT
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("packaging"), pytest.mark.slow]
 
+#: Of the wheel.
+PACKAGES = ("aiordma", "rocefabric")
+
 _BUILD = """
 import os, sys
 from scikit_build_core import build
@@ -51,10 +54,11 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_modules_and_no_sources_of_compiled_ones(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert {name.split("/")[0] for name in names} == {"aiordma"}
+    assert {name.split("/")[0] for name in names} == set(PACKAGES)
     assert {Path(name).suffix for name in names} <= {".py", ".pyi", ".so", ".typed"}
     assert {"aiordma/py.typed", "aiordma/libaiordma_soft.so", "aiordma/streams/stream.py"} <= names
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "aiordma").rglob("*.py")}
+    assert {"rocefabric/py.typed", "rocefabric/simulate.py"} <= names
+    sources = {str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
 
 
@@ -62,6 +66,10 @@ def test_every_compiled_module_is_there_with_its_types(unpacked: Path) -> None:
     for source in (ROOT / "aiordma").glob("*.pyx"):
         assert list(unpacked.glob(f"aiordma/{source.stem}.*.so")), source
         assert (unpacked / "aiordma" / f"{source.stem}.pyi").is_file(), source
+    for source in (ROOT / "rocefabric").glob("*.pyx"):
+        assert list(unpacked.glob(f"rocefabric/{source.stem}.*.so")), source
+    for types in (ROOT / "rocefabric").glob("*.pyi"):
+        assert (unpacked / "rocefabric" / types.name).is_file(), types
 
 
 def test_nothing_is_linked_with_rdma_libraries(unpacked: Path) -> None:
@@ -85,13 +93,14 @@ def test_the_software_device_can_be_interposed(unpacked: Path) -> None:
 def test_the_sdist_has_what_a_build_needs(tmp_path: Path) -> None:
     with tarfile.open(_build("sdist", tmp_path)) as archive:
         names = {"/".join(name.split("/")[1:]) for name in archive.getnames()}
-    wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "aiordma").rglob("*.p[yx]*")}
+    wanted = {str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.p[yx]*")}
     wanted = {name for name in wanted if "__pycache__" not in name}
     wanted |= {
         "pyproject.toml",
         "LICENSE",
         "README.md",
         "aiordma/CMakeLists.txt",
+        "rocefabric/CMakeLists.txt",
         "Makefile",
         "tests/conftest.py",
     }

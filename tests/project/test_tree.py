@@ -46,7 +46,8 @@ def test_tests_mirror_the_packages() -> None:
     """A folder of tests names the package it tests, unless it tests several, or what is no package."""
     others = {"system", "programs", "project", "contracts", "examples"}
     others |= {"vm", "soak", "wheels", "roots", "retry"}
-    packages = {path.parent.name for path in (ROOT / "aiordma").glob("*/__init__.py")} | {"softdev"}
+    packages = {path.parent.name for path in (ROOT / "aiordma").glob("*/__init__.py")}
+    packages |= {"softdev", "rocefabric"}
     modules = {path.stem for path in (ROOT / "aiordma").glob("*.py")}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")}
     assert folders - others <= packages | modules

@@ -42,7 +42,8 @@ __all__ = ["Finding", "examine", "verdict"]
 _LOCAL = "127.0.0.1"
 _ROUND_TRIPS = 200
 _PATIENCE_S = 20
-_PACKAGE = Path(__file__).parents[2]
+#: Where the packages lie.
+_ROOT = Path(__file__).parents[3]
 _ASK_THERE = "is the server running, with aiordma, and is RDMA on there? Run the doctor there, too"
 #: A stream to itself takes a few; a program with many connections should have more.
 _FEW_FILES = 256
@@ -97,8 +98,9 @@ def _python() -> Finding:
 
 def _compiled() -> Finding:
     names = [
-        ".".join(("aiordma", *path.relative_to(_PACKAGE).with_suffix("").parts))
-        for path in sorted(_PACKAGE.rglob("*.pyi"))
+        ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+        for package in ("aiordma", "rocefabric")
+        for path in sorted((_ROOT / package).rglob("*.pyi"))
     ]
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:

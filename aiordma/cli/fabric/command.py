@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ...fabric.model import Network
-    from ...fabric.simulate import Outcome
-    from ...fabric.store import Store
-    from ...fabric.suite import Job
-    from ...fabric.tune import Trial
+    from rocefabric.model import Network
+    from rocefabric.simulate import Outcome
+    from rocefabric.store import Store
+    from rocefabric.suite import Job
+    from rocefabric.tune import Trial
 
 __all__ = ["fabric"]
 
 _NETWORK = click.argument("network", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-# As in `fabric.dcqcn`, without importing it for every command.
+# As in `rocefabric.dcqcn`, without importing it for every command.
 _PROFILES = ["sigcomm15", "connectx", "ns3", "none"]
 _RESULTS = click.option(
     "--results",
@@ -65,8 +65,8 @@ def fabric() -> None:
 
 
 def _load(path: Path) -> Network:
-    from ...fabric.errors import NetworkError
-    from ...fabric.model import load
+    from rocefabric.errors import NetworkError
+    from rocefabric.model import load
 
     try:
         return load(path)
@@ -100,9 +100,9 @@ def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -
 
     Ends with status 1 if a check is broken.
     """
-    from ...fabric import planner, render
-    from ...fabric.errors import NetworkError
-    from ...fabric.report import Verdict
+    from rocefabric import planner, render
+    from rocefabric.errors import NetworkError
+    from rocefabric.report import Verdict
 
     try:
         report = planner.plan(_load(network))
@@ -124,8 +124,8 @@ def plan(network: Path, kind: str, output: Path | None, settings: Path | None) -
 @contextlib.contextmanager
 def _resources(results: Path | None, dask: str | None) -> Iterator[dict[str, Any]]:
     """The store and the executor that the options name, as arguments of `suite.work`."""
-    from ...fabric import store, suite
-    from ...fabric.errors import NetworkError
+    from rocefabric import store, suite
+    from rocefabric.errors import NetworkError
 
     with contextlib.ExitStack() as stack:
         found: Store | None = None
@@ -147,16 +147,16 @@ def _resources(results: Path | None, dask: str | None) -> Iterator[dict[str, Any
 
 def _list_models(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        from ...fabric.traffic import MODELS
+        from rocefabric.traffic import MODELS
 
         click.echo("\n".join(MODELS))
         context.exit()
 
 
 def _chosen(names: tuple[str, ...], network: Network) -> tuple[str, ...]:
-    from ...fabric.errors import NetworkError
-    from ...fabric.topology import build
-    from ...fabric.traffic import MODELS, possible
+    from rocefabric.errors import NetworkError
+    from rocefabric.topology import build
+    from rocefabric.traffic import MODELS, possible
 
     if names == ("all",):
         try:
@@ -201,10 +201,10 @@ def simulate(
 
     Ends with status 1 if anything lossless was dropped.
     """
-    from ...fabric import results as pages
-    from ...fabric import suite
-    from ...fabric.errors import NetworkError
-    from ...fabric.judge import reasons, summary
+    from rocefabric import results as pages
+    from rocefabric import suite
+    from rocefabric.errors import NetworkError
+    from rocefabric.judge import reasons, summary
 
     found = _load(network)
     names = _chosen(names or ("all",), found)
@@ -267,10 +267,10 @@ def sweep(
       aiordma fabric sweep network.toml --set ecn.kmin_cells=10,30,90 --set pfc.alpha=0.125,0.5 \\
         --model endless-8 --results sweep.parquet
     """
-    from ...fabric import suite, tune
-    from ...fabric import sweep as sweeps
-    from ...fabric.errors import NetworkError
-    from ...fabric.judge import summary
+    from rocefabric import suite, tune
+    from rocefabric import sweep as sweeps
+    from rocefabric.errors import NetworkError
+    from rocefabric.judge import summary
 
     found = _load(network)
     names = _chosen(names, found) or tune.MODELS
@@ -337,8 +337,8 @@ def tune(
     svg: Path | None,
 ) -> None:
     """Search Kmin, Kmax, Pmax and alpha for NETWORK, and show the settings that nothing beats."""
-    from ...fabric import charts
-    from ...fabric import tune as search
+    from rocefabric import charts
+    from rocefabric import tune as search
 
     def show(trial: Trial) -> None:
         click.echo(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 
 from aiordma.cli.main import main
-from tests.fabric.networks import EXAMPLE, STAR
+from tests.rocefabric.networks import EXAMPLE, STAR
 
 if TYPE_CHECKING:
     from pathlib import Path
