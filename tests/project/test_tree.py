@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from . import layers
 from .tree import ROOT, text_files
 
 # Split so that this file does not find itself.
@@ -56,3 +57,36 @@ def test_tests_mirror_the_packages() -> None:
         if folder.parts[0] not in others:
             package = ROOT / "aiordma" / folder
             assert package.is_dir() or package.with_suffix(".py").is_file(), folder
+
+
+def readme_map() -> list[str]:
+    """The lines of the README's map of the tree."""
+    found = re.search(
+        r"## Where things are\n.*?```text\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S
+    )
+    assert found is not None
+    return found[1].splitlines()
+
+
+def test_the_readme_has_a_map_in_ten_lines() -> None:
+    lines = readme_map()
+    assert len(lines) <= 10
+    for line in lines:
+        folders = re.match(r" *((?:[\w-]+/ ?)+)", line)
+        assert folders is not None, line
+        place = ROOT / "aiordma" if line.startswith(" ") else ROOT
+        assert [name for name in folders[1].split() if not (place / name).is_dir()] == [], line
+
+
+def test_a_folder_of_the_map_imports_from_lines_above() -> None:
+    """And each package has its line."""
+    inside = [line for line in readme_map() if line.startswith(" ")]
+    line_of = {name: at for at, line in enumerate(inside) for name in re.findall(r"(\w+)/", line)}
+    packages = {name for name in layers.RANK if (ROOT / "aiordma" / name).is_dir()}
+    assert packages - line_of.keys() == set()
+    edges = {
+        (layers.package_of(edge.importer), layers.package_of(edge.imported))
+        for edge in layers.all_imports(ROOT)
+    }
+    known = {(one, other) for one, other in edges if {one, other} <= line_of.keys()}
+    assert {(one, other) for one, other in known if line_of[one] < line_of[other]} == set()
