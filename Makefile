@@ -20,12 +20,12 @@ APT_AARCH64 := qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 APT_PYTHONS := dpkg-dev libssl-dev zlib1g-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev xz-utils
 
 # What the compiled parts are made of. Other Python files are used in place and need no rebuild.
-COMPILED := $(shell find aiordma rocefabric -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
+COMPILED := $(shell find aiordma rocefabric softdev -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
               -o -name CMakeLists.txt)
 COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
-C_FILES := $(shell find aiordma tests -name '*.c' -o -name '*.h')
+C_FILES := $(shell find aiordma softdev tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
-TIDY_FILES := $(filter-out aiordma/_softdev/tests/%,$(wildcard aiordma/_softdev/*/*.c))
+TIDY_FILES := $(wildcard softdev/src/*/*.c)
 STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')))
 
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
@@ -238,20 +238,20 @@ soak: install .venv/.deps-soak ## everything at once, with processes that are ki
 softdev-test: .venv/.apt ## the software device's C tests, plain and with the sanitizers
 	@set -e; for kind in plain address,undefined thread; do \
 	  dir=build/softdev-$${kind%%,*}; echo "== software device: $$kind"; \
-	  cmake -S aiordma/_softdev -B $$dir -G Ninja --log-level=WARNING -DAIORDMA_SANITIZE=$${kind#plain} >/dev/null; \
+	  cmake -S softdev -B $$dir -G Ninja --log-level=WARNING -DSOFTDEV_SANITIZE=$${kind#plain} >/dev/null; \
 	  cmake --build $$dir -- --quiet; \
 	  ctest --test-dir $$dir --output-on-failure --no-tests=error -j 2; done
 
 # From the committed corpus, which `make softdev-test` replays, too. What is found lies in build/fuzz.
 FUZZ_SECONDS ?= 30
 fuzz: .venv/.apt-fuzz ## fuzz the wire and shared memory: FUZZ_SECONDS=30 for each fuzzer
-	@cmake -S aiordma/_softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
-	  -DAIORDMA_FUZZ=ON -DAIORDMA_SANITIZE=address,undefined >/dev/null
+	@cmake -S softdev -B build/fuzz -G Ninja --log-level=WARNING -DCMAKE_C_COMPILER=clang \
+	  -DSOFTDEV_FUZZ=ON -DSOFTDEV_SANITIZE=address,undefined >/dev/null
 	@cmake --build build/fuzz --target fuzzers -- --quiet
 	@set -e; cd build/fuzz; for one in roce/packet roce/receiver shm/peer; do what=$${one#*/}; \
 	  echo "== fuzz_$$what: $(FUZZ_SECONDS) s"; mkdir -p corpus/$$what; \
 	  tests/fuzz_$$what -max_total_time=$(FUZZ_SECONDS) -max_len=5000 -timeout=200 -print_final_stats=1 -verbosity=0 \
-	    corpus/$$what ../../aiordma/_softdev/tests/$${one%/*}/corpus/$$what; done
+	    corpus/$$what ../../softdev/tests/$${one%/*}/corpus/$$what; done
 
 # Everything is installed before, so that two at a time only check.
 lint: install .venv/.apt-lint ## ruff, mypy strict, stubtest, clang-format, clang-tidy
@@ -273,9 +273,9 @@ lint-stubs: install ## the .pyi of compiled modules against the modules
 
 lint-c: .venv/.apt-lint ## clang-format and clang-tidy
 	@if [ -n "$(C_FILES)" ]; then set -x; clang-format --dry-run -Werror $(C_FILES); fi
-	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: aiordma/_softdev/*/*.c"; \
+	@if [ -n "$(TIDY_FILES)" ]; then echo "clang-tidy: softdev/src/*/*.c"; \
 	  printf '%s\n' $(TIDY_FILES) | xargs -P $$(nproc) -n 6 sh -c 'clang-tidy --quiet "$$@" -- \
-	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Iaiordma -Iaiordma/_softdev' clang-tidy; fi
+	    -std=c11 -D_GNU_SOURCE -Wall -Wextra -Isoftdev/src -Isoftdev/include' clang-tidy; fi
 
 format: .venv/.deps .venv/.apt-lint ## rewrite the sources as lint wants them
 	$(PY) -m ruff check --fix-only -q .

@@ -1,8 +1,9 @@
 # ruff: noqa: RUF009  (the helpers called for defaults return dataclasses.field())
 """Settings: one frozen dataclass, units in the names.
 
-Every field is also an environment variable: ``AIORDMA_`` and the field's name in capitals. *Online* fields
-may be changed while an engine runs (:meth:`Config.changed`), *offline* ones are read when it starts.
+Every field is also an environment variable: ``AIORDMA_`` and the field's name in capitals, or for those of
+the software device the name by which it reads them (:func:`variable_of`). *Online* fields may be changed
+while an engine runs (:meth:`Config.changed`), *offline* ones are read when it starts.
 """
 
 from __future__ import annotations
@@ -20,27 +21,30 @@ from .proto.objects import LARGEST_LIMIT, MAX_HELD_OBJECTS, MAX_KEYS, MAX_OBJECT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Config", "Mode", "Setting", "settings", "unknown_variables"]
+__all__ = ["Config", "Mode", "Setting", "settings", "unknown_variables", "variable_of"]
 
 logger = logging.getLogger("aiordma.config")
 
 Mode = Literal["auto", "rdma", "tcp"]
 Check: TypeAlias = "Callable[[Any], bool]"
 
-#: Variables that are no settings: the software device reads them (_softdev), the import of the package, and
+#: Variables that are no settings: the software device reads them (softdev), the import of the package, and
 #: `aiordma run`.
 OTHER_VARIABLES = (
     "AIORDMA_PRIVATE_APIS",
     "AIORDMA_RUN",
     "AIORDMA_RUN_RULES",
-    "AIORDMA_SOFT_CAPTURE",
-    "AIORDMA_SOFT_CNP_DSCP",
-    "AIORDMA_SOFT_CONGESTION",
-    "AIORDMA_SOFT_DSCP",
-    "AIORDMA_SOFT_FAULTS",
-    "AIORDMA_SOFT_IWARP",
     "AIORDMA_VERBS",
+    "SOFTDEV_CAPTURE",
+    "SOFTDEV_CNP_DSCP",
+    "SOFTDEV_CONGESTION",
+    "SOFTDEV_DEVICE",
+    "SOFTDEV_DSCP",
+    "SOFTDEV_FAULTS",
+    "SOFTDEV_IWARP",
 )
+#: How the names of variables begin: aiordma's own, and those of the software device.
+PREFIXES = ("AIORDMA_", "SOFTDEV_")
 #: What AIORDMA_VERBS may be.
 VERBS_BINDINGS = ("auto", "pyverbs", "own")
 #: What tests and their virtual machines read.
@@ -439,12 +443,19 @@ def work_ahead() -> None:
     _defaults()
 
 
+def variable_of(field: str) -> str:
+    """The environment variable of a field: those of the software device have the names that it reads."""
+    if field.startswith("soft_"):
+        return f"SOFTDEV_{field.removeprefix('soft_').upper()}"
+    return f"AIORDMA_{field.upper()}"
+
+
 @functools.cache
 def _rows() -> tuple[Setting, ...]:
     return tuple(
         Setting(
             name=field.name,
-            variable=f"AIORDMA_{field.name.upper()}",
+            variable=variable_of(field.name),
             default=field.default,
             allowed=field.metadata["allowed"],
             online=field.metadata["online"],
@@ -455,8 +466,11 @@ def _rows() -> tuple[Setting, ...]:
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
-    """The ``AIORDMA_*`` variables among ``names`` that nothing reads, each with the known one most alike."""
-    ours = sorted([name for name in names if name.startswith("AIORDMA_")])
+    """Variables among ``names`` that begin with one of :data:`PREFIXES`, and that nothing reads.
+
+    Each with the known one most alike.
+    """
+    ours = sorted([name for name in names if name.startswith(PREFIXES)])
     known = (*_variables(), *OTHER_VARIABLES)
     return {
         name: _nearest(name, known)

@@ -51,7 +51,7 @@ def record(writes: int) -> None:
     told = {}
     with router.router():
         for kind in KINDS:
-            seen, counters = router.transfer(library, {"AIORDMA_SOFT_CONGESTION": kind}, writes)
+            seen, counters = router.transfer(library, {"SOFTDEV_CONGESTION": kind}, writes)
             told[kind] = {"points": points(seen), "notifications": counters["cnps_received"]}
             lasted = seen[-1].seconds - seen[0].seconds
             used = (seen[-1].passed - seen[0].passed) * 8 / lasted / router.BITS_PER_SECOND

@@ -83,7 +83,9 @@ def _command(role: str, peer: Peer, cpu: int | None, *more: str) -> list[str]:
 def _run_peer(peer: Peer, plan: Plan, workloads: list[str]) -> dict[str, Any]:
     server_cpu, client_cpu = _cpus()
     # The user's own settings must not change how a peer runs.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("AIORDMA_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("AIORDMA_", "SOFTDEV_"))
+    }
     environment |= peer.environment
     with subprocess.Popen(
         _command("server", peer, server_cpu),

@@ -65,7 +65,7 @@ def record(seconds: float, flows: Sequence[int]) -> None:
             "ip", "-n", "left", "link", "set", "cable", "gso_max_segs", "1"
         )  # RED marks packets, not runs of them
         for count in flows:
-            found = router.flood(library, {"AIORDMA_SOFT_CONGESTION": "sigcomm15"}, count, seconds, LENGTH)
+            found = router.flood(library, {"SOFTDEV_CONGESTION": "sigcomm15"}, count, seconds, LENGTH)
             counters = {name: found.sent[name] for name in ("sent", "cnps_received", "paced")}
             counters |= {name: found.received[name] for name in ("marked", "cnps_sent")}
             told[str(count)] = {"counters": counters, "points": points(found, count)}

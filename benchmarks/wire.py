@@ -1,7 +1,7 @@
 """The software device's RoCEv2 wire beside plain UDP and TCP (``make bench``; ``python -m benchmarks.wire``).
 
 Over loopback, two processes on separate CPUs run: perftest's ``ib_write_bw`` and ``ib_send_lat`` with all
-traffic through sockets (`AIORDMA_SOFT_WIRE=only`), one UDP stream in runs of 4 KiB packets (UDP_SEGMENT,
+traffic through sockets (`SOFTDEV_WIRE=only`), one UDP stream in runs of 4 KiB packets (UDP_SEGMENT,
 UDP_GRO, as in iperf3), one asyncio TCP stream, and a uvloop echo of 64 bytes over UDP. Then ``ib_write_bw``
 runs between two network namespaces. All take turns, several times: on a busy machine only the ratios are
 meaningful.
@@ -204,7 +204,7 @@ def perftest(
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         port = probe.getsockname()[1]
-    environ = {**os.environ, "LD_PRELOAD": str(softlib.locate()), "AIORDMA_SOFT_WIRE": "only"}
+    environ = {**os.environ, "LD_PRELOAD": str(softlib.locate()), "SOFTDEV_WIRE": "only"}
     command = [tool, "-p", str(port), "-d", "soft0", "-F", *options]
     pinned = [*hosts[0], "taskset", "-c", str(CPUS[0]), *command]
     with subprocess.Popen(

@@ -324,10 +324,23 @@ def module_map_page(
     return "\n".join(rows) + "\n"
 
 
+def device_map(project: Path = ROOT / "softdev") -> str:
+    """The same of the software device, a project of its own."""
+    rows = []
+    for folder in (project / "include", *_folders(project / "src")):
+        modules = _modules(folder)
+        rows += ["", f"## `{folder.relative_to(project.parent)}`"]
+        # A folder of C files is described by the header that bears its name.
+        if about := modules.get(folder.name):
+            rows += ["", _described(about[0])]
+        rows += _table_of_modules(modules)
+    return "\n".join(rows) + "\n"
+
+
 PAGES = {
     REFERENCE / "settings.md": settings_page,
     REFERENCE / "reasons.md": reasons_page,
-    REFERENCE / "module-map.md": module_map_page,
+    REFERENCE / "module-map.md": lambda: module_map_page() + device_map(),
     REFERENCE / "commands.md": commands_page,
     REFERENCE / "stat-json.md": stat_json_page,
 }

@@ -1,4 +1,4 @@
-# DCQCN's reaction point, step by step as the software device's (aiordma/_softdev/roce/rate.c), in picoseconds.
+# DCQCN's reaction point, step by step as the software device's (softdev/src/roce/rate.c), in picoseconds.
 from libc.stdint cimport int64_t, uint32_t
 
 cdef struct Profile:

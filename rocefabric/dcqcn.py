@@ -75,7 +75,7 @@ def scaled(using: Profile, line_gbps: float) -> Profile:
 def stretched(using: Profile, factor: float) -> Profile:
     """The profile for a network that is `factor` times slower: longer times, smaller steps.
 
-    The software device does this on its own (`slowness` in `aiordma/_softdev/roce/rate.c`).
+    The software device does this on its own (`slowness` in `softdev/src/roce/rate.c`).
     """
     return dataclasses.replace(
         using,

@@ -107,14 +107,14 @@ def test_an_unknown_variable_is_named_once_with_the_nearest_one() -> None:
         "the environment variable AIORDMA_RING_BYTE is unknown and has no effect: did you mean "
         "AIORDMA_RING_BYTES?\n"
     )
-    assert "AIORDMA_SOFT_WIER is unknown and has no effect: did you mean AIORDMA_SOFT_WIRE?" in warned(
-        AIORDMA_SOFT_WIER="auto"
+    assert "SOFTDEV_WIER is unknown and has no effect: did you mean SOFTDEV_WIRE?" in warned(
+        SOFTDEV_WIER="auto"
     )
     assert warned(AIORDMA_XYZ="1").count("AIORDMA_XYZ is unknown") == 1
 
 
 def test_what_others_read_is_not_unknown() -> None:
-    names = {"AIORDMA_SOFT_DSCP", "AIORDMA_SOFT_FAULTS", "AIORDMA_TEST_DEVICE", "AIORDMA_VM", "AIORDMA_MODE"}
+    names = {"SOFTDEV_DSCP", "SOFTDEV_FAULTS", "AIORDMA_TEST_DEVICE", "AIORDMA_VM", "AIORDMA_MODE"}
     assert unknown_variables({*names, "PATH", "AIORDMA_VM_KERNEL"}) == {}
 
 
@@ -122,10 +122,10 @@ def test_the_list_of_variables_is_that_of_the_sources() -> None:
     root = Path(aiordma.__file__).parent
     read = {row.variable for row in settings()}
     found = set()
-    for path in (*root.rglob("*.c"), *root.rglob("*.h"), *root.rglob("*.py")):
+    for path in (*root.rglob("*.py"), *(root.parent / "softdev" / "src").rglob("*.[ch]")):
         text = path.read_text(encoding="utf-8")
-        if "/tests/" not in str(path):
-            found |= set(re.findall(r'(?:getenv\(|\.get\(|VARIABLE = |read_one\()"(AIORDMA_\w+)', text))
+        names = r'(?:getenv\(|\.get\(|VARIABLE = |read_one\()"((?:AIORDMA|SOFTDEV)_\w+)'
+        found |= set(re.findall(names, text))
     assert found - read == set(OTHER_VARIABLES)
 
 

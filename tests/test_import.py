@@ -90,7 +90,7 @@ def uncompiled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Where the package lies as source, and those that it needs: for a Python without site, because an
     editable install would be found first."""
     folder = tmp_path_factory.mktemp("uncompiled")
-    without = shutil.ignore_patterns("*.so", "__pycache__", "_softdev")
+    without = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(Path(__file__).parents[1] / "aiordma", folder / "aiordma", ignore=without)
     return [str(folder), str(Path(anyio.__file__).parents[1])]
 
@@ -171,10 +171,10 @@ async def main():
     async with aiordma.listen("127.0.0.1") as listener:
         async with aiordma.connect("127.0.0.1", listener.port) as stream:
             maps = Path("/proc/self/maps").read_text()
-            print(stream.path, [name for name in ("libibverbs", "libaiordma_soft") if name in maps])
+            print(stream.path, [name for name in ("libibverbs", "libsoftdev") if name in maps])
 asyncio.run(main())
 """
-    assert run(code, AIORDMA_VERBS="own", AIORDMA_DEVICE="soft") == "rdma ['libaiordma_soft']"
+    assert run(code, AIORDMA_VERBS="own", AIORDMA_DEVICE="soft") == "rdma ['libsoftdev']"
 
 
 def test_settings_are_worked_out_ahead() -> None:
@@ -198,7 +198,7 @@ def test_of_pyverbs_only_the_constants_are_imported_ahead() -> None:
 import sys, aiordma
 from pathlib import Path
 print(*(name for name in ("pyverbs.enums", "pyverbs.base", "pyverbs.device") if name in sys.modules))
-print([name for name in ("libibverbs", "libaiordma_soft") if name in Path("/proc/self/maps").read_text()])
+print([name for name in ("libibverbs", "libsoftdev") if name in Path("/proc/self/maps").read_text()])
 from pyverbs.device import get_device_list
 print(*(device.name.decode() for device in get_device_list()))
 """

@@ -2,8 +2,8 @@
 
 Each event loop has two files: ``PID-TOKEN.sock``, and ``PID-TOKEN.page`` (:mod:`.page`), which is a
 ``PID-TOKEN.draft`` until it is complete. Their directory is the user's alone, mode 0700. It is looked for as
-the software device does it (`_softdev/core/home.c`): in ``$XDG_RUNTIME_DIR`` and ``/run/user/UID``, then in
-``/dev/shm`` and ``/tmp``, where names that others have taken are passed over.
+the software device does it (`softdev/src/core/home.c`): in ``$XDG_RUNTIME_DIR`` and ``/run/user/UID``, then
+in ``/dev/shm`` and ``/tmp``, where names that others have taken are passed over.
 """
 
 from __future__ import annotations

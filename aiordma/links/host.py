@@ -72,7 +72,7 @@ def check_reachable(own: bytes, peer: bytes, *, by_wire: bool) -> None:
         raise NegotiationError(
             Code.PEER_UNREACHABLE,
             "this end has the software device, and the peer is on another host; "
-            "AIORDMA_SOFT_WIRE=auto on both lets them talk over UDP",
+            "SOFTDEV_WIRE=auto on both lets them talk over UDP",
         )
     same_namespace = own[_NAMESPACE] == peer[_NAMESPACE]
     raise NegotiationError(Code.OTHER_USER if same_namespace else Code.OTHER_NAMESPACE)

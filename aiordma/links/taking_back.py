@@ -2,7 +2,7 @@
 
 A card's driver waits for that. The software device refuses (EBUSY) while the process of a peer is stopped in
 the middle of an access by the memory's address: nothing can be put in the way of it, so the memory is kept
-until that process goes on or ends. (See ``_softdev/shm/outside.c``.)
+until that process goes on or ends. (See ``softdev/src/shm/outside.c``.)
 """
 
 from __future__ import annotations

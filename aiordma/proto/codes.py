@@ -76,7 +76,7 @@ class Code(enum.IntEnum):
     OTHER_NAMESPACE = (
         0x0A1D0012,
         "the two ends are in different network namespaces (containers) of one host, and software devices "
-        "share memory within one only: share the namespace, or set AIORDMA_SOFT_WIRE=auto at both ends",
+        "share memory within one only: share the namespace, or set SOFTDEV_WIRE=auto at both ends",
     )
     PLAIN_UDP_PEER = 0x0A1D0010, "the peer speaks plain UDP"
     WRONG_KIND = 0x0A1D000C, "the two ends expect different kinds of connection"

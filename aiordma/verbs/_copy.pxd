@@ -2,7 +2,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 
-cdef extern from "_softdev/aio_copy.h" nogil:
+cdef extern from "verbs/_copy.h" nogil:
     # memmove(), but for one case in which it is slow: the header tells which.
     void aio_copy(void *to, const void *source, size_t n)
 

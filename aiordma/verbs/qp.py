@@ -99,7 +99,7 @@ class Qp:
         self.astray: int = backend.soft.astray(self.pointer) if backend.soft is not None else 0
         #: Address of the device's function to say that something is held back; 0: it has none.
         self.says_held: int = (
-            backend.soft.symbol("aiordma_soft_holds") if backend.soft is not None and self.astray else 0
+            backend.soft.symbol("softdev_holds") if backend.soft is not None and self.astray else 0
         )
         self.psn = _random_psn()
         self.state = QpState.RESET

@@ -91,7 +91,7 @@ class DeviceRegistrar:
 
 def _is_memory_counted() -> bool:
     """Whether the kernel may have no page left to put in the place of one that was given back, and would send
-    SIGBUS to who touches it (``soft_memfd_strict()`` in ``_softdev/base``)."""
+    SIGBUS to who touches it (``soft_memfd_strict()`` in ``softdev/src/base``)."""
     try:
         return Path("/proc/sys/vm/overcommit_memory").read_bytes()[:1] == b"2"
     except OSError:

@@ -1,6 +1,6 @@
 """The software device's library: found, loaded, and asked.
 
-``libaiordma_soft.so`` exports the public ``ibv_*`` functions and answers for its own device; everything else
+``libsoftdev.so`` exports the public ``ibv_*`` functions and answers for its own device; everything else
 it hands on to the real libibverbs. For pyverbs to see it, it must be in the process's global symbol scope
 before pyverbs' modules are loaded, so this module imports neither pyverbs nor anything that does.
 """
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ..errors import NegotiationError
 
-LIBRARY = "libaiordma_soft.so"
-#: What is counted of packets to and from other hosts (aiordma_soft.h explains each).
+LIBRARY = "libsoftdev.so"
+#: What is counted of packets to and from other hosts (softdev.h explains each).
 WIRE_COUNTERS = (
     "sent",
     "runs",
@@ -60,49 +60,53 @@ class SoftLibrary:
         self.path = path
         lib = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL, use_errno=True)
         self._handle = lib
-        self._calls = lib.aiordma_soft_calls
+        self._calls = lib.softdev_calls
         self._calls.restype = ctypes.c_uint64
         self._calls.argtypes = []
-        self._rnr = lib.aiordma_soft_rnr
+        self._rnr = lib.softdev_rnr
         self._rnr.restype = ctypes.c_uint64
         self._rnr.argtypes = []
-        self._shortage = lib.aiordma_soft_shortage
+        self._shortage = lib.softdev_shortage
         self._shortage.restype = ctypes.c_int
         self._shortage.argtypes = [ctypes.c_int]
-        self._wire_count = lib.aiordma_soft_wire_count
+        self._wire_count = lib.softdev_wire_count
         self._wire_count.restype = ctypes.c_uint64
         self._wire_count.argtypes = [ctypes.c_char_p]
-        self._is = lib.aiordma_soft_is
+        self._is = lib.softdev_is
         self._is.restype = ctypes.c_int
         self._is.argtypes = [ctypes.c_void_p]
-        self._alloc = lib.aiordma_soft_alloc
+        self._alloc = lib.softdev_alloc
         self._alloc.restype = ctypes.c_void_p
         self._alloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self._free = lib.aiordma_soft_free
+        self._free = lib.softdev_free
         self._free.restype = ctypes.c_int
         self._free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-        #: Its queue pairs are connected through rdma_cm, and only so: for tests (_softdev/core/core.h).
-        self.by_cm = os.environ.get("AIORDMA_SOFT_IWARP") == "cm"
+        #: Its queue pairs are connected through rdma_cm, and only so: for tests (softdev/src/core/core.h).
+        self.by_cm = os.environ.get("SOFTDEV_IWARP") == "cm"
         self._shown = 1
-        self._devices = lib.aiordma_soft_devices
+        self._devices = lib.softdev_devices
         self._devices.restype = ctypes.c_int
         self._devices.argtypes = [ctypes.c_uint]
-        self._port = lib.aiordma_soft_port
+        self._port = lib.softdev_port
         self._port.restype = ctypes.c_int
         self._port.argtypes = [ctypes.c_char_p, ctypes.c_int]
-        self._kill = lib.aiordma_soft_kill
+        self._kill = lib.softdev_kill
         self._kill.restype = ctypes.c_int
         self._kill.argtypes = [ctypes.c_char_p]
-        self._astray = lib.aiordma_soft_astray
+        self._astray = lib.softdev_astray
         self._astray.restype = ctypes.c_void_p
         self._astray.argtypes = [ctypes.c_void_p]
-        self._left_whole = lib.aiordma_soft_left_whole
+        self._left_whole = lib.softdev_left_whole
         self._left_whole.restype = ctypes.c_int
         self._left_whole.argtypes = [ctypes.c_void_p]
 
     def calls(self) -> int:
         """How many ``ibv_*`` calls came through the library: proof that it is interposed."""
         return int(self._calls())
+
+    def choose(self, word: str) -> None:
+        """``soft``: ``rdma_cm`` is the device's in any case; ``none``: there is no software device."""
+        self._handle.softdev_choose(word.encode())
 
     def rnr(self) -> int:
         """How often a message for this process found no receive posted (receiver not ready), with retries."""
@@ -185,6 +189,12 @@ class SoftLibrary:
         return ctypes.cast(getattr(self._handle, name), ctypes.c_void_p).value or 0
 
 
+def choice() -> str | None:
+    """What AIORDMA_DEVICE says that the library must know, too: for rdma_cm, and for lists of devices."""
+    word = os.environ.get("AIORDMA_DEVICE")
+    return word if word in ("soft", "none") else None
+
+
 def locate() -> Path | None:
     """Where the library is: in the package, or (editable installs) beside its compiled modules."""
     directories = [Path(__file__).parents[1]]
@@ -212,6 +222,8 @@ def load() -> SoftLibrary:
                 "libibverbs-dev and librdmacm-dev, and install aiordma again"
             )
         _loaded = SoftLibrary(path)
+        if word := choice():
+            _loaded.choose(word)
     return _loaded
 
 

@@ -83,7 +83,7 @@ def hosts() -> Iterator[list[tuple[list[str], str]]]:
 def test_on_two_hosts(tmp_path: Path, hosts: list[tuple[list[str], str]]) -> None:
     """A worker on each; the data goes over the wire, by RoCEv2."""
     file = tmp_path / "scheduler.json"
-    wire = {"AIORDMA_SOFT_WIRE": "auto", "AIORDMA_DEVICE": "soft"}
+    wire = {"SOFTDEV_WIRE": "auto", "AIORDMA_DEVICE": "soft"}
     with contextlib.ExitStack() as stack:
         inside, here = hosts[0]
         scheduler = stack.enter_context(

@@ -48,8 +48,8 @@ def _server(directory: str, tcp_port: int, rdma_port: int, more: tuple[str, ...]
     command = (
         *pinned,
         "env",
-        "AIORDMA_DEVICE=soft",
-        "AIORDMA_SOFT_WIRE=off",
+        "SOFTDEV_DEVICE=soft",
+        "SOFTDEV_WIRE=off",
         *preload,
         binary,
         *listen,

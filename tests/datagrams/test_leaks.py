@@ -46,7 +46,7 @@ async def test_endpoints_of_a_peer_that_were_closed() -> None:
     """The memory through which they were sent to is released, as long as their process lives, too."""
 
     def lanes() -> int:
-        return Path("/proc/self/maps").read_text(encoding="utf-8").count("aiordma-soft-ud")
+        return Path("/proc/self/maps").read_text(encoding="utf-8").count("softdev-ud")
 
     async with await aiordma.open_datagram_endpoint((LOCAL, 0)) as one, anyio.create_task_group() as tasks:
 

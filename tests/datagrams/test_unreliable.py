@@ -36,11 +36,11 @@ def faults(spec: str) -> Iterator[None]:
     library = softlib.loaded()
     assert library is not None
     device = ctypes.CDLL(str(library.path))
-    assert device.aiordma_soft_faults(spec.encode()) == 0
+    assert device.softdev_faults(spec.encode()) == 0
     try:
         yield
     finally:
-        assert device.aiordma_soft_faults(None) == 0
+        assert device.softdev_faults(None) == 0
 
 
 async def test_lost_datagrams_are_counted(rdma_pair: Pair) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ECHO = "tests.roles:echo_server"
 #: The victim sends packets, and nothing of its own accord.
-ENV = {"AIORDMA_SOFT_WIRE": "only"}
+ENV = {"SOFTDEV_WIRE": "only"}
 WIRE = Config(device="soft", soft_wire="only", keepalive_ms=0)
 #: A host that has no queue pair.
 THIRD = bytes(10) + b"\xff\xff" + bytes([127, 0, 0, 9])

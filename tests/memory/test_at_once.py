@@ -48,7 +48,7 @@ async def test_longer_than_the_send_queue_is_deep() -> None:
 @pytest.mark.skipif(DEVICE != "soft", reason="other devices use the wire always")
 async def test_over_the_wire() -> None:
     """There nothing is carried out when it is posted."""
-    wire = {"AIORDMA_SOFT_WIRE": "only"}
+    wire = {"SOFTDEV_WIRE": "only"}
     with process(OWNER, env=wire, nbytes=1 << 20, device="soft") as owner:
         with process("tests.memory.roles:visitor", env=wire, device="soft") as visitor:
             visitor.say(await owner.heard())

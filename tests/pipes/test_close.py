@@ -30,7 +30,7 @@ def verbs_descriptors() -> list[str]:
             found.append(os.readlink(f"/proc/self/fd/{name}"))
         except OSError:
             continue
-    return [name for name in found if "aiordma-soft-slab" in name or "infiniband" in name]
+    return [name for name in found if "softdev-slab" in name or "infiniband" in name]
 
 
 @pytest.mark.parametrize("part", ["pd", "qp", "local", "rings", "cq", "pool", "messages"])

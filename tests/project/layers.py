@@ -76,8 +76,8 @@ def module_name(path: Path, root: Path) -> str:
 
 def sources(root: Path, package: str = "aiordma") -> list[Path]:
     """Every module of the top-level package below ``root``."""
-    found = (path for path in (root / package).rglob("*") if path.suffix in {".py", ".pyx", ".pxd", ".pyi"})
-    return sorted(path for path in found if "_softdev" not in path.parts)
+    found = (root / package).rglob("*")
+    return sorted(path for path in found if path.suffix in {".py", ".pyx", ".pxd", ".pyi"})
 
 
 def package_of(module: str) -> str:

@@ -20,7 +20,7 @@ READS = re.compile(
     r"\bimport (?:\w+, )*(?:monotonic|perf_counter)\b"
 )
 #: Rooms that are programs, or products of their own, and not what runs in the loop of a user's program.
-OTHER_ROOMS = {"cli", "measure", "_softdev"}
+OTHER_ROOMS = {"cli", "measure"}
 #: Files that read a clock, each with its reason. It may only get shorter.
 ALLOWED = {
     "wake/_clock.pyx": "it is the clock",

@@ -139,10 +139,10 @@ def test_only_settings_that_exist_are_named() -> None:
     known = {row.variable for row in settings()}
     known |= {_private.VARIABLE, bindings.VARIABLE, launch.OPTIONS, launch.RULES}
     # The software device has some of its own, for whatever program uses it: its header explains them.
-    header = (ROOT / "aiordma" / "_softdev" / "aiordma_soft.h").read_text(encoding="utf-8")
-    known |= set(re.findall(r"\bAIORDMA_SOFT_[A-Z_]+[A-Z]\b", header))
+    header = (ROOT / "softdev" / "include" / "softdev.h").read_text(encoding="utf-8")
+    known |= set(re.findall(r"\bSOFTDEV_[A-Z_]+[A-Z]\b", header))
     for path in (*DOCS.rglob("*.md"), ROOT / "README.md"):
-        named = set(re.findall(r"\bAIORDMA_[A-Z_]+\b", path.read_text(encoding="utf-8")))
+        named = set(re.findall(r"\b(?:AIORDMA|SOFTDEV)_[A-Z_]+\b", path.read_text(encoding="utf-8")))
         assert named <= known, path
 
 

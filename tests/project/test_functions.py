@@ -17,7 +17,7 @@ LINES = 60
 
 def sources() -> list[Path]:
     files = [path for package in ("aiordma", "rocefabric") for path in (ROOT / package).rglob("*")]
-    return sorted(path for path in files if path.suffix in {".py", ".pyx"} and "_softdev" not in path.parts)
+    return sorted(path for path in files if path.suffix in {".py", ".pyx"})
 
 
 def test_long_functions_give_a_reason() -> None:

@@ -56,7 +56,7 @@ def test_the_wheel_has_modules_and_no_sources_of_compiled_ones(wheel: Path) -> N
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in names} == set(PACKAGES)
     assert {Path(name).suffix for name in names} <= {".py", ".pyi", ".so", ".typed"}
-    assert {"aiordma/py.typed", "aiordma/libaiordma_soft.so", "aiordma/streams/stream.py"} <= names
+    assert {"aiordma/py.typed", "aiordma/libsoftdev.so", "aiordma/streams/stream.py"} <= names
     assert {"rocefabric/py.typed", "rocefabric/simulate.py"} <= names
     sources = {str(path.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
@@ -84,7 +84,7 @@ def test_nothing_is_linked_with_rdma_libraries(unpacked: Path) -> None:
 
 def test_the_software_device_can_be_interposed(unpacked: Path) -> None:
     """No SONAME and no symbol versions: so a versioned reference to libibverbs binds to it."""
-    library = unpacked / "aiordma" / "libaiordma_soft.so"
+    library = unpacked / "aiordma" / "libsoftdev.so"
     dynamic = subprocess.run(["readelf", "-dV", str(library)], capture_output=True, text=True, check=True)
     assert "(SONAME)" not in dynamic.stdout
     assert "version definition" not in dynamic.stdout.lower()
@@ -101,6 +101,8 @@ def test_the_sdist_has_what_a_build_needs(tmp_path: Path) -> None:
         "README.md",
         "aiordma/CMakeLists.txt",
         "rocefabric/CMakeLists.txt",
+        "softdev/CMakeLists.txt",
+        "softdev/include/softdev.h",
         "Makefile",
         "tests/conftest.py",
     }

@@ -16,15 +16,14 @@ import pytest
 
 from .tree import ROOT
 
-SOFTDEV = ROOT / "aiordma" / "_softdev"
+SOFTDEV = ROOT / "softdev" / "src"
 
 # Lowest first. Folders in one set do not know of each other.
 LAYERS: list[set[str]] = [{"base"}, {"core"}, {"shm", "roce"}, {"verbs"}, {"cm"}, {"preload"}]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-# Next to the folders; every folder may know the headers, for programs and for the rest of aiordma.
-PUBLIC_HEADERS = {"aiordma_soft.h", "aio_copy.h"}
-BESIDE = {*PUBLIC_HEADERS, "CMakeLists.txt", "tests"}
+# Every folder may know the header for programs.
+PUBLIC_HEADERS = {"softdev.h"}
 
 # (file, name) -> reason. There should be none.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
@@ -130,7 +129,8 @@ def wrong_uses(root: Path) -> list[str]:
 
 
 def test_every_folder_has_a_layer_and_a_contract() -> None:
-    assert {path.name for path in SOFTDEV.iterdir()} == RANK.keys() | BESIDE
+    assert {path.name for path in SOFTDEV.iterdir()} == RANK.keys()
+    assert {path.name for path in (SOFTDEV.parent / "include").iterdir()} == PUBLIC_HEADERS
     for folder in RANK:
         contract = (SOFTDEV / folder / f"{folder}.h").read_text(encoding="utf-8")
         essay = contract.split("*/")[0]
@@ -194,18 +194,18 @@ def test_planted_include_is_found(copy: Path, file: str, header: str, why: str) 
     [
         (
             "core/requester.c",
-            "bool f(void)\n{\n\treturn soft_slab_find(0, 1);\n}\n",
+            "bool planted(void)\n{\n\treturn soft_slab_find(0, 1);\n}\n",
             "soft_slab_find",
             "shm",
         ),
         ("core/core.h", "int soft_rdma_listen(void *id, int backlog);\n", "soft_rdma_listen", "cm"),
         (
             "shm/lane.h",
-            "static inline int f(void)\n{\n\treturn soft_roce_mode();\n}\n",
+            "static inline int planted(void)\n{\n\treturn soft_roce_mode();\n}\n",
             "soft_roce_mode",
             "roce",
         ),
-        ("roce/rx.c", "void g(void)\n{\n\tibv_dealloc_pd(0);\n}\n", "ibv_dealloc_pd", "verbs"),
+        ("roce/rx.c", "void planted(void)\n{\n\tibv_dealloc_pd(0);\n}\n", "ibv_dealloc_pd", "verbs"),
         ("base/lock.c", "static void *p = &soft_proc;\n", "soft_proc", "core"),
         ("verbs/cq.c", "static void *p = ibv_open_device;\n", "ibv_open_device", "preload"),
     ],

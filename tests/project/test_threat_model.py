@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/explanation/threat-model.md"
-C_TESTS = ROOT / "aiordma/_softdev/tests"
+C_TESTS = ROOT / "softdev/tests"
 #: What a row says that has none.
 NONE = "none"
 

@@ -55,7 +55,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     assert compiler, "a C compiler built aiordma"
     folder: Path = tmp_path_factory.mktemp("rate")
     (folder / "shim.c").write_text(SHIM, encoding="utf-8")
-    softdev = ROOT / "aiordma" / "_softdev"
+    softdev = ROOT / "softdev" / "src"
     library = folder / "rate.so"
     sources = [str(folder / "shim.c"), str(softdev / "roce" / "rate.c")]
     command = [

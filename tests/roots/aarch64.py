@@ -39,8 +39,8 @@ def run(*command: str | Path, **environment: str) -> str:
 
 def c_tests(root: Root, rounds: int, names: str) -> None:
     toolchain = f"-DCMAKE_TOOLCHAIN_FILE={HERE / 'aarch64.cmake'}"
-    options = (toolchain, f"-DCMAKE_SYSROOT={root.path}", f"-DAIORDMA_TEST_SLOWER={SLOWER}")
-    run("cmake", "-S", "aiordma/_softdev", "-B", BUILD, "-G", "Ninja", "--log-level=WARNING", *options)
+    options = (toolchain, f"-DCMAKE_SYSROOT={root.path}", f"-DSOFTDEV_TEST_SLOWER={SLOWER}")
+    run("cmake", "-S", "softdev", "-B", BUILD, "-G", "Ninja", "--log-level=WARNING", *options)
     run("cmake", "--build", BUILD, "--", "--quiet")
     tests = ("ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-j", "2", "-R", names)
     for number in range(rounds):

@@ -18,7 +18,7 @@ NAMES = ("soft0", "soft1")
 def use_two_devices() -> None:
     """In this process, before the first connection."""
     os.environ["AIORDMA_DEVICE"] = "soft"
-    os.environ["AIORDMA_SOFT_DEVICES"] = str(len(NAMES))
+    os.environ["SOFTDEV_DEVICES"] = str(len(NAMES))
 
 
 async def move(ledger: Ledger, port: int, random: Random, pace: float) -> None:

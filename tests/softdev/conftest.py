@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def library() -> Path:
-    """``libaiordma_soft.so`` as installed."""
+    """``libsoftdev.so`` as installed."""
     path = softlib.locate()
     assert path is not None, "the software device is not installed: run 'make install'"
     return path

@@ -62,8 +62,8 @@ def tshark(path: Path, *options: str) -> list[str]:
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_tshark_reads_it(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tool, *options), wanted = CONVERSATIONS[name]
-    monkeypatch.setenv("AIORDMA_SOFT_WIRE", "only")
-    monkeypatch.setenv("AIORDMA_SOFT_CAPTURE", str(tmp_path / "%.pcapng"))
+    monkeypatch.setenv("SOFTDEV_WIRE", "only")
+    monkeypatch.setenv("SOFTDEV_CAPTURE", str(tmp_path / "%.pcapng"))
     pair(library, tool, *options)
     captures = list(tmp_path.glob("*.pcapng"))
     assert len(captures) == 2  # one of each end

@@ -81,9 +81,9 @@ def run_at(
     environ = {
         **os.environ,
         "LD_PRELOAD": "",
-        "AIORDMA_DEVICE": "soft",
-        "AIORDMA_SOFT_WIRE": place.wire,
-        "AIORDMA_SOFT_FAULTS": faults,
+        "SOFTDEV_DEVICE": "soft",
+        "SOFTDEV_WIRE": place.wire,
+        "SOFTDEV_FAULTS": faults,
     }
     preload = ["env", f"LD_PRELOAD={library}"]
     return run_pair(
@@ -171,7 +171,7 @@ def test_messages_are_repeated(library: Path, hosts: tuple[Host, Host]) -> None:
 
 
 def refused(library: Path, place: Place) -> str:
-    environ = {**os.environ, "AIORDMA_SOFT_WIRE": place.wire, "AIORDMA_DEVICE": "soft"}
+    environ = {**os.environ, "SOFTDEV_WIRE": place.wire, "SOFTDEV_DEVICE": "soft"}
     done = subprocess.run(
         place.command(
             1,
@@ -197,7 +197,7 @@ def test_rsocket_is_refused(library: Path) -> None:
     """It looks behind the public fields of ids, so it gets an error instead of one of ours."""
     done = subprocess.run(
         ["rstream", "-p", str(unused_port())],
-        env={**os.environ, "LD_PRELOAD": str(library), "AIORDMA_DEVICE": "soft"},
+        env={**os.environ, "LD_PRELOAD": str(library), "SOFTDEV_DEVICE": "soft"},
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -222,4 +222,4 @@ def test_without_the_device_the_real_library_answers(library: Path) -> None:
         )
         return done.returncode, done.stdout + done.stderr
 
-    assert said(LD_PRELOAD=str(library), AIORDMA_DEVICE="none") == said()
+    assert said(LD_PRELOAD=str(library), SOFTDEV_DEVICE="none") == said()

@@ -138,7 +138,7 @@ def test_nothing_else_is_exported(library: Path) -> None:
     for line in readelf("--dyn-syms", library).splitlines():
         fields = line.split()
         if len(fields) >= 8 and fields[4] == "GLOBAL" and fields[6] not in ("UND", "Ndx"):
-            assert fields[7].startswith((*PREFIXES, "aiordma_soft_")) or fields[7] in UCX, fields[7]
+            assert fields[7].startswith((*PREFIXES, "softdev_")) or fields[7] in UCX, fields[7]
 
 
 def test_shape(library: Path) -> None:

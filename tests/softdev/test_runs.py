@@ -151,7 +151,7 @@ def test_split_on_the_way(library: Path, hosts: tuple[Host, Host], what: str, me
 @BOTH
 def test_numbered_otherwise(library: Path, hosts: tuple[Host, Host], what: str) -> None:
     """Nothing behind the first of a run arrives: after a few trials packets leave one by one."""
-    with opened(library, hosts, {"AIORDMA_SOFT_FAULTS": "wire_renumber=1"}) as pair:
+    with opened(library, hosts, {"SOFTDEV_FAULTS": "wire_renumber=1"}) as pair:
         while pair.sender(what).counters()["runs"] < 3:
             pair.transfer(what)
         assert pair.receiver(what).counters()["bad_icrc"] > 0
@@ -207,7 +207,7 @@ def icrc(packet: bytes) -> bytes:
 @BOTH
 def test_captured(library: Path, hosts: tuple[Host, Host], tmp_path: Path, what: str) -> None:
     """Both ends' captures have the identifications that the checksums are for."""
-    with opened(library, hosts, {"AIORDMA_SOFT_CAPTURE": str(tmp_path / "%.pcapng")}) as pair:
+    with opened(library, hosts, {"SOFTDEV_CAPTURE": str(tmp_path / "%.pcapng")}) as pair:
         until(pair, what, ROUNDS // 2)
     captures = list(tmp_path.glob("*.pcapng"))
     assert len(captures) == 2

@@ -65,7 +65,7 @@ def test_devinfo(library: Path) -> None:
 
 
 def test_hidden_device(library: Path) -> None:
-    environ = {**environment(library), "AIORDMA_DEVICE": "none"}
+    environ = {**environment(library), "SOFTDEV_DEVICE": "none"}
     done = subprocess.run(
         ["ibv_devices"], env=environ, capture_output=True, text=True, timeout=LIMIT, check=True
     )

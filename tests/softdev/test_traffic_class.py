@@ -34,8 +34,8 @@ def classes(capture: Path) -> dict[bool, set[tuple[int, int]]]:
     ("environ", "options", "dscp", "notified"),
     [
         ({}, [], 46, 48),
-        ({"AIORDMA_SOFT_DSCP": "26", "AIORDMA_SOFT_CNP_DSCP": "7"}, [], 26, 7),
-        ({"AIORDMA_SOFT_DSCP": "26"}, ["--tclass=40"], 10, 48),
+        ({"SOFTDEV_DSCP": "26", "SOFTDEV_CNP_DSCP": "7"}, [], 26, 7),
+        ({"SOFTDEV_DSCP": "26"}, ["--tclass=40"], 10, 48),
     ],
     ids=["usual", "environment", "program"],
 )
@@ -48,9 +48,9 @@ def test_of_packets_and_notifications(
     dscp: int,
     notified: int,
 ) -> None:
-    monkeypatch.setenv("AIORDMA_SOFT_WIRE", "only")
-    monkeypatch.setenv("AIORDMA_SOFT_CAPTURE", str(tmp_path / "%.pcapng"))
-    monkeypatch.setenv("AIORDMA_SOFT_FAULTS", "wire_mark=0.2")
+    monkeypatch.setenv("SOFTDEV_WIRE", "only")
+    monkeypatch.setenv("SOFTDEV_CAPTURE", str(tmp_path / "%.pcapng"))
+    monkeypatch.setenv("SOFTDEV_FAULTS", "wire_mark=0.2")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     tool, *arguments = WRITES
@@ -66,11 +66,10 @@ def test_of_packets_and_notifications(
 def test_nonsense_is_told_and_ignored(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setenv("AIORDMA_SOFT_WIRE", "only")
-    monkeypatch.setenv("AIORDMA_SOFT_DSCP", said)
+    monkeypatch.setenv("SOFTDEV_WIRE", "only")
+    monkeypatch.setenv("SOFTDEV_DSCP", said)
     server, client = pair(library, "ib_write_lat", "-F", "-x", "0", "-n", "5")
     for printed in (server, client):
         assert (
-            f'AIORDMA_SOFT_DSCP="{said}" is not understood, so it is 46; wanted: a number from 0 to 63'
-            in printed
+            f'SOFTDEV_DSCP="{said}" is not understood, so it is 46; wanted: a number from 0 to 63' in printed
         )

@@ -62,7 +62,7 @@ def pair(
     return run_pair(
         hosts[0].command(*command),
         hosts[1].command(*command, hosts[0].address),
-        environ={**os.environ, "AIORDMA_SOFT_FAULTS": faults},
+        environ={**os.environ, "SOFTDEV_FAULTS": faults},
         ready=lambda pid: listening(pid, port),
         limit=LIMIT,
     )
@@ -310,8 +310,8 @@ def stream(hosts: tuple[Host, Host], wire: str, faults: str = "", *, ipv6: bool 
     environ = {
         **os.environ,
         "AIORDMA_DEVICE": "soft",
-        "AIORDMA_SOFT_WIRE": wire,
-        "AIORDMA_SOFT_FAULTS": faults,
+        "SOFTDEV_WIRE": wire,
+        "SOFTDEV_FAULTS": faults,
     }
     with subprocess.Popen(
         hosts[0].command(sys.executable, "-c", textwrap.dedent(SERVER), "::" if ipv6 else "0.0.0.0"),
@@ -360,4 +360,4 @@ def test_stream_stays_on_tcp(hosts: tuple[Host, Host]) -> None:
     said = stream(hosts, "off")
     assert said.startswith("tcp tcp")
     assert "different network namespaces" in said
-    assert "AIORDMA_SOFT_WIRE=auto" in said
+    assert "SOFTDEV_WIRE=auto" in said

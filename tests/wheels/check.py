@@ -68,7 +68,9 @@ class Environment:
     def run(self, *command: str | Path, **more: str) -> str:
         """:raises SystemExit: it failed; its output is shown then."""
         variables = {
-            name: value for name, value in os.environ.items() if not name.startswith(("AIORDMA_", "PYTHON"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AIORDMA_", "SOFTDEV_", "PYTHON"))
         }
         # No compiler; the tests call openssl and others.
         variables |= {

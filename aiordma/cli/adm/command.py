@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from ...config import variable_of
 from .capture import capture, trace
 from .drain import drain
 from .faults import faults
@@ -127,7 +128,7 @@ def _parse(loop: Loop, text: str) -> tuple[str, int | str | None]:
     if not row.online:
         raise click.UsageError(
             f"{row.name} is read when the program starts and needs a restart: "
-            f"set AIORDMA_{row.name.upper()}={value} in its environment (now: {_shown(row.value)})"
+            f"set {variable_of(row.name)}={value} in its environment (now: {_shown(row.value)})"
         )
     if value == "unset":
         return row.name, None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...config import PREFIXES
 from ..private_file import private_file
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _collected(pid: int | None, doctor: bool) -> Iterator[tuple[str, bytes]]:
                 "python": sys.version,
                 "packages": _versions(),
                 "environment": {
-                    name: value for name, value in sorted(os.environ.items()) if name.startswith("AIORDMA_")
+                    name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES)
                 },
             }
         ),

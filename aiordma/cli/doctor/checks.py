@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ...config import Config, unknown_variables
+from ...config import PREFIXES, Config, unknown_variables
 from ...errors import Code, NegotiationError
 from ...negotiation.connect import connect_and_negotiate
 from ...negotiation.options import ConnectOptions
@@ -177,8 +177,11 @@ def _software_device() -> Finding:
 
 
 def _settings() -> Finding:
-    names = sorted(name for name in os.environ if name.startswith("AIORDMA_"))
-    text = ", ".join(f"{name}={os.environ[name]}" for name in names) or "no AIORDMA_ variable is set"
+    names = sorted(name for name in os.environ if name.startswith(PREFIXES))
+    text = (
+        ", ".join(f"{name}={os.environ[name]}" for name in names)
+        or "no variable of aiordma or its device is set"
+    )
     try:
         config = Config.from_env()
     except ValueError as error:

@@ -72,12 +72,12 @@ def udp_port() -> Finding:
     wire = _config().soft_wire
     holders = [_user(uid) for table in ("udp", "udp6") for uid in _holders(_PROC / "net" / table)]
     if not holders:
-        return ok(f"UDP {_PORT} is free (AIORDMA_SOFT_WIRE={wire})")
+        return ok(f"UDP {_PORT} is free (SOFTDEV_WIRE={wire})")
     text = f"UDP {_PORT} is in use by a program of {', '.join(sorted(set(holders)))}, or by the kernel's rxe"
     if wire == "off":
-        return ok(f"{text}; the software device does not use it (AIORDMA_SOFT_WIRE=off)")
+        return ok(f"{text}; the software device does not use it (SOFTDEV_WIRE=off)")
     if hardware.scan():
-        return note(text, f"{text}: where it is rxe, use that device, or AIORDMA_SOFT_WIRE=off")
+        return note(text, f"{text}: where it is rxe, use that device, or SOFTDEV_WIRE=off")
     return ok(f"{text}; a second software device shares it")
 
 

@@ -44,4 +44,7 @@ def preload(program: str | None, arguments: tuple[str, ...]) -> None:
         raise SystemExit(_NOT_FOUND)
     others = os.environ.get("LD_PRELOAD")
     os.environ["LD_PRELOAD"] = f"{library}:{others}" if others else str(library)
+    # Programs in C know the device's own variable only.
+    if word := softlib.choice():
+        os.environ.setdefault("SOFTDEV_DEVICE", word)
     os.execvp(program, [program, *arguments])

@@ -62,7 +62,7 @@ def test_it_has_everything_and_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
     facts = json.loads(found["aiordma/bundle.json"])
     assert (facts["schema"], facts["environment"]) == (
         "aiordma-bundle/1",
-        {name: value for name, value in os.environ.items() if name.startswith("AIORDMA_")},
+        {name: value for name, value in os.environ.items() if name.startswith(("AIORDMA_", "SOFTDEV_"))},
     )
     report = json.loads(found["aiordma/stat.json"])
     jsonschema.validate(report, schema())

@@ -98,12 +98,12 @@ def test_who_has_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(network, "_PORT", holder.getsockname()[1])
         found = network.udp_port()
         assert pwd.getpwuid(os.getuid()).pw_name in found.text
-        assert "the software device does not use it (AIORDMA_SOFT_WIRE=off)" in found.text
-        monkeypatch.setenv("AIORDMA_SOFT_WIRE", "auto")
+        assert "the software device does not use it (SOFTDEV_WIRE=off)" in found.text
+        monkeypatch.setenv("SOFTDEV_WIRE", "auto")
         assert "a second software device shares it" in network.udp_port().text
         monkeypatch.setattr(hardware, "scan", lambda: [HardwareDevice("rxe0", "")])
         assert network.udp_port().state == "note"
-    assert "is free (AIORDMA_SOFT_WIRE=auto)" in network.udp_port().text
+    assert "is free (SOFTDEV_WIRE=auto)" in network.udp_port().text
 
 
 def test_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

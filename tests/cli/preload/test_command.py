@@ -28,7 +28,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_prints_the_library() -> None:
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
-    assert Path(done.stdout.strip()).name == "libaiordma_soft.so"
+    assert Path(done.stdout.strip()).name == "libsoftdev.so"
     assert Path(done.stdout.strip()).is_file()
 
 
@@ -46,7 +46,16 @@ def test_options_and_exit_status_are_the_programs() -> None:
 
 def test_what_was_preloaded_before_stays() -> None:
     done = run("sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD="libm.so.6")
-    assert done.stdout.strip().endswith("libaiordma_soft.so:libm.so.6")
+    assert done.stdout.strip().endswith("libsoftdev.so:libm.so.6")
+
+
+def test_the_choice_of_a_device_reaches_the_program() -> None:
+    """Of the words that AIORDMA_DEVICE may be, the device knows two, by a variable of its own."""
+    command = ("sh", "-c", "echo $SOFTDEV_DEVICE")
+    assert run(*command, AIORDMA_DEVICE="none").stdout == "none\n"
+    assert run(*command, AIORDMA_DEVICE="none", SOFTDEV_DEVICE="soft").stdout == "soft\n"
+    assert run(*command, AIORDMA_DEVICE="mlx5_0").stdout == "\n"
+    assert "soft0" not in run("ibv_devices", AIORDMA_DEVICE="none").stdout
 
 
 def test_no_such_program() -> None:

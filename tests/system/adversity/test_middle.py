@@ -48,9 +48,9 @@ async def tls_stream(control: Control, outside: bool) -> None:
 def env(capture: Path, faults: str = "") -> dict[str, str]:
     return {
         "AIORDMA_DEVICE": "soft",
-        "AIORDMA_SOFT_WIRE": "only",
-        "AIORDMA_SOFT_CAPTURE": str(capture),
-        "AIORDMA_SOFT_FAULTS": faults,
+        "SOFTDEV_WIRE": "only",
+        "SOFTDEV_CAPTURE": str(capture),
+        "SOFTDEV_FAULTS": faults,
     }
 
 

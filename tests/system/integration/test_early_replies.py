@@ -24,7 +24,7 @@ from tests.roles import LOCAL, echo
 if TYPE_CHECKING:
     from tests.program import Control
 
-LATE = {"AIORDMA_DEVICE": "soft", "AIORDMA_SOFT_FAULTS": "seed=3,delay=0.97"}
+LATE = {"AIORDMA_DEVICE": "soft", "SOFTDEV_FAULTS": "seed=3,delay=0.97"}
 
 
 async def server(control: Control) -> None:

@@ -50,7 +50,7 @@ async def reporter(control: Control) -> None:
 
 @pytest.mark.parametrize("faults", ["", "event=1"], ids=["a silent peer", "a lost event"])
 async def test_report(anyio_backend_name: str, faults: str) -> None:
-    environment = {"AIORDMA_SOFT_FAULTS": faults}
+    environment = {"SOFTDEV_FAULTS": faults}
     loop = "trio" if anyio_backend_name == "trio" else "asyncio"
     with (
         process(f"{__name__}:reporter", loop=loop, env=environment) as program,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-PACKETS = {"AIORDMA_DEVICE": "soft", "AIORDMA_SOFT_WIRE": "only", "AIORDMA_KEEPALIVE_MS": "0"}
+PACKETS = {"AIORDMA_DEVICE": "soft", "SOFTDEV_WIRE": "only", "AIORDMA_KEEPALIVE_MS": "0"}
 #: Seconds of silence; a timer with nothing to do would have gone off in it, whatever its period below that.
 SILENCE = 1.0
 

@@ -141,7 +141,7 @@ async def everything(control: Control, urgent: int, bulk: int) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_packets(loop: str, tmp_path: Path) -> None:
     capture = tmp_path / "packets.pcapng"
-    env = {"AIORDMA_DEVICE": "soft", "AIORDMA_SOFT_WIRE": "only", "AIORDMA_SOFT_CAPTURE": str(capture)}
+    env = {"AIORDMA_DEVICE": "soft", "SOFTDEV_WIRE": "only", "SOFTDEV_CAPTURE": str(capture)}
     with process(f"{__name__}:everything", loop, env, urgent=URGENT, bulk=BULK) as both:
         assert both.hear() == "done"
     seen: dict[str, set[int]] = {}
@@ -168,7 +168,7 @@ async def two_streams(control: Control, urgent: int, bulk: int) -> None:
 def test_packets_of_connections_made_by_rdma_cm(tmp_path: Path) -> None:
     """As on iWARP. There TCP decides on the bits for ECN."""
     capture = tmp_path / "packets.pcapng"
-    env = {**BY_CM, "AIORDMA_SOFT_WIRE": "only", "AIORDMA_SOFT_CAPTURE": str(capture)}
+    env = {**BY_CM, "SOFTDEV_WIRE": "only", "SOFTDEV_CAPTURE": str(capture)}
     with process(f"{__name__}:two_streams", "asyncio", env, urgent=URGENT, bulk=BULK) as both:
         assert both.hear() == "done"
     seen = set()

@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "LD_PRELOAD": "", "AIORDMA_DEVICE": "soft", "AIORDMA_SOFT_WIRE": "auto", **more}
+    return {**os.environ, "LD_PRELOAD": "", "SOFTDEV_DEVICE": "soft", "SOFTDEV_WIRE": "auto", **more}
 
 
 def last_lines(text: str) -> str:
@@ -126,8 +126,8 @@ def mpi(library: Path, place: Place) -> Row:
         f"LD_PRELOAD={library}",
         "UCX_TLS=rc_v,self",  # as in cases.py
         "UCX_NET_DEVICES=soft0:1",
-        "AIORDMA_SOFT_WIRE",
-        "AIORDMA_DEVICE",
+        "SOFTDEV_WIRE",
+        "SOFTDEV_DEVICE",
     ):
         common += ["-x", setting]
     with tempfile.TemporaryDirectory() as folder:

@@ -301,7 +301,7 @@ class Peer:
 
     def faults(self, spec: str) -> None:
         """What goes wrong on purpose from here on; an empty one: nothing."""
-        assert ctypes.CDLL(None).aiordma_soft_faults(spec.encode()) == 0, spec
+        assert ctypes.CDLL(None).softdev_faults(spec.encode()) == 0, spec
 
     # ---- counters ------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Peer:
             return {
                 path.name: int(path.read_text()) for path in directory.iterdir() if path.name != "lifespan"
             }
-        count = ctypes.CDLL(None).aiordma_soft_wire_count
+        count = ctypes.CDLL(None).softdev_wire_count
         count.restype = ctypes.c_uint64
         names = ("sent", "runs", "received", "send_failed", "malformed", "bad_icrc", "no_qp", "wrong_peer")
         return {

@@ -46,7 +46,7 @@ class Programs(NamedTuple):
 
     def start(self, end: str, *command: str) -> subprocess.Popen[str]:
         if end == SOFT:
-            command = tuple(inside("env", "AIORDMA_DEVICE=soft", f"LD_PRELOAD={self.library}", *command))
+            command = tuple(inside("env", "SOFTDEV_DEVICE=soft", f"LD_PRELOAD={self.library}", *command))
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     @contextlib.contextmanager

@@ -32,7 +32,7 @@ def red() -> dict[str, Any]:
 def test_marks_reach_the_sender(library: Path, slow_router: None, kind: str) -> None:
     """All arrives, and the sender hears of the marks, whether it does something about them or not."""
     before = red()
-    seen, sent = transfer(library, {"AIORDMA_SOFT_CONGESTION": kind}, WRITES)
+    seen, sent = transfer(library, {"SOFTDEV_CONGESTION": kind}, WRITES)
     after = red()
     assert after["marked"] > before["marked"]
     assert sent["cnps_received"] > 0

@@ -44,7 +44,7 @@ def numbering(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def pair(cable: None, library: Path, numbering: str) -> Iterator[tuple[End, End, int, int]]:
     with (
-        End(SOFT, {"AIORDMA_SOFT_FAULTS": numbering}, library) as soft,
+        End(SOFT, {"SOFTDEV_FAULTS": numbering}, library) as soft,
         End(RXE, {}, library) as kernel,
     ):
         first, second = connect(soft, kernel, "ipv4", MTU, timeout=17)

@@ -1,0 +1,147 @@
+/*
+ * Public extensions of the software verbs device, beside the ibv_* functions that it exports.
+ */
+#ifndef SOFTDEV_H
+#define SOFTDEV_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ibv_context;
+struct ibv_pd;
+struct ibv_qp;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 1 when the context belongs to the software device. */
+int softdev_is(struct ibv_context *context);
+
+/*
+ * Sets the number of devices in the device list (soft0, soft1, ...), 1 to 4. Without this call the environment variable
+ * SOFTDEV_DEVICES decides; the default is 1. All devices of a process reach all the others. Returns 0 or EINVAL.
+ */
+int softdev_devices(unsigned n);
+
+/*
+ * Which devices this process uses. "soft": rdma_cm is the software device's, even where the kernel has RDMA devices;
+ * "none": the device list has no software device, and rdma_cm is the real library's; NULL: as the environment variable
+ * SOFTDEV_DEVICE says, which has the same words. By default the software device is listed behind the kernel's devices,
+ * and rdma_cm is the software device's if there are none. The first call of an rdma_cm function decides about rdma_cm
+ * for the whole process. Returns 0 or EINVAL.
+ */
+int softdev_choose(const char *which);
+
+/*
+ * Takes the port of the named device down, or up again, in this process. For tests of programs with several devices.
+ * The contexts of the device get IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE, and ibv_query_port() reports the new
+ * state. While the port is down, no queue pair can be connected and no address handle created; queue pairs that are
+ * connected already are left to the program. Returns 0 or ENODEV.
+ */
+int softdev_port(const char *device, int up);
+
+/* Sends IBV_EVENT_DEVICE_FATAL to the contexts of a device. A context opened afterwards works. Returns 0 or ENODEV. */
+int softdev_kill(const char *device);
+
+/*
+ * Allocates page-aligned memory that peer processes holding an rkey may map. Register it with ibv_reg_mr as usual;
+ * WRITE, READ and atomics of a peer on the same host then become plain memory accesses of that peer. length is rounded
+ * up to whole pages. Returns NULL with errno set on failure.
+ *
+ * ibv_dereg_mr() waits up to 10 ms for peers inside of an access. From one that does not leave, mapped memory is taken
+ * away. Where the kernel copies for peers, to any other memory, it returns EBUSY: the memory is not the caller's before
+ * a later call has returned 0.
+ */
+void *softdev_alloc(struct ibv_pd *pd, size_t length);
+
+/*
+ * Frees memory of softdev_alloc(). EBUSY while a memory region covers it, EINVAL when ptr and length match no
+ * allocation.
+ */
+int softdev_free(struct ibv_pd *pd, void *ptr, size_t length);
+
+/*
+ * Address of a queue pair's count of RDMA WRITEs that posting did not finish: they wait, travel in pieces, failed or
+ * were flushed. If posting a WRITE leaves the count unchanged, that WRITE and all before it are in the peer's memory
+ * already; otherwise wait for the completion. Only the posting thread may read it. NULL for a queue pair of another
+ * device.
+ */
+const volatile uint64_t *softdev_astray(struct ibv_qp *qp);
+
+/*
+ * A program that has accepted data for a queue pair of this device, and not posted all of it, says so before it returns
+ * to where the data comes from (some = 1), and says when it has (some = 0). The thread that posts calls it.
+ */
+void softdev_holds(struct ibv_qp *qp, int some);
+
+/*
+ * 1 when the process of a queue pair's destination has ended, on this host, and left nothing undone: all that it had
+ * posted was carried out before this queue pair failed, and it had said that it held nothing back. -1 while the queue
+ * pair is connected to another process of this host whose end would show here. 0 otherwise, also for a queue pair of
+ * another device.
+ */
+int softdev_left_whole(struct ibv_qp *qp);
+
+/* Number of verbs calls that went through this library: proof that it is loaded in front of libibverbs. */
+uint64_t softdev_calls(void);
+
+/*
+ * Number of messages sent by or to a queue pair of this process that found no receive posted (receiver not ready),
+ * retries included.
+ */
+uint64_t softdev_rnr(void);
+
+/*
+ * errno of the last resource (descriptors, memory) that this process, or with `peer` the other process, could not get
+ * for a connection, since the last call; 0: none. Such a connection fails; others go on.
+ */
+int softdev_shortage(int peer);
+
+/*
+ * Sets the faults that the device injects in this process, in the format of the environment variable
+ * SOFTDEV_FAULTS. "seed=7,event=0.01,error=1e-4" gives each kind a probability from 0 to 1; kinds that are not
+ * named get 0, and NULL or "" ends all. A seed makes the sequence of draws repeatable.
+ *
+ * Kinds: event (completion event lost), spurious (channel readable without an event), error (work request fails), delay
+ * (late acknowledgement), and for UD datagrams drop, duplicate, reorder and corrupt. A reordered datagram arrives after
+ * the next one to its queue pair, or never if none follows. A corrupt one has a flipped bit that a checksum would have
+ * found on a real wire.
+ *
+ * wire_drop, wire_duplicate, wire_reorder, wire_corrupt, wire_delay (one millisecond) and wire_mark (congestion mark,
+ * as set by a router) apply to packets of every kind from other hosts. wire_renumber applies to outgoing packets that
+ * leave in one run with others: their checksum is computed for another IPv4 identification, as in a network that
+ * numbers segments differently from Linux.
+ *
+ * Returns 0, or EINVAL without any change.
+ */
+int softdev_faults(const char *spec);
+
+/*
+ * Counters of this process's packets to and from other hosts: sent, runs (several packets sent as one), received,
+ * send_failed, malformed, bad_icrc, no_qp, wrong_peer (not from the address that the queue pair is connected to),
+ * forwarded (to another process of this host), marked (by a congested router), cnps_sent and cnps_received (congestion
+ * notifications), paced (sends delayed by congestion control). UINT64_MAX: no such counter.
+ *
+ * A sender that receives congestion notifications slows down as DCQCN specifies. The environment variable
+ * SOFTDEV_CONGESTION selects the parameters: sigcomm15 (the paper's; the default), connectx (those of an adapter),
+ * or off.
+ *
+ * Packets use the traffic class of their address vector if its DSCP is not 0, else the DSCP in SOFTDEV_DSCP
+ * (default 46); congestion notifications use SOFTDEV_CNP_DSCP (default 48). All are marked ECN-capable.
+ */
+uint64_t softdev_wire_count(const char *name);
+
+/*
+ * Captures every RoCEv2 packet that this process sends and receives from now on into a pcapng file, which Wireshark
+ * reads; NULL or "" ends the capture. The environment variable SOFTDEV_CAPTURE captures from the start; a "%" in
+ * it becomes the process id. The file is new, and the user's alone, as packets have keys of memory and payload in them:
+ * a file of the user's that is there gives way; a link, a pipe, a device or another user's file is refused. When the disk
+ * is full the capture ends, which is said on standard error, and the program goes on. Returns 0 or errno.
+ */
+int softdev_capture(const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

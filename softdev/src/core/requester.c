@@ -1,0 +1,625 @@
+/*
+ * Send queues: posting, running in order, completing in order.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/internal.h"
+
+#define BIT(op) (1u << (op))
+enum {
+	RC_OPS = BIT(IBV_WR_SEND) | BIT(IBV_WR_SEND_WITH_IMM) | BIT(IBV_WR_SEND_WITH_INV) | BIT(IBV_WR_RDMA_WRITE) |
+		 BIT(IBV_WR_RDMA_WRITE_WITH_IMM) | BIT(IBV_WR_RDMA_READ) | BIT(IBV_WR_ATOMIC_CMP_AND_SWP) |
+		 BIT(IBV_WR_ATOMIC_FETCH_AND_ADD) | BIT(IBV_WR_LOCAL_INV) | BIT(IBV_WR_BIND_MW),
+	UC_OPS = BIT(IBV_WR_SEND) | BIT(IBV_WR_SEND_WITH_IMM) | BIT(IBV_WR_RDMA_WRITE) |
+		 BIT(IBV_WR_RDMA_WRITE_WITH_IMM) | BIT(IBV_WR_LOCAL_INV) | BIT(IBV_WR_BIND_MW),
+	UD_OPS = BIT(IBV_WR_SEND) | BIT(IBV_WR_SEND_WITH_IMM),
+	ATOMIC_OPS = BIT(IBV_WR_ATOMIC_CMP_AND_SWP) | BIT(IBV_WR_ATOMIC_FETCH_AND_ADD),
+	FETCH_OPS = ATOMIC_OPS | BIT(IBV_WR_RDMA_READ),
+	IMM_OPS = BIT(IBV_WR_SEND_WITH_IMM) | BIT(IBV_WR_RDMA_WRITE_WITH_IMM),
+	REMOTE_OPS = FETCH_OPS | BIT(IBV_WR_RDMA_WRITE) | BIT(IBV_WR_RDMA_WRITE_WITH_IMM),
+	INLINE_OPS = BIT(IBV_WR_SEND) | BIT(IBV_WR_SEND_WITH_IMM) | BIT(IBV_WR_SEND_WITH_INV) | BIT(IBV_WR_RDMA_WRITE) |
+		     BIT(IBV_WR_RDMA_WRITE_WITH_IMM)
+};
+
+static const enum ibv_wc_opcode wc_opcodes[] = {
+	[IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
+	[IBV_WR_SEND] = IBV_WC_SEND,
+	[IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
+	[IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
+	[IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
+	[IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
+	[IBV_WR_LOCAL_INV] = IBV_WC_LOCAL_INV,
+	[IBV_WR_BIND_MW] = IBV_WC_BIND_MW,
+	[IBV_WR_SEND_WITH_INV] = IBV_WC_SEND,
+};
+
+static bool has_op(uint32_t set, uint8_t opcode)
+{
+	return set & BIT(opcode);
+}
+
+/* ---- work deferred until no lock is held ----------------------------------------------------------- */
+
+void soft_after_fail(struct soft_after *after, struct soft_qp *qp)
+{
+	if (soft_state(qp) == IBV_QPS_RESET)
+		return; /* the last life's lanes are being dropped */
+	/* Before it is queued, or known to be: who takes it from that list sees this. */
+	atomic_store(&qp->fail_life, atomic_load(&qp->life));
+	if (atomic_exchange(&qp->fail_queued, true))
+		return;
+	qp->after_fail = after->fail;
+	after->fail = qp;
+}
+
+void soft_after_pump(struct soft_after *after, struct soft_qp *qp)
+{
+	if (atomic_exchange(&qp->pump_queued, true))
+		return;
+	qp->after_pump = after->pump;
+	after->pump = qp;
+}
+
+void soft_after_run_slow(struct soft_after *after)
+{
+	while (after->fail || after->pump) {
+		struct soft_qp *qp = after->fail;
+		if (qp) {
+			after->fail = qp->after_fail;
+			atomic_store(&qp->fail_queued, false);
+			soft_qp_fail(qp, after);
+			continue;
+		}
+		qp = after->pump;
+		after->pump = qp->after_pump;
+		atomic_store(&qp->pump_queued, false);
+		soft_lock(&qp->sq_lock);
+		if (qp->sq_next != qp->sq_tail)
+			soft_sq_pump(qp, after);
+		soft_unlock(&qp->sq_lock);
+	}
+}
+
+/* ---- payload -------------------------------------------------------------------------------------- */
+
+bool soft_wqe_gather(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, char *to, uint32_t n)
+{
+	for (uint32_t i = 0; n; i++) {
+		const struct ibv_sge *sge = &wqe->sge[i];
+		if (offset >= sge->length) {
+			offset -= sge->length;
+			continue;
+		}
+		uint32_t part = sge->length - offset < n ? sge->length - offset : n;
+		const char *from = wqe->flags & IBV_SEND_INLINE ?
+					   (const char *)(uintptr_t)sge->addr :
+					   soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length, 0);
+		if (soft_unlikely(!from))
+			return false;
+		soft_copy(to, from + offset, part);
+		to += part;
+		n -= part;
+		offset = 0;
+	}
+	return true;
+}
+
+bool soft_wqe_scatter(struct soft_qp *qp, const struct soft_wqe *wqe, uint32_t offset, const char *from, uint32_t n)
+{
+	for (uint32_t i = 0; n; i++) {
+		const struct ibv_sge *sge = &wqe->sge[i];
+		if (offset >= sge->length) {
+			offset -= sge->length;
+			continue;
+		}
+		uint32_t part = sge->length - offset < n ? sge->length - offset : n;
+		char *to = soft_local_addr(to_pd(qp->qp.pd), sge->lkey, sge->addr, sge->length, IBV_ACCESS_LOCAL_WRITE);
+		if (soft_unlikely(!to))
+			return false;
+		soft_copy(to + offset, from, part);
+		from += part;
+		n -= part;
+		offset = 0;
+	}
+	return true;
+}
+
+bool soft_wqe_keep(struct soft_qp *qp, struct soft_wqe *wqe)
+{
+	struct ibv_sge *own = qp->sq_sge + (size_t)(wqe - qp->sq) * qp->cap.max_send_sge;
+
+	if (wqe->sge == own || !wqe->num_sge)
+		return true;
+	if (wqe->flags & IBV_SEND_INLINE) {
+		char *copy = malloc(wqe->length ? wqe->length : 1);
+		if (!copy || !soft_wqe_gather(qp, wqe, 0, copy, wqe->length)) {
+			free(copy);
+			return false;
+		}
+		own[0] = (struct ibv_sge){ .addr = (uintptr_t)copy, .length = wqe->length };
+		wqe->inline_copy = copy;
+		wqe->num_sge = 1;
+	} else {
+		memcpy(own, wqe->sge, wqe->num_sge * sizeof(*own));
+	}
+	wqe->sge = own;
+	return true;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------- */
+
+/* Absolute deadline of a wait for the destination that begins now; 0: none. */
+static uint64_t retry_deadline(const struct soft_qp *qp)
+{
+	if (!qp->attr.timeout)
+		return 0;
+	return soft_now_ns() + (UINT64_C(4096) << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
+}
+
+uint64_t soft_rnr_deadline(uint8_t rnr_retry, uint8_t min_rnr_timer)
+{
+	/* IBTA table 45, in units of 10 us; 0 stands for 655.36 ms. */
+	static const uint32_t timers[32] = { 65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+					     48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+					     2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152 };
+
+	if (rnr_retry == 7)
+		return 0;
+	return soft_now_ns() + UINT64_C(10000) * timers[min_rnr_timer & 31] * rnr_retry;
+}
+
+enum { DATAGRAM_NS = 100000, DATAGRAM_TRIES = 200 };
+
+static void wait_begin(struct soft_qp *qp)
+{
+	uint64_t when = 0;
+
+	if (qp->waited_wqe == qp->sq_next && qp->waited == qp->wait)
+		return; /* continues */
+	qp->tries = 0;
+	qp->silent_ns = 0;
+	qp->waited_wqe = qp->sq_next;
+	qp->waited = qp->wait;
+	if (qp->wait == SOFT_WAIT_PEER)
+		when = retry_deadline(qp);
+	else if (qp->wait == SOFT_WAIT_DATAGRAM)
+		when = soft_now_ns() + DATAGRAM_NS;
+	else if (qp->wait == SOFT_WAIT_RNR)
+		when = soft_rnr_deadline(qp->attr.rnr_retry, qp->rnr_timer);
+	atomic_store(&qp->deadline_ns, when);
+	if (when)
+		soft_timer_want(when);
+}
+
+static void wait_end(struct soft_qp *qp)
+{
+	if (soft_unlikely(qp->waited)) {
+		qp->waited = SOFT_RUN;
+		atomic_store(&qp->deadline_ns, 0);
+	}
+	qp->wait = SOFT_RUN;
+}
+
+/* A datagram is retried after a tenth of a millisecond, and dropped after twenty tries. */
+static void datagram_timeout(struct soft_qp *qp, struct soft_after *after)
+{
+	if (++qp->tries < DATAGRAM_TRIES) {
+		uint64_t when = soft_now_ns() + DATAGRAM_NS;
+		atomic_store(&qp->deadline_ns, when);
+		soft_timer_want(when);
+		return;
+	}
+	wait_end(qp);
+	struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next++);
+	wqe->state = SOFT_WQE_DONE;
+	soft_sq_pump(qp, after);
+}
+
+/*
+ * An adapter answers at once whether the destination exists; a process answers when it next runs. A live process that
+ * has not answered counts as present, however long its host pauses it, up to a limit. Destinations in this process are
+ * known directly.
+ */
+static bool may_answer_yet(struct soft_qp *qp)
+{
+	static const uint64_t longest_ns = 10000000000;
+
+	if (!qp->remote || qp->heard || qp->silent_ns >= longest_ns ||
+	    !soft_slot_taken(qp->attr.dest_qp_num >> SOFT_QPN_INDEX_BITS))
+		return false;
+	const uint64_t now = soft_now_ns(), when = retry_deadline(qp);
+	qp->silent_ns += when - now;
+	atomic_store(&qp->deadline_ns, when);
+	soft_timer_want(when);
+	return true;
+}
+
+void soft_sq_heard(struct soft_qp *qp)
+{
+	qp->heard = true;
+	if (qp->waited == SOFT_WAIT_PEER) {
+		const uint64_t when = retry_deadline(qp);
+		atomic_store(&qp->deadline_ns, when);
+		if (when)
+			soft_timer_want(when);
+	}
+}
+
+/*
+ * The thread that polls the CQ goes on with it. While none does because all sleep, the progress thread does so at once; if
+ * the program does something else, it does so after a while.
+ */
+void soft_again(struct soft_cq *cq, uint32_t slot)
+{
+	soft_cq_ring(cq, slot);
+	if (soft_cq_armed(cq))
+		soft_kick_self();
+	else
+		soft_timer_want(soft_now_ns() + SOFT_STALL_NS);
+}
+
+enum soft_run soft_sq_yield(struct soft_qp *qp)
+{
+	qp->wait = SOFT_WAIT_TURN;
+	soft_again(to_cq(qp->qp.send_cq), qp->send_slot);
+	return SOFT_RUN_WAIT;
+}
+
+void soft_sq_timeout(struct soft_qp *qp, struct soft_after *after)
+{
+	uint64_t when;
+
+	soft_lock(&qp->sq_lock);
+	when = atomic_load(&qp->deadline_ns);
+	if (when && when <= soft_now_ns() && qp->sq_next != qp->sq_tail) {
+		soft_sq_pump(qp, after);
+		if (qp->wait == SOFT_WAIT_DATAGRAM)
+			datagram_timeout(qp, after);
+		else if (qp->wait == SOFT_WAIT_RNR || (qp->wait == SOFT_WAIT_PEER && !may_answer_yet(qp))) {
+			struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next);
+			wqe->status = qp->wait == SOFT_WAIT_RNR ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_RETRY_EXC_ERR;
+			soft_sq_pump(qp, after); /* fails by its status, runs nothing */
+		}
+	} else if (when) {
+		soft_timer_want(when);
+	}
+	soft_unlock(&qp->sq_lock);
+}
+
+/* ---- completing ----------------------------------------------------------------------------------- */
+
+static void complete(struct soft_qp *qp, struct soft_wqe *wqe, enum ibv_wc_status status)
+{
+	if (soft_unlikely(wqe->inline_copy)) {
+		free(wqe->inline_copy);
+		wqe->inline_copy = NULL;
+	}
+	if (status == IBV_WC_SUCCESS && !(wqe->flags & IBV_SEND_SIGNALED))
+		return;
+	struct ibv_wc wc = {
+		.wr_id = wqe->wr_id,
+		.status = status,
+		.opcode = wc_opcodes[wqe->opcode],
+		.byte_len = wqe->length,
+		.qp_num = qp->qp.qp_num,
+	};
+	soft_cq_push(to_cq(qp->qp.send_cq), &wc, false);
+}
+
+void soft_sq_flush(struct soft_qp *qp)
+{
+	for (; qp->sq_head != qp->sq_tail; qp->sq_head++)
+		complete(qp, soft_sq_at(qp, qp->sq_head), IBV_WC_WR_FLUSH_ERR);
+	qp->sq_next = qp->sq_tail;
+	wait_end(qp);
+	if (qp->path->flushed)
+		qp->path->flushed(qp);
+}
+
+void soft_sq_retire(struct soft_qp *qp, struct soft_after *after)
+{
+	if (qp->path->count_acked)
+		qp->path->count_acked(qp);
+	const uint64_t acked = qp->acked;
+
+	while (qp->sq_head != qp->sq_next) {
+		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_head);
+		/*
+		 * msn: messages that the peer must have carried out first. A WR that the peer refused is the next one.
+		 */
+		if (wqe->msn > acked && !(wqe->status != IBV_WC_SUCCESS && wqe->state == SOFT_WQE_SENT))
+			break;
+		if (wqe->answered && wqe->offset < wqe->length && wqe->status == IBV_WC_SUCCESS)
+			break;
+		qp->sq_head++;
+		complete(qp, wqe, wqe->status);
+		if (soft_unlikely(wqe->status != IBV_WC_SUCCESS)) {
+			/* RC stops completely; UC and UD keep receiving (IBTA 10.3.1.7, SQE). */
+			bool all = qp->qp.qp_type == IBV_QPT_RC;
+			soft_qp_set_state(qp, all ? IBV_QPS_ERR : IBV_QPS_SQE);
+			soft_sq_flush(qp);
+			if (all)
+				soft_after_fail(after, qp);
+			return;
+		}
+	}
+	if (soft_unlikely(soft_state(qp) == IBV_QPS_SQD && qp->attr.sq_draining && qp->sq_head == qp->sq_next)) {
+		qp->attr.sq_draining = 0;
+		if (qp->attr.en_sqd_async_notify)
+			soft_async_push(to_ctx(qp->qp.context), IBV_EVENT_SQ_DRAINED, &qp->qp);
+	}
+}
+
+/* ---- running -------------------------------------------------------------------------------------- */
+
+static bool fetches_pending(struct soft_qp *qp)
+{
+	for (uint32_t i = qp->sq_head; i != qp->sq_next; i++) {
+		const struct soft_wqe *wqe = soft_sq_at(qp, i);
+		if (wqe->answered && wqe->offset < wqe->length)
+			return true;
+	}
+	return false;
+}
+
+static enum soft_run carry_out(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+{
+	if (soft_unlikely(wqe->status != IBV_WC_SUCCESS))
+		return SOFT_RUN_DONE;
+	if (soft_fault(SOFT_FAULT_ERROR)) {
+		wqe->status = IBV_WC_GENERAL_ERR;
+		return SOFT_RUN_DONE;
+	}
+	if (soft_unlikely((wqe->flags & IBV_SEND_FENCE) && fetches_pending(qp))) {
+		qp->wait = SOFT_WAIT_FENCE;
+		return SOFT_RUN_WAIT;
+	}
+	if (soft_unlikely(wqe->opcode == IBV_WR_LOCAL_INV)) {
+		wqe->status = (uint8_t)soft_key_invalidate(qp, wqe->imm, false);
+		return SOFT_RUN_DONE;
+	}
+	if (soft_unlikely(wqe->opcode == IBV_WR_BIND_MW)) {
+		wqe->status = (uint8_t)soft_mw_bind(qp, wqe->bind.mw, &wqe->bind.info, wqe->rkey);
+		return SOFT_RUN_DONE;
+	}
+	return qp->path->run(qp, wqe, after);
+}
+
+/* The same; records the outcome and advances sq_next. */
+static enum soft_run run(struct soft_qp *qp, struct soft_wqe *wqe, struct soft_after *after)
+{
+	enum soft_run r = carry_out(qp, wqe, after);
+
+	if (soft_unlikely(r == SOFT_RUN_WAIT))
+		return r;
+	wait_end(qp);
+	if (r == SOFT_RUN_SENT) {
+		wqe->state = SOFT_WQE_SENT;
+		if (wqe->answered)
+			soft_wqe_keep(qp, wqe); /* the response address; never inline, so it cannot fail */
+	} else {
+		wqe->state = SOFT_WQE_DONE;
+		wqe->msn = qp->issued;
+	}
+	qp->sq_next++;
+	if (soft_unlikely(wqe->status != IBV_WC_SUCCESS))
+		qp->wait = SOFT_WAIT_ERROR;
+	return r;
+}
+
+void soft_sq_pump(struct soft_qp *qp, struct soft_after *after)
+{
+	while (qp->sq_next != qp->sq_tail && qp->wait != SOFT_WAIT_ERROR) {
+		struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_next);
+		uint32_t state = soft_state(qp);
+
+		/* Draining: what has begun continues. */
+		if (soft_unlikely(state != IBV_QPS_RTS && !(state == IBV_QPS_SQD && wqe->offset)))
+			break;
+		if (soft_unlikely(run(qp, wqe, after) == SOFT_RUN_WAIT)) {
+			if (soft_wqe_keep(qp, wqe)) {
+				wait_begin(qp);
+				break;
+			}
+			wqe->status = IBV_WC_LOC_PROT_ERR;
+		}
+	}
+	if (qp->path->push)
+		qp->path->push(qp);
+	soft_sq_retire(qp, after);
+}
+
+bool soft_sq_has_room(struct soft_qp *qp, size_t count, struct soft_after *after)
+{
+	if (soft_likely(qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr))
+		return true;
+	if (qp->path->collect)
+		qp->path->collect(qp, after);
+	soft_sq_retire(qp, after);
+	return qp->sq_tail - qp->sq_head + count <= qp->cap.max_send_wr;
+}
+
+/* ---- posting -------------------------------------------------------------------------------------- */
+
+static uint32_t allowed_ops(const struct soft_qp *qp)
+{
+	switch (qp->qp.qp_type) {
+	case IBV_QPT_RC:
+		return soft_iwarp() ? RC_OPS & ~(IMM_OPS | ATOMIC_OPS) : RC_OPS;
+	case IBV_QPT_UC:
+		return UC_OPS;
+	default:
+		return UD_OPS;
+	}
+}
+
+static int check(const struct soft_qp *qp, const struct ibv_send_wr *wr, uint64_t length)
+{
+	if (soft_unlikely((unsigned)wr->opcode > 31 || !has_op(allowed_ops(qp), (uint8_t)wr->opcode)))
+		return EINVAL;
+	if (soft_unlikely(length > SOFT_MAX_MSG))
+		return EINVAL;
+	if (wr->send_flags & IBV_SEND_INLINE) {
+		if (soft_unlikely(length > qp->cap.max_inline_data || !has_op(INLINE_OPS, (uint8_t)wr->opcode)))
+			return EINVAL;
+	}
+	if (soft_unlikely(has_op(ATOMIC_OPS, (uint8_t)wr->opcode) && length != 8))
+		return EINVAL;
+	return 0;
+}
+
+/* iWARP: the answer to a READ is a write by the peer. */
+static bool may_land(const struct ibv_send_wr *wr)
+{
+	for (int i = 0; i < wr->num_sge; i++) {
+		const struct soft_region *r = soft_key_find(wr->sg_list[i].lkey);
+		if (r && !(r->access & IBV_ACCESS_REMOTE_WRITE))
+			return false;
+	}
+	return true;
+}
+
+static void fill(struct soft_qp *qp, struct soft_wqe *wqe, const struct ibv_send_wr *wr, uint32_t length)
+{
+	wqe->wr_id = wr->wr_id;
+	wqe->msn = 0;
+	wqe->sge = wr->sg_list;
+	wqe->length = length;
+	wqe->offset = 0;
+	wqe->imm = wr->imm_data;
+	wqe->num_sge = (uint16_t)wr->num_sge;
+	wqe->opcode = (uint8_t)wr->opcode;
+	wqe->flags = (uint8_t)(wr->send_flags | (qp->sq_sig_all ? IBV_SEND_SIGNALED : 0));
+	wqe->state = SOFT_WQE_POSTED;
+	wqe->status = IBV_WC_SUCCESS;
+	wqe->answered = wqe->placed = wqe->direct = false;
+	if (qp->qp.qp_type == IBV_QPT_UD) {
+		wqe->ud.ah = to_ah(wr->wr.ud.ah);
+		wqe->ud.qpn = wr->wr.ud.remote_qpn;
+		wqe->ud.qkey = wr->wr.ud.remote_qkey;
+		return;
+	}
+	wqe->raddr = wr->wr.rdma.remote_addr;
+	wqe->rkey = wr->wr.rdma.rkey;
+	if (has_op(ATOMIC_OPS, wqe->opcode)) {
+		wqe->raddr = wr->wr.atomic.remote_addr;
+		wqe->rkey = wr->wr.atomic.rkey;
+		wqe->atomic.compare_add = wr->wr.atomic.compare_add;
+		wqe->atomic.swap = wr->wr.atomic.swap;
+	} else if (wqe->opcode == IBV_WR_BIND_MW) {
+		wqe->bind.mw = wr->bind_mw.mw;
+		wqe->bind.info = wr->bind_mw.bind_info;
+		wqe->rkey = wr->bind_mw.rkey;
+	}
+}
+
+static int post_one(struct soft_qp *qp, const struct ibv_send_wr *wr, struct soft_after *after)
+{
+	uint32_t state = soft_state(qp);
+	uint64_t length = 0;
+
+	if (soft_unlikely(state < IBV_QPS_RTS))
+		return EINVAL;
+	if (soft_unlikely(wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->cap.max_send_sge))
+		return EINVAL;
+	if (soft_unlikely(!soft_sq_has_room(qp, 1, after)))
+		return ENOMEM;
+	bool bare = wr->opcode == IBV_WR_BIND_MW || wr->opcode == IBV_WR_LOCAL_INV;
+	for (int i = 0; i < wr->num_sge && !bare; i++)
+		length += wr->sg_list[i].length;
+	int err = check(qp, wr, length);
+	if (soft_unlikely(err))
+		return err;
+
+	struct soft_wqe *wqe = soft_sq_at(qp, qp->sq_tail);
+	fill(qp, wqe, wr, (uint32_t)length);
+	if (bare)
+		wqe->num_sge = 0;
+	if (soft_unlikely(wqe->opcode == IBV_WR_RDMA_READ && soft_iwarp() && !may_land(wr)))
+		wqe->status = IBV_WC_LOC_PROT_ERR;
+	qp->sq_tail++;
+	bool write = wqe->opcode == IBV_WR_RDMA_WRITE || wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+	if (soft_unlikely(state == IBV_QPS_ERR || state == IBV_QPS_SQE)) {
+		qp->astray += write;
+		complete(qp, wqe, IBV_WC_WR_FLUSH_ERR);
+		qp->sq_head = qp->sq_next = qp->sq_tail;
+		return 0;
+	}
+	if (soft_unlikely(qp->wait == SOFT_WAIT_DATAGRAM)) {
+		if (!soft_wqe_keep(qp, wqe)) {
+			qp->sq_tail--;
+			return ENOMEM;
+		}
+		soft_sq_pump(qp, after);
+		return 0;
+	}
+	if (soft_likely(qp->sq_next + 1 == qp->sq_tail && state == IBV_QPS_RTS && qp->wait == SOFT_RUN)) {
+		enum soft_run r = run(qp, wqe, after);
+		if (soft_likely(r == SOFT_RUN_SENT)) {
+			qp->astray += write;
+			return 0;
+		}
+		if (r == SOFT_RUN_DONE) {
+			qp->astray += write && wqe->status != IBV_WC_SUCCESS;
+			soft_sq_retire(qp, after);
+			return 0;
+		}
+		wait_begin(qp);
+	}
+	qp->astray += write;
+	if (soft_unlikely(!soft_wqe_keep(qp, wqe))) {
+		qp->sq_tail--;
+		return ENOMEM;
+	}
+	return 0;
+}
+
+SOFT_EXPORT const volatile uint64_t *softdev_astray(struct ibv_qp *ibqp)
+{
+	return soft_is(ibqp->context) ? &to_qp(ibqp)->astray : NULL;
+}
+
+SOFT_EXPORT void softdev_holds(struct ibv_qp *ibqp, int some)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	/* Before the lane is there, its number is taken from here by the thread that makes it, and no data is sent. */
+	atomic_store_explicit(&qp->holds, some ? SOFT_HOLDS_SOME : SOFT_HOLDS_NOTHING, memory_order_release);
+	if (qp->path->say)
+		qp->path->say(qp);
+}
+
+SOFT_EXPORT int softdev_left_whole(struct ibv_qp *ibqp)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+
+	if (!soft_is(ibqp->context))
+		return 0;
+	if (atomic_load(&qp->left_whole))
+		return 1;
+	/* A path that says it is one whose end shows. */
+	return qp->path->say && soft_receives(soft_state(qp)) ? -1 : 0;
+}
+
+int soft_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct soft_qp *qp = to_qp(ibqp);
+	struct soft_after after = { 0 };
+	int err = 0;
+
+	soft_lock(&qp->sq_lock);
+	for (; wr; wr = wr->next) {
+		err = post_one(qp, wr, &after);
+		if (soft_unlikely(err)) {
+			*bad = wr;
+			break;
+		}
+	}
+	if (qp->unsent && qp->path->push(qp))
+		soft_sq_retire(qp, &after);
+	soft_unlock(&qp->sq_lock);
+	soft_after_run(&after);
+	return err;
+}
