@@ -7,6 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of this header. Within a major version, functions are added and none is changed; before 1.0.0, within a minor one. */
+#define SOFTDEV_VERSION_MAJOR 0
+#define SOFTDEV_VERSION_MINOR 1
+#define SOFTDEV_VERSION_PATCH 0
+#define SOFTDEV_VERSION (SOFTDEV_VERSION_MAJOR * 10000 + SOFTDEV_VERSION_MINOR * 100 + SOFTDEV_VERSION_PATCH)
+
 struct ibv_context;
 struct ibv_pd;
 struct ibv_qp;
@@ -14,6 +20,9 @@ struct ibv_qp;
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* SOFTDEV_VERSION of the library that is loaded. */
+unsigned softdev_version(void);
 
 /* 1 when the context belongs to the software device. */
 int softdev_is(struct ibv_context *context);

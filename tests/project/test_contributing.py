@@ -20,7 +20,7 @@ PAGES = [
     ".pre-commit-config.yaml",
 ]
 PATH = re.compile(
-    r"(?<![\w/-])((?:aiordma|tests|docs|benchmarks|examples|\.ci|\.github)/[\w./-]*\w|[A-Z]+\.md|[\w.-]+\.toml)"
+    r"(?<![\w/-])((?:aiordma|softdev|tests|docs|benchmarks|examples|\.ci|\.github)/[\w./-]*\w|[A-Z]+\.md|[\w.-]+\.toml)"
 )
 MAKE = re.compile(r"\bmake ((?:-\S+ )*)([a-z][a-z-]*)")
 #: What the build and the documentation make; a clone does not have it.

@@ -141,7 +141,7 @@ def test_only_settings_that_exist_are_named() -> None:
     # The software device has some of its own, for whatever program uses it: its header explains them.
     header = (ROOT / "softdev" / "include" / "softdev.h").read_text(encoding="utf-8")
     known |= set(re.findall(r"\bSOFTDEV_[A-Z_]+[A-Z]\b", header))
-    for path in (*DOCS.rglob("*.md"), ROOT / "README.md"):
+    for path in (*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "SECURITY.md"):
         named = set(re.findall(r"\b(?:AIORDMA|SOFTDEV)_[A-Z_]+\b", path.read_text(encoding="utf-8")))
         assert named <= known, path
 

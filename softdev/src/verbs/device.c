@@ -14,13 +14,21 @@
 
 static atomic_uint shown; /* devices in the list; 0: as set in the environment */
 
-#define FIRMWARE "1.0"
+#define TEXT(x) #x
+#define WORDS(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
+/* The library's version: `ibv_devinfo` shows it. */
+#define FIRMWARE WORDS(SOFTDEV_VERSION_MAJOR, SOFTDEV_VERSION_MINOR, SOFTDEV_VERSION_PATCH)
 /* A vendor id that is no valid IEEE OUI; the kernel's software devices use the same. */
 #define VENDOR_ID 0xffffff
 #define CAPABILITIES                                                                                                   \
 	(IBV_DEVICE_BAD_PKEY_CNTR | IBV_DEVICE_BAD_QKEY_CNTR | IBV_DEVICE_CURR_QP_STATE_MOD |                          \
 	 IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |       \
 	 IBV_DEVICE_MEM_WINDOW_TYPE_2B)
+
+SOFT_EXPORT unsigned softdev_version(void)
+{
+	return SOFTDEV_VERSION;
+}
 
 static _Atomic(const char *) chosen; /* by softdev_choose(); NULL: as set in the environment */
 
