@@ -20,10 +20,11 @@ APT_AARCH64 := qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 APT_PYTHONS := dpkg-dev libssl-dev zlib1g-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev xz-utils
 
 # What the compiled parts are made of. Other Python files are used in place and need no rebuild.
-COMPILED := $(shell find aiordma rocefabric softdev -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
+COMPILED := $(shell find aiordma rocefabric softdev/CMakeLists.txt softdev/include softdev/src -name '*.pyx' \
+              -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \
               -o -name CMakeLists.txt)
 COMPILED += $(wildcard $(patsubst %.pxd,%.py,$(filter %.pxd,$(COMPILED))))
-C_FILES := $(shell find aiordma softdev tests -name '*.c' -o -name '*.h')
+C_FILES := $(shell find aiordma softdev/include softdev/src softdev/tests tests -name '*.c' -o -name '*.h')
 # Its tests are checked by running them, under the sanitizers too.
 TIDY_FILES := $(wildcard softdev/src/*/*.c)
 STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')))
