@@ -64,6 +64,9 @@ cdef class CompletionOwner:
     cdef int on_completion(self, ibv_wc *wc) except -1:
         raise NotImplementedError
 
+    cdef int ran_out(self) except -1:
+        return 0
+
     cdef int flush(self) except -1:
         raise NotImplementedError
 
@@ -240,6 +243,8 @@ cdef class CompletionPoller:
                 except BaseException as error:
                     # A failing owner must not keep the others from their completions.
                     self.report(error)
+                    if isinstance(error, MemoryError):
+                        self.end(owner)
             if self.receivers:
                 self.end_batch()
         finally:
@@ -266,6 +271,14 @@ cdef class CompletionPoller:
                     receiver.end_of_batch()
                 except BaseException as error:
                     self.report(error)
+        return 0
+
+    cdef int end(self, CompletionOwner owner) except -1:
+        """It has no memory for a completion, and would wait for ever for what it did not do."""
+        try:
+            owner.ran_out()
+        except BaseException as error:
+            self.report(error)
         return 0
 
     cdef int report(self, error) except -1:

@@ -169,7 +169,7 @@ class Endpoint:
     def _accept(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._watched.failed(error)
             return
         sock.setblocking(False)
@@ -179,7 +179,11 @@ class Endpoint:
             self._loading.append(sock)
         elif not self._sessions and _session_module() is None:
             self._loading = [sock]
-            threading.Thread(target=self._load, name="aiordma admin", daemon=True).start()
+            try:
+                threading.Thread(target=self._load, name="aiordma admin", daemon=True).start()
+            except (RuntimeError, MemoryError):  # there is no thread for it; the next tool may find one
+                self._loading = None
+                sock.close()
         else:
             self._begin(sock)
 

@@ -72,11 +72,13 @@ class Session:
         if self._answer is not None:
             self.close()  # one request
             return
-        self._input += data
         try:
+            self._input += data
             self._take_request()
         except GarbageError as error:
             self._begin_answer(iter([Refused(str(error))]))
+        except MemoryError:
+            self.close()
 
     def _take_request(self) -> None:
         """:raises GarbageError:"""
@@ -108,6 +110,12 @@ class Session:
         self._go_on()
 
     def _go_on(self) -> None:
+        try:
+            self._answer_on()
+        except MemoryError:  # the tool would wait for the rest
+            self.close()
+
+    def _answer_on(self) -> None:
         """Make some of the answer, and send some of it."""
         if self._closed or self._answer is None or self._watching_writable:
             return

@@ -164,8 +164,8 @@ class RdmaServer(asyncio.AbstractServer):
                 connection, _address = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as exc:
-                if exc.errno not in OUT_OF_RESOURCES:
+            except (OSError, MemoryError) as exc:
+                if isinstance(exc, OSError) and exc.errno not in OUT_OF_RESOURCES:
                     raise
                 self._report("socket.accept() out of system resource", exc)
                 self._loop.remove_reader(sock.fileno())

@@ -306,22 +306,32 @@ class DatagramEndpoint(Duplex, anyio.abc.UnreliableObjectStream[Datagram]):
                 with contextlib.suppress(OSError, MemoryError):
                     self._sock.recv(1)
                 break
-            for level, kind, value in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, SO_RXQ_OVFL) and len(value) == 4:
-                    self._by_kernel = struct.unpack("=I", value)[0]
-            address = plain_address(sockaddr)
-            if self._table.resolver.on_udp(data, address):
-                continue
-            if self._remote is not None and address != self._remote:
-                self._unknown += 1
-            elif len(self._queue) >= self._most:
+            try:
+                came = self._on_datagram(data, ancillary, sockaddr) or came
+            except MemoryError:
                 self._full += 1
-            else:
-                self._received_udp += 1
-                self._queue.append((data, address))
-                came = True
         if came and self._on_readable is not None:
             self._on_readable()
+
+    def _on_datagram(
+        self, data: bytes, ancillary: list[tuple[int, int, bytes]], sockaddr: tuple[str, int]
+    ) -> bool:
+        """Whether it is for the program, and queued."""
+        for level, kind, value in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, SO_RXQ_OVFL) and len(value) == 4:
+                self._by_kernel = struct.unpack("=I", value)[0]
+        address = plain_address(sockaddr)
+        if self._table.resolver.on_udp(data, address):
+            return False
+        if self._remote is not None and address != self._remote:
+            self._unknown += 1
+            return False
+        if len(self._queue) >= self._most:
+            self._full += 1
+            return False
+        self._queue.append((data, address))
+        self._received_udp += 1
+        return True
 
     # -- how peers are reached
 

@@ -139,9 +139,9 @@ class Resolver:
                 sock, _ = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as exc:
+            except (OSError, MemoryError) as exc:
                 if self._listening[listening].failed(exc):
-                    _log.warning("queries of peers are not answered for now: %s", exc)
+                    _log.warning("queries of peers are not answered for now: %s", str(exc) or "no memory")
                     return
                 continue  # this peer has closed its connection already
             sock.setblocking(False)

@@ -510,6 +510,9 @@ cdef class QueuePair(CompletionOwner):
         operation = "RECV" if kind == KIND_RECEIVE else "SEND/WRITE/READ"
         return self.fail(CompletionError(wc.status, wc.vendor_err, operation, self.qp_num))
 
+    cdef int ran_out(self) except -1:
+        return self.fail(LinkError("this end has no memory for what has come on the link"))
+
     cdef int on_sent(self, ibv_wc *wc) except -1:
         cdef uint32_t position = wc.wr_id & 0xfffffff
         if not self.with_imm:

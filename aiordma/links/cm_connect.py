@@ -27,7 +27,7 @@ import anyio.to_thread
 
 from ..errors import Code, NegotiationError, VerbsError
 from ..verbs.lifetime import release_all
-from ..verbs.rdmacm import CmEvent, ConnectionId, Event, EventChannel, sockaddr
+from ..verbs.rdmacm import CmEvent, ConnectionId, Event, EventChannel, number_of, sockaddr
 
 if TYPE_CHECKING:
     import ctypes
@@ -211,11 +211,11 @@ class CmConnection:
         for _ in range(_EVENTS_AT_ONCE):
             try:
                 event = self._channel.next_event() if not self._closed else None
-            except VerbsError as error:
+            except (VerbsError, MemoryError) as error:  # an event may be lost
                 self._waker.unwatch_fd(self._channel.fd)
-                logger.warning("QP %d: %s", self._qp_number, error)
+                logger.warning("QP %d: %s", self._qp_number, str(error) or "no memory")
                 number = self._id.handle if self._id is not None else 0
-                event = Event(number, CmEvent.DISCONNECTED, -(error.errno or 0), b"", 0, 0)
+                event = Event(number, CmEvent.DISCONNECTED, -number_of(error), b"", 0, 0)
                 self._on_event(event)
                 return
             if event is None:

@@ -33,6 +33,7 @@ from ..verbs.lifetime import release_all
 from ..verbs.memory.budget import MemoryLimitError
 from ..verbs.memory.pool import MemoryPool
 from ..wake import clock
+from ..wake.accepting import PAUSE_S
 from ..wake.base import run_guarded
 from ..wake.beside import LoopEndedError
 from .ack_timer import AckTimer
@@ -336,7 +337,15 @@ class Engine:
 
     def read_events(self) -> None:
         """Read and handle the device's asynchronous events."""
-        for event in self._async_events.read():
+        try:
+            events = self._async_events.read()
+        except (OSError, MemoryError) as error:
+            why = str(error) or "no memory"
+            logger.warning("%s: its events cannot be read now: %s", self.backend.name, why)
+            self.waker.unwatch_fd(self._async_events.fd)  # it stays readable
+            self.waker.call_at(self.waker.now() + PAUSE_S, self._watch_events)
+            return
+        for event in events:
             logger.log(
                 logging.WARNING if event.is_fatal else logging.DEBUG, "%s: %s", self.backend.name, event
             )
@@ -351,6 +360,10 @@ class Engine:
                 for user in list(self.users):
                     if self._concerns(event, user.qp_num):
                         user.device_event(event)
+
+    def _watch_events(self) -> None:
+        if not self.closed:
+            self.waker.watch_fd(self._async_events.fd, self.read_events)
 
     def _is_of_device(self, event: DeviceEvent) -> bool:
         """Whether the event concerns the whole engine."""

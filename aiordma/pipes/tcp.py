@@ -116,10 +116,7 @@ class TcpPipe:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except (OSError, MemoryError) as exc:
-            if isinstance(exc, OSError):
-                self._fail_sending(exc)
-            else:
-                self._fail(exc)
+            self._fail_sending(exc)
             raise BrokenResourceError(f"the TCP connection is lost: {_text(exc)}") from exc
         self._sent += sent
         if sent < len(data):
@@ -133,14 +130,20 @@ class TcpPipe:
             raise ClosedResourceError("this end was closed, or has finished sending")
         raise BrokenResourceError(f"the TCP connection is lost: {_text(self._error)}") from self._error
 
-    def _fail_sending(self, exc: OSError) -> None:
+    def _fail_sending(self, exc: OSError | MemoryError) -> None:
         """The peer takes nothing more. What it has sent before is received first, and its end, if that was in
         order. (No more than a kernel keeps: a session may fail while its peer goes on sending.)"""
-        parts = [self._chunk[self._offset :]]
         ended = self._eof
-        while len(parts) <= _READS_AT_END and (data := self._read(_READ_MOST)):
-            parts.append(data)
-        self._chunk = b"".join(parts)
+        try:
+            parts = [self._chunk[self._offset :]]
+            while len(parts) <= _READS_AT_END and (data := self._read(_READ_MOST)):
+                parts.append(data)
+            self._chunk = b"".join(parts)
+        except MemoryError as no_memory:  # nothing may be read behind the gap, neither an end
+            exc = no_memory
+        if isinstance(exc, MemoryError):
+            self._fail(exc)
+            return
         self._offset = 0
         if exc.errno != errno.EPIPE and isinstance(self._sock, socket.socket):
             # The kernel reports a reset, or a host that is silent or out of reach, once, and then an end. (A
@@ -172,7 +175,7 @@ class TcpPipe:
             self._eof_sent = True
             try:
                 self._sock.shutdown(socket.SHUT_WR)
-            except OSError as exc:
+            except (OSError, MemoryError) as exc:
                 self._fail(exc)
 
     # -- receiving
@@ -287,7 +290,11 @@ class TcpPipe:
         if not data:
             self._eof = True
         if self._held_back is not None:
-            data = self._sift(data)
+            try:
+                data = self._sift(data)
+            except MemoryError as exc:
+                self._fail(exc)
+                return b""
         self._received += len(data)
         return data
 

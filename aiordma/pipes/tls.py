@@ -9,6 +9,7 @@ takes care of that.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
 from typing import TYPE_CHECKING, Self
@@ -113,6 +114,7 @@ class TlsLayer:
 
         :raises BlockingIOError: nothing is there.
         :raises OSError: the connection is lost, or was cut off without TLS's own end.
+        :raises MemoryError: nothing is lost: a smaller piece may be had.
         """
         data = self._ahead
         while len(data) < size and not self.at_end:
@@ -124,15 +126,26 @@ class TlsLayer:
                 if not isinstance(exc, BlockingIOError):
                     self.failure = exc
                 break
+            except MemoryError:
+                if not data:
+                    raise
+                break
             self.at_end = not part
-            data += part
+            data = self._joined(data, part)
         self._ahead = data if flags & socket.MSG_PEEK else data[size:]
         if self._outgoing.pending:
             # TLS answers some of what it reads, and the peer may be gone: what it sent before counts all the
             # same. What has become of the connection, the next read and the next send report.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, MemoryError):
                 self.flush()
         return data[:size]
+
+    def _joined(self, data: bytes, part: bytes) -> bytes:
+        try:
+            return data + part
+        except MemoryError as exc:  # the session has forgotten the part: nothing may come behind the gap
+            self.failure = OSError(errno.ENOMEM, "no memory for what TLS has decrypted")
+            raise self.failure from exc
 
     def _decrypted(self, size: int) -> bytes:
         if self.failure is not None:
@@ -196,10 +209,10 @@ class TlsLayer:
 
     def flush(self) -> bool:
         """Send ciphertext that is left; whether all is gone."""
-        if self._outgoing.pending:
-            self._left = memoryview(bytes(self._left) + self._outgoing.read())
         try:
-            while self._left:
+            while self._left or self._outgoing.pending:
+                if not self._left:
+                    self._left = memoryview(self._outgoing.read())
                 self._left = self._left[self.sock.send(self._left) :]
         except (BlockingIOError, InterruptedError):
             return False
@@ -210,7 +223,7 @@ class TlsLayer:
         # What came before must be decrypted first: after its own end the session rejects it.
         with contextlib.suppress(ssl.SSLError):
             while part := self.session.read(_READ):
-                self._ahead += part
+                self._ahead = self._joined(self._ahead, part)
         with contextlib.suppress(ssl.SSLError):
             self.session.unwrap()
         self.flush()
@@ -262,7 +275,7 @@ class TlsPipe(TcpPipe):
     def _send_left_later(self) -> None:
         try:
             gone = self._layer.flush()
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             self._fail_sending(exc)
             return
         if not gone and not self._watching_writable:
@@ -280,7 +293,7 @@ class TlsPipe(TcpPipe):
             return
         try:
             gone = self._layer.flush()
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             gone = True
             self._fail_sending(exc)
         if gone:
@@ -308,7 +321,7 @@ class TlsPipe(TcpPipe):
             try:
                 if not self._eof_sent:
                     self._layer.shutdown(socket.SHUT_WR)
-            except OSError as exc:
+            except (OSError, MemoryError) as exc:
                 self._error = exc
         if self._error is not None:
             self._end(self._error)
@@ -323,7 +336,9 @@ class TlsPipe(TcpPipe):
         try:
             gone = self._layer.flush()
             ended = self._peer_has_ended()
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
+            if self._layer.unsent:
+                self._reset_on_close()
             self._end(exc)
             return
         if gone and ended:
@@ -388,7 +403,7 @@ class TlsPipe(TcpPipe):
         try:
             gone = self._layer.flush()
             return gone and (self._peer_has_ended() or not self._tickets_may_come())
-        except OSError:
+        except (OSError, MemoryError):
             return True
 
     def _tickets_may_come(self) -> bool:

@@ -557,6 +557,9 @@ cdef class ValkeyPipe(CompletionOwner):
         return self.fail(CompletionError(wc.status, wc.vendor_err, "RECV" if kind == KIND_RECEIVE else "SEND/WRITE",
                                          self.qp_num))
 
+    cdef int ran_out(self) except -1:
+        return self.fail(LinkError("this end has no memory for what the server has sent"))
+
     cdef int on_sent(self, ibv_wc *wc) except -1:
         # Positions count modulo 2^28.
         self.sq_retired += (<uint32_t>(wc.wr_id & 0xfffffff) - self.sq_retired) & 0xfffffff

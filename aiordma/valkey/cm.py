@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import VerbsError
 from ..verbs.abi import QpState
 from ..verbs.lifetime import release_all
-from ..verbs.rdmacm import CmEvent, ConnectionId, Event, EventChannel, sockaddr
+from ..verbs.rdmacm import CmEvent, ConnectionId, Event, EventChannel, number_of, sockaddr
 
 if TYPE_CHECKING:
     import ctypes
@@ -96,9 +96,9 @@ class CmClient:
         for _ in range(_EVENTS_AT_ONCE):
             try:
                 event = self._channel.next_event() if not self._closed else None
-            except VerbsError as error:
+            except (VerbsError, MemoryError) as error:  # an event may be lost
                 self._waker.unwatch_fd(self._channel.fd)
-                event = Event(0, CmEvent.DISCONNECTED, -(error.errno or errno.EIO), b"", 0, 0)
+                event = Event(0, CmEvent.DISCONNECTED, -number_of(error), b"", 0, 0)
                 self._on_event(event)
                 return
             if event is None:

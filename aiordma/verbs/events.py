@@ -53,7 +53,7 @@ class AsyncEvents:
         os.set_blocking(self.fd, False)
 
     def read(self, limit: int = 16) -> list[DeviceEvent]:
-        """Events that are there, at most ``limit``, acknowledged. Raises VerbsError."""
+        """Events that are there, at most ``limit``, acknowledged. Raises VerbsError, MemoryError."""
         self._backend.check_process()
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)

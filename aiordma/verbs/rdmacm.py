@@ -176,6 +176,11 @@ def sockaddr(host: str, port: int) -> bytes:
     return struct.pack("=H", socket.AF_INET6) + struct.pack("!HI16sI", port, 0, address.packed, 0)
 
 
+def number_of(error: VerbsError | MemoryError) -> int:
+    """The error number of a failure of :meth:`EventChannel.next_event`."""
+    return errno.ENOMEM if isinstance(error, MemoryError) else error.errno or errno.EIO
+
+
 class EventChannel:
     """Where events of identifiers arrive. Watch :attr:`fd` for readability."""
 
@@ -201,19 +206,21 @@ class EventChannel:
             if ctypes.get_errno() in (errno.EAGAIN, errno.EINTR):
                 return None
             raise _failed("rdma_get_cm_event")
-        found = event.contents
-        conn = found.conn
-        size = conn.private_data_len if conn.private_data else 0
-        copied = Event(
-            found.id,
-            found.event,
-            found.status,
-            ctypes.string_at(conn.private_data, size) if size else b"",
-            conn.initiator_depth,
-            conn.responder_resources,
-        )
-        self.library.rdma_ack_cm_event(event)
-        return copied
+        try:
+            found = event.contents
+            conn = found.conn
+            size = conn.private_data_len if conn.private_data else 0
+            return Event(
+                found.id,
+                found.event,
+                found.status,
+                ctypes.string_at(conn.private_data, size) if size else b"",
+                conn.initiator_depth,
+                conn.responder_resources,
+            )
+        finally:
+            # Also where there is no memory for a copy: an identifier is not destroyed before that.
+            self.library.rdma_ack_cm_event(event)
 
     def close(self) -> None:
         """All identifiers must be gone. Idempotent."""

@@ -33,9 +33,9 @@ class WatchedListener:
         self._pause = None
         self._waker.watch_fd(self._sock.fileno(), self._readable)
 
-    def failed(self, error: OSError) -> bool:
+    def failed(self, error: OSError | MemoryError) -> bool:
         """``accept()`` has failed: pause, if that is for want of resources, which the result says."""
-        if error.errno not in OUT_OF_RESOURCES:
+        if isinstance(error, OSError) and error.errno not in OUT_OF_RESOURCES:
             return False
         if self._pause is None:
             self._waker.unwatch_fd(self._sock.fileno())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-import anyio.lowlevel
 import pytest
 from anyio import BrokenResourceError
 
 import aiordma
 from aiordma.pipes.tcp import TcpPipe
 from tests.health import until
+from tests.poor import Poor, is_quiet
 from tests.roles import LOCAL
 
 if TYPE_CHECKING:
@@ -20,44 +20,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-class Poor:
-    """A socket of a process that has no memory for more than ``room`` bytes."""
-
-    def __init__(self, sock: socket.socket, room: int) -> None:
-        self._sock, self.room, self.calls = sock, room, 0
-
-    def recv(self, size: int, *more: Any) -> bytes:
-        self.calls += 1
-        if size > self.room:
-            raise MemoryError
-        return self._sock.recv(size, *more)
-
-    def recvmsg(self, *_: int) -> Any:
-        self.calls += 1
-        raise MemoryError
-
-    def accept(self) -> Any:
-        self.calls += 1
-        raise MemoryError
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     one, other = socket.socketpair()
     with one, other:
         one.setblocking(False)
         yield one, other
-
-
-async def is_quiet(calls: Any) -> None:
-    """The loop goes on, and does not call any more."""
-    before = calls()
-    for _ in range(1000):
-        await anyio.lowlevel.checkpoint()
-    assert calls() - before < 20
 
 
 async def test_a_little_memory_is_enough(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -27,7 +27,7 @@ from ...proto.frames import (
     negotiation_frame,
     on_ring_frame,
 )
-from .tcp_carrier import PEER_DIED
+from .tcp_carrier import PEER_DIED, lost_because
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -271,6 +271,8 @@ class FramedPipe:
                 self._take(data)
             except (LinkError, RemoteProtocolError) as error:
                 self._fail(error)
+            except MemoryError as error:  # what was read is lost
+                self._fail(LinkError(lost_because(error)))
 
     def _take(self, data: bytes) -> None:
         assembler = self._assembler

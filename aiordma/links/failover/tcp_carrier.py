@@ -83,8 +83,11 @@ class TcpCarrier:
         """Send, behind what waits; what the kernel does not take is kept."""
         if self.closed or self.failure is not None:
             return
-        for part in parts:
-            self._out += part
+        try:
+            for part in parts:
+                self._out += part
+        except MemoryError as error:  # part of a message would be worse than none
+            self._lose(error)
         if not self._writing:
             self._flush()
 
@@ -134,9 +137,8 @@ class TcpCarrier:
             done = self._tls is None or self._tls.flush()
         except (BlockingIOError, InterruptedError):
             done = False
-        except OSError as error:
-            self.failure = LinkError(lost_because(error))
-            out.clear()
+        except (OSError, MemoryError) as error:
+            self._lose(error)
             done = True
         if done == self._writing:
             self._writing = not done
@@ -144,6 +146,10 @@ class TcpCarrier:
                 self._waker.unwatch_writable(self._fd)
             else:
                 self._waker.watch_writable(self._fd, self._writable)
+
+    def _lose(self, error: OSError | MemoryError) -> None:
+        self.failure = LinkError(lost_because(error))
+        self._out.clear()
 
     def _writable(self) -> None:
         self._flush()
