@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import resource
 from dataclasses import dataclass
 from errno import ENOMEM
 from pathlib import Path
@@ -16,6 +17,9 @@ from .lifetime import protect
 from .memory.region import Region
 
 _MADV_REMOVE = 9
+_MAP_NORESERVE = 0x4000
+#: Address space that is left to everything else, streams on TCP among it, where it is limited (ulimit -v).
+_LEFT_BYTES = 64 * 1024 * 1024
 _madvise = ctypes.CDLL(None).madvise
 
 _LOCAL = Access.LOCAL_WRITE
@@ -50,6 +54,7 @@ class DeviceRegistrar:
         """See Registrar. Raises VerbsError (an OSError)."""
         backend = self._backend
         backend.check_process()
+        _check_address_space(length)
         memory: _Shared | _Anonymous
         if backend.soft and not self._private:
             memory = _Shared(backend, self._pd_pointer, length)
@@ -87,6 +92,19 @@ class DeviceRegistrar:
             return False
         result: int = _madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_REMOVE)
         return result == 0
+
+
+def _check_address_space(length: int) -> None:
+    """:raises VerbsError: ``length`` bytes more would leave too little of the process's limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    try:
+        mmap.mmap(-1, length + _LEFT_BYTES, flags=flags, prot=0).close()
+    except (OSError, OverflowError) as error:
+        text = f"{length} bytes, and {_LEFT_BYTES} that are left to others, of {limit} (ulimit -v)"
+        raise VerbsError(ENOMEM, "mmap", text) from error
 
 
 def _is_memory_counted() -> bool:

@@ -46,6 +46,51 @@ WAYS = {
 PATHS = {"no locked memory": "rdma", "no files above 64 KiB": "tcp", "/dev/shm is full": "rdma"}
 
 
+CROWD = """
+import json, resource, sys
+from pathlib import Path
+
+import anyio
+
+import aiordma
+from tests.health import check_echo
+
+CONFIG = aiordma.Config(ring_bytes=1 << 22, max_ring_bytes=1 << 22)
+
+async def main(port):
+    streams = [await aiordma.connect("127.0.0.1", port, mode="rdma", config=CONFIG)]
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (160 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    while streams[-1].path == "rdma" and len(streams) < 100:
+        streams.append(await aiordma.connect("127.0.0.1", port, config=CONFIG))
+    for stream in (streams[0], streams[-1]):
+        await check_echo(stream, bytes(range(256)) * 4000)
+    print(json.dumps([streams[0].path, streams[-1].path, str(streams[-1].fallback_reason)]))
+    bytearray(24 << 20)
+    for stream in streams:
+        await stream.aclose()
+
+anyio.run(main, int(sys.argv[1]), backend=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})])
+async def test_little_address_space(backend: str, anyio_backend: object) -> None:
+    """Rings leave some of it to streams on TCP, and to the program."""
+    async with await aiordma.listen(LOCAL) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, echo)
+        command = [sys.executable, "-c", CROWD, str(listener.port), backend]
+        with anyio.fail_after(FULL_PATIENCE):
+            done = await anyio.run_process(command, stderr=subprocess.PIPE, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        first, last, reason = json.loads(done.stdout)
+        assert (first, last) == ("rdma", "tcp"), (reason, done.stderr.decode())
+        assert "ulimit -v" in reason
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {})])
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_clients_process(way: str, anyio_backend: object) -> None:
