@@ -515,6 +515,7 @@ async def open_datagram_endpoint(
     """Open an endpoint for datagrams to and from any peer: with ``async with``, or ``await``.
 
     :param local: host and port (UDP, and TCP for the resolver); default: any interface and a free port.
+        With ``remote``, the interface by which it is reached stands for any.
     :param remote: the only peer: items may leave out its address, and what others send is dropped.
     :param config: settings; default: ``Config.from_env()``.
     :param mode: ``"auto"``; ``"rdma"``: nothing is ever sent by UDP, sending to a peer without RDMA is an

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import os
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..addresses import check_address, looking_up, plain_address, show
+from ..addresses import check_address, looking_up, plain_address, show, sockaddr_of
 from ..wake.names import getaddrinfo
 
 if TYPE_CHECKING:
@@ -49,7 +50,22 @@ async def addresses(local: tuple[str | None, int], remote: Address | None) -> tu
         infos = await getaddrinfo(
             host or None, port, family=family, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
         )
-    return remote, infos[0][0], infos[0][4]
+    found = infos[0][4]
+    if remote is not None and ipaddress.ip_address(found[0].partition("%")[0]).is_unspecified:
+        found = _towards(remote, infos[0][0], found)
+    return remote, infos[0][0], found
+
+
+def _towards(remote: Address, family: int, local: Any) -> Any:
+    """The address by which the kernel reaches the only peer, with the port of ``local``: what connect() binds
+    a UDP socket to. ``local`` itself if the peer is out of reach."""
+    with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(sockaddr_of(*remote))  # sends nothing
+        except OSError:
+            return local
+        own = probe.getsockname()
+    return (own[0], local[1], *own[2:])
 
 
 def bind(family: int, sockaddr: Any, *, alone: bool) -> Sockets:

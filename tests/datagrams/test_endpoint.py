@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -464,3 +464,16 @@ async def test_a_queue_pair_with_the_number_of_the_one_before(rdma_pair: Pair) -
             assert table.adopt(where, route, bytes(16), again) is route
             assert one.path_to(where) == "rdma"
             assert list(parts.port.senders.values()) == [route]
+
+
+@pytest.mark.parametrize("local", [None, ("0.0.0.0", 0), ("::", 0)])
+@pytest.mark.parametrize("mode", ["auto", "tcp"])
+async def test_the_address_towards_the_only_peer(local: Any, mode: Any) -> None:
+    """As a UDP socket that is connected has it."""
+    host = "::1" if local == ("::", 0) else LOCAL
+    async with await aiordma.open_datagram_endpoint((host, 0), mode=mode) as far:
+        async with await aiordma.open_datagram_endpoint(local, far.local_address, mode=mode) as near:
+            assert near.local_address[0] == host
+            await near.send((b"here", None))
+            with anyio.fail_after(PATIENCE):
+                assert await far.receive() == (b"here", near.local_address)
