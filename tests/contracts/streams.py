@@ -236,6 +236,19 @@ async def several_drains(stage: Stage) -> None:
 
 
 @behaviour
+async def a_cancelled_wait_closed(stage: Stage) -> None:
+    """The writer is closed all the same: its peer reads to the end."""
+    (_, writer), (reader, _) = await pair(stage)
+    writer.write(b"the last")
+    writer.close()
+    waiting = asyncio.ensure_future(writer.wait_closed())
+    waiting.cancel()
+    stage.note("cancelled", await outcome(waiting))
+    stage.note("read", await reader.read())
+    stage.note("closing", writer.is_closing())
+
+
+@behaviour
 async def half_close_of_streams(stage: Stage) -> None:
     """write_eof() of a writer: the peer reads everything and may answer."""
     (reader, writer), (far_reader, far_writer) = await pair(stage)
