@@ -1,15 +1,17 @@
 """LLC: control of a link, by SEND on the link itself (RFC 7609, section 3.3 and appendix A; Linux
-``net/smc/smc_llc.c``). Messages are 44 bytes (version 1); the header's type byte of version 2 is understood
-for messages of the same size.
+``net/smc/smc_llc.c``). Messages of version 1 have 44 bytes. Those of version 2 (type ``0x2.``) have a length
+of 16 bits, in the byte order of the sender's processor, and some of them are longer, up to 8 KiB.
 
-No I/O here: :func:`decode` takes the bytes of one receive, ``encode()`` gives those of one send.
+No I/O here: :func:`decode` takes the bytes of one receive, ``encode()`` gives those of one send in version 1,
+and :func:`in_version_2` makes version 2 of them.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from typing import ClassVar, TypeAlias
+import sys
+from typing import Any, ClassVar, TypeAlias
 
 from .clc import MIN_RING_BYTES, ring_bytes_code
 from .codes import Code
@@ -17,6 +19,7 @@ from .errors import LocalProtocolError, RemoteProtocolError
 from .frozen import Frozen
 
 __all__ = [
+    "MAX_MESSAGE_BYTES",
     "MESSAGE_BYTES",
     "AddLink",
     "AnnounceAck",
@@ -26,25 +29,34 @@ __all__ = [
     "DeleteRKey",
     "DeleteReason",
     "LlcMessage",
+    "NewKey",
     "RToken",
+    "RequestAddLink",
     "ResizeStage",
     "RingResize",
     "TestLink",
     "Ticket",
     "TicketBack",
     "decode",
+    "in_version_2",
     "is_llc",
 ]
 
 MESSAGE_BYTES = 44
+MAX_MESSAGE_BYTES = 8192
+"""Of version 2."""
 _RESPONSE = 0x80
 _BODY_BYTES = 40
 
 _CONFIRM_LINK = struct.Struct(">6s16s3sBIBBB7x")
 _ADD_LINK = struct.Struct(">6s2x16s3sBB3s8x")
+_ADD_LINK_V2 = struct.Struct(">Bx16s8x2s")
+_NEW_KEY = struct.Struct(">IIQ")
+_REQUEST_ADD_LINK = struct.Struct(">20xB3x")
 _DELETE_LINK = struct.Struct(">BI35x")
 _RTOKEN = struct.Struct(">BIQ")
 _DELETE_RKEY = struct.Struct(">BB2x8I4x")
+_DELETE_RKEY_V2_HEAD = 8
 _TEST_LINK = struct.Struct(">16s24x")
 _TICKET = struct.Struct(">IHxBIIQ16x")
 _TICKET_BACK = struct.Struct(">IH34x")
@@ -59,6 +71,12 @@ def _violation(text: str) -> RemoteProtocolError:
 
 def _pack(kind: int, flags: int, body: bytes, byte2: int = 0) -> bytes:
     return bytes((kind, MESSAGE_BYTES, byte2, flags)) + body
+
+
+def _take(area: struct.Struct, data: bytes, at: int, name: str) -> tuple[Any, ...]:
+    if at + area.size > len(data):
+        raise _violation(f"{name} of {len(data)} bytes is too short")
+    return area.unpack_from(data, at)
 
 
 def _sized(value: bytes, size: int, name: str) -> bytes:
@@ -128,6 +146,17 @@ class ConfirmLink(Frozen, kw_only=True):
         )
 
 
+class NewKey(Frozen):
+    """How the peer reaches one memory region over a link that is added."""
+
+    rkey: int
+    """Its key on the link that carries the message."""
+    new_rkey: int
+    """Its key on the new link."""
+    new_addr: int
+    """Its virtual address on the new link."""
+
+
 class AddLink(Frozen, kw_only=True):
     """Offers a second link (over another port) for the group, or answers such an offer."""
 
@@ -148,7 +177,10 @@ class AddLink(Frozen, kw_only=True):
     response: bool = False
     """This is the answer."""
     rejected: int | None = None
-    """In an answer: the reason for a refusal (1 = no alternate path), None when accepted."""
+    """In an answer: the reason for a refusal (1 = no alternate path), None when accepted. Version 2 has no
+    place for the reason (0)."""
+    keys: tuple[NewKey, ...] = ()
+    """Version 2 only: the sender's memory regions."""
 
     def encode(self) -> bytes:
         flags = _RESPONSE if self.response else 0
@@ -162,6 +194,8 @@ class AddLink(Frozen, kw_only=True):
             _ranged(self.mtu, 15, "mtu"),
             _ranged(self.psn, 0xFFFFFF, "psn").to_bytes(3, "big"),
         )
+        if self.keys:
+            raise LocalProtocolError("LLC Add Link has keys in version 2 only: this end sends none")
         return _pack(self.kind_code, flags, body, _ranged(self.rejected or 0, 15, "reason"))
 
     @classmethod
@@ -177,7 +211,23 @@ class AddLink(Frozen, kw_only=True):
             mtu=mtu & 15,
             mac=mac,
             response=bool(data[3] & _RESPONSE),
-            rejected=data[2] & 15 if data[3] & 0x40 else None,
+            rejected=(data[2] & 15 if _is_version_1(data) else 0) if data[3] & 0x40 else None,
+            keys=cls._parse_keys(data),
+        )
+
+    @classmethod
+    def _parse_keys(cls, data: bytes) -> tuple[NewKey, ...]:
+        if len(data) == MESSAGE_BYTES:
+            return ()
+        (_, _, raw) = _take(_ADD_LINK_V2, data, MESSAGE_BYTES, "Add Link")
+        # In the sender's byte order, as the length: the one that fits to the bytes that are there.
+        first = MESSAGE_BYTES + _ADD_LINK_V2.size
+        size = (len(data) - first) // _NEW_KEY.size
+        if size not in (int.from_bytes(raw, "little"), int.from_bytes(raw, "big")):
+            raise _violation(f"Add Link of {len(data)} bytes says that it has {raw.hex()} (hex) keys")
+        return tuple(
+            NewKey(*_NEW_KEY.unpack_from(data, at))
+            for at in range(first, first + size * _NEW_KEY.size, _NEW_KEY.size)
         )
 
 
@@ -229,6 +279,34 @@ class DeleteLink(Frozen, kw_only=True):
             orderly=bool(flags & 0x20),
             response=bool(flags & _RESPONSE),
         )
+
+
+class RequestAddLink(Frozen, kw_only=True):
+    """From a client: the server shall offer a second link, since the client has got another port."""
+
+    kind_code: ClassVar[int] = 0x05
+
+    gids: tuple[bytes, ...] = ()
+    """Version 2: the client's GIDs."""
+    response: bool = False
+    """This is the answer."""
+
+    def encode(self) -> bytes:
+        if self.gids:
+            raise LocalProtocolError("LLC Request Add Link has GIDs in version 2 only: none are sent")
+        return _pack(self.kind_code, _RESPONSE if self.response else 0, bytes(_BODY_BYTES))
+
+    @classmethod
+    def _parse(cls, data: bytes) -> RequestAddLink:
+        gids: tuple[bytes, ...] = ()
+        if not _is_version_1(data):
+            (count,) = _REQUEST_ADD_LINK.unpack_from(data, 4)
+            first = 4 + _REQUEST_ADD_LINK.size
+            end = first + 16 * count
+            if end > len(data):
+                raise _violation(f"Request Add Link of {len(data)} bytes cannot carry {count} GIDs")
+            gids = tuple(data[at : at + 16] for at in range(first, end, 16))
+        return cls(gids=gids, response=bool(data[3] & _RESPONSE))
 
 
 class RToken(Frozen):
@@ -312,7 +390,7 @@ class DeleteRKey(Frozen, kw_only=True):
     kind_code: ClassVar[int] = 0x09
 
     rkeys: tuple[int, ...]
-    """Remote keys, at most 8."""
+    """Remote keys, at most 8; in version 2, at most 255."""
     error_mask: int = 0
     """In an answer: bit 7 - i set when key i was not known."""
     response: bool = False
@@ -330,12 +408,13 @@ class DeleteRKey(Frozen, kw_only=True):
 
     @classmethod
     def _parse(cls, data: bytes) -> DeleteRKey:
-        count, mask, *keys = _DELETE_RKEY.unpack_from(data, 4)
-        if not 1 <= count <= 8:
-            raise _violation(f"Delete RKey with {count} keys (1 to 8)")
+        count, mask = data[4], data[5]
+        room = 8 if len(data) == MESSAGE_BYTES else (len(data) - _DELETE_RKEY_V2_HEAD) // 4
+        if not 1 <= count <= room:
+            raise _violation(f"Delete RKey with {count} keys (1 to {room})")
         flags = data[3]
         return cls(
-            rkeys=tuple(keys[:count]),
+            rkeys=struct.unpack_from(f">{count}I", data, _DELETE_RKEY_V2_HEAD),
             error_mask=mask,
             response=bool(flags & _RESPONSE),
             negative=bool(flags & 0x20),
@@ -521,6 +600,7 @@ LlcMessage: TypeAlias = (
     ConfirmLink
     | AddLink
     | DeleteLink
+    | RequestAddLink
     | ConfirmRKey
     | TestLink
     | DeleteRKey
@@ -536,6 +616,7 @@ _TYPES: dict[int, type[LlcMessage]] = {
         ConfirmLink,
         AddLink,
         DeleteLink,
+        RequestAddLink,
         ConfirmRKey,
         TestLink,
         DeleteRKey,
@@ -552,14 +633,34 @@ def is_llc(first_byte: int) -> bool:
     return first_byte >> 4 in (0, 2) and first_byte & 15 in _TYPES
 
 
+def _is_version_1(data: bytes) -> bool:
+    return data[0] >> 4 == 0
+
+
+def _length_fits(data: bytes) -> bool:
+    if _is_version_1(data):
+        return data[1] == len(data) == MESSAGE_BYTES
+    said = data[1:3]
+    if not MESSAGE_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
+        return False
+    return len(data) in (int.from_bytes(said, "little"), int.from_bytes(said, "big"))
+
+
+def in_version_2(data: bytes) -> bytes:
+    """An encoded message as SMC-Rv2 has it."""
+    return bytes((data[0] | 0x20,)) + len(data).to_bytes(2, sys.byteorder) + data[3:]
+
+
 def decode(data: bytes | bytearray | memoryview) -> LlcMessage:
     """One message.
 
     :raises RemoteProtocolError: wrong size, unknown type or version, or a field that cannot be.
     """
     data = bytes(data)
-    if len(data) != MESSAGE_BYTES or data[1] != MESSAGE_BYTES:
-        raise _violation(f"message of {len(data)} bytes that says {data[1:2].hex() or '-'} (hex), not 44")
+    if len(data) < MESSAGE_BYTES:
+        raise _violation(f"message of {len(data)} bytes, and no message has less than 44")
     if not is_llc(data[0]):
         raise _violation(f"unknown message type 0x{data[0]:02x}")
+    if not _length_fits(data):
+        raise _violation(f"message of {len(data)} bytes that says {data[1:3].hex()} (hex)")
     return _TYPES[data[0] & 15]._parse(data)

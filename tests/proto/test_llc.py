@@ -20,6 +20,8 @@ MESSAGES: list[llc.LlcMessage] = [
     llc.AddLink(gid=GID, qpn=1, psn=2, link_num=2, response=True, rejected=1),
     llc.DeleteLink(reason=llc.DeleteReason.OPERATOR, link_num=1, orderly=True),
     llc.DeleteLink(reason=5, all_links=True, response=True),
+    llc.RequestAddLink(),
+    llc.RequestAddLink(response=True),
     llc.ConfirmRKey(tokens=(llc.RToken(0, 1, 2),)),
     llc.ConfirmRKey(
         tokens=(llc.RToken(0, 1, 2), llc.RToken(2, 3, 4), llc.RToken(3, 5, (1 << 64) - 1)), response=True
@@ -74,6 +76,60 @@ def test_kernel_messages() -> None:
     assert answer == llc.DeleteRKey(rkeys=(0,), response=True)
 
 
+#: Linux 6.12 as a server that offers a second link: version 2, longer than 44 bytes.
+KERNEL_ADD_LINK = bytes.fromhex(
+    "225800002a483dbe7f5a000000000000000000000000ffff0a63010200001202033e877a"
+    "0000000000000000800000000000000000000000ffff0a6301020000000000000000010000000329"
+    "0000051cffff888009fe0000"
+)
+#: ... and as the client, which has no second port.
+KERNEL_REJECT = bytes.fromhex(
+    "222c00c02a483dbe7f5a000000000000000000000000ffff0a63010200001202033e877a0000000000000000"
+)
+
+
+def test_a_kernel_offers_a_link_and_refuses_one() -> None:
+    link = llc.AddLink(
+        gid=bytes(10) + bytes.fromhex("ffff0a630102"),
+        qpn=0x12,
+        psn=0x3E877A,
+        link_num=2,
+        mtu=3,
+        mac=bytes.fromhex("2a483dbe7f5a"),
+    )
+    assert llc.decode(KERNEL_REJECT) == link.changed(response=True, rejected=0)
+    offer = llc.decode(KERNEL_ADD_LINK)
+    assert offer == link.changed(keys=(llc.NewKey(0x329, 0x51C, 0xFFFF888009FE0000),))
+    other_order = KERNEL_ADD_LINK[:1] + b"\0\x58" + KERNEL_ADD_LINK[3:70] + b"\0\1" + KERNEL_ADD_LINK[72:]
+    assert llc.decode(other_order) == offer
+    with pytest.raises(LocalProtocolError, match="version 2 only"):
+        offer.encode()
+
+
+def test_long_messages_of_version_2() -> None:
+    gids = (GID, bytes(16))
+    ask = bytes.fromhex("253c0000") + bytes(20) + b"\2\0\0\0" + b"".join(gids)
+    assert llc.decode(ask) == llc.RequestAddLink(gids=gids)
+    keys = tuple(range(1, 256))
+    drop = b"".join(key.to_bytes(4, "big") for key in keys)
+    length = (8 + len(drop)).to_bytes(2, "little")
+    assert llc.decode(b"\x29" + length + b"\0\xff\0\0\0" + drop) == llc.DeleteRKey(rkeys=keys)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_version_2_differs_by_its_header(message: llc.LlcMessage) -> None:
+    first = message.encode()
+    data = llc.in_version_2(first)
+    assert (data[0], data[3:]) == (first[0] | 0x20, first[3:])
+    assert sorted(data[1:3]) == [0, 44]
+    swapped = bytes((data[0], data[2], data[1])) + data[3:]
+    for sent in data, swapped:  # the kernel's length is in the order of its processor
+        read = llc.decode(sent)
+        if isinstance(message, llc.AddLink) and message.rejected is not None:
+            read = read.changed(rejected=message.rejected)  # there is no place for it
+        assert read == message
+
+
 @pytest.mark.parametrize(
     ("message", "word"),
     [
@@ -103,6 +159,15 @@ def test_bad_fields_are_refused_before_they_are_sent(message: llc.LlcMessage, wo
         (b"\x01", "1 bytes"),
         (bytes([1, 44]) + bytes(41), "43 bytes"),
         (bytes([1, 43]) + bytes(42), "44 bytes that says 2b"),
+        (bytes([1, 44]) + bytes(43), "45 bytes that says 2c"),
+        (bytes([0x21, 45]) + bytes(42), "44 bytes that says 2d"),
+        (bytes([0x22, 0, 0x21]) + bytes(8190), "8193 bytes that says"),
+        (KERNEL_ADD_LINK[:-1], "87 bytes that says 58"),
+        (b"\x22\x57\0" + KERNEL_ADD_LINK[3:-1], "87 bytes says that it has 0100 .hex. keys"),
+        (b"\x22\x2d\0" + KERNEL_ADD_LINK[3:45], "Add Link of 45 bytes is too short"),
+        (KERNEL_ADD_LINK[:70] + b"\2\0" + KERNEL_ADD_LINK[72:], "it has 0200"),
+        (bytes([0x25, 44, 0]) + bytes(21) + b"\2" + bytes(19), "cannot carry 2 GIDs"),
+        (bytes([0x29, 48, 0, 0, 11]) + bytes(43), "with 11 keys .1 to 10"),
         (bytes([0x0B, 44]) + bytes(42), "type 0x0b"),
         (bytes([0x11, 44]) + bytes(42), "type 0x11"),
         (bytes([0xFE, 44]) + bytes(42), "type 0xfe"),
