@@ -125,7 +125,8 @@ class Introduction(asyncio.Protocol):
         elif len(self._head) > 7 and len(self._head) >= (length := int.from_bytes(self._head[5:7])):
             _log.debug("a Proposal of %d bytes came late and is kept from the stream", length)
             assert self._late_proposal is not None
-            self._own.write(clc.Decline(diagnosis=self._late_proposal).encode())
+            version = clc.version_of(self._head)
+            self._own.write(clc.Decline(diagnosis=self._late_proposal, version=version).encode())
             self._step_aside(self._head[length:])
         elif len(self._head) == len(data):  # the rest of a Proposal would be here soon
             asyncio.get_running_loop().call_later(_HOLD_S, self._release)

@@ -308,12 +308,12 @@ class TcpPipe:
                     self._waker.call_at(self._waker.now() + _HOLD_S, self._release_held)
                 self._held_back = head
                 return b""
-            head = head[length:]
+            version, head = clc.version_of(head), head[length:]
             _log.debug("a Proposal of %d bytes came late and is kept from the stream", length)
             if not self._sent:
                 # Bytes that we sent have already shown the peer that this is a plain connection.
                 with contextlib.suppress(OSError):
-                    self._sock.send(clc.Decline(diagnosis=Code.PLAIN_TCP_PEER).encode())
+                    self._sock.send(clc.Decline(diagnosis=Code.PLAIN_TCP_PEER, version=version).encode())
         self._held_back = None
         return head
 

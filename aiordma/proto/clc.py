@@ -33,6 +33,7 @@ from .clcframe import (
     pack_block,
     read_block,
     take,
+    version_of,
     violation,
 )
 from .codes import describe
@@ -53,6 +54,7 @@ __all__ = [
     "decode",
     "looks_like_clc",
     "ring_bytes_code",
+    "version_of",
 ]
 
 
@@ -116,11 +118,14 @@ _V2_EXTENSION_OFFSET = 28
 _ANSWER = struct.Struct(">8s16s6s3sIBIBxQx3s")
 _ANSWER_V2 = struct.Struct(">32s8x")
 _FIRST_CONTACT_EXT = struct.Struct(">BB2x32s")
-_FIRST_CONTACT_EXT_1 = struct.Struct(
-    ">BBH12x"
-)  # follows from release 1 on: max connections, max links, features
+# Max connections, max links, features: from release 1 on. Before it the place is there and empty, but for
+# the Accept of older Linux.
+_FIRST_CONTACT_EXT_1 = struct.Struct(">BBH12x")
 _GID_LIST = struct.Struct(">B3x")
 _DECLINE = struct.Struct(">8sIBB2x")  # ... and one of three reserved bytes, 0 at others: kind + 1
+# Four further diagnoses: zeros from Linux, which ends the connection where the length is another one.
+_DECLINE_V2_BYTES = 16
+_DIRECT = 0x80
 _OS_LINUX = 2
 _RELEASE = 1
 
@@ -184,6 +189,8 @@ class Proposal(Frozen, kw_only=True):
     """Connections that the client allows on one link group."""
     max_links: int = 2
     """Links that the client allows in one link group."""
+    version: int = 2
+    """Newest version of SMC that the client knows. Only 2 is sent."""
 
     @property
     def is_aiordma(self) -> bool:
@@ -229,7 +236,7 @@ class Proposal(Frozen, kw_only=True):
     def _parse(cls, data: bytes) -> Proposal:
         (system_id, gid, mac, _), at = take(_PROPOSAL, data, HEADER.size, "fixed part")
         if data[7] >> 4 < 2 or data[7] >> 2 & 3 == 2:  # version 1 only, or "no version 2 mode": no extension
-            return cls(system_id=system_id, gid=gid, mac=mac, eids=())
+            return cls(system_id=system_id, gid=gid, mac=mac, eids=(), version=version_of(data))
         (_, _, offset, _), _ = take(_PROPOSAL_V2, data, at, "version 2 part")
         at += 12 + offset  # counted from behind the offset field itself
         values, at = take(_V2_EXTENSION, data, at, "version 2 extension")
@@ -335,6 +342,9 @@ class _Answer(Frozen, kw_only=True):
     """The enterprise id chosen."""
     hostname: str = ""
     """First contact only: for people."""
+    direct: bool = True
+    """First contact only: no gateway is between the two ports. A Linux end that has none itself declines
+    where the other claims one; aiordma does not look at it."""
     gids: tuple[bytes, ...] = ()
     """Confirm on first contact only: further GIDs of the client."""
 
@@ -368,7 +378,8 @@ class _Answer(Frozen, kw_only=True):
         ]
         if self.first_contact:
             name = self.hostname.encode("ascii", "replace")[:32].ljust(32)
-            parts.append(_FIRST_CONTACT_EXT.pack(0, _OS_LINUX << 4 | _RELEASE, name))
+            flags = _DIRECT if self.direct else 0
+            parts.append(_FIRST_CONTACT_EXT.pack(flags, _OS_LINUX << 4 | _RELEASE, name))
             parts.append(_FIRST_CONTACT_EXT_1.pack(255, _ranged(self.max_links, 1, 255, "max_links"), 1))
             if self.kind_code == 3:
                 parts.append(_GID_LIST.pack(_ranged(len(self.gids), 0, 8, "number of GIDs")))
@@ -426,13 +437,14 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         raise violation(f"{name} with ring index {index} and token {token}: neither may be 0")
     first_contact = bool(data[7] & _FIRST_CONTACT)
     eid, hostname = bytes(32), ""
+    direct = True
     gids: tuple[bytes, ...] = ()
     max_links = 1
     own: tuple[Any, ...] | None = None
     if data[7] >> 4 >= 2:
         (eid,), at = take(_ANSWER_V2, data, at, "enterprise id")
         if first_contact:
-            hostname, max_links, gids, at = _parse_first_contact(data, at)
+            hostname, direct, max_links, gids, at = _parse_first_contact(data, at)
         own = read_block(_ANSWER_BLOCK, data, at, _ANSWER_CM)
     if own is None:
         own = (b"", b"", bytes(16), 0, 0, 1, 1, 6, 0, bytes(16), 0, 0, bytes(16), bytes(16))
@@ -469,15 +481,18 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         mac=mac,
         eid=eid,
         hostname=hostname,
+        direct=direct,
         gids=gids,
     )
 
 
-def _parse_first_contact(data: bytes, at: int) -> tuple[str, int, tuple[bytes, ...], int]:
-    (_, os_release, host), at = take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
+def _parse_first_contact(data: bytes, at: int) -> tuple[str, bool, int, tuple[bytes, ...], int]:
+    (flags, os_release, host), at = take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
     max_links = 1
     if os_release & 15:
         (_, max_links, _), at = take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1")
+    elif data[4] == 3:
+        _, at = take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension")
     gids: tuple[bytes, ...] = ()
     if data[4] == 3:
         (count,), at = take(_GID_LIST, data, at, "list of GIDs")
@@ -486,7 +501,8 @@ def _parse_first_contact(data: bytes, at: int) -> tuple[str, int, tuple[bytes, .
             raise violation(f"Confirm of {len(data)} bytes cannot carry {count} GIDs (at most 8)")
         gids = tuple(data[i : i + 16] for i in range(at, end, 16))
         at = end
-    return host.rstrip(b" \0").decode("ascii", "replace"), max_links, gids, at
+    name = host.rstrip(b" \0").decode("ascii", "replace")
+    return name, bool(flags & _DIRECT), max_links, gids, at
 
 
 class Decline(Frozen, kw_only=True):
@@ -500,6 +516,8 @@ class Decline(Frozen, kw_only=True):
     """SMC sender id."""
     kind: int | None = None
     """The kind of connection that this end expects, if that is the reason; None: not said."""
+    version: int = 2
+    """Version of SMC that the peer has proposed: 1 or 2, whose Declines differ in length."""
 
     @property
     def text(self) -> str:
@@ -510,13 +528,20 @@ class Decline(Frozen, kw_only=True):
         """:raises LocalProtocolError: a field has the wrong size or range."""
         diagnosis = _ranged(self.diagnosis, 0, 0xFFFFFFFF, "diagnosis")
         kind = 0 if self.kind is None else _ranged(self.kind, 0, 254, "kind") + 1
-        body = _DECLINE.pack(_sized(self.system_id, 8, "system_id"), diagnosis, _OS_LINUX << 4, kind)
-        return frame(4, body, 0)
+        version = _ranged(self.version, 1, 2, "version")
+        os_type = _OS_LINUX << 4 if version > 1 else 0
+        body = _DECLINE.pack(_sized(self.system_id, 8, "system_id"), diagnosis, os_type, kind)
+        return frame(4, body + bytes(_DECLINE_V2_BYTES if version > 1 else 0), 0, version)
 
     @classmethod
     def _parse(cls, data: bytes) -> Decline:
         (system_id, diagnosis, _, kind), _ = take(_DECLINE, data, HEADER.size, "fixed part")
-        return cls(diagnosis=diagnosis, system_id=system_id, kind=kind - 1 if kind else None)
+        return cls(
+            diagnosis=diagnosis,
+            system_id=system_id,
+            kind=kind - 1 if kind else None,
+            version=version_of(data),
+        )
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: each connect without a round trip makes one

@@ -24,9 +24,9 @@ def violation(text: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"CLC: {text}", Code.PROTOCOL_VIOLATION)
 
 
-def frame(kind: int, body: bytes, flags: int) -> bytes:
+def frame(kind: int, body: bytes, flags: int, version: int = _VERSION) -> bytes:
     length = HEADER.size + len(body) + len(EYE_CATCHER)
-    return HEADER.pack(EYE_CATCHER, kind, length, _VERSION << 4 | flags) + body + EYE_CATCHER
+    return HEADER.pack(EYE_CATCHER, kind, length, version << 4 | flags) + body + EYE_CATCHER
 
 
 def take(area: struct.Struct, data: bytes, at: int, what: str) -> tuple[tuple[Any, ...], int]:
@@ -81,6 +81,11 @@ def looks_like_clc(prefix: bytes | bytearray | memoryview) -> bool | None:
     if len(head) > 5 and head[5] > MAX_MESSAGE_BYTES >> 8:
         return False
     return None
+
+
+def version_of(data: bytes) -> int:
+    """The version by which to answer a message that starts with these 8 or more bytes: 1 or 2."""
+    return max(1, min(data[7] >> 4, _VERSION))
 
 
 def message_length(data: bytes) -> int:

@@ -154,6 +154,7 @@ class _Handshake:
         self._timeouts = timeouts
         self._splitter = Splitter()
         self._deadline: float | None = None
+        self._peer_version = 2  # of SMC, as its Proposal says
         self._set_deadline(now)
 
     @property
@@ -239,7 +240,7 @@ class _Handshake:
         if self.state is State.FAILED:
             text = f"the client's claim was refused: {describe(code)}"
             return [Send(Decline(diagnosis=code).encode()), Failed(code, text)]
-        decline = Decline(diagnosis=code, kind=kind)
+        decline = Decline(diagnosis=code, kind=kind, version=self._peer_version)
         return [Send(decline.encode()), UseTcp(code, None, self._splitter.rest())]
 
     def established(self, now: float) -> list[Event]:
@@ -264,6 +265,7 @@ class _Handshake:
         if isinstance(message, Decline):
             return [UseTcp(message.diagnosis, message.diagnosis, self._splitter.rest(), message.kind)]
         if isinstance(message, Proposal) and self.state is State.ANSWERING:
+            self._peer_version = message.version
             return [Proposed(message)]
         if isinstance(message, Accept):
             return [Accepted(message)]

@@ -139,6 +139,8 @@ MESSAGES = [
     answer(clc.Confirm, first_contact=False, hostname=""),
     clc.Decline(diagnosis=Code.NO_DEVICE, system_id=b"system_3"),
     clc.Decline(diagnosis=Code.WRONG_KIND, kind=clc.Kind.STREAM),
+    clc.Decline(diagnosis=Code.NO_COMMON_EID, version=1),
+    answer(direct=False),
     claim(),
 ]
 
@@ -162,8 +164,8 @@ def test_layout_of_the_fields_that_wireshark_reads() -> None:
     assert data[61:64] == b"\x12\x34\x56"
     assert answer().ring_addr == 0x7FFF_0000_1000 + 2 * 65536
     decline = clc.Decline(diagnosis=0x03010000).encode()
-    assert (len(decline), decline[4], decline[16:20]) == (28, 4, bytes.fromhex("03010000"))
-    assert decline[20:24] == b"\x20\0\0\0"  # Linux, and what SMC reserves
+    assert (len(decline), decline[4], decline[16:20]) == (44, 4, bytes.fromhex("03010000"))
+    assert decline[20:40] == b"\x20".ljust(20, b"\0")  # Linux, and what SMC reserves
     assert clc.Decline(diagnosis=Code.NO_DEVICE).text == Code.NO_DEVICE.text
 
 
@@ -185,6 +187,68 @@ def test_kernel_messages() -> None:
     assert isinstance(confirm, clc.Confirm)
     assert (confirm.token, confirm.rkey, confirm.psn) == (2, 0x34C, 0x4C1026)
     assert confirm.gids == (bytes(10) + bytes.fromhex("ffff0a630101"),)
+
+
+#: What aiordma sent before it knew the length that Linux asks for in version 2.
+OLD_DECLINE = bytes.fromhex("e2d4c3d904001c20" + "00" * 8 + "0a1d000c" + "20020000" + "e2d4c3d9")
+
+
+def test_a_decline_has_the_length_of_its_version() -> None:
+    """Linux takes another length for a broken peer, and its connect() fails."""
+    second = clc.Decline(diagnosis=Code.NO_COMMON_EID).encode()
+    assert second == bytes.fromhex("e2d4c3d904002c20" + "00" * 8 + "0303000820" + "00" * 19 + "e2d4c3d9")
+    first = clc.Decline(diagnosis=Code.NO_COMMON_EID, version=1).encode()
+    assert first == bytes.fromhex("e2d4c3d904001c10" + "00" * 8 + "0303000800" + "00" * 3 + "e2d4c3d9")
+    with pytest.raises(LocalProtocolError, match="version"):
+        clc.Decline(diagnosis=1, version=3).encode()
+
+
+def test_declines_between_old_and_new_peers() -> None:
+    """The longer one has its fields where the shorter one has them, and the shorter one is still read."""
+    new = clc.Decline(diagnosis=Code.WRONG_KIND, kind=1)
+    assert clc.decode(OLD_DECLINE) == new
+    assert new.encode()[8:24] == OLD_DECLINE[8:24]
+    splitter = clcstream.Splitter()
+    assert splitter.feed(OLD_DECLINE + b"stream") == [new]
+    assert splitter.rest() == b"stream"
+
+
+def test_both_ports_are_without_a_gateway_unless_said_otherwise() -> None:
+    for cls in clc.Accept, clc.Confirm:
+        assert answer(cls).encode()[104] == 0x80
+        # What older versions of aiordma sent, whatever lay between.
+        assert clc.decode(patched(answer(cls), 104, b"\0")) == answer(cls, direct=False)
+    assert clc.decode(KERNEL_ACCEPT).direct is True  # type: ignore[union-attr]
+
+
+def test_a_kernel_of_release_0() -> None:
+    """Linux 6.1: what release 1 fills is there in a Confirm, and empty; its GIDs come behind that."""
+    data = bytearray(KERNEL_CONFIRM)
+    data[105] = 0x20
+    data[140:156] = bytes(16)
+    confirm = clc.decode(data)
+    assert isinstance(confirm, clc.Confirm)
+    assert confirm.gids == (bytes(10) + bytes.fromhex("ffff0a630101"),)
+    assert (confirm.max_links, confirm.hostname) == (1, "(none)")
+    with pytest.raises(RemoteProtocolError, match="too short for its first contact"):
+        clc.decode(resized(bytes(data), 154))
+    accept = bytearray(KERNEL_ACCEPT)
+    accept[105] = 0x20
+    accept[140:156] = bytes(16)
+    for length in 160, 144:  # with the empty place and without it
+        assert clc.decode(resized(bytes(accept), length)).hostname == "(none)"  # type: ignore[union-attr]
+
+
+def test_reasons_have_the_numbers_of_linux() -> None:
+    names = {
+        0x03030009: "RELEASE_MISMATCH",
+        0x0303000B: "MAX_LINKS_MISMATCH",
+        0x030F0000: "GATEWAY_MISMATCH",
+        0x09990001: "INTERNAL_RTOKEN",
+        0x09990002: "INTERNAL_READY_LINK",
+        0x09990003: "INTERNAL_REGISTER",
+    }
+    assert {code.value: code.name for code in Code if code.value in names} == names
 
 
 def test_our_messages_differ_from_the_kernel_only_by_our_block() -> None:
@@ -334,6 +398,8 @@ def test_version_1_proposal_has_no_extension() -> None:
     message = clc.decode(data)
     assert isinstance(message, clc.Proposal)
     assert not message.is_aiordma
+    assert message.version == clc.version_of(bytes(data)) == 1
+    assert clc.version_of(proposal().encode()) == 2
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
@@ -347,7 +413,7 @@ def test_splitter_whole_and_byte_by_byte(message: clc.Message) -> None:
 
 
 def test_splitter_leaves_the_applications_bytes() -> None:
-    for last in (clc.Decline(diagnosis=1), answer(clc.Confirm)):
+    for last in (clc.Decline(diagnosis=1), clc.Decline(diagnosis=1, version=1), answer(clc.Confirm)):
         splitter = clcstream.Splitter()
         stream = proposal().encode() + last.encode() + b"GET / HTTP/1.1\r\n"
         assert splitter.feed(stream) == [proposal(), last]

@@ -75,6 +75,22 @@ def test_a_refused_claim_ends_the_connection() -> None:
     assert s.done
 
 
+def test_a_client_of_version_1_is_declined_in_version_1() -> None:
+    """Linux takes a Decline of another length for a broken peer, and its connect() fails."""
+    header = clc.EYE_CATCHER + bytes.fromhex("01003410")
+    s = server()
+    assert isinstance(s.receive(header + bytes(40) + clc.EYE_CATCHER, 0.1)[0], Proposed)
+    send, end = s.refuse(Code.MODE_MISMATCH, 0.2)
+    assert isinstance(send, Send)
+    assert (send.data[7] >> 4, len(send.data)) == (1, 28)
+    assert isinstance(end, UseTcp)
+    s = server()
+    s.receive(PROPOSAL.encode(), 0.1)
+    send, _ = s.refuse(Code.MODE_MISMATCH, 0.2)
+    assert isinstance(send, Send)
+    assert (send.data[7] >> 4, len(send.data)) == (2, 44)
+
+
 @pytest.mark.parametrize("end", ["client", "server"])
 def test_a_claim_out_of_turn_is_a_violation(end: str) -> None:
     if end == "client":
