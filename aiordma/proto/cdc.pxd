@@ -55,6 +55,7 @@ cdef class CdcConnection:
     cdef readonly uint8_t peer_state
     cdef public uint8_t request_update
     cdef readonly uint8_t fault
+    cdef public uint8_t checked
 
     @cython.locals(step=uint32_t, freed=int64_t, arrived=int64_t, changed=int, state=uint32_t, fresh=uint32_t)
     cpdef int receive(self, CdcMessage message) noexcept nogil

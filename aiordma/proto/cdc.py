@@ -10,7 +10,7 @@ newest.
 The last four of the format's reserved bytes carry a check word over all fields: a cursor with a wrong bit may
 look like a right one, and would hand bytes to the reader that were never sent. The wire has its own checksum
 (ICRC); this one covers what comes before and after it. A message without it (zero, as Linux sends) is taken
-as it is.
+as it is, and Linux gets none.
 
 Compiled as well (``cdc.pxd``), on the rules of ``cursor.py``.
 """
@@ -248,6 +248,8 @@ class CdcConnection:
         self.peer_state = 0
         self.request_update = 0
         self.fault = 0
+        #: 1: messages carry the check word; 0: its place is empty, as other implementations of SMC expect it.
+        self.checked = 1
 
     def receive(self, message: CdcMessage) -> int:  # noqa: C901, PLR0912  # hot: one pass over all fields
         """Take a message of the peer. Returns a mask of ``Change`` bits (``CHANGE_*`` for compiled callers).
@@ -319,7 +321,7 @@ class CdcConnection:
         _put_u32(out, 28, 0)
         _put_u32(out, 32, 0)
         _put_u32(out, 36, 0)
-        _put_u32(out, 40, _check_word(out))  # type: ignore[arg-type]  # bytes-like
+        _put_u32(out, 40, _check_word(out) if self.checked else 0)  # type: ignore[arg-type]  # bytes-like
         self.tx.blocked_told = self.tx.blocked
         self.request_update = 0
         self.rx.mark_told()

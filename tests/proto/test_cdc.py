@@ -31,6 +31,34 @@ def test_kernel_messages(core: Any, text: str, values: tuple[int, ...]) -> None:
     assert message.encode() == data
 
 
+def test_a_connection_to_a_kernel_without_the_check_word(core: Any) -> None:
+    """A user-space client that Linux 6.12 understood: 12 bytes, their echo, and both sides' close."""
+    cdc, cursor = core.cdc, core.cursor
+    connection = cdc.CdcConnection(cursor.TxWindow(65536), cursor.RxWindow(65536), 1)
+    connection.checked = 0
+    out = bytearray(44)
+    connection.tx.produce(12)
+    connection.write(out)
+    assert out == bytes.fromhex("fe2c000100000001" + "000000000000000c" + "00" * 28)
+    echo = bytes.fromhex("fe2c00010057fccc" + "000000000000000c" * 2 + "00" * 20)
+    assert connection.receive(cdc.CdcMessage.decode(echo)) == cdc.Change.DATA | cdc.Change.CREDIT
+    connection.rx.consume(12)
+    connection.set_local_state(cdc.StateFlag.CLOSED)
+    connection.write(out)
+    assert out == bytes.fromhex("fe2c000200000001" + "000000000000000c" * 2 + "0040" + "00" * 18)
+    seen = []
+    for number, state in (2, 0x80), (3, 0xC0):
+        close = bytes.fromhex(
+            f"fe2c{number:04x}0057fccc" + "000000000000000c" * 2 + f"00{state:02x}" + "00" * 18
+        )
+        seen.append(cdc.Change(connection.receive(cdc.CdcMessage.decode(close))))
+    assert seen == [cdc.Change.PEER_DONE, cdc.Change.PEER_CLOSED]
+    assert connection.fault == 0
+    connection.checked = 1
+    connection.write(out)
+    assert out[40:] != bytes(4)
+
+
 @given(
     st.tuples(
         st.integers(0, 0xFFFF),
