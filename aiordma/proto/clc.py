@@ -6,7 +6,8 @@ with :class:`Confirm`; :class:`Decline` in place of any of the last two means "u
 beyond SMC travels in a block of its own before the trailer, where SMC's readers look for nothing: 8 bytes
 ``"aiordma" 0x01``, the block's length (2, big-endian), flags (2), then the fields named in
 ``_PROPOSAL_BLOCK`` and ``_ANSWER_BLOCK``. A longer block is legal: newer senders append. A message without
-the block comes from another SMC implementation; ``is_aiordma`` is then false.
+the block comes from another SMC implementation; ``is_aiordma`` is then false, and what this end sends to it
+has no block either: Linux wants a Proposal to end behind its parts, to the byte (``smcr``).
 
 A fifth message is aiordma's own: a client that holds a ticket (``llc.Ticket``) begins with a :class:`Claim`,
 and no answer is awaited; a :class:`Decline` refuses the claim.
@@ -128,6 +129,7 @@ _DECLINE_V2_BYTES = 16
 _DIRECT = 0x80
 _OS_LINUX = 2
 _RELEASE = 1
+_FEATURES = 1  # between aiordma's ends, where nothing follows from it; to others: none
 
 
 def ring_bytes_code(ring_bytes: int) -> int:
@@ -189,6 +191,8 @@ class Proposal(Frozen, kw_only=True):
     """Connections that the client allows on one link group."""
     max_links: int = 2
     """Links that the client allows in one link group."""
+    release: int = _RELEASE
+    """Newest release of SMC version 2 that the client knows; 0 says nothing of the two limits."""
     version: int = 2
     """Newest version of SMC that the client knows. Only 2 is sent."""
 
@@ -204,14 +208,26 @@ class Proposal(Frozen, kw_only=True):
         extension = _V2_EXTENSION.pack(
             len(self.eids),
             0,
-            _RELEASE << 4,
+            _ranged(self.release, 0, 15, "release") << 4,
             0,
             _sized(self.gid, 16, "GID"),
-            _ranged(self.max_conns, 1, 255, "max_conns"),
-            _ranged(self.max_links, 1, 255, "max_links"),
-            1,
+            _ranged(self.max_conns, 1, 255, "max_conns") if self.release else 0,
+            _ranged(self.max_links, 1, 255, "max_links") if self.release else 0,
+            _FEATURES if self.is_aiordma else 0,
         )
-        block = pack_block(
+        body = (
+            _PROPOSAL.pack(_sized(self.system_id, 8, "system_id"), self.gid, _sized(self.mac, 6, "mac"), 0)
+            + _PROPOSAL_V2.pack(bytes(8), 0, _V2_EXTENSION_OFFSET, bytes(28))
+            + extension
+            + b"".join(_sized(eid, 32, "enterprise id") for eid in self.eids)
+            + self._block()
+        )
+        return frame(1, body, 0x02)  # typev2 = SMC-R, typev1 = none
+
+    def _block(self) -> bytes:
+        if not (self.engine_id or self.nonce or self.host_id):
+            return b""
+        return pack_block(
             _PROPOSAL_BLOCK,
             _sized(self.engine_id, 16, "engine_id"),
             _sized(self.nonce, 16, "nonce"),
@@ -223,14 +239,6 @@ class Proposal(Frozen, kw_only=True):
             _ranged(self.traffic_class, 0, 255, "traffic_class"),
             appended=_PROPOSAL_CM.pack(1) if self.by_cm else b"",
         )
-        body = (
-            _PROPOSAL.pack(_sized(self.system_id, 8, "system_id"), self.gid, _sized(self.mac, 6, "mac"), 0)
-            + _PROPOSAL_V2.pack(bytes(8), 0, _V2_EXTENSION_OFFSET, bytes(28))
-            + extension
-            + b"".join(_sized(eid, 32, "enterprise id") for eid in self.eids)
-            + block
-        )
-        return frame(1, body, 0x02)  # typev2 = SMC-R, typev1 = none
 
     @classmethod
     def _parse(cls, data: bytes) -> Proposal:
@@ -240,7 +248,9 @@ class Proposal(Frozen, kw_only=True):
         (_, _, offset, _), _ = take(_PROPOSAL_V2, data, at, "version 2 part")
         at += 12 + offset  # counted from behind the offset field itself
         values, at = take(_V2_EXTENSION, data, at, "version 2 extension")
-        eid_count, ism_count, _, _, v2_gid, max_conns, max_links, _ = values
+        eid_count, ism_count, release, _, v2_gid, max_conns, max_links, _ = values
+        if not release >> 4:
+            max_conns, max_links = 255, 2
         if eid_count > 8 or ism_count > 8:
             raise violation(
                 f"Proposal with {eid_count} enterprise ids and {ism_count} devices (at most 8 each)"
@@ -272,6 +282,7 @@ class Proposal(Frozen, kw_only=True):
             eids=eids,
             max_conns=max_conns,
             max_links=max_links,
+            release=release >> 4,
         )
 
 
@@ -320,6 +331,10 @@ class _Answer(Frozen, kw_only=True):
     max_links: int = 1
     """First contact only: links that the sender can have with this peer (RFC 7609's group has two at most);
     2 stands for "more than one"."""
+    max_conns: int = 255
+    """First contact only: connections that the sender allows on one link group."""
+    release: int = _RELEASE
+    """First contact only: the release of SMC version 2 that both ends know; 0 says nothing of the limits."""
     service: int = 0
     """Accept: the server's number for its listener, which its tickets name; 0: there will be none."""
     service_address: bytes = bytes(16)
@@ -379,31 +394,40 @@ class _Answer(Frozen, kw_only=True):
         if self.first_contact:
             name = self.hostname.encode("ascii", "replace")[:32].ljust(32)
             flags = _DIRECT if self.direct else 0
-            parts.append(_FIRST_CONTACT_EXT.pack(flags, _OS_LINUX << 4 | _RELEASE, name))
-            parts.append(_FIRST_CONTACT_EXT_1.pack(255, _ranged(self.max_links, 1, 255, "max_links"), 1))
+            release = _ranged(self.release, 0, 15, "release")
+            parts.append(_FIRST_CONTACT_EXT.pack(flags, _OS_LINUX << 4 | release, name))
+            limits = (
+                _ranged(self.max_conns, 1, 255, "max_conns"),
+                _ranged(self.max_links, 1, 255, "max_links"),
+                _FEATURES if self.is_aiordma else 0,
+            )
+            parts.append(_FIRST_CONTACT_EXT_1.pack(*limits if release else (0, 0, 0)))
             if self.kind_code == 3:
                 parts.append(_GID_LIST.pack(_ranged(len(self.gids), 0, 8, "number of GIDs")))
                 parts.extend(_sized(gid, 16, "GID") for gid in self.gids)
         elif self.gids:
             raise LocalProtocolError("CLC Confirm carries further GIDs on first contact only")
-        parts.append(
-            pack_block(
-                _ANSWER_BLOCK,
-                _sized(self.engine_id, 16, "engine_id"),
-                _sized(self.host_id, 16, "host_id"),
-                _sized(self.proof, 16, "proof"),
-                _ranged(self.lid, 0, 0xFFFF, "lid"),
-                _ranged(self.window, 1, 0x4000, "window"),
-                _ranged(self.rd_atomic, 0, 255, "rd_atomic"),
-                _ranged(self.dest_rd_atomic, 0, 255, "dest_rd_atomic"),
-                _ranged(self.recv_bytes, 64, 1 << 31, "recv_bytes").bit_length() - 1,
-                _ranged(self.service, 0, 0xFFFF, "service"),
-                _sized(self.service_address, 16, "address of the service"),
-                _ranged(self.service_port, 0, 0xFFFF, "port of the service"),
-                appended=self._cm_fields(),
-            )
-        )
+        parts.append(self._block())
         return frame(self.kind_code, b"".join(parts), _FIRST_CONTACT if self.first_contact else 0)
+
+    def _block(self) -> bytes:
+        if not (self.engine_id or self.host_id):
+            return b""
+        return pack_block(
+            _ANSWER_BLOCK,
+            _sized(self.engine_id, 16, "engine_id"),
+            _sized(self.host_id, 16, "host_id"),
+            _sized(self.proof, 16, "proof"),
+            _ranged(self.lid, 0, 0xFFFF, "lid"),
+            _ranged(self.window, 1, 0x4000, "window"),
+            _ranged(self.rd_atomic, 0, 255, "rd_atomic"),
+            _ranged(self.dest_rd_atomic, 0, 255, "dest_rd_atomic"),
+            _ranged(self.recv_bytes, 64, 1 << 31, "recv_bytes").bit_length() - 1,
+            _ranged(self.service, 0, 0xFFFF, "service"),
+            _sized(self.service_address, 16, "address of the service"),
+            _ranged(self.service_port, 0, 0xFFFF, "port of the service"),
+            appended=self._cm_fields(),
+        )
 
     def _cm_fields(self) -> bytes:
         if not self.cm_port:
@@ -436,15 +460,13 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
     if index == 0 or token == 0:
         raise violation(f"{name} with ring index {index} and token {token}: neither may be 0")
     first_contact = bool(data[7] & _FIRST_CONTACT)
-    eid, hostname = bytes(32), ""
-    direct = True
-    gids: tuple[bytes, ...] = ()
-    max_links = 1
+    eid = bytes(32)
+    contact: dict[str, Any] = {}
     own: tuple[Any, ...] | None = None
     if data[7] >> 4 >= 2:
         (eid,), at = take(_ANSWER_V2, data, at, "enterprise id")
         if first_contact:
-            hostname, direct, max_links, gids, at = _parse_first_contact(data, at)
+            contact, at = _parse_first_contact(data, at)
         own = read_block(_ANSWER_BLOCK, data, at, _ANSWER_CM)
     if own is None:
         own = (b"", b"", bytes(16), 0, 0, 1, 1, 6, 0, bytes(16), 0, 0, bytes(16), bytes(16))
@@ -470,7 +492,6 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         dest_rd_atomic=own[6],
         # An older sender leaves this byte 0: what every receive can hold is all that is known then.
         recv_bytes=1 << min(max(own[7], 6), 31),
-        max_links=max_links,
         service=own[8],
         service_address=own[9],
         service_port=own[10],
@@ -480,17 +501,18 @@ def _parse_answer(cls: type[Accept | Confirm], data: bytes) -> Accept | Confirm:
         system_id=system_id,
         mac=mac,
         eid=eid,
-        hostname=hostname,
-        direct=direct,
-        gids=gids,
+        **contact,
     )
 
 
-def _parse_first_contact(data: bytes, at: int) -> tuple[str, bool, int, tuple[bytes, ...], int]:
+def _parse_first_contact(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+    """The fields of first contact, and the offset behind them."""
     (flags, os_release, host), at = take(_FIRST_CONTACT_EXT, data, at, "first contact extension")
-    max_links = 1
+    max_conns, max_links = 255, 1
     if os_release & 15:
-        (_, max_links, _), at = take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1")
+        (max_conns, max_links, _), at = take(
+            _FIRST_CONTACT_EXT_1, data, at, "first contact extension of release 1"
+        )
     elif data[4] == 3:
         _, at = take(_FIRST_CONTACT_EXT_1, data, at, "first contact extension")
     gids: tuple[bytes, ...] = ()
@@ -501,8 +523,15 @@ def _parse_first_contact(data: bytes, at: int) -> tuple[str, bool, int, tuple[by
             raise violation(f"Confirm of {len(data)} bytes cannot carry {count} GIDs (at most 8)")
         gids = tuple(data[i : i + 16] for i in range(at, end, 16))
         at = end
-    name = host.rstrip(b" \0").decode("ascii", "replace")
-    return name, bool(flags & _DIRECT), max_links, gids, at
+    fields = {
+        "hostname": host.rstrip(b" \0").decode("ascii", "replace"),
+        "direct": bool(flags & _DIRECT),
+        "release": os_release & 15,
+        "max_conns": max_conns,
+        "max_links": max_links,
+        "gids": gids,
+    }
+    return fields, at
 
 
 class Decline(Frozen, kw_only=True):

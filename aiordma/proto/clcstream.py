@@ -12,16 +12,19 @@ class Splitter:
 
     A Decline, Confirm or Claim ends the negotiation: what follows it belongs to the application and comes
     out of :meth:`rest` untouched.
+
+    :param until: the messages that end it, if they are other ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, until: tuple[type[Message], ...] = (Decline, Confirm, Claim)) -> None:
+        self._until = until
         self._buffer = bytearray()
         self._done = False
         self._error: RemoteProtocolError | None = None
 
     @property
     def done(self) -> bool:
-        """A Decline, Confirm or Claim was seen."""
+        """A message that ends the negotiation was seen."""
         return self._done
 
     @property
@@ -48,7 +51,7 @@ class Splitter:
                 message = decode(memoryview(self._buffer)[:length])
                 del self._buffer[:length]
                 messages.append(message)
-                self._done = isinstance(message, Decline | Confirm | Claim)
+                self._done = isinstance(message, self._until)
         except RemoteProtocolError as exc:
             self._error = exc
             raise

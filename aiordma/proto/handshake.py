@@ -139,6 +139,7 @@ SERVER_TABLE: Table = {
     (State.CONFIRMING, Input.ESTABLISHED): State.RDMA,
     (State.CONFIRMING, Input.REFUSE): State.TCP,
     (State.CONFIRMING, Input.BROKEN): State.FAILED,
+    (State.CONFIRMING, Input.DECLINE): State.TCP,  # other implementations of SMC, whose link did not come up
     (State.READING, Input.CLAIM): State.CLAIMED,
     (State.CLAIMED, Input.ESTABLISHED): State.RDMA,
     (State.CLAIMED, Input.REFUSE): State.FAILED,  # the client uses the ring already: there is no way back
@@ -155,6 +156,7 @@ class _Handshake:
         self._splitter = Splitter()
         self._deadline: float | None = None
         self._peer_version = 2  # of SMC, as its Proposal says
+        self._may_fail_over = True
         self._set_deadline(now)
 
     @property
@@ -170,6 +172,12 @@ class _Handshake:
     def next_deadline(self) -> float | None:
         """When :meth:`on_timer` must be called, None when only the owner's own work is awaited."""
         return self._deadline
+
+    def with_other_smc(self) -> None:
+        """The peer is another implementation of SMC: after its Confirm it may still decline, and it takes no
+        connection from RDMA to TCP. To be called before anything is received."""
+        self._may_fail_over = False
+        self._splitter = Splitter(until=(Decline,))
 
     def _set_deadline(self, now: float) -> None:
         wait = self._waits.get(self.state)
@@ -199,7 +207,8 @@ class _Handshake:
             raise LocalProtocolError(
                 f"the negotiation is over ({self.state.value}): these bytes are the stream's"
             )
-        if self.state is State.CONFIRMED and not self._splitter.pending and _begins_failover(data):
+        may_be_lost = self._may_fail_over and self.state is State.CONFIRMED
+        if may_be_lost and not self._splitter.pending and _begins_failover(data):
             self._step(Input.LINK_LOST, now)
             return [LinkLost(data)]
         events: list[Event] = []

@@ -310,6 +310,10 @@ def test_other_ring_sizes_are_refused(size: int) -> None:
     ("message", "word"),
     [
         (proposal(engine_id=b""), "engine_id"),
+        (answer(engine_id=b""), "engine_id"),
+        (proposal(release=16), "release"),
+        (answer(release=-1), "release"),
+        (answer(max_conns=0), "max_conns"),
         (proposal(nonce=b"short"), "nonce"),
         (proposal(eids=(clc.EID,) * 9), "at most 8"),
         (proposal(eids=(b"x",)), "enterprise id"),
