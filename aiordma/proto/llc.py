@@ -40,6 +40,7 @@ __all__ = [
     "decode",
     "in_version_2",
     "is_llc",
+    "is_version_1",
 ]
 
 MESSAGE_BYTES = 44
@@ -211,7 +212,7 @@ class AddLink(Frozen, kw_only=True):
             mtu=mtu & 15,
             mac=mac,
             response=bool(data[3] & _RESPONSE),
-            rejected=(data[2] & 15 if _is_version_1(data) else 0) if data[3] & 0x40 else None,
+            rejected=(data[2] & 15 if is_version_1(data) else 0) if data[3] & 0x40 else None,
             keys=cls._parse_keys(data),
         )
 
@@ -299,7 +300,7 @@ class RequestAddLink(Frozen, kw_only=True):
     @classmethod
     def _parse(cls, data: bytes) -> RequestAddLink:
         gids: tuple[bytes, ...] = ()
-        if not _is_version_1(data):
+        if not is_version_1(data):
             (count,) = _REQUEST_ADD_LINK.unpack_from(data, 4)
             first = 4 + _REQUEST_ADD_LINK.size
             end = first + 16 * count
@@ -633,12 +634,13 @@ def is_llc(first_byte: int) -> bool:
     return first_byte >> 4 in (0, 2) and first_byte & 15 in _TYPES
 
 
-def _is_version_1(data: bytes) -> bool:
+def is_version_1(data: bytes) -> bool:
+    """Whether a message is of version 1, by its first byte."""
     return data[0] >> 4 == 0
 
 
 def _length_fits(data: bytes) -> bool:
-    if _is_version_1(data):
+    if is_version_1(data):
         return data[1] == len(data) == MESSAGE_BYTES
     said = data[1:3]
     if not MESSAGE_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
