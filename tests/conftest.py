@@ -183,8 +183,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(params=list(LOOPS))
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Every event loop the library runs on."""
-    return LOOPS[request.param]
+    """Every event loop the library runs on. A test may ask for others (``tests/virtual.py``)."""
+    if request.param in LOOPS:
+        return LOOPS[request.param]
+    from tests import virtual  # it needs the options of this run
+
+    return virtual.loop(request.param)
 
 
 def _folders(package: str) -> list[ModuleType]:

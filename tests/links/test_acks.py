@@ -12,6 +12,7 @@ import pytest
 from aiordma.links.ack_timer import AckTimer
 from tests.health import until
 from tests.pipes.link_pairs import connect, open_engine
+from tests.virtual import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,41 +146,44 @@ def server_link(engine: Engine) -> Link:
     return link
 
 
-async def until_acknowledged(engine: Engine, client: Any) -> float:
-    """Send a message that the server's program does not answer; how long it stays unacknowledged."""
+async def check_acknowledged_after(seconds: float, engine: Engine, client: Any) -> None:
+    """Send a message that the server's program does not answer: so long it stays unacknowledged."""
     queue_pair = server_link(engine).queue_pair
     await until(lambda: not queue_pair.ack_owed)
     client.try_send(b"x")
     while not queue_pair.ack_owed:
         await anyio.lowlevel.checkpoint()
-    start = engine.waker.now()
-    await until(lambda: not queue_pair.ack_owed)
-    return engine.waker.now() - start
+    await anyio.sleep(0.9 * seconds)
+    assert queue_pair.ack_owed
+    await anyio.sleep(0.2 * seconds)
+    assert not queue_pair.ack_owed
 
 
+@in_virtual_time
 @pytest.mark.anyio
 async def test_a_lone_message_on_a_link_is_acknowledged() -> None:
     """Well before the engine's regular tick (once a second). The delay can be changed at run time."""
     async with open_engine(ack_delay_ms=20) as engine:
         client, server = await connect(engine)
-        assert min([await until_acknowledged(engine, client) for _ in range(5)]) < 0.2
+        for _ in range(5):
+            await check_acknowledged_after(0.02, engine, client)
         engine.config = engine.config.changed(ack_delay_ms=400)
-        await until_acknowledged(engine, client)  # its delay may have begun before
-        assert await until_acknowledged(engine, client) > 0.2
+        await check_acknowledged_after(0.4, engine, client)
         client.abort()
         server.abort()
 
 
+@in_virtual_time
 @pytest.mark.anyio
 async def test_an_idle_link_sends_nothing() -> None:
     """Acknowledgements are not acknowledged in turn."""
     async with open_engine(ack_delay_ms=1) as engine:
         client, server = await connect(engine)
-        await until_acknowledged(engine, client)
-        await anyio.sleep(0.05)
+        await check_acknowledged_after(0.001, engine, client)
+        await anyio.sleep(1)
         links = [group.link for group in engine.all_groups]
         sent = [link.queue_pair.messages_sent for link in links]
-        await anyio.sleep(0.2)
+        await anyio.sleep(0.9 * engine.config.keepalive_ms / 1000)
         assert [link.queue_pair.messages_sent for link in links] == sent
         assert not engine._ack_timer.running
         client.abort()

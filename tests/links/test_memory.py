@@ -14,6 +14,7 @@ from aiordma.verbs.memory.budget import MemoryLimitError
 from aiordma.verbs.registrar import DeviceRegistrar
 from tests.health import until
 from tests.pipes.link_pairs import connect, open_engine
+from tests.virtual import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,13 +95,14 @@ async def test_a_copy_for_larger_rings_is_declined_on_first_contact(monkeypatch:
         client.abandon()
 
 
+@in_virtual_time
 @pytest.mark.parametrize("cached", [0, 1])
 async def test_the_first_links_parts_are_made_ahead(cached: int) -> None:
     """While the peer is waited for; unless no parts are kept at all."""
     async with open_engine(qp_cache=cached) as engine:
         contact = await engine.propose()
         assert not engine.cache.parked  # not before the Proposal is sent
-        await anyio.sleep(0.01)
+        await anyio.sleep(60)
         assert len(engine.cache.parked) == cached
         contact.abandon()
         ahead = {parts.qp.number for parts in engine.cache.parked}
@@ -108,7 +110,7 @@ async def test_the_first_links_parts_are_made_ahead(cached: int) -> None:
         assert ahead <= {group.link.parts.qp.number for group in engine.all_groups}
         assert not engine.cache.parked
         (await engine.propose()).abandon()
-        await anyio.sleep(0.01)
+        await anyio.sleep(60)
         assert not engine.cache.parked
 
 

@@ -15,6 +15,7 @@ from tests.cancelling import at_await
 from tests.health import nothing_left, until
 from tests.processes import process
 from tests.roles import LOCAL
+from tests.virtual import in_virtual_time
 
 from .pairs import PATHS, config_of, pair
 
@@ -71,6 +72,7 @@ async def test_a_cancelled_read_leaves_a_buffer_alone() -> None:
         assert buffer[:-1] == b"data" * 4096
 
 
+@in_virtual_time
 async def test_a_timeout_ends_the_wait_only() -> None:
     async with pair("rdma") as (client, _), await memory.alloc(16384) as region:
         remote = await client.open(region.descriptor())

@@ -14,6 +14,7 @@ from aiordma import memory
 from tests.health import until
 from tests.processes import process
 from tests.roles import LOCAL
+from tests.virtual import in_virtual_time
 
 from .pairs import pair
 
@@ -103,6 +104,7 @@ class _Stopped:
         self._mr.close()
 
 
+@in_virtual_time
 @pytest.mark.parametrize("grace", [0, 0.05])
 async def test_memory_is_not_given_back_before_the_peer_is_outside(grace: float) -> None:
     """Where the kernel copies to the owner's address, nothing can be taken from under the peer."""
@@ -120,7 +122,7 @@ async def test_memory_is_not_given_back_before_the_peer_is_outside(grace: float)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(revoke)
-            await anyio.sleep(0.2)
+            await anyio.sleep(1)
             assert not ended
             region.close()
             assert not region.closed
@@ -130,6 +132,7 @@ async def test_memory_is_not_given_back_before_the_peer_is_outside(grace: float)
         assert ended
 
 
+@in_virtual_time
 async def test_a_link_that_ends_does_not_give_memory_back_before_the_peer_is_outside() -> None:
     async with pair("rdma") as (client, server), memory.register(bytearray(4096)) as region:
         await client.open(region.descriptor())
@@ -139,7 +142,7 @@ async def test_a_link_that_ends_does_not_give_memory_back_before_the_peer_is_out
         server._channel.abort()
         server._on_closed(ConnectionError("the test ends it"))
         region.close()
-        await anyio.sleep(0.1)
+        await anyio.sleep(1)
         assert not region.closed
         stopped.inside = False
         with anyio.fail_after(10):

@@ -19,6 +19,7 @@ from aiordma.proto.clc import Decline, Proposal
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.health import until
+from tests.virtual import in_virtual_time
 
 from .serving import LOCAL, check_echo, expected, serving
 
@@ -100,6 +101,7 @@ async def test_who_stops_half_way_is_dropped_in_time(engine: Engine, sent: bytes
             assert listener.statistics().tcp == (len(sent) < 8)
 
 
+@in_virtual_time
 async def test_a_trickling_client_has_the_time_of_one_message(engine: Engine) -> None:
     async with serving(config=Config(negotiate_timeout_ms=60)) as listener:
         async with await anyio.connect_tcp(LOCAL, listener.port) as client:

@@ -19,6 +19,7 @@ from aiordma.observe.otel import ClientSpans, ServerSpans
 from aiordma.testing.rpc import rpc_pair
 from tests.health import until
 from tests.roles import LOCAL
+from tests.virtual import in_virtual_time
 from tests.world import DEVICE
 
 pytestmark = pytest.mark.anyio
@@ -141,6 +142,7 @@ async def test_a_call_that_its_client_cancels(spans: Spans, kind: str) -> None:
     assert attributes["rpc.status_code"] == attributes["error.type"] == "CANCELLED"
 
 
+@in_virtual_time
 @KINDS
 async def test_a_call_that_is_late(spans: Spans, kind: str) -> None:
     happening = Happening()
@@ -149,7 +151,7 @@ async def test_a_call_that_is_late(spans: Spans, kind: str) -> None:
         happening.service, client_interceptors=spans.client, interceptors=spans.server
     ) as pair:
         with pytest.raises(TimeoutError):
-            await call(pair.client, kind, timeout=0.2)
+            await call(pair.client, kind, timeout=60)
         for side in (SpanKind.SERVER, SpanKind.CLIENT):
             attributes, span = await spans.only(side)
             assert attributes["rpc.status_code"] == attributes["error.type"] == "DEADLINE_EXCEEDED"

@@ -12,6 +12,7 @@ import pytest
 
 import aiordma
 from aiordma.config import Config
+from aiordma.links import engine as engines
 from tests.hang import report
 from tests.processes import PATIENCE, process
 from tests.roles import LOCAL
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ASLEEP = r"armed: True; the completion channel's descriptor \d+ is readable: False"
+
+
+async def until_nothing_moves(config: Config) -> None:
+    """The engine sleeps, and nothing has come in many turns in which both ends could have gone on."""
+    poller = (await engines.current(config)).poller
+    last, unchanged = -1, 0
+    while unchanged < 50 or not poller.is_armed:
+        await anyio.sleep(0.01)
+        unchanged = unchanged + 1 if poller.completions == last else 0
+        last = poller.completions
 
 
 async def reporter(control: Control) -> None:
@@ -40,7 +51,7 @@ async def reporter(control: Control) -> None:
     async with await aiordma.listen(LOCAL, 0, config=config) as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, stay_silent)
         tasks.start_soon(wait_in_vain, listener.port)
-        await anyio.sleep(0.5)
+        await until_nothing_moves(config)
         with TemporaryDirectory() as folder:
             for drain in (False, True):
                 report(str(path := Path(folder) / "report"), drain)
