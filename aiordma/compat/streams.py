@@ -14,7 +14,7 @@ share of it (see `aiordma.wake.base`) and give the loop a turn when it is gone.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -423,6 +423,9 @@ def connection_made(
         base(transport)
     finally:
         protocol._client_connected_cb = callback
+    if protocol._over_ssl and cast("asyncio.WriteTransport", transport).can_write_eof():
+        # The payload is outside TLS: its end is one of two, as on TCP. asyncio would close the transport.
+        protocol._over_ssl = False
     if callback is None or protocol._reject_connection:
         return
     loop = protocol._loop

@@ -161,6 +161,31 @@ async def test_protocols(policy: Any, buffered: bool) -> None:
     await server.wait_closed()
 
 
+async def test_a_reply_after_the_clients_end_arrives_where_the_payload_is_outside_tls() -> None:
+    """asyncio's streams close a connection inside TLS as soon as its peer ends; this one can write an end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read()
+        await asyncio.sleep(0)
+        writer.write(data)
+        await writer.drain()
+        writer.close()
+
+    client, context = tls_contexts()
+    server: Any = await start_server(serve, LOCAL, 0, ssl=context, config=SOFT, rdma_outside_tls=True)
+    reader, writer = await open_connection(
+        LOCAL, port_of(server), ssl=client, config=SOFT, rdma_outside_tls=True
+    )
+    assert writer.get_extra_info("aiordma.path") == "rdma"
+    assert writer.can_write_eof()
+    writer.write(BIG)
+    writer.write_eof()
+    assert await reader.read() == BIG
+    writer.close()
+    server.close()
+    await server.wait_closed()
+
+
 async def test_without_rdma_the_payload_stays_in_tls() -> None:
     """Both allow it without a device: our own transport, inside the TLS session of the negotiation."""
     client_context, server_context = tls_contexts()
