@@ -17,6 +17,7 @@ PAGES = [
     ".github/ISSUE_TEMPLATE/bug_report.yml",
     ".github/ISSUE_TEMPLATE/feature_request.yml",
     ".github/workflows/ci.yml",
+    ".github/workflows/release.yml",
     ".pre-commit-config.yaml",
 ]
 PATH = re.compile(

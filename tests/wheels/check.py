@@ -1,7 +1,8 @@
 """`python -m tests.wheels.check`: installs each wheel of dist/ into an empty environment, and uses it there.
 
 Without system packages, compiler, clone or pyverbs: the README's program must run by RDMA, and so must the
-tests of SELECTION on the installed package.
+demo and the tests of SELECTION on the installed package. pip takes aiordma and what it needs from an index on
+this host, by name, as it will from the registry.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import re
 import shutil
 import socket
 import subprocess
+import tomllib
 from pathlib import Path
 
 from tests.wheels.build import DIST, ROOT, WORK
+from tests.wheels.index import ALONE, serve
 from tests.wheels.pythons import HELP, find, tags
 
 #: Blocking calls of the package show here: blockbuster does not see them in an editable install.
@@ -72,6 +75,8 @@ class Environment:
             for name, value in os.environ.items()
             if not name.startswith(("AIORDMA_", "SOFTDEV_", "PYTHON"))
         }
+        if more.keys() >= ALONE.keys():
+            variables = {name: value for name, value in variables.items() if not name.startswith("PIP_")}
         # No compiler; the tests call openssl and others.
         variables |= {
             "PATH": f"{self.bin}:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -88,9 +93,17 @@ class Environment:
         return done.stdout.strip()
 
     def install(self, wheel: Path, *, compiler: bool) -> None:
-        """:param compiler: not all that aiordma needs has wheels for this Python: they may be built."""
+        """What the README says, with the index on this host: it has the sdist, too, which pip must not take.
+
+        :param compiler: not all that aiordma needs has wheels for this Python: they may be built.
+        """
+        needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
         only = () if compiler else ("--only-binary", ":all:")
-        self.run(self.bin / "pip", "install", "-q", *only, wheel, CC="cc" if compiler else "/bin/false")
+        fetch = ("wheel", "-q", *only, "-w", self.folder / "needs", *needs)
+        self.run(self.bin / "pip", *fetch, CC="cc" if compiler else "/bin/false")
+        files = [wheel, *DIST.glob("aiordma-*.tar.gz"), *(self.folder / "needs").iterdir()]
+        with serve(files) as url:
+            self.run(self.bin / "pip", "install", "-q", "--index-url", url, "aiordma", **ALONE)
 
     def readme(self, wheel: Path, **more: str) -> str:
         """The last line that the README's program prints.
@@ -121,6 +134,8 @@ def check(wheel: Path, release: str, python: Path, *, tests: bool) -> None:
     printed = here.readme(wheel)
     doctor = here.run(here.bin / "aiordma", "doctor").splitlines()[-1]
     print(f"{release}: {version}; the README's program: {printed}; {doctor}", flush=True)
+    shown = here.run(here.bin / "aiordma", "demo", "--seconds", "0.05").splitlines()
+    print(f"{release}: aiordma demo: {len(shown)} lines, and at the end: {shown[-1].strip()}", flush=True)
     if release.endswith("t"):
         print(f"{release}: without the GIL: {here.readme(wheel, PYTHON_GIL='0')}", flush=True)
     if tests:
