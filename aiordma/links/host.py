@@ -9,9 +9,12 @@ from ..errors import Code, NegotiationError
 
 __all__ = ["check_reachable", "host_id", "whereabouts"]
 
-_KIND_SOFT, _KIND_DEVICE = b"\x01", b"\x02"
-#: The kind of device, then digests of the boot, of the network namespace in it, and of the user in that.
+_KIND_SOFT, _KIND_DEVICE = 1, 2
+#: The kind of device, with the layout of its shared memory, counted from the first one (four bits); then
+#: digests of the boot, of the network namespace in it, and of the user in that.
 _BOOT, _NAMESPACE = slice(1, 7), slice(7, 12)
+_SAME_NAMESPACE = slice(1, 12)
+_FIRST_LAYOUT = 0x53524C33
 _BOOT_ID, _NET = "/proc/sys/kernel/random/boot_id", "/proc/self/ns/net"
 
 
@@ -42,12 +45,14 @@ def _read(path: str) -> bytes:
         os.close(descriptor)
 
 
-def host_id(is_soft: bool, here: bytes) -> bytes:
+def host_id(layout: int | None, here: bytes) -> bytes:
     """Equal for ends whose software devices can share memory.
 
+    :param layout: of the memory that software devices share; None: it is another device.
     :param here: :func:`whereabouts`.
     """
-    return (_KIND_SOFT if is_soft else _KIND_DEVICE) + here
+    kind = _KIND_DEVICE if layout is None else _KIND_SOFT | (layout - _FIRST_LAYOUT & 15) << 4
+    return bytes([kind]) + here
 
 
 def check_reachable(own: bytes, peer: bytes, *, by_wire: bool) -> None:
@@ -56,15 +61,22 @@ def check_reachable(own: bytes, peer: bytes, *, by_wire: bool) -> None:
     :param own, peer: their ids. :param by_wire: software devices may use the network.
     :raises NegotiationError: they cannot; the code tells the peer why.
     """
-    if own[:1] != _KIND_SOFT:
-        if peer[:1] == _KIND_SOFT:
+    its_kind = peer[0] & 15 if peer else 0
+    if own[0] & 15 != _KIND_SOFT:
+        if its_kind == _KIND_SOFT:
             raise NegotiationError(
                 Code.PEER_UNREACHABLE, "the peer has the software device, this end has not"
             )
         return
-    if peer[:1] != _KIND_SOFT:
+    if its_kind != _KIND_SOFT:
         raise NegotiationError(
             Code.PEER_UNREACHABLE, "this end has the software device, the peer has another kind"
+        )
+    if own[0] != peer[0] and own[_SAME_NAMESPACE] == peer[_SAME_NAMESPACE]:
+        # They would try, and find out when no message comes.
+        raise NegotiationError(
+            Code.VERSION_MISMATCH,
+            "the two ends' software devices are of versions that cannot share memory: install the same one",
         )
     if own == peer or by_wire:
         return

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import NegotiationError, VerbsError
-from ..verbs import hardware
+from ..verbs import hardware, softlib
 from ..verbs.backend import device_list, open_backend
 from ..verbs.cq import CompletionQueue
 from ..verbs.lifetime import release_all
@@ -94,9 +94,9 @@ def with_queue(backend: Backend, around: Surroundings) -> OpenedDevice:
     :raises NegotiationError: or VerbsError: it cannot be used.
     """
     try:
-        return OpenedDevice(
-            backend, CompletionQueue(backend, _CQ_DEPTH), host_id(backend.is_soft, around.here)
-        )
+        library = softlib.loaded() if backend.is_soft else None
+        layout = None if library is None else library.layout
+        return OpenedDevice(backend, CompletionQueue(backend, _CQ_DEPTH), host_id(layout, around.here))
     except BaseException:
         backend.close()
         raise

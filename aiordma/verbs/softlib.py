@@ -81,6 +81,10 @@ class SoftLibrary:
         self._free = lib.softdev_free
         self._free.restype = ctypes.c_int
         self._free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+        lib.softdev_layout.restype = ctypes.c_uint
+        lib.softdev_layout.argtypes = []
+        #: Of the memory that processes share; only equal ones share any.
+        self.layout = int(lib.softdev_layout())
         #: Its queue pairs are connected through rdma_cm, and only so: for tests (softdev/src/core/core.h).
         self.by_cm = os.environ.get("SOFTDEV_IWARP") == "cm"
         self._shown = 1

@@ -54,6 +54,12 @@ int softdev_port(const char *device, int up);
 int softdev_kill(const char *device);
 
 /*
+ * Names the layout of what processes share: two whose numbers differ share no memory, and connect by packets only. The
+ * number changes with each layout.
+ */
+unsigned softdev_layout(void);
+
+/*
  * Allocates page-aligned memory that peer processes holding an rkey may map. Register it with ibv_reg_mr as usual;
  * WRITE, READ and atomics of a peer on the same host then become plain memory accesses of that peer. length is rounded
  * up to whole pages. Returns NULL with errno set on failure.

@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def at(monkeypatch: pytest.MonkeyPatch, boot: Path, net: Path, user: int, *, soft: bool = True) -> bytes:
+FIRST = 0x53524C33
+
+
+def at(
+    monkeypatch: pytest.MonkeyPatch, boot: Path, net: Path, user: int, *, layout: int | None = FIRST
+) -> bytes:
     monkeypatch.setattr(host, "_BOOT_ID", str(boot))
     monkeypatch.setattr(host, "_NET", str(net))
     monkeypatch.setattr("os.getuid", lambda: user)
-    return host.host_id(soft, host.whereabouts())
+    return host.host_id(layout, host.whereabouts())
 
 
 def test_the_reason_names_what_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -44,12 +49,28 @@ def test_the_reason_names_what_differs(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_other_kinds_of_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     boot = tmp_path / "boot"
     boot.write_text("one")
-    soft, card = (at(monkeypatch, boot, boot, 1, soft=soft) for soft in (True, False))
+    soft, card = (at(monkeypatch, boot, boot, 1, layout=layout) for layout in (FIRST, None))
     host.check_reachable(card, card, by_wire=False)
     for own, peer, text in ((soft, card, "another kind"), (card, soft, "this end has not")):
         with pytest.raises(NegotiationError, match=text) as caught:
             host.check_reachable(own, peer, by_wire=True)
         assert caught.value.code == Code.PEER_UNREACHABLE
+
+
+def test_devices_that_share_no_memory_say_so_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two versions of the software device on one host: each connect waited for seconds before."""
+    net, other_net = (tmp_path / name for name in ("net", "other"))
+    for path in (net, other_net):
+        path.write_text(path.name)
+    own, next_one = (at(monkeypatch, net, net, 1, layout=layout) for layout in (FIRST, FIRST + 1))
+    assert own[1:] == next_one[1:]
+    for one, two in ((own, next_one), (next_one, own)):
+        for by_wire in (True, False):
+            with pytest.raises(NegotiationError, match="cannot share memory") as caught:
+                host.check_reachable(one, two, by_wire=by_wire)
+            assert caught.value.code == Code.VERSION_MISMATCH
+    away = at(monkeypatch, net, other_net, 1, layout=FIRST + 1)
+    host.check_reachable(own, away, by_wire=True)  # by packets, whose format is RoCEv2's
 
 
 def test_without_proc_it_says_what_to_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,11 @@
 /* Answers that a peer has not read, with their descriptors, which the kernel counts for the user: a few dozen. */
 enum { UNREAD_BYTES = 16 * 1024 };
 
+SOFT_EXPORT unsigned softdev_layout(void)
+{
+	return SOFT_LINK_MAGIC;
+}
+
 static struct soft_link *link_make(int fd, bool dialled, uint32_t slot, pid_t pid)
 {
 	struct soft_link *link = calloc(1, sizeof(*link));
