@@ -142,6 +142,8 @@ class ServerNegotiation(Dialogue[ServerHandshake, ServerContact]):
             raise OnlyAskedError(Code.WRONG_KIND)
         if proposal.is_aiordma and proposal.kind != self.kind:
             raise wrong_kind(proposal.kind, self.kind)
+        if proposal.needs:
+            raise NegotiationError(Code.VERSION_MISMATCH)
         if (code := self.options.rdma_ruled_out) is not None:
             raise NegotiationError(code)
         if not self._may_use_rdma():

@@ -5,9 +5,10 @@ Four messages: the client sends a :class:`Proposal`, the server answers with :cl
 with :class:`Confirm`; :class:`Decline` in place of any of the last two means "use TCP". What aiordma needs
 beyond SMC travels in a block of its own before the trailer, where SMC's readers look for nothing: 8 bytes
 ``"aiordma" 0x01``, the block's length (2, big-endian), flags (2), then the fields named in
-``_PROPOSAL_BLOCK`` and ``_ANSWER_BLOCK``. A longer block is legal: newer senders append. A message without
-the block comes from another SMC implementation; ``is_aiordma`` is then false, and what this end sends to it
-has no block either: Linux wants a Proposal to end behind its parts, to the byte (``smcr``).
+``_PROPOSAL_BLOCK`` and ``_ANSWER_BLOCK``. A longer block is legal: newer senders append. The first byte of a
+Proposal's flags has what the server must know beside (``Proposal.needs``), the second is ignored. A message
+without the block comes from another SMC implementation; ``is_aiordma`` is then false, and what this end sends
+to it has no block either: Linux wants a Proposal to end behind its parts, to the byte (``smcr``).
 
 A fifth message is aiordma's own: a client that holds a ticket (``llc.Ticket``) begins with a :class:`Claim`,
 and no answer is awaited; a :class:`Decline` refuses the claim.
@@ -33,6 +34,7 @@ from .clcframe import (
     message_length,
     pack_block,
     read_block,
+    read_needs,
     take,
     version_of,
     violation,
@@ -179,6 +181,9 @@ class Proposal(Frozen, kw_only=True):
     and the server shall make a new one. 0: none."""
     traffic_class: int = 0
     """Traffic class of the link that it asks for, in both directions."""
+    needs: int = 0
+    """Bits of what a server must know to carry the connection, from a newer version: one that knows not all
+    of them declines. This version knows none."""
     by_cm: bool = False
     """The client's device connects queue pairs through rdma_cm, and only so (iWARP)."""
     system_id: bytes = bytes(8)
@@ -238,6 +243,7 @@ class Proposal(Frozen, kw_only=True):
             _ranged(self.unknown_qpn, 0, 0xFFFFFF, "unknown_qpn"),
             _ranged(self.traffic_class, 0, 255, "traffic_class"),
             appended=_PROPOSAL_CM.pack(1) if self.by_cm else b"",
+            needs=_ranged(self.needs, 0, 255, "needs"),
         )
 
     @classmethod
@@ -276,6 +282,7 @@ class Proposal(Frozen, kw_only=True):
             tickets=tickets,
             unknown_qpn=unknown,
             traffic_class=traffic_class,
+            needs=read_needs(data, end) if own else 0,
             by_cm=by_cm == 1,
             system_id=system_id,
             mac=mac,

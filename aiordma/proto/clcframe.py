@@ -57,9 +57,15 @@ def read_block(
     return values + appended.unpack(tail if len(tail) == appended.size else bytes(appended.size))
 
 
-def pack_block(area: struct.Struct, *values: int | bytes, appended: bytes = b"") -> bytes:
+def read_needs(data: bytes, at: int) -> int:
+    """The first byte of the flags of our own block at ``at``, which :func:`read_block` has read."""
+    _, _, flags = _BLOCK_HEADER.unpack_from(data, at)
+    return int(flags) >> 8
+
+
+def pack_block(area: struct.Struct, *values: int | bytes, appended: bytes = b"", needs: int = 0) -> bytes:
     fields = area.pack(*values) + appended
-    return _BLOCK_HEADER.pack(_MAGIC, _BLOCK_HEADER.size + len(fields), 0) + fields
+    return _BLOCK_HEADER.pack(_MAGIC, _BLOCK_HEADER.size + len(fields), needs << 8) + fields
 
 
 def looks_like_clc(prefix: bytes | bytearray | memoryview) -> bool | None:

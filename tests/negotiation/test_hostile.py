@@ -15,7 +15,7 @@ import pytest
 
 from aiordma.config import Config
 from aiordma.errors import Code
-from aiordma.proto.clc import Decline, Proposal
+from aiordma.proto.clc import Decline, Proposal, decode
 from aiordma.streams.connector import connect
 from aiordma.streams.listener import listen
 from tests.health import until
@@ -99,6 +99,19 @@ async def test_who_stops_half_way_is_dropped_in_time(engine: Engine, sent: bytes
             await until(lambda: bool(listener.statistics().failed or listener.statistics().tcp))
             # Five bytes may still be a plain client's; a Proposal may not.
             assert listener.statistics().tcp == (len(sent) < 8)
+
+
+async def test_a_client_of_a_newer_version_that_needs_more_gets_tcp(engine: Engine) -> None:
+    """What it needs is not known here. Before, it was not looked at, and the two went on by RDMA."""
+    proposal = Proposal(engine_id=bytes(16), nonce=bytes(16), host_id=bytes(16), gid=bytes(16), needs=4)
+    async with serving() as listener, await anyio.connect_tcp(LOCAL, listener.port) as client:
+        await client.send(proposal.encode())
+        decline = decode(await client.receive())
+        assert isinstance(decline, Decline)
+        assert decline.diagnosis == Code.VERSION_MISMATCH
+        await client.send(b"hello")
+        assert await client.receive() == b"hello"
+        assert listener.statistics().tcp == 1
 
 
 @in_virtual_time

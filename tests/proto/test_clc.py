@@ -282,6 +282,18 @@ def test_a_longer_block_of_a_newer_sender_is_read() -> None:
     assert clc.decode(longer) == answer()
 
 
+def test_what_a_newer_client_needs_is_seen() -> None:
+    """In the flags of the block, where it changes no other field, and where nothing is by default."""
+    plain, needing = proposal().encode(), proposal(needs=0x81).encode()
+    at = plain.index(b"aiordma\x01") + 10
+    assert (plain[at : at + 2], needing[at : at + 2]) == (b"\0\0", b"\x81\0")
+    assert plain[:at] + plain[at + 2 :] == needing[:at] + needing[at + 2 :]
+    assert clc.decode(needing) == proposal(needs=0x81)
+    # The other byte is for what it can do beside: unknown bits are ignored.
+    able = plain[: at + 1] + b"\xff" + plain[at + 2 :]
+    assert clc.decode(able) == proposal()
+
+
 def test_what_is_appended_for_rdma_cm_is_missed_by_nobody() -> None:
     """Only who needs rdma_cm says something of it, so messages of others are as they were."""
     assert len(proposal(by_cm=True).encode()) == len(proposal().encode()) + 1
