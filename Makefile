@@ -32,7 +32,7 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-valkey test-kills \
+        test-quick test-upgrade test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-valkey test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
@@ -158,6 +158,11 @@ test-programs: install ## other projects' own tests under `aiordma run`, against
 
 test-clients: install .venv/.clients ## curl, nginx, PostgreSQL, redis-cli, SMTP ... against programs under `aiordma run` (1 to 2 minutes)
 	$(PY) -m pytest -q --timeout 120 tests/programs/clients $(ARGS)
+
+# The last release, as soon as there is a tag; until then, the version of the day on which this was begun.
+OLD ?= d5113b7
+test-upgrade: install ## an older aiordma at the other end, in both roles, on every surface (4 minutes; OLD: commit or tag; ARGS)
+	AIORDMA_TEST_OLDER="$$(tests/system/upgrade/build $(OLD))" $(PY) -m pytest -q $(or $(ARGS),$(WORKERS) tests/system/upgrade)
 
 # ---- checks on other devices, and with delays ------------------------------------------------------------------
 

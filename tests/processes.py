@@ -112,7 +112,7 @@ class Process:
         reads, its_output = os.pipe()
         self._reads, self._writes = open(reads, "rb", buffering=0), open(writes, "wb", buffering=0)
         try:
-            self._process = _forker().start(
+            self._process = self.start(
                 [target, loop, json.dumps(arguments)],
                 {**os.environ, **env},
                 [its_input, its_output, self._stderr.fileno()],
@@ -123,6 +123,11 @@ class Process:
         self._buffer = b""
         self.pid = self._process.pid
         self._expected = {0}
+
+    def start(
+        self, arguments: list[str], environment: dict[str, str], descriptors: list[int]
+    ) -> Forked | subprocess.Popen[bytes]:
+        return _forker().start(arguments, environment, descriptors)
 
     # ---- conversation
 
@@ -211,11 +216,15 @@ class Process:
 
 @contextlib.contextmanager
 def process(
-    target: str, loop: str = "asyncio", env: dict[str, str] | None = None, **arguments: object
+    target: str,
+    loop: str = "asyncio",
+    env: dict[str, str] | None = None,
+    kind: type[Process] = Process,
+    **arguments: object,
 ) -> Iterator[Process]:
     """Run ``module:function`` with ``arguments`` in a process of its own. It must end well by itself when
     the block is left, unless the test killed it."""
-    started = Process(target, loop, env or {}, arguments)
+    started = kind(target, loop, env or {}, arguments)
     try:
         yield started
     except BaseException:
