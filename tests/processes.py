@@ -219,12 +219,12 @@ def process(
     target: str,
     loop: str = "asyncio",
     env: dict[str, str] | None = None,
-    kind: type[Process] = Process,
+    of: type[Process] = Process,
     **arguments: object,
 ) -> Iterator[Process]:
     """Run ``module:function`` with ``arguments`` in a process of its own. It must end well by itself when
     the block is left, unless the test killed it."""
-    started = kind(target, loop, env or {}, arguments)
+    started = of(target, loop, env or {}, arguments)
     try:
         yield started
     except BaseException:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests import program
 
-NAME = "libaiordma_soft.so"
+NAME = "libsoftdev.so"
 
 
 def main(library: str, *arguments: str) -> None:

@@ -51,6 +51,10 @@ class Older(Other):
     program = ("tests.system.upgrade.older", OLDER)
 
 
+#: Of both: the older device has settings of another name.
+ONLY_PACKETS = {"SOFTDEV_WIRE": "only", "AIORDMA_SOFT_WIRE": "only"}
+
+
 def _meet(
     surface: str,
     loop: str,
@@ -64,10 +68,10 @@ def _meet(
     """What the client has seen of the path, after everything was right at both ends."""
     kinds = {role: other if role == older else Process for role in ("server", "client")}
     given: dict[str, Any] = {"loop": loop, "env": env, "surface": surface}
-    with process(f"{HERE}:server", kind=kinds["server"], **given, **dict(to_server)) as server:
+    with process(f"{HERE}:server", of=kinds["server"], **given, **dict(to_server)) as server:
         where, port = server.hear()
         assert where.startswith(OLDER if older == "server" and other is Older else str(ROOT / "aiordma"))
-        with process(f"{HERE}:client", kind=kinds["client"], port=port, **given, **dict(to_client)) as client:
+        with process(f"{HERE}:client", of=kinds["client"], port=port, **given, **dict(to_client)) as client:
             where = client.hear()
             assert where.startswith(OLDER if older == "client" and other is Older else str(ROOT / "aiordma"))
             found: list[Any] = client.hear()
@@ -96,7 +100,7 @@ def test_by_rdma(surface: str, loop: str, older: str) -> None:
 @pytest.mark.parametrize("surface", ["streams", "switched", "datagrams", "calls", "memory"])
 def test_by_packets(surface: str, older: str) -> None:
     """What the device sends to other hosts, though both are on this one."""
-    path, code, text = _meet(surface, "asyncio", older, env={"AIORDMA_SOFT_WIRE": "only"})
+    path, code, text = _meet(surface, "asyncio", older, env=ONLY_PACKETS)
     assert (path, code) == ("rdma", None), text
 
 
