@@ -191,6 +191,8 @@ class Failover:
         logger.debug("a stream with %s fails over to TCP: %s", self._peer, why)
         closed = bool(event.peer_flags & StateFlag.CLOSED)
         rest = b"" if closed else pipe.unplaced(event.send_from)
+        if engine.config.keepalive_ms:
+            self._carrier.watch_host()  # as the link's keepalive did until now
         framed = FramedPipe(self._carrier, engine.waker, self._peer, rest, reason, peer_closed=closed)
         framed.new_rejoin = functools.partial(
             Rejoin, framed, self._switch, engine, self._peer, self._traffic_class

@@ -48,6 +48,7 @@ class TcpCarrier:
         "_carrier",
         "_fd",
         "_out",
+        "_probes",
         "_reading",
         "_tls",
         "_waker",
@@ -65,6 +66,7 @@ class TcpCarrier:
         self._fd = carrier.fileno()
         self._out = bytearray()
         self._reading = self._writing = False
+        self._probes = False  # the kernel's, begun here
         self.closed = False
         #: Why nothing can be sent any more; what has arrived can still be read.
         self.failure: LinkError | None = None
@@ -111,11 +113,16 @@ class TcpCarrier:
 
     def watch_host(self) -> None:
         """Have the kernel probe whether the peer's host lives; if not, reading fails within half a minute."""
-        sock = self._carrier.sock if isinstance(self._carrier, TlsLayer) else self._carrier
+        sock = self._socket
         with contextlib.suppress(OSError):
+            self._probes = self._probes or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _PROBES:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    @property
+    def _socket(self) -> socket.socket:
+        return self._carrier.sock if isinstance(self._carrier, TlsLayer) else self._carrier
 
     def push(self) -> None:
         """Send what the kernel takes now, without waiting for the loop to say so."""
@@ -193,6 +200,9 @@ class TcpCarrier:
         self.watch(False)
         self.closed = True
         self.on_input = self.on_flushed = self.on_failed = None
+        if self._probes:  # on RDMA the link's keepalive decides
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
         return self._carrier
 
     def close(self) -> None:
