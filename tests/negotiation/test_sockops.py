@@ -1,0 +1,71 @@
+"""The kernel's program for SMC's TCP option, as far as that shows outside of a kernel (make test-smc)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import struct
+
+import pytest
+
+from aiordma.negotiation import sockops
+from aiordma.proto.syn_option import SynOption
+
+MAP = 77
+_JUMPS = {0x05, 0x15, 0x55, 0xC5}
+_CALL, _EXIT, _LOAD_MAP = 0x85, 0x95, 0x18
+
+
+def instructions() -> list[tuple[int, int, int, int, int]]:
+    code = sockops.assemble(MAP)
+    assert len(code) % 8 == 0
+    found = []
+    for at in range(0, len(code), 8):
+        op, registers, off, value = struct.unpack_from("<BBhi", code, at)
+        found.append((op, registers & 15, registers >> 4, off, value))
+    return found
+
+
+def test_every_jump_goes_forward_to_an_instruction() -> None:
+    """The kernel's verifier refuses anything else."""
+    code = instructions()
+    second_halves = {at + 1 for at, (op, *_) in enumerate(code) if op == _LOAD_MAP}
+    for at, (op, _, _, off, _) in enumerate(code):
+        if op in _JUMPS:
+            assert off >= 0
+            assert at + 1 + off < len(code)
+            assert at + 1 + off not in second_halves
+    assert code[-1][0] == _EXIT
+    assert code[-2] == (0xB7, 0, 0, 0, 1)  # the result
+    assert [op for op, *_ in code].count(_EXIT) == 1
+
+
+def test_it_uses_the_map_and_nothing_but_what_it_needs() -> None:
+    code = instructions()
+    assert [value for op, _, _, _, value in code if op == _LOAD_MAP] == [MAP, MAP]
+    helpers = {value for op, _, _, _, value in code if op == _CALL}
+    assert helpers == {1, 2, 46, 59, 142, 143, 144}
+
+
+def test_both_options_are_in_it() -> None:
+    """What it stores on the stack: Linux' option to look for, and aiordma's two to send."""
+    stores = [value.to_bytes(4, "little", signed=True) for op, _, _, _, value in instructions() if op == 0x62]
+    text = b"".join(stores)
+    for option in SynOption(), SynOption(1), SynOption(1, in_answer=True):
+        assert option.encode() in text
+
+
+def test_without_privilege_it_is_an_error_and_nothing_stays() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match=r"bpf\(|system call"):
+        sockops.SynProgram("/")  # no cgroup, whoever asks
+    with socket.socket() as sock, pytest.raises(OSError, match=r"bpf\(|system call"):
+        sockops.SynOptions(0).want(sock)  # no map
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_processor_without_a_known_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "s390x")
+    with pytest.raises(OSError, match="s390x"):
+        sockops.SynProgram("/")
