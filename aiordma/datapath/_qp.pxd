@@ -57,6 +57,7 @@ cdef class QueuePair(CompletionOwner):
     cdef readonly uint32_t max_inline
     cdef readonly uint32_t qp_num
     cdef bint with_imm                      # False on iWARP: the 32 bits lead the message
+    cdef bint check_words                   # CDC messages carry aiordma's own (proto/cdc.py)
     cdef readonly bint failed
     cdef says_held_fn says_held             # tells the peer's device that something is held back; NULL: another device
     cdef uint32_t staged                    # flows with messages that are not even placed

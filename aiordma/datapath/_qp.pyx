@@ -151,6 +151,7 @@ cdef class QueuePair(CompletionOwner):
         self.sq_signal_every = max(1, sq_depth // 8)
         self.max_inline = max_inline
         self.with_imm = with_imm
+        self.check_words = True
         self.astray = <const volatile uint64_t *>astray if astray else &self.no_count
         self.astray_seen = self.astray[0]
         self.says_held = <says_held_fn>says_held

@@ -17,6 +17,7 @@ cdef extern from "infiniband/verbs.h" nogil:
         IBV_WC_SUCCESS
         IBV_WC_WR_FLUSH_ERR
     cdef enum ibv_wc_opcode:
+        IBV_WC_SEND
         IBV_WC_RDMA_READ
         IBV_WC_RECV
         IBV_WC_RECV_RDMA_WITH_IMM

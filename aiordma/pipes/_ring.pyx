@@ -101,6 +101,7 @@ cdef class RingPipe(Flow):
         """Take the peer's half, from its Accept or Confirm."""
         self.tx_addr, self.tx_rkey, self.tx_size = tx_addr, tx_rkey, tx_size
         self.cursors.connect(peer_token, tx_size)
+        self.cursors.cdc.checked = self.qp.check_words
         self.tx = self.cursors.tx
         self.failover.mirror_size = tx_size
         if self.mirror == NULL:
