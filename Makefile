@@ -32,7 +32,8 @@ STUBBED := $(subst /,.,$(basename $(shell find aiordma rocefabric -name '*.pyi')
 # `make help` shows the headings that begin with "# ----", and the targets with a "##".
 .DEFAULT_GOAL := help
 .PHONY: help install test softdev-test fuzz lint lint-python lint-types lint-stubs lint-c format docs bench demo clean \
-        test-quick test-upgrade test-late test-rxe test-rxe-long test-wire-rxe test-siw test-stacks test-programs test-valkey test-kills \
+        test-quick test-upgrade test-late test-rxe test-rxe-long test-wire-rxe test-smc test-siw test-stacks test-programs test-valkey \
+        test-kills \
         bench-apps demo-valkey count-apps bench-many soak fabric-suite fabric-truth test-dask test-dask-rxe bench-dask wheels \
         test-install test-wheels dashboard-picture pythons test-distros test-arm
 # A recipe that fails half-way must not leave its stamp behind.
@@ -200,6 +201,17 @@ test-wire-rxe: install .venv/.apt-vm ## the software device against the kernel's
 	$(call collected,$(or $(ARGS),tests/vm/wire))
 	tests/vm/run --net none --env AIORDMA_VM=wire --timeout $(RXE_LIMIT) -- \
 	  $(PY) -m $(if $(ARGS),pytest,tests.retry) -q -p no:cacheprovider --timeout 300 $(or $(ARGS),tests/vm/wire)
+
+# Once with rxe at both ends, once from the software device, in a network namespace without RDMA.
+test-smc: RXE_LIMIT := 300
+test-smc: VM := smc
+test-smc: install .venv/.apt-vm ## aiordma's link and negotiation for SMC-R against the kernel's sockets, in QEMU (RXE_LIMIT)
+	$(call collected,tests/vm/smc)
+	tests/vm/run --net wire --env AIORDMA_VM=smc --env AIORDMA_DEVICE=rxe0 --env AIORDMA_TEST_SLOWER=10 \
+	  --timeout $(RXE_LIMIT) -- $(PY) -m pytest -q -p no:cacheprovider --timeout 200 tests/vm/smc
+	tests/vm/run --net wire+netns --env AIORDMA_VM=smc --env AIORDMA_DEVICE=soft --env AIORDMA_TEST_SLOWER=10 \
+	  --env AIORDMA_SMC_ENDS="10.99.1.2 10.99.1.1 veth1" --env AIORDMA_SMC_THERE="nsenter -t 1 -n" \
+	  --timeout $(RXE_LIMIT) -- ip netns exec b $(PY) -m pytest -q -p no:cacheprovider --timeout 200 tests/vm/smc
 
 # Debian's kernel has no siw: it is built from the source of the very same version.
 VM_KERNEL = $(or $(AIORDMA_VM_KERNEL),build/vm/kernel)
