@@ -401,13 +401,9 @@ bench-dask: install .venv/.dask-bench ## Dask over rdma:// beside tcp:// and ucx
 	@$(PY) -m pip install -q --disable-pip-version-check -r examples/demolib/requirements.txt
 	@touch $@
 
-# The second part needs a source from the mirror and a minute to compile: without them the first part stands alone.
-demo: .venv/.demo .venv/.examples ## a real Redis behind the RDMA proxy, then Valkey by RDMA (ARGS: the first part, alone)
+demo: .venv/.demo .venv/.examples ## aiordma demo, then a real Redis behind the RDMA proxy: its checks and table (ARGS: of the second)
+	$(if $(ARGS),,$(PY) -m aiordma demo)
 	$(PY) examples/demo.py $(ARGS)
-ifeq ($(ARGS),)
-	@echo; if $(MAKE) --no-print-directory .venv/.valkey; then $(MAKE) --no-print-directory demo-valkey; else \
-	  echo "The demo's second part is left out: there is no valkey-server with RDMA (the reason is above)."; fi
-endif
 
 demo-valkey: .venv/.demo .venv/.valkey ## a real valkey-server by RDMA and by TCP: the same Python client, all sizes of values
 	$(PY) examples/demo_valkey.py $(ARGS)
