@@ -146,6 +146,8 @@ class Link:
         self.end(ConnectionResetError("closed"))
         if self._timer is not None:
             self._timer.cancel()
+        # A completion that comes later would be read from memory that is gone.
+        self.pair.detach_from_cq()
         self.qp.close()
         for member in self.members:
             member.release()
