@@ -139,9 +139,10 @@ MESSAGES = [
     answer(clc.Confirm, first_contact=False, hostname=""),
     clc.Decline(diagnosis=Code.NO_DEVICE, system_id=b"system_3"),
     clc.Decline(diagnosis=Code.WRONG_KIND, kind=clc.Kind.STREAM),
+    claim(),
+    # Their numbers name those above in what older versions have recorded (vectors.json).
     clc.Decline(diagnosis=Code.NO_COMMON_EID, version=1),
     answer(direct=False),
-    claim(),
 ]
 
 
