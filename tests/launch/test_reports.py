@@ -49,8 +49,8 @@ ENDS = {
     "a signal in the loop, as uvicorn": (RAISED, -15),
     "another signal, without a handler": (
         "signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
-        "asyncio.run(main())\nsignal.raise_signal(signal.SIGHUP)",
-        -1,
+        "asyncio.run(main())\nsignal.raise_signal(signal.SIGUSR1)",  # nohup would ignore SIGHUP
+        -10,
     ),
     "os._exit()": ("asyncio.run(main())\nos._exit(4)", 4),
     "os._exit() of a forked child": (

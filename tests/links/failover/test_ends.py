@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import ssl
 from random import Random
 from typing import Any
@@ -98,6 +99,9 @@ async def test_a_peer_that_is_killed_meanwhile_is_reported() -> None:
         with process("tests.roles:echo_server") as victim:
             stream = await aiordma.connect(LOCAL, await victim.heard(), mode="rdma")
             await check_echo(stream)
+            # With what it has not read the end is no orderly one, however soon the device sees it.
+            victim.kill(signal.SIGSTOP)
+            await stream.send(b"unread")
             victim.kill()
             take_off(engine, "link")
             with pytest.raises(anyio.BrokenResourceError) as caught:

@@ -23,7 +23,7 @@ _NOBODY = 65534
 def memfds() -> list[str]:
     folder = f"/proc/{os.getpid()}/fd"
     paths = [f"{folder}/{name}" for name in os.listdir(folder)]
-    return [path for path in paths if os.path.islink(path) and os.readlink(path).startswith("/memfd:aiordma")]
+    return [path for path in paths if os.path.islink(path) and os.readlink(path).startswith("/memfd:softdev")]
 
 
 def opened_by_nobody(paths: list[str]) -> int:
