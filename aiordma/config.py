@@ -401,7 +401,8 @@ class Config:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
-        """Settings from ``AIORDMA_*`` variables; ``overrides`` win. An empty variable counts as unset.
+        """Settings from the environment (``AIORDMA_*``, and two of ``SOFTDEV_*``); ``overrides`` win. An
+        empty variable counts as unset.
 
         :raises ValueError: naming the variable, its value, and what is allowed.
         """
@@ -482,6 +483,9 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     import difflib  # for the few processes that need it
 
+    before, _, rest = name.partition("AIORDMA_SOFT_")
+    if rest and not before:
+        return f"SOFTDEV_{rest}"  # so they were called before the device was a project of its own
     return next(iter(difflib.get_close_matches(name, list(known), 1, 0.8)), None)
 
 

@@ -115,6 +115,8 @@ def test_an_unknown_variable_is_named_once_with_the_nearest_one() -> None:
 
 def test_what_others_read_is_not_unknown() -> None:
     names = {"SOFTDEV_DSCP", "SOFTDEV_FAULTS", "AIORDMA_TEST_DEVICE", "AIORDMA_VM", "AIORDMA_MODE"}
+    # Its name before the device was a project of its own.
+    assert unknown_variables({"AIORDMA_SOFT_CAPTURE"}) == {"AIORDMA_SOFT_CAPTURE": "SOFTDEV_CAPTURE"}
     assert unknown_variables({*names, "PATH", "AIORDMA_VM_KERNEL"}) == {}
 
 

@@ -98,7 +98,7 @@ void softdev_holds(struct ibv_qp *qp, int some);
  */
 int softdev_left_whole(struct ibv_qp *qp);
 
-/* Number of verbs calls that went through this library: proof that it is loaded in front of libibverbs. */
+/* Not 0 once verbs calls went through this library: proof that it is loaded in front of libibverbs. */
 uint64_t softdev_calls(void);
 
 /*

@@ -1,6 +1,7 @@
 /*
  * The software devices of the list and their kind.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,11 @@ static int iwarp(void)
 
 	if (soft_unlikely(atomic_load_explicit(&known, memory_order_relaxed) < 0)) {
 		const char *said = getenv("SOFTDEV_IWARP");
+
+		if (said && *said && strcmp(said, "cm") != 0 && strcmp(said, "1") != 0 && strcmp(said, "0") != 0)
+			fprintf(stderr,
+				"softdev: SOFTDEV_IWARP=\"%s\" is not understood, so it is 0; wanted: 0, 1 or cm\n",
+				said);
 		atomic_store(&known, !said ? 0 : !strcmp(said, "cm") ? 2 : !strcmp(said, "1"));
 	}
 	return atomic_load_explicit(&known, memory_order_relaxed);

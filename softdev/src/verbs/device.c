@@ -50,11 +50,17 @@ SOFT_EXPORT int softdev_choose(const char *which)
 
 const char *soft_wanted(void)
 {
+	static atomic_bool said;
 	const char *which = atomic_load(&chosen);
 
+	if (which)
+		return which;
+	which = getenv("SOFTDEV_DEVICE");
 	if (!which)
-		which = getenv("SOFTDEV_DEVICE");
-	return which ? which : "";
+		which = "";
+	if (*which && strcmp(which, "soft") != 0 && strcmp(which, "none") != 0 && !atomic_exchange(&said, true))
+		fprintf(stderr, "softdev: SOFTDEV_DEVICE=\"%s\" is not understood; wanted: soft or none\n", which);
+	return which;
 }
 
 static bool hidden(void)
