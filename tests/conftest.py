@@ -88,6 +88,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--one-loop", action="store_true", help="run each test on one of its loops only, in turns"
     )
+    group.addoption(
+        "--orders", type=int, metavar="SEED", help="run what is ready in an order drawn from this seed"
+    )
 
 
 def _wait_longer(slower: float) -> None:
@@ -113,13 +116,32 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("set AIORDMA_TEST_DEVICE and AIORDMA_TEST_SLOWER instead of options here")
     if slower != 1:
         _wait_longer(slower)
+    if config.getoption("orders") is not None:
+        from tests import orders
+
+        orders.install()
     if config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * slower
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    seed = config.getoption("orders")
+    return [] if seed is None else [f"orders drawn from seed {seed}"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seed = item.config.getoption("orders")
+    if seed is not None:
+        from tests import orders
+
+        orders.begin_test(seed, item.nodeid)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --one-loop: a test's name and place determine its loop; the loops get equal shares."""
+    if config.getoption("orders") is not None:
+        _deselect(config, [item for item in items if "uvloop" in item.name], items, "tests on uvloop")
     if not config.getoption("one_loop"):
         return
     tests: dict[str, dict[str, list[pytest.Item]]] = {}
@@ -135,8 +157,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for turn, loops in enumerate(variants.values(), zlib.crc32(name.encode())):
             del loops[turn % len(loops)]
             dropped += loops
+    _deselect(config, dropped, items, "variants on other loops")
+
+
+def _deselect(config: pytest.Config, dropped: list[pytest.Item], items: list[pytest.Item], kind: str) -> None:
     if dropped:
-        config.stash[_LEFT_OUT]["variants on other loops"] += len(dropped)
+        config.stash[_LEFT_OUT][kind] += len(dropped)
         config.hook.pytest_deselected(items=dropped)
         gone = set(map(id, dropped))
         items[:] = [item for item in items if id(item) not in gone]

@@ -210,7 +210,7 @@ async def test_the_tcp_connection_breaks_while_the_server_takes_it() -> None:
     for turns in range(12):
         async with serving(echo, config=SOFT) as listener, known_peer(listener.port) as known:
             stream = await known.connect()
-            (early_open,) = known.holder.early_opens.values()
+            *_, early_open = known.holder.early_opens.values()  # one before it may have no answer yet
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
             if stream._pipe.error is None:
